@@ -1,0 +1,102 @@
+"""`Arch` and `Device`: what an architecture can do, and which physical GPU this is.
+
+An `Arch` is read from one data file under `data/`; a `Device` from `devices/`, from JSON, or
+from the live GPU (`tilewright.arch.detect`). Neither needs a GPU, torch or triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Support = Literal["native", "emulated", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class DTypeSupport:
+    """How an architecture's matrix units (through the compiler) treat an operand dtype.
+
+    `native`: matrix instructions exist. `emulated`: the compiler converts first; `note` says at
+    what cost. `refused`: the compiler rejects it or takes minutes; `note` says which.
+    """
+
+    support: Support
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mma:
+    """One family of matrix instructions: operand dtypes it takes, and its (m, n, k) shapes.
+
+    `dtypes` lists operand dtype names (`tf32` and `ieee` fp32 are written ``"tf32"`` and
+    ``"fp32"``). `flops_per_cu_per_clock` counts a multiply-add as two; dense.
+    """
+
+    instruction: str
+    dtypes: tuple[str, ...]
+    acc: str
+    shapes: tuple[tuple[int, int, int], ...]
+    flops_per_cu_per_clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """What a GPU architecture can do. Sizes in bytes, per compute unit ("CU": an SM on NVIDIA).
+
+    name: ``sm_90``, ``gfx942``. backend/target: what Triton's `GPUTarget` takes. products: some
+    GPUs that have it. shared_memory: most that one workgroup can ask for;
+    shared_memory_per_cu: what resident workgroups share; shared_memory_reserved: taken by the
+    driver for each workgroup. registers_per_lane: 32-bit registers of one SIMD's file, per lane
+    (so waves resident = registers_per_lane // registers a thread uses, rounded up to
+    register_granule). mma_selectable: whether a config can ask the compiler for a shape.
+    fp8: the flavour ``fp8``/``bf8`` mean here (``ocp``, ``fnuz``). dtypes: operand dtypes,
+    including ``tf32``. pipelines: how operands can reach the matrix units.
+    min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
+    wildcard expands to.
+    """
+
+    name: str
+    vendor: Literal["nvidia", "amd"]
+    backend: Literal["cuda", "hip"]
+    target: str
+    products: tuple[str, ...]
+    warp_size: int
+    max_threads: int
+    shared_memory: int
+    shared_memory_per_cu: int
+    shared_memory_reserved: int
+    simds_per_cu: int
+    registers_per_lane: int
+    register_granule: int
+    max_registers: int
+    max_warps_per_simd: int
+    max_workgroups_per_cu: int
+    mma: tuple[Mma, ...]
+    mma_selectable: bool
+    fp8: Literal["ocp", "fnuz"]
+    dtypes: dict[str, DTypeSupport]
+    pipelines: tuple[str, ...]
+    min_dot: tuple[int, int, int]
+    num_warps: tuple[int, ...]
+    num_stages: tuple[int, ...]
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A physical GPU's fingerprint; tuning is keyed on this, never on an arch alone.
+
+    compute_units: multiprocessors or CUs that this device (or partition) really has.
+    l2_bytes, memory_bytes: sizes; bandwidth_gbs: peak memory bandwidth in GB/s (1e9 bytes);
+    clock_mhz: boost clock of the compute units; partition: ``""`` for a whole GPU, else the
+    partition's name (a MIG profile, ``CPX``…).
+    """
+
+    name: str
+    arch: str
+    compute_units: int
+    l2_bytes: int
+    memory_bytes: int
+    bandwidth_gbs: float
+    clock_mhz: int
+    partition: str = ""

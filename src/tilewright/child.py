@@ -1,0 +1,196 @@
+"""Helper processes: a child Python that answers requests over its pipes.
+
+The compiler can abort, and the interpreter must be switched on before Triton is imported, so
+both live in children. A child is started as ``python -m MODULE`` (never by fork or by
+`multiprocessing`'s spawn, which would re-import the user's script), speaks one JSON document
+per message with optional binary blobs behind it, dies with its parent, and can be killed at
+any time at the price of the request in hand.
+
+Frame: 4-byte little-endian header length, JSON header, then the blobs whose sizes the header
+lists under ``"blobs"``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, BinaryIO
+
+Message = dict[str, Any]
+Blob = bytes | bytearray | memoryview
+_LENGTH = struct.Struct("<I")
+
+
+class ChildDied(Exception):
+    """The child ended while a request was under way; `returncode` is negative for a signal."""
+
+    def __init__(self, returncode: int, stderr_tail: str) -> None:
+        self.returncode = returncode
+        self.stderr_tail = stderr_tail
+        super().__init__(describe_exit(returncode))
+
+
+class ChildTimeout(Exception):
+    """The child did not answer in time and was killed."""
+
+
+def describe_exit(returncode: int) -> str:
+    """``"killed by SIGABRT"`` or ``"exited with code 3"``."""
+    if returncode < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-returncode).name}"
+    return f"exited with code {returncode}"
+
+
+class Child:
+    """One child process. Not thread-safe: give each thread its own, or hold a lock."""
+
+    def __init__(self, module: str, env: Mapping[str, str] | None = None) -> None:
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+        start = partial[subprocess.Popen[bytes]](
+            subprocess.Popen,
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env={**os.environ, **(env or {}), "TILEWRIGHT_PARENT": str(os.getpid())},
+            start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
+        )
+        self._process = _spawner().submit(start).result()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def request(
+        self,
+        message: Message,
+        blobs: Sequence[Blob] = (),
+        timeout: float | None = None,
+    ) -> tuple[Message, list[bytes]]:
+        """Send one request and wait for its answer, at most `timeout` seconds.
+
+        Raises `ChildDied` if the child ends instead of answering and `ChildTimeout` (after
+        killing it) if the answer does not come in time. Either way this child is finished.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            write_frame(self._process.stdin, message, blobs)
+            return read_frame(self._process.stdout, deadline)
+        except TimeoutError:
+            self.kill()
+            raise ChildTimeout(f"no answer within {timeout:g} s") from None
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+            tail = self.stderr_tail()
+            self.kill()
+            raise ChildDied(self._process.returncode, tail) from None
+
+    def stderr_tail(self, size: int = 4000) -> str:
+        """The last `size` bytes of what the child wrote on its standard error."""
+        end = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, end - size))
+        return self._stderr.read().decode(errors="replace")
+
+    def kill(self) -> None:
+        """End the child and whatever it started (the assembler, say)."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    close = kill
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+
+def serve(handle: Callable[[Message, list[bytes]], tuple[Message, Sequence[Blob]]]) -> None:
+    """A child's main loop: answer requests until the parent closes the pipe or dies.
+
+    Whatever the work prints goes to standard error, so that it cannot corrupt the answers.
+    """
+    _die_with_parent()
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    while True:
+        try:
+            message, blobs = read_frame(sys.stdin.buffer, None)
+        except EOFError:
+            return
+        write_frame(answers, *handle(message, blobs))
+
+
+def write_frame(pipe: Any, message: Message, blobs: Sequence[Blob] = ()) -> None:
+    """Write one message and its blobs."""
+    sizes = [memoryview(b).nbytes for b in blobs]
+    header = json.dumps({**message, "blobs": sizes}).encode()
+    pipe.write(_LENGTH.pack(len(header)) + header)
+    for blob in blobs:
+        pipe.write(blob)
+    pipe.flush()
+
+
+def read_frame(pipe: BinaryIO | Any, deadline: float | None) -> tuple[Message, list[bytes]]:
+    """Read one message. Raises `EOFError` at the end, `TimeoutError` past `deadline`
+    (on `time.monotonic`'s clock)."""
+    fd = pipe.fileno()
+    (length,) = _LENGTH.unpack(_read(fd, _LENGTH.size, deadline))
+    message: Message = json.loads(_read(fd, length, deadline))
+    return message, [_read(fd, size, deadline) for size in message.pop("blobs")]
+
+
+def _read(fd: int, size: int, deadline: float | None) -> bytes:
+    # Reads the descriptor, not the buffered file: select() cannot see what a buffer holds.
+    parts: list[bytes] = []
+    while size:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                raise TimeoutError
+        part = os.read(fd, min(size, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+@cache
+def _spawner() -> ThreadPoolExecutor:
+    """The one thread that starts children: Linux ties "die with the parent" to the thread that
+    forked, and this one lives as long as the process."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="tilewright-spawner")
+
+
+os.register_at_fork(after_in_child=_spawner.cache_clear)
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent dies, however that happens."""
+    if sys.platform != "linux":
+        return
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != int(os.environ.get("TILEWRIGHT_PARENT", os.getppid())):
+        os._exit(1)  # the parent died before we asked

@@ -1,0 +1,75 @@
+"""Every exception Tilewright raises on purpose.
+
+Each carries one sentence: what was wrong, where, and what to do about it. Catch
+`TilewrightError` to catch them all; the subclasses say which journey failed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TilewrightError(Exception):
+    """Base of all errors raised by Tilewright."""
+
+
+class BadArgument(TilewrightError, ValueError):
+    """A value given by the caller cannot be meant (size, dtype, shape, name, layout…)."""
+
+
+class BadFile(TilewrightError, ValueError):
+    """A file's content is not what it should be; the message names the file and the place."""
+
+
+class UnknownArch(BadArgument):
+    """An architecture that no data file describes."""
+
+
+class UnknownName(BadArgument, KeyError):
+    """A kernel, registry or family name that is not known or does not parse."""
+
+    def __str__(self) -> str:  # KeyError would show the repr
+        return str(self.args[0]) if self.args else ""
+
+
+class EmptySpace(TilewrightError):
+    """A kernel space that expands to no legal kernel; the message counts the reasons."""
+
+
+class UnsupportedProblem(TilewrightError):
+    """A well-formed problem that no kernel of the family can ever serve here."""
+
+
+class NoKernelFound(TilewrightError):
+    """No registered kernel serves the problem; the message lists the nearest misses and why."""
+
+
+class BuildFailed(TilewrightError):
+    """A kernel could not be built; the message carries its config and the compiler's words."""
+
+
+class StoreError(TilewrightError):
+    """The kernel store cannot be read or written (full disk, permissions, untrusted entry)."""
+
+
+class WrongDevice(TilewrightError):
+    """Tensors, kernel and device do not belong together."""
+
+
+class LaunchFailed(TilewrightError):
+    """The driver refused a module or a launch; the message has its error name."""
+
+
+class NoDriver(TilewrightError):
+    """No usable GPU driver on this machine for what was asked."""
+
+
+class VerificationFailed(TilewrightError):
+    """A kernel's output differs from the reference by more than the tolerance."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""
