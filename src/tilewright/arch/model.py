@@ -17,11 +17,14 @@ class DTypeSupport:
     """How an architecture's matrix units (through the compiler) treat an operand dtype.
 
     `native`: matrix instructions exist. `emulated`: the compiler converts first; `note` says at
-    what cost. `refused`: the compiler rejects it or takes minutes; `note` says which.
+    what cost. `refused`: the compiler rejects it or takes minutes; `note` says which. `via`:
+    the operand dtype whose instructions do the work when not its own, or ``"fma"`` (the vector
+    units).
     """
 
     support: Support
     note: str = ""
+    via: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,13 @@ class Arch:
     driver for each workgroup. registers_per_lane: 32-bit registers of one SIMD's file, per lane
     (so waves resident = registers_per_lane // registers a thread uses, rounded up to
     register_granule). mma_selectable: whether a config can ask the compiler for a shape.
+    async_mma: whether matrix instructions read shared memory on their own (wgmma, tcgen05), so
+    that every pipeline stage keeps its buffer.
     fp8: the flavour ``fp8``/``bf8`` mean here (``ocp``, ``fnuz``). dtypes: operand dtypes,
     including ``tf32``. pipelines: how operands can reach the matrix units.
     min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
-    wildcard expands to.
+    wildcard expands to. fma_flops_per_cu_per_clock: fp32 on the vector units (multiply-add is
+    two).
     """
 
     name: str
@@ -73,6 +79,7 @@ class Arch:
     max_workgroups_per_cu: int
     mma: tuple[Mma, ...]
     mma_selectable: bool
+    async_mma: bool
     fp8: Literal["ocp", "fnuz"]
     dtypes: dict[str, DTypeSupport]
     pipelines: tuple[str, ...]
@@ -80,6 +87,7 @@ class Arch:
     num_warps: tuple[int, ...]
     num_stages: tuple[int, ...]
     notes: str = ""
+    fma_flops_per_cu_per_clock: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,9 @@ class Device:
     compute_units: multiprocessors or CUs that this device (or partition) really has.
     l2_bytes, memory_bytes: sizes; bandwidth_gbs: peak memory bandwidth in GB/s (1e9 bytes);
     clock_mhz: boost clock of the compute units; partition: ``""`` for a whole GPU, else the
-    partition's name (a MIG profile, ``CPX``…).
+    partition's name (a MIG profile, ``CPX``…). matrix_tflops: published dense peaks (operand
+    dtype, TFLOP/s) of a product that does not reach its architecture's rate at `clock_mhz`
+    (a lower matrix clock, a part capped for its market); empty when the rate holds.
     """
 
     name: str
@@ -100,3 +110,4 @@ class Device:
     bandwidth_gbs: float
     clock_mhz: int
     partition: str = ""
+    matrix_tflops: tuple[tuple[str, float], ...] = ()

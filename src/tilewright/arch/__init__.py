@@ -1,0 +1,25 @@
+"""What each GPU architecture can do, and which physical GPU this is.
+
+Data only: importing this room needs no GPU, torch, triton or numpy. Live GPUs are fingerprinted
+by `tilewright.arch.detect`.
+"""
+
+from __future__ import annotations
+
+from tilewright.arch.known import device, device_to_json, devices
+from tilewright.arch.load import arch, archs
+from tilewright.arch.model import Arch, Device, DTypeSupport, Mma
+from tilewright.arch.peak import peak_tflops
+
+__all__ = [
+    "Arch",
+    "DTypeSupport",
+    "Device",
+    "Mma",
+    "arch",
+    "archs",
+    "device",
+    "device_to_json",
+    "devices",
+    "peak_tflops",
+]

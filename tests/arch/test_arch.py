@@ -1,0 +1,194 @@
+"""Architectures: found by any driver's spelling, never guessed, and true to public figures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.arch import Arch, arch, archs
+from tilewright.dtypes import DTYPES, FP8_ALIASES
+from tilewright.errors import UnknownArch
+
+ALL = [arch(name) for name in archs()]
+OPERANDS = {"tf32", *DTYPES} - {"int32"}
+
+
+def each(value: Arch) -> str:
+    return value.name
+
+
+def test_the_known_architectures() -> None:
+    assert set(archs()) == {
+        *("sm_80", "sm_89", "sm_90", "sm_100", "sm_120"),
+        *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"),
+    }
+    assert list(archs()) == sorted(archs())
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("gfx942:sramecc+:xnack-", "gfx942"),
+        ("GFX90A:xnack-", "gfx90a"),
+        ("sm90", "sm_90"),
+        ("SM_90a", "sm_90"),
+        ("sm_120f", "sm_120"),
+        (" sm_80 ", "sm_80"),
+    ],
+)
+def test_spellings(spelling: str, name: str) -> None:
+    assert arch(spelling).name == name
+
+
+@given(
+    st.sampled_from(archs()),
+    st.lists(st.sampled_from(["sramecc+", "sramecc-", "xnack+", "xnack-"]), max_size=3),
+    st.booleans(),
+)
+def test_feature_suffixes_and_case_do_not_matter(name: str, features: list[str], up: bool) -> None:
+    spelling = ":".join([name, *features])
+    assert arch(spelling.upper() if up else spelling) is arch(name)
+
+
+@given(st.text())
+def test_anything_else_is_unknown(text: str) -> None:
+    try:
+        found = arch(text)
+    except UnknownArch:
+        return
+    assert found.name.replace("_", "") in text.lower().replace("_", "")
+
+
+@pytest.mark.parametrize("name", ["sm_86", "sm_9", "gfx940", "gfx90", "", "sm_", "sm_90b", "volta"])
+def test_a_relative_is_never_taken_instead(name: str) -> None:
+    with pytest.raises(UnknownArch, match=r"known: gfx1100, .*sm_90"):
+        arch(name)
+
+
+def test_unknown_name_hints_at_the_nearest() -> None:
+    with pytest.raises(UnknownArch, match=r"'gfx943' \(did you mean 'gfx942'\?\)"):
+        arch("gfx943")
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, tilewright.arch, tilewright.arch.detect;"
+        "print([m for m in ('torch', 'triton', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("a", ALL, ids=each)
+def test_every_operand_dtype_has_an_answer(a: Arch) -> None:
+    assert set(a.dtypes) == OPERANDS
+    for name, support in a.dtypes.items():
+        if support.support != "native":
+            assert support.note, f"{name} gives no reason"
+        if support.support == "emulated":
+            assert support.via, f"{name} does not say what computes it"
+
+
+@pytest.mark.parametrize("a", ALL, ids=each)
+def test_support_and_instructions_agree(a: Arch) -> None:
+    with_instruction = {name for mma in a.mma for name in mma.dtypes}
+    for name, support in a.dtypes.items():
+        own = support.support == "native" and not support.via
+        assert (name in with_instruction) == own
+        assert support.via in {"", "fma", *with_instruction}
+    assert a.fma_flops_per_cu_per_clock > 0
+
+
+@pytest.mark.parametrize("a", ALL, ids=each)
+def test_the_fp8_flavour_is_the_one_that_computes_best(a: Arch) -> None:
+    rank = {"native": 0, "emulated": 1, "refused": 2}
+    other = {"ocp": "fnuz", "fnuz": "ocp"}[a.fp8]
+    for meanings in FP8_ALIASES.values():
+        chosen, rejected = a.dtypes[meanings[a.fp8]], a.dtypes[meanings[other]]
+        assert rank[chosen.support] <= rank[rejected.support]
+
+
+@pytest.mark.parametrize("a", ALL, ids=each)
+def test_figures_are_consistent(a: Arch) -> None:
+    assert a.warp_size == (64 if a.name.startswith("gfx9") else 32)
+    assert (a.vendor, a.backend) in {("nvidia", "cuda"), ("amd", "hip")}
+    assert a.shared_memory + a.shared_memory_reserved <= a.shared_memory_per_cu
+    assert a.max_registers <= a.registers_per_lane
+    assert a.registers_per_lane // a.register_granule >= a.max_warps_per_simd
+    assert max(a.num_warps) * a.warp_size <= a.max_threads
+    assert a.mma_selectable == (a.vendor == "amd" and a.warp_size == 64)
+    assert a.pipelines[0] == "basic"
+    for values in (a.num_warps, a.num_stages):
+        assert list(values) == sorted(set(values))
+
+
+def test_a_selectable_shape_is_16_or_32_wide() -> None:
+    for a in ALL:
+        if a.mma_selectable:
+            widths = {(m, n) for mma in a.mma for m, n, _ in mma.shapes}
+            assert widths == {(16, 16), (32, 32)}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "shapes"),
+    [
+        ("gfx90a", "bf16", {(16, 16, 16), (32, 32, 8)}),
+        ("gfx942", "bf16", {(16, 16, 16), (32, 32, 8)}),
+        ("gfx942", "e4m3fnuz", {(16, 16, 32), (32, 32, 16)}),
+        ("gfx950", "bf16", {(16, 16, 32), (32, 32, 16)}),
+        ("gfx1201", "e4m3fn", {(16, 16, 16)}),
+    ],
+)
+def test_shapes_seen_in_compiled_kernels(
+    name: str, dtype: str, shapes: set[tuple[int, int, int]]
+) -> None:
+    found = {s for mma in arch(name).mma if dtype in mma.dtypes for s in mma.shapes}
+    assert found == shapes
+
+
+@pytest.mark.parametrize(
+    ("name", "native_fp8"),
+    [
+        ("sm_80", set()),
+        ("sm_89", {"e4m3fn", "e5m2"}),
+        ("sm_90", {"e4m3fn", "e5m2"}),
+        ("gfx90a", set()),
+        ("gfx942", {"e4m3fnuz", "e5m2fnuz"}),
+        ("gfx950", {"e4m3fn", "e5m2"}),
+        ("gfx1100", set()),
+        ("gfx1201", {"e4m3fn", "e5m2"}),
+    ],
+)
+def test_native_fp8(name: str, native_fp8: set[str]) -> None:
+    dtypes = arch(name).dtypes
+    found = {d for d in dtypes if d.startswith("e") and dtypes[d].support == "native"}
+    assert found == native_fp8
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "units", "gigahertz", "published"),
+    [
+        ("sm_80", "bf16", 108, 1.41, 312),
+        ("sm_80", "int8", 108, 1.41, 624),
+        ("sm_89", "bf16", 142, 2.49, 362),
+        ("sm_90", "bf16", 132, 1.83, 989),
+        ("sm_90", "e4m3fn", 132, 1.83, 1979),
+        ("sm_100", "bf16", 148, 1.86, 2250),
+        ("sm_120", "bf16", 170, 2.407, 209.5),
+        ("gfx90a", "fp16", 220, 1.7, 383),
+        ("gfx942", "bf16", 304, 2.1, 1307),
+        ("gfx942", "fp32", 304, 2.1, 163.4),
+        ("gfx950", "e4m3fn", 256, 2.4, 5033),
+        ("gfx1100", "fp16", 96, 2.5, 123),
+        ("gfx1201", "fp16", 64, 2.97, 195),
+    ],
+)
+def test_rates_give_the_published_peaks(
+    name: str, dtype: str, units: int, gigahertz: float, published: float
+) -> None:
+    rates = [m.flops_per_cu_per_clock for m in arch(name).mma if dtype in m.dtypes]
+    assert max(rates) * units * gigahertz / 1e3 == pytest.approx(published, rel=0.01)
