@@ -1,0 +1,289 @@
+"""Triton's interpreter, put right. Everything that leans on Triton's insides is in this file.
+
+Triton 3.6.0's interpreter keeps bf16 as 16-bit integers and computes with the bit patterns, and
+rounds fp8 casts wrongly. Here bf16 and fp8 values are ml_dtypes arrays, so that every NumPy
+operation on them is right, and the few operations NumPy lacks are overridden:
+
+- Casts round to nearest even. To fp8 they saturate: beyond the largest finite value, infinity
+  included, becomes the largest finite value and NaN stays NaN. Triton compiles fp32 sources to
+  the same (``cvt.rn.satfinite`` on NVIDIA sm_90 and up, integer code for OCP types on gfx942;
+  what gfx942's FNUZ instruction makes of infinity is unverified). Its 16-bit sources to e5m2
+  are integer tricks on NVIDIA that round ties away from zero, and from fp16 overflow to
+  infinity; they are not imitated.
+- `tl.dot` accumulates in fp32 (fp64 for fp64, exact int32 for int8), more precisely than
+  Hopper's fp8 units. ``input_precision="tf32"``, Triton's default for fp32 on NVIDIA, drops the
+  low 13 bits of the inputs, as the tensor cores do; "ieee" and the split forms stay fp32.
+- `tl.maximum`, `tl.minimum` and `tl.clamp` ignore a NaN operand unless told to propagate it.
+- Loads, stores and atomics outside of the operands raise `BadAccess` instead of corrupting the
+  process, as do stores to an input or between the elements of a strided output. One access
+  must stay within one operand.
+
+Unsupported, as in Triton: inline assembly, libdevice functions, `dot_scaled`; and
+rounding modes other than nearest even.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import triton
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.language.semantic import TritonSemantic
+from triton.runtime import interpreter as base
+
+from tilewright import dtypes
+
+TESTED_VERSION = "3.6.0"
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_NUMPY_DTYPES = {d.triton: dtypes.numpy_dtype(d) for d in dtypes.DTYPES.values()}
+_triton_numpy_dtype = base._get_np_dtype
+_triton_patch_lang = base._patch_lang
+
+
+class UntestedTriton(Exception):
+    """This Triton is not the version whose interpreter the overrides were written for."""
+
+
+class BadAccess(Exception):
+    """A kernel touched memory that is not its own."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Bytes ``start <= address < end`` that a kernel may read, and may write if `writable`.
+
+    `elements`, where only some of the bytes may be written, is True at each element's first.
+    """
+
+    name: str
+    start: int
+    end: int
+    writable: bool
+    elements: Array | None = None
+
+
+@dataclass
+class Memory:
+    """All that the running kernel may touch."""
+
+    regions: list[Region] = field(default_factory=list)
+
+    def check(self, verb: str, addresses: Array, mask: Array, itemsize: int, write: bool) -> None:
+        """Raise `BadAccess` unless every unmasked element lies in one region."""
+        active = addresses[np.broadcast_to(mask, addresses.shape)]
+        if not active.size:
+            return
+        low, end = int(active.min()), int(active.max()) + itemsize
+        for region in self.regions:
+            if low < region.start or end > region.end:
+                continue
+            if write and not region.writable:
+                raise BadAccess(f"{verb} {region.name}, which is not an output")
+            if write and region.elements is not None:
+                offsets = active - np.uint64(region.start)
+                if not region.elements[offsets].all():
+                    raise BadAccess(f"{verb} {region.name} between its elements")
+            return
+        raise BadAccess(f"{verb} memory {self._nearest(low, end)}")
+
+    def _nearest(self, low: int, end: int) -> str:
+        for region in self.regions:
+            if low < region.end and end > region.start:
+                before, behind = max(0, region.start - low), max(0, end - region.end)
+                return f"{before} bytes before and {behind} bytes behind {region.name}"
+        return "outside of all operands"
+
+
+class Builder(base.InterpreterBuilder):  # type: ignore[misc]
+    """The interpreter's operations, with those overridden that are wrong or unchecked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Memory()
+        self.grid_idx = None
+        # The check for overflow only reports in debug mode but computes everything twice.
+        self.options = base.InterpreterOptions(sanitize_overflow=False)
+
+    def get_bf16(self, value: float) -> Any:
+        return base.TensorHandle(np.array([value], dtype=ml_dtypes.bfloat16), tl.bfloat16)
+
+    # --- memory -------------------------------------------------------------------------
+    def _check(self, verb: str, ptrs: Any, mask: Any, write: bool) -> None:
+        itemsize = _numpy_dtype(ptrs.get_element_ty()).itemsize
+        self.memory.check(verb, ptrs.data, np.asarray(mask.data).astype(bool), itemsize, write)
+
+    def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any, **options: Any) -> Any:
+        self._check("read", ptrs, mask, write=False)
+        return super().create_masked_load(ptrs, mask, *rest, **options)
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        self._check("wrote", ptrs, mask, write=True)
+        return super().create_masked_store(ptrs, value, mask, *rest)
+
+    def create_atomic_cas(self, ptr: Any, *rest: Any) -> Any:
+        self._check("updated", ptr, base.TensorHandle(np.array([True]), tl.int1), write=True)
+        return super().create_atomic_cas(ptr, *rest)
+
+    def create_atomic_rmw(self, op: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
+        self._check("updated", ptr, mask, write=True)
+        if val.data.dtype != ml_dtypes.bfloat16:
+            return super().create_atomic_rmw(op, ptr, val, mask, *rest)
+        # Programs run one after the other, so only repeats within this access would be lost.
+        active = ptr.data[np.broadcast_to(np.asarray(mask.data).astype(bool), ptr.data.shape)]
+        if np.unique(active).size < active.size:
+            raise NotImplementedError("bf16 atomic add to one address twice in one access")
+        old = super().create_masked_load(ptr, mask, None, None, None, False)
+        super().create_masked_store(ptr, self.create_fadd(old, val), mask, None, None)
+        return old
+
+    # --- casts --------------------------------------------------------------------------
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        return base.TensorHandle(_round(src.data, _numpy_dtype(dst_type)), dst_type.scalar)
+
+    def create_fp_to_fp(self, src: Any, dst_type: Any, rounding: Any) -> Any:
+        if rounding not in (None, ir.ROUNDING_MODE.RTNE):
+            raise NotImplementedError(f"the interpreter rounds to nearest even, not {rounding}")
+        if "fp8e4b15" in (src.dtype.scalar.name, dst_type.scalar.name):
+            raise NotImplementedError("fp8e4b15 is not supported")
+        return self.cast_impl(src, dst_type)
+
+    # --- arithmetic ---------------------------------------------------------------------
+    def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
+        out = super().binary_op(lhs, rhs, op)
+        if out.data.dtype == np.bool_:  # Triton's has the operands' type on a comparison
+            out.dtype = tl.int1
+        return out
+
+    def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmin)
+
+    def create_maxnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmax)
+
+    def create_clampf(self, arg: Any, lo: Any, hi: Any, propagate_nans: Any) -> Any:
+        if propagate_nans == tl.PropagateNan.ALL:
+            return super().create_clampf(arg, lo, hi, propagate_nans)
+        return self.create_minnumf(self.create_maxnumf(arg, lo), hi)
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        # The product is exact in twice the width; the sum is rounded there, then again here.
+        wide = np.float64 if z.data.dtype.itemsize > 2 else np.float32
+        out = x.data.astype(wide) * y.data.astype(wide) + z.data.astype(wide)
+        return base.TensorHandle(out.astype(z.data.dtype), z.dtype.scalar)
+
+    def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, _imprecise: Any) -> Any:
+        """``a @ b + d``: ``[(B,) M, K] @ [(B,) K, N] + [(B,) M, N]``, in `d`'s dtype."""
+        out = d.data.dtype
+        if a.data.dtype.kind == "i":
+            # BLAS has no integers. Products are below 2**14, so sums of 1024 are exact in fp32.
+            wide: type[Any] = np.float32 if a.data.shape[-1] <= 1024 else np.float64
+            product = np.matmul(a.data.astype(wide), b.data.astype(wide))
+            return base.TensorHandle(product.astype(out) + d.data, d.dtype.scalar)
+        wide = np.float64 if a.data.dtype == np.float64 else np.float32
+        lhs, rhs = a.data.astype(wide), b.data.astype(wide)
+        if a.data.dtype == np.float32 and input_precision == ir.INPUT_PRECISION.TF32:
+            lhs, rhs = _truncate_to_tf32(lhs), _truncate_to_tf32(rhs)
+        total = np.matmul(lhs, rhs) + d.data.astype(wide)
+        return base.TensorHandle(total.astype(out), d.dtype.scalar)
+
+
+def install() -> Builder:
+    """Replace Triton's builder by ours in this process, for good, and return it.
+
+    Raises `UntestedTriton` for any Triton but the one these overrides were written for.
+    """
+    if triton.__version__ != TESTED_VERSION:
+        raise UntestedTriton(
+            f"the CPU interpreter needs Triton {TESTED_VERSION}, found {triton.__version__}"
+        )
+    builder = Builder()
+    base.interpreter_builder = builder
+    base.interpreter_semantic = TritonSemantic(builder)
+    base._get_np_dtype = _numpy_dtype
+    base._patch_lang = _PatchLang()
+    return builder
+
+
+def tensor(type_name: str, value: float) -> Any:
+    """A scalar kernel argument: `type_name` is Triton's (``i32``, ``*bf16``: an address)."""
+    kind = tl.str_to_ty(type_name, None)
+    data = np.array([value], dtype=_numpy_dtype(kind))
+    return tl.tensor(base.TensorHandle(data, kind), kind)
+
+
+def descriptor(
+    pointer: Any, shape: list[int], strides: list[int], block: list[int], builder: Builder
+) -> Any:
+    """A tensor descriptor argument over the memory at `pointer`; zeros are read outside."""
+    constants = [tl.constexpr(n) for n in block]
+    semantic = TritonSemantic(builder)
+    return semantic.make_tensor_descriptor(pointer, shape, strides, constants, "zero")
+
+
+def is_kernel(function: object) -> bool:
+    """Was this function decorated with `triton.jit` (while the interpreter was on)?"""
+    return isinstance(function, base.InterpretedFunction)
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error a kernel raised, without the wrappers the interpreter puts around it."""
+    while isinstance(error, base.InterpreterError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+class _PatchLang:
+    """Triton's `_patch_lang`, done once a module instead of at every device function call.
+
+    Triton's takes 0.5 ms and undoes itself after each launch, which a process that only ever
+    interprets need not.
+    """
+
+    def __init__(self) -> None:
+        self._done: set[frozenset[int]] = set()
+
+    def __call__(self, fn: Any) -> _PatchLang:
+        modules = frozenset(id(m) for m in fn.__globals__.values() if m is tl or m is tl.core)
+        if modules not in self._done:
+            _triton_patch_lang(fn)
+            tl.tensor.__index__ = lambda self: self.handle.data.item()  # NumPy 2.4 refuses int()
+            _add_fnuz_types()
+            self._done.add(modules)
+        return self
+
+    def restore(self) -> None:
+        """Nothing: the patches stay."""
+
+
+def _add_fnuz_types() -> None:
+    triton_to_ir = tl.dtype.to_ir
+
+    def to_ir(self: Any, builder: Any) -> Any:
+        if self.name in ("fp8e4b8", "fp8e5b16"):
+            return getattr(builder, f"get_{self.name}_ty")()
+        return triton_to_ir(self, builder)
+
+    tl.dtype.to_ir = to_ir
+
+
+def _numpy_dtype(kind: Any) -> np.dtype[Any]:
+    found = _NUMPY_DTYPES.get(kind.scalar.name)
+    return _triton_numpy_dtype(kind) if found is None else found
+
+
+def _round(data: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype.itemsize == 1 and dtype.kind not in "biu":  # fp8
+        limit = float(ml_dtypes.finfo(dtype).max)
+        wide = data if data.dtype == np.float64 else data.astype(np.float32)
+        data = np.clip(wide, -limit, limit)
+    return data.astype(dtype)
+
+
+def _truncate_to_tf32(data: Array) -> Array:
+    kept: Array = data.view(np.uint32) & np.uint32(0xFFFFE000)
+    return kept.view(np.float32)

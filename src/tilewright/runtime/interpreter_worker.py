@@ -1,0 +1,131 @@
+"""The child process that interprets kernels: one request, one launch.
+
+Started by `tilewright.runtime.interpreter`. Triton reads TRITON_INTERPRET when it is imported,
+so nothing here imports it before `main` has checked the variable. Needs NumPy and ml_dtypes but
+not torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.child import Blob, Message, serve
+
+if TYPE_CHECKING:
+    from tilewright.runtime import interpreter_patch as patch
+
+ALIGNMENT = 16
+"""Operands lie at the same address modulo this here as in the parent."""
+
+MODULES_VARIABLE = "TILEWRIGHT_KERNEL_MODULES"
+"""Colon-separated modules that kernels may come from, besides `tilewright`; with all below."""
+
+
+def main() -> None:
+    """Serve launches until the parent is gone."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        sys.exit("the interpreter's process needs TRITON_INTERPRET=1")
+    from tilewright.runtime import interpreter_patch
+
+    try:
+        builder = interpreter_patch.install()
+    except interpreter_patch.UntestedTriton as error:
+        sys.exit(str(error))
+    serve(lambda message, blobs: handle(message, blobs, builder))
+
+
+def handle(
+    message: Message, blobs: Sequence[bytes], builder: patch.Builder
+) -> tuple[Message, list[Blob]]:
+    """Run one launch; the answer has the bytes of the operands `return`ed, or an ``"error"``."""
+    try:
+        memories = [_place(m, blob) for m, blob in zip(message["operands"], blobs, strict=True)]
+        _run(message, memories, builder)
+    except Exception as error:
+        return {"error": _describe(error, builder)}, []
+    returned = [memories[i].data for i in message["return"]]
+    return {}, returned
+
+
+def _place(operand: Message, blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A writable copy of an operand's bytes, aligned as it was in the parent."""
+    room = np.empty(len(blob) + 2 * ALIGNMENT, np.uint8)
+    skip = (operand["address"] - room.ctypes.data) % ALIGNMENT
+    memory = room[skip : skip + len(blob)]
+    memory[:] = np.frombuffer(blob, np.uint8)
+    return memory
+
+
+def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> None:
+    from tilewright.runtime import interpreter_patch as patch
+
+    kernel = _kernel(message["module"], message["function"])
+    operands = message["operands"]
+    builder.memory.regions = [_region(o, m) for o, m in zip(operands, memories, strict=True)]
+    builder.grid_idx = None
+    arguments: dict[str, Any] = dict(message["constants"])
+    for argument in message["arguments"]:
+        value = argument.get("value")
+        if value is None:
+            i = argument["operand"]
+            value = memories[i].ctypes.data + operands[i]["origin"]
+        built = patch.tensor(argument["type"], value)
+        if "block" in argument:
+            shape, strides, block = argument["shape"], argument["strides"], argument["block"]
+            built = patch.descriptor(built, shape, strides, block, builder)
+        arguments[argument["name"]] = built
+    with np.errstate(all="ignore"):  # infinities and NaN are results like others
+        kernel.run(grid=tuple(message["grid"]), warmup=False, **arguments)
+
+
+def _kernel(module: str, function: str) -> Any:
+    from tilewright.runtime import interpreter_patch as patch
+
+    allowed = ["tilewright", *filter(None, os.environ.get(MODULES_VARIABLE, "").split(":"))]
+    if not any(module == name or module.startswith(f"{name}.") for name in allowed):
+        raise ImportError(f"module '{module}' may not be run: not named in {MODULES_VARIABLE}")
+    found = getattr(importlib.import_module(module), function)
+    if not patch.is_kernel(found):
+        raise TypeError(f"'{module}.{function}' is not a Triton kernel")
+    return found
+
+
+def _region(operand: Message, memory: Any) -> patch.Region:
+    from tilewright.runtime import interpreter_patch as patch
+
+    elements = None
+    shape, itemsize = operand["shape"], operand["itemsize"]
+    if operand["writable"] and memory.size > itemsize * int(np.prod(shape)):
+        elements = np.zeros(memory.size, np.bool_)
+        where: Any = np.ndarray(shape, np.bool_, elements, operand["origin"], operand["strides"])
+        where[...] = True
+    start = memory.ctypes.data
+    return patch.Region(operand["name"], start, start + memory.size, operand["writable"], elements)
+
+
+def _describe(error: BaseException, builder: patch.Builder) -> str:
+    """One sentence: which program, which line of which file, what."""
+    from tilewright.runtime import interpreter_patch as patch
+
+    cause = patch.root_cause(error)
+    text = f"{type(cause).__name__}: {cause}"
+    if builder.grid_idx is None:
+        return text
+    # The innermost frame outside of Triton and of this package's runtime is the kernel's.
+    inside = (str(Path(patch.triton.__file__).parent), str(Path(__file__).parent))
+    frames = traceback.extract_tb(cause.__traceback__)
+    lines = [f for f in frames if not f.filename.startswith((*inside, "<"))]
+    at = f", {Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
+    return f"program {builder.grid_idx}{at}: {text}"
+
+
+if __name__ == "__main__":
+    main()
