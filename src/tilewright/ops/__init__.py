@@ -1,0 +1,39 @@
+"""Operation families: every folder here that defines ``FAMILY``.
+
+Nothing outside a family's folder names it; what exists is found by looking.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from tilewright.errors import UnknownName, nearest
+
+# Imported here, not where first used: importing the module later would put it in the place of
+# the function `family` below.
+from tilewright.ops.family import Family
+
+
+@cache
+def families() -> tuple[str, ...]:
+    """Names of the families there are, sorted."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
+
+
+@cache
+def family(name: str) -> Family:
+    """The family called `name`. Raises `UnknownName`."""
+    if name not in families():
+        known = ", ".join(families())
+        raise UnknownName(
+            f"no operation family '{name}'{nearest(name, families())}; known: {known}"
+        )
+    found: Family = importlib.import_module(f"{__name__}.{name}").FAMILY
+    return found
+
+
+def family_of(kernel: str) -> Family:
+    """The family that a kernel's name belongs to: its first word. Raises `UnknownName`."""
+    return family(kernel.partition("_")[0])

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tilewright.arch.model import Arch, Device
+from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Problem(Protocol):
@@ -107,16 +105,30 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far an output may be from the reference, element by element:
-    ``|out - ref| <= relative * |ref| + scaled * rms(ref)``."""
+class Operand:
+    """An operand of a problem as it lies in memory: shape, strides in elements, dtype name."""
 
-    relative: float
-    scaled: float
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    is_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An array the caller passed: like `Operand`, with the address of its first element in
+    bytes, and where it lives (``"cpu"``, ``"cuda:0"``)."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    address: int
+    device: str
 
 
 class Family(Protocol):
-    """One operation family."""
+    """One operation family. Implementations are stateless."""
 
     name: str
     problem_type: type[Any]
@@ -126,27 +138,40 @@ class Family(Protocol):
     def parse_name(self, name: str) -> Any:
         """The config whose name this is. Raises `UnknownName`."""
 
-    def config_from_dict(self, fields: Mapping[str, Any]) -> Any:
-        """A config from all its fields. Raises `BadArgument` for unknown or missing ones."""
-
-    def parse_problem(self, fields: Mapping[str, str]) -> Any:
-        """A problem from words, as on a command line (``m=4096 dtype=bf16``)."""
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> Any:
+        """A problem from words, as on a command line (``m=4096 dtype=fp8``); `arch` gives
+        ``fp8`` and ``bf8`` their meaning. Raises `BadArgument`."""
 
     # --- spaces and legality ------------------------------------------------------------
     def axes(self) -> Mapping[str, Any]:
-        """Every config field that a space may vary, with its default (None: required)."""
+        """Every axis a space may have, in order, with the value taken where it is left out."""
 
     def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
         """What ``"*"`` means for an axis on an architecture."""
+
+    def make_config(self, fields: Mapping[str, Any], arch: Arch) -> Any:
+        """The config with these values of all axes. Raises `BadArgument` if they contradict
+        each other."""
+
+    def read_sweep(
+        self,
+        document: Mapping[str, Any],
+        arch: Arch,
+        signature: Mapping[str, str] | None = None,
+    ) -> tuple[Any, list[str]]:
+        """A `KernelSpace` from a sweep document in CK Tile Engine's form, and a note for each
+        part of it that has no counterpart here. `signature` gives axes the document leaves to
+        its caller (dtypes, layout). Raises `BadFile`, and `BadArgument` for the signature."""
+
+    def default_space(self, problem: Any, arch: Arch) -> Any:
+        """The `KernelSpace` to dispatch problems like this one from when the user declares
+        none."""
 
     def judge(self, config: Any, arch: Arch) -> Verdict:
         """May this config be built for this architecture?"""
 
     def supports(self, config: Any, problem: Any, arch: Arch) -> Verdict:
         """Can this config, built for this architecture, compute this problem?"""
-
-    def default_space(self, arch: Arch) -> Any:
-        """The `KernelSpace` dispatched from when the user declares none."""
 
     # --- building and launching ---------------------------------------------------------
     def source(self, config: Any, arch: Arch) -> KernelSource:
@@ -156,21 +181,26 @@ class Family(Protocol):
         """How to launch it."""
 
     # --- operands -----------------------------------------------------------------------
-    def problem_of(self, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """The problem that these operands (inputs, then output if given) state."""
+    def operands(self, problem: Any) -> tuple[Operand, ...]:
+        """The problem's operands, inputs first, the one output last."""
 
-    def output_like(self, problem: Any) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-        """Shape, strides and dtype of the output to allocate."""
+    def problem_of(self, views: Sequence[View], options: Mapping[str, Any]) -> Any:
+        """The problem that these operands state: all inputs, then the output if there is one.
+        Raises `BadArgument` when they do not fit together or no kernel can read them."""
 
-    # --- checking -----------------------------------------------------------------------
-    def random_inputs(self, problem: Any, rng: np.random.Generator) -> list[np.ndarray]:
-        """Fresh inputs with the problem's shapes, strides and dtypes."""
+    def options(self, problem: Any) -> dict[str, Any]:
+        """The call's keyword options that, with the operands, state `problem`."""
+
+    # --- choosing and checking ----------------------------------------------------------
+    def rank(self, problem: Any, configs: Iterable[Any], device: Device) -> list[Any]:
+        """Configs best first, by a cheap stated estimate (no measurement)."""
+
+    def estimate(self, config: Any, problem: Any, device: Device) -> float:
+        """That estimate, in seconds."""
 
     def reference(self, problem: Any, inputs: Sequence[Any]) -> Any:
-        """The result in higher precision from the rounded inputs (NumPy or torch in and out)."""
+        """The result in the arithmetic of `inputs`, which are float64 arrays (NumPy or torch)
+        made from the rounded operands."""
 
     def tolerance(self, problem: Any, config: Any) -> Tolerance:
-        """The one table."""
-
-    def rank(self, problem: Any, configs: Iterable[Any], device: Device) -> list[Any]:
-        """Configs best first by a stated, cheap heuristic (no measurement)."""
+        """How far this config's output may be from the reference."""

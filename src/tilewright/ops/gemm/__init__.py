@@ -1,0 +1,121 @@
+"""GEMM: C = A·B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import resolve
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.family import KernelSource, Launch, Operand, View
+from tilewright.ops.gemm import config as config_module
+from tilewright.ops.gemm import heuristic, operands, rules, spaces, tile_engine
+from tilewright.ops.gemm import launch as launch_module
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator
+from tilewright.tolerance import Tolerance, tolerance
+from tilewright.verdict import Verdict
+
+__all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
+
+
+class GemmFamily:
+    """See `tilewright.ops.family.Family`."""
+
+    name = "gemm"
+    problem_type = GemmProblem
+    config_type = GemmConfig
+
+    def parse_name(self, name: str) -> GemmConfig:
+        return config_module.parse(name)
+
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GemmProblem:
+        known = [f.name for f in fields(GemmProblem)]
+        values: dict[str, Any] = {}
+        for word, text in words.items():
+            field = "dtype_a" if word == "dtype" else word
+            if field not in known:
+                raise BadArgument(
+                    f"a gemm problem has no '{word}'{nearest(word, [*known, 'dtype'])}; "
+                    f"it has dtype, {', '.join(known)}"
+                )
+            if field.startswith("dtype"):
+                values[field] = resolve(text, arch.fp8)
+            elif field in ("layout", "precision"):
+                values[field] = text
+            else:
+                try:
+                    values[field] = int(text)
+                except ValueError:
+                    raise BadArgument(f"{word} = '{text}' is not a whole number") from None
+        missing = [size for size in ("m", "n", "k") if size not in values]
+        if missing:
+            raise BadArgument(f"a gemm problem needs {', '.join(missing)} (as in m=4096)")
+        return GemmProblem(**values)
+
+    def axes(self) -> Mapping[str, Any]:
+        return spaces.AXES
+
+    def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
+        return spaces.wildcard(axis, arch)
+
+    def make_config(self, fields: Mapping[str, Any], arch: Arch) -> GemmConfig:
+        values = dict(fields)
+        dtype_a = values["dtype_a"] = resolve(values["dtype_a"], arch.fp8)
+        values["dtype_b"] = resolve(values["dtype_b"] or dtype_a, arch.fp8)
+        if not values["dtype_c"]:
+            values["dtype_c"] = OUTPUTS.get(dtype_a, (dtype_a,))[0]
+        if not values["dtype_acc"]:
+            values["dtype_acc"] = accumulator(dtype_a)
+        return config_module.check(GemmConfig(**values))
+
+    def read_sweep(
+        self,
+        document: Mapping[str, Any],
+        arch: Arch,
+        signature: Mapping[str, str] | None = None,
+    ) -> tuple[Any, list[str]]:
+        return tile_engine.read_sweep(document, arch, signature)
+
+    def default_space(self, problem: GemmProblem, arch: Arch) -> Any:
+        return spaces.default_space(problem, arch)
+
+    def judge(self, config: GemmConfig, arch: Arch) -> Verdict:
+        return rules.judge(config, arch)
+
+    def supports(self, config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
+        return rules.supports(config, problem, arch)
+
+    def source(self, config: GemmConfig, arch: Arch) -> KernelSource:
+        return launch_module.source(config, arch)
+
+    def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
+        return launch_module.launch(config, problem, device)
+
+    def operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
+        return operands.operands(problem)
+
+    def problem_of(self, views: Sequence[View], options: Mapping[str, Any]) -> GemmProblem:
+        return operands.problem_of(views, options)
+
+    def options(self, problem: GemmProblem) -> dict[str, Any]:
+        return {} if problem.precision == "ieee" else {"precision": problem.precision}
+
+    def rank(
+        self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device
+    ) -> list[GemmConfig]:
+        return sorted(configs, key=lambda c: (heuristic.estimate(c, problem, device), c.name))
+
+    def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> float:
+        return heuristic.estimate(config, problem, device)
+
+    def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
+        return inputs[0] @ inputs[1]
+
+    def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
+        return tolerance(rules.operand_dtype(config), problem.dtype_c, problem.k)
+
+
+FAMILY = GemmFamily()

@@ -1,0 +1,57 @@
+"""A first guess at a kernel's time, from sizes and data-sheet rates alone.
+
+It ranks kernels where nothing was measured. The matrix units and the memory system work side by
+side, so a kernel takes as long as the slower. Compute units take whole tiles, so the busiest one
+decides; how much of the matrix rate a tile reaches grows with how often it uses each element it
+loads. The constants below are round guesses, not fits.
+"""
+
+from __future__ import annotations
+
+from tilewright.arch import arch, peak_tflops
+from tilewright.arch.model import Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.rules import operand_dtype
+
+LAUNCH_SECONDS = 4e-6
+"""What any kernel takes, however little it does."""
+
+PROLOGUE_STEPS = 2.0
+"""K steps' worth of time a tile spends filling its pipeline and storing C."""
+
+PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0}
+"""Share of the matrix rate a pipeline reaches with the largest tile."""
+
+
+HALF_RATE_REUSE = 24.0
+"""Uses of each loaded element at which a tile reaches half of its pipeline's rate."""
+
+ELEMENTWISE_RATE = 0.4
+"""Share of its speed a kernel keeps when its loads cannot be vectors."""
+
+L2_OVER_MEMORY = 3.0
+"""Bandwidth of L2 over that of memory, near enough on every GPU listed."""
+
+
+def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
+    """Seconds `config` should take for `problem` on `device`."""
+    this = arch(device.arch)
+    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    tiles_per_cu = -(-tiles // device.compute_units)
+    steps = -(-problem.k // config.tile_k) + PROLOGUE_STEPS
+    tile_flops = 2.0 * config.tile_m * config.tile_n * config.tile_k * steps
+    reuse = config.tile_m * config.tile_n / (config.tile_m + config.tile_n)
+    reached = PIPELINE_RATE[config.pipeline] * reuse / (reuse + HALF_RATE_REUSE)
+    rate = peak_tflops(this, device, operand_dtype(config)) * 1e12 * reached
+    compute = tiles_per_cu * tile_flops / (rate / device.compute_units)
+
+    loads = tiles * (config.tile_m + config.tile_n) * problem.k * DTYPES[problem.dtype_a].bytes
+    busy = min(1.0, tiles / device.compute_units)
+    bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
+    memory = max(problem.min_bytes, loads / L2_OVER_MEMORY) / bandwidth
+    work = max(compute, memory)
+    if config.alignment < 4:
+        work /= ELEMENTWISE_RATE
+    return LAUNCH_SECONDS + work

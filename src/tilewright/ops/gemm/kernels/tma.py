@@ -1,0 +1,89 @@
+"""GEMM through tensor descriptors: the copy engine moves the tiles (sm_90 and later).
+
+Idea. As `basic`, but operands are described to the hardware once (a tensor map each, made by
+the host) and one thread asks for whole tiles; the bulk tensor copy engine (TMA) computes the
+addresses, swizzles into shared memory for the matrix units and signals an mbarrier.
+
+Data movement. A and B: `num_stages` tiles deep through shared memory into wgmma. C: through
+shared memory and out by TMA. With SPLIT the accumulator leaves in two halves, so that its
+staging buffer is half as large and one more operand stage fits.
+
+Edges. The engine fills what lies outside the matrix with zeros and does not write there, so
+there is nothing to mask; in exchange base addresses and rows must be multiples of 16 bytes.
+
+Schedulers. `tile`: one workgroup a tile. `persistent`: one workgroup a multiprocessor walks the
+tiles. WARP_SPECIALIZE (pipeline `tma_ws`) lets the compiler give the copies a warp group of
+their own; it does so for tcgen05 and mma.sync, and wants the tile loop and the K loop flattened
+into one. On sm_90 the request has no effect, so that architecture does not list the pipeline.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+
+
+@triton.jit
+def _tile(
+    a, b, c, k, row, col,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
+    A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
+    PRECISION: tl.constexpr, INT_ACC: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    for k0 in range(0, k, TILE_K):
+        if A_ROW:
+            a_tile = a.load([row, k0])
+        else:
+            a_tile = a.load([k0, row]).T
+        if B_ROW:
+            b_tile = b.load([k0, col])
+        else:
+            b_tile = b.load([col, k0]).T
+        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    if SPLIT:
+        halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        _store(c, row, col, left, C_ROW)
+        _store(c, row, col + TILE_N // 2, right, C_ROW)
+    else:
+        _store(c, row, col, acc, C_ROW)
+
+
+@triton.jit
+def _store(c, row, col, acc, C_ROW: tl.constexpr):
+    out = acc.to(c.dtype)
+    if C_ROW:
+        c.store([row, col], out)
+    else:
+        c.store([col, row], out.T)
+
+
+@triton.jit
+def gemm_tma(
+    a, b, c, m, n, k,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
+    PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
+    column-major matrix is described as its row-major transpose)."""
+    tiles_m = tl.cdiv(m, TILE_M)
+    tiles_n = tl.cdiv(n, TILE_N)
+    if PERSISTENT:
+        for tile in tl.range(
+            tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0),
+            flatten=WARP_SPECIALIZE, warp_specialize=WARP_SPECIALIZE,
+        ):  # fmt: skip
+            tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+            _tile(
+                a, b, c, k, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
+                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, SPLIT,
+            )  # fmt: skip
+    else:
+        tile_m, tile_n = tile_coordinates(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+        _tile(
+            a, b, c, k, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, SPLIT,
+        )  # fmt: skip

@@ -1,0 +1,158 @@
+"""From a config to what is compiled, and from a problem to what is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.family import Argument, Descriptor, KernelSource, Launch, Pointer, Scalar
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.rules import masked
+
+A, B, C = 0, 1, 2
+"""Operand numbers."""
+
+
+def source(config: GemmConfig, arch: Arch) -> KernelSource:
+    """What to compile for `config` on `arch`."""
+    options: list[tuple[str, int | bool | str]] = [
+        ("num_warps", config.num_warps),
+        ("num_stages", config.num_stages),
+    ]
+    if config.mma != (0, 0, 0):
+        options.append(("matrix_instr_nonkdim", config.mma[0]))
+    if config.pipeline == "basic":
+        return _basic_source(config, arch, tuple(options))
+    return _tma_source(config, tuple(options))
+
+
+def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
+    return [
+        ("TILE_M", config.tile_m),
+        ("TILE_N", config.tile_n),
+        ("TILE_K", config.tile_k),
+        ("GROUP_M", config.group_m),
+        ("A_ROW", config.layout[0] == "r"),
+        ("B_ROW", config.layout[1] == "r"),
+        ("C_ROW", config.layout[2] == "r"),
+        ("PERSISTENT", config.scheduler == "persistent"),
+        ("PRECISION", config.precision),
+        ("INT_ACC", config.dtype_acc == "int32"),
+    ]
+
+
+def _basic_source(
+    config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
+) -> KernelSource:
+    types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    stride = "i64" if config.index_bits == 64 else "i32"
+    mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
+    constants = [
+        *_constants(config),
+        ("MASK_M", mask_m),
+        ("MASK_N", mask_n),
+        ("MASK_K", mask_k),
+    ]
+    pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
+    arguments = (
+        *pointers,
+        *((name, "i32") for name in ("m", "n", "k")),
+        *((name, stride) for name in ("lda", "ldb", "ldc")),
+    )
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.basic",
+        function="gemm_basic",
+        signature=_signature(arguments, constants),
+        constants=tuple(constants),
+        divisibility=_promises(config),
+        pointer_range_32=("a", "b", "c")
+        if arch.backend == "hip" and config.index_bits == 32
+        else (),
+        options=options,
+    )
+
+
+def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
+    """What alignment lets the compiler assume: addresses in bytes, strides and innermost
+    extents in elements."""
+    if config.alignment == 1:
+        return ()
+    promises = dict.fromkeys("abc", config.alignment)
+    inner = ("k" if config.layout[0] == "r" else "m", "n" if config.layout[1] == "r" else "k")
+    inner_c = "n" if config.layout[2] == "r" else "m"
+    types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    for name, extent, d in zip("abc", (*inner, inner_c), types, strict=True):
+        count = config.alignment // DTYPES[d].bytes
+        if count > 1:
+            promises[f"ld{name}"] = count
+            promises[extent] = max(count, promises.get(extent, 1))
+    return tuple(promises.items())
+
+
+def _tma_source(
+    config: GemmConfig, options: tuple[tuple[str, int | bool | str], ...]
+) -> KernelSource:
+    constants = [
+        *_constants(config),
+        ("SPLIT", config.epilogue == "split"),
+        ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
+    ]
+    types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    descriptors = tuple(
+        (name, f"tensordesc<{DTYPES[d].triton}[{block[0]}, {block[1]}]>")
+        for name, d, block in zip("abc", types, _blocks(config), strict=True)
+    )
+    arguments = (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.tma",
+        function="gemm_tma",
+        signature=_signature(arguments, constants),
+        constants=tuple(constants),
+        options=options,
+    )
+
+
+def _signature(
+    arguments: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int | bool | str]]
+) -> tuple[tuple[str, str], ...]:
+    """Run-time arguments, then constants: the order every GEMM kernel declares them in."""
+    return (*arguments, *((name, "constexpr") for name, _ in constants))
+
+
+def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Tile of A, B and C that one copy moves, as (outer, inner) in memory."""
+    m, n, k = config.tile_m, config.tile_n, config.tile_k
+    n_store = n // 2 if config.epilogue == "split" else n
+    a, b, c = tuple(config.layout)
+    return (
+        (m, k) if a == "r" else (k, m),
+        (k, n) if b == "r" else (n, k),
+        (m, n_store) if c == "r" else (n_store, m),
+    )
+
+
+def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
+    """How to launch `config` for `problem` on `device`; operands are (A, B, C)."""
+    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    programs = min(tiles, device.compute_units) if config.scheduler == "persistent" else tiles
+    sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
+    lds = (problem.lda, problem.ldb, problem.ldc)
+    arguments: tuple[Argument, ...]
+    if config.pipeline == "basic":
+        stride = "i64" if config.index_bits == 64 else "i32"
+        arguments = (
+            *(Pointer(operand) for operand in (A, B, C)),
+            *sizes,
+            *(Scalar(stride, ld) for ld in lds),
+        )
+    else:
+        types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
+        shapes = zip(problem.outer, problem.inner, strict=True)
+        views = zip((A, B, C), types, shapes, lds, _blocks(config), strict=True)
+        arguments = (
+            *(Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views),
+            *sizes,
+        )
+    return Launch(grid=(programs, 1, 1), arguments=arguments)

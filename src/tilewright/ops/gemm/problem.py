@@ -1,0 +1,199 @@
+"""`GemmProblem`: C = A·B, as the caller states it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.dtypes import DTYPES, dtype
+from tilewright.errors import BadArgument, nearest
+
+LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
+"""Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
+
+PRECISIONS = ("ieee", "tf32")
+"""How fp32 operands are multiplied; other dtypes have only ``ieee``."""
+
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "fp32": ("fp32",),
+    "fp16": ("fp16", "fp32"),
+    "bf16": ("bf16", "fp32"),
+    "e4m3fn": ("bf16", "fp16", "fp32"),
+    "e5m2": ("bf16", "fp16", "fp32"),
+    "e4m3fnuz": ("bf16", "fp16", "fp32"),
+    "e5m2fnuz": ("bf16", "fp16", "fp32"),
+    "int8": ("int32",),
+}
+"""Output dtypes of each operand dtype, the default first."""
+
+MAX_SIZE = 2**31 - 512
+"""Largest M, N, K or leading dimension: one tile past the end must still count in 32 bits."""
+
+
+def accumulator(dtype_a: str) -> str:
+    """The dtype that partial sums of `dtype_a` products are kept in."""
+    return "int32" if DTYPES[dtype_a].kind == "int" else "fp32"
+
+
+def check_types(dtype_a: str, dtype_b: str, dtype_c: str, dtype_acc: str, precision: str) -> None:
+    """Raise `BadArgument` unless some GEMM has these dtypes; says which would do."""
+    for name in (dtype_a, dtype_b, dtype_c, dtype_acc):
+        dtype(name)
+    if dtype_a not in OUTPUTS:
+        raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
+    if dtype_b != dtype_a:
+        raise BadArgument(f"A is {dtype_a} but B is {dtype_b}; convert one to the other's dtype")
+    if dtype_c not in OUTPUTS[dtype_a]:
+        allowed = ", ".join(OUTPUTS[dtype_a])
+        raise BadArgument(f"{dtype_a} operands give C as {allowed}, not {dtype_c}")
+    if dtype_acc != accumulator(dtype_a):
+        raise BadArgument(f"{dtype_a} is accumulated in {accumulator(dtype_a)}, not {dtype_acc}")
+    if precision not in PRECISIONS:
+        hint = nearest(precision, PRECISIONS)
+        raise BadArgument(f"unknown precision '{precision}'{hint}; known: {', '.join(PRECISIONS)}")
+    if precision == "tf32" and dtype_a != "fp32":
+        raise BadArgument(f"precision tf32 is a way to multiply fp32, not {dtype_a}")
+
+
+def check_layout(layout: str) -> None:
+    """Raise `BadArgument` unless `layout` is three letters of ``r`` and ``c``."""
+    if layout not in LAYOUTS:
+        raise BadArgument(
+            f"layout '{layout}' is not one of {', '.join(LAYOUTS)}"
+            " (row or column major of A, B and C)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GemmProblem:
+    """C[m, n] = A[m, k] · B[k, n].
+
+    Sizes in elements, each from 1 to `MAX_SIZE`. `dtype_b` defaults to `dtype_a`, `dtype_c` to the
+    usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS`. `lda`,
+    `ldb`, `ldc`: elements between consecutive rows (columns, for a column-major matrix);
+    0 means packed. `alignment`: bytes, a power of two up to 16, that every base address and
+    every leading dimension is a multiple of. `precision`: ``ieee``, or ``tf32`` for fp32.
+
+    Raises `BadArgument` for anything that cannot be meant.
+    """
+
+    family: ClassVar[str] = "gemm"
+
+    m: int
+    n: int
+    k: int
+    dtype_a: str = "bf16"
+    dtype_b: str = ""
+    dtype_c: str = ""
+    dtype_acc: str = ""
+    layout: str = "rcr"
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    alignment: int = 0
+    precision: str = "ieee"
+
+    def __post_init__(self) -> None:
+        default = object.__setattr__
+        for field in ("m", "n", "k"):
+            size = getattr(self, field)
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise BadArgument(f"{field} must be an integer, not {size!r}")
+            if not 1 <= size <= MAX_SIZE:
+                raise BadArgument(f"{field} = {size} is outside 1 … {MAX_SIZE}")
+        check_layout(self.layout)
+        dtype(self.dtype_a)
+        if not self.dtype_b:
+            default(self, "dtype_b", self.dtype_a)
+        if not self.dtype_c and self.dtype_a in OUTPUTS:
+            default(self, "dtype_c", OUTPUTS[self.dtype_a][0])
+        if not self.dtype_acc and self.dtype_a in OUTPUTS:
+            default(self, "dtype_acc", accumulator(self.dtype_a))
+        check_types(self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc, self.precision)
+        for field, inner in zip(("lda", "ldb", "ldc"), self.inner, strict=True):
+            ld = getattr(self, field)
+            if ld == 0:
+                default(self, field, inner)
+            elif not inner <= ld <= MAX_SIZE:
+                raise BadArgument(f"{field} = {ld} is outside {inner} … {MAX_SIZE}")
+        rows = natural_alignment(self.strides_bytes)
+        if self.alignment == 0:
+            default(self, "alignment", rows)
+        elif self.alignment not in (1, 2, 4, 8, 16):
+            raise BadArgument(f"alignment = {self.alignment} is not one of 1, 2, 4, 8, 16 bytes")
+        elif self.alignment > rows:
+            raise BadArgument(
+                f"alignment = {self.alignment} bytes, but the leading dimensions "
+                f"{self.lda}, {self.ldb}, {self.ldc} are only multiples of {rows} bytes"
+            )
+
+    def __str__(self) -> str:
+        types = dict.fromkeys((self.dtype_a, self.dtype_b, self.dtype_c))
+        words = [f"gemm {self.m}×{self.n}×{self.k}", "→".join(types), self.layout]
+        if self.precision != "ieee":
+            words.append(self.precision)
+        if (self.lda, self.ldb, self.ldc) != self.inner:
+            words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
+        if self.alignment != 16:
+            words.append(f"aligned to {self.alignment}")
+        return " ".join(words)
+
+    @property
+    def inner(self) -> tuple[int, int, int]:
+        """Extent of the innermost (unit-stride) dimension of A, B and C."""
+        a, b, c = tuple(self.layout)
+        return (
+            self.k if a == "r" else self.m,
+            self.n if b == "r" else self.k,
+            self.n if c == "r" else self.m,
+        )
+
+    @property
+    def outer(self) -> tuple[int, int, int]:
+        """Extent of the strided dimension of A, B and C."""
+        a, b, c = tuple(self.layout)
+        return (
+            self.m if a == "r" else self.k,
+            self.k if b == "r" else self.n,
+            self.m if c == "r" else self.n,
+        )
+
+    @property
+    def strides_bytes(self) -> tuple[int, int, int]:
+        """Leading dimensions of A, B and C in bytes."""
+        a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
+        return self.lda * a, self.ldb * b, self.ldc * c
+
+    @property
+    def extent_alignment(self) -> int:
+        """Bytes (a power of two up to 16) that every innermost extent is a multiple of."""
+        types = (self.dtype_a, self.dtype_b, self.dtype_c)
+        inner = zip(self.inner, types, strict=True)
+        return natural_alignment(tuple(extent * DTYPES[d].bytes for extent, d in inner))
+
+    @property
+    def spans_bytes(self) -> tuple[int, int, int]:
+        """Bytes from the first to past the last element of A, B and C in memory."""
+        types = (self.dtype_a, self.dtype_b, self.dtype_c)
+        parts = zip(self.outer, self.inner, (self.lda, self.ldb, self.ldc), types, strict=True)
+        a, b, c = (((out - 1) * ld + inn) * DTYPES[d].bytes for out, inn, ld, d in parts)
+        return a, b, c
+
+    @property
+    def flops(self) -> int:
+        """2·M·N·K."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def min_bytes(self) -> int:
+        """A and B read once, C written once."""
+        a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
+        return self.m * self.k * a + self.k * self.n * b + self.m * self.n * c
+
+
+def natural_alignment(sizes: tuple[int, ...]) -> int:
+    """The largest power of two, at most 16, that divides every size."""
+    combined = 16
+    for size in sizes:
+        combined |= size
+    return combined & -combined

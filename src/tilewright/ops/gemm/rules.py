@@ -1,0 +1,271 @@
+"""Which GEMM configs an architecture can have, and which problems a config can serve.
+
+Each rule is a function that returns a reason, or None when it has no objection; the tables
+`LEGALITY` and `SUPPORT` name them and fix the order in which they are asked. The pruner, the
+selector, the CLI and the docs all read these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.verdict import YES, Verdict, no
+
+MAX_TILE = 256
+"""Largest tile edge: a tensor map's box has at most 256 elements a side."""
+
+LEAST_8_BIT_K = 32
+"""Matrix instructions take 32 8-bit elements along K; with fewer the compiler stops or leaves the
+matrix units."""
+
+MAX_STAGES = 8
+OVERHEAD_REGISTERS = 26
+"""Registers a matrix kernel needs beside its accumulators; the assembler asked for 154 where
+128 held accumulators (sm_90, 256×256 over 16 warps)."""
+
+INT32_SPAN = 2**31
+"""Bytes an operand may span when the kernel counts in 32 bits."""
+
+
+def operand_dtype(config: GemmConfig) -> str:
+    """The operand dtype as architectures list it: ``tf32`` is one of its own."""
+    return "tf32" if config.precision == "tf32" else config.dtype_a
+
+
+def gated(layout: str) -> tuple[bool, bool, bool]:
+    """Whether M, N and K are the innermost dimension of some operand.
+
+    A or C column-major gates M, B or C row-major gates N, A row-major or B column-major gates
+    K: only there does an unpadded kernel need whole tiles.
+    """
+    a, b, c = tuple(layout)
+    return a == "c" or c == "c", b == "r" or c == "r", a == "r" or b == "c"
+
+
+@lru_cache(maxsize=256)
+def masked(layout: str, pad_m: bool, pad_n: bool, pad_k: bool) -> tuple[bool, bool, bool]:
+    """Whether the kernel must guard M, N and K: where padded, and where not gated, since an
+    outer dimension may always be ragged."""
+    m, n, k = gated(layout)
+    return pad_m or not m, pad_n or not n, pad_k or not k
+
+
+def shared_memory(config: GemmConfig, arch: Arch) -> int:
+    """Bytes of shared memory the pipeline's buffers take (the compiler may add a little).
+
+    Where matrix instructions read shared memory on their own (wgmma, tcgen05), every stage's
+    buffer is live; elsewhere the stage in use sits in registers and one buffer is saved.
+    """
+    a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
+    stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
+    if config.pipeline == "basic":
+        spare = 0 if arch.async_mma else 1
+        return stage * max(1, config.num_stages - spare)
+    staging = config.tile_m * config.tile_n * c // (2 if config.epilogue == "split" else 1)
+    if config.scheduler == "tile":  # the operand buffers are free again when C is staged
+        return max(stage * config.num_stages, staging)
+    return stage * config.num_stages + staging
+
+
+# --- legality: may this config be built for this architecture? -----------------------------
+
+
+def _dtype(c: GemmConfig, arch: Arch) -> str | None:
+    name = operand_dtype(c)
+    support = arch.dtypes.get(name)
+    if support is None or support.support == "refused":
+        why = f": {support.note}" if support is not None and support.note else ""
+        return f"{arch.name} does not take {name} operands{why}"
+    return None
+
+
+def _pipeline(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline not in arch.pipelines:
+        return f"{arch.name} has no pipeline {c.pipeline}; it has {', '.join(arch.pipelines)}"
+    return None
+
+
+def _tile(c: GemmConfig, arch: Arch) -> str | None:
+    least = arch.min_dot
+    for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
+        if size & (size - 1):
+            return f"tile_{axis} = {size} is not a power of two"
+        if size < low:
+            return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
+        if size > MAX_TILE:
+            return f"tile_{axis} = {size} is over {MAX_TILE}"
+    if DTYPES[c.dtype_a].bits == 8 and c.tile_k < LEAST_8_BIT_K:
+        return f"tile_k = {c.tile_k} is under {LEAST_8_BIT_K}, the least for 8-bit operands"
+    return None
+
+
+def _warps(c: GemmConfig, arch: Arch) -> str | None:
+    if c.num_warps & (c.num_warps - 1):
+        return f"num_warps = {c.num_warps} is not a power of two"
+    threads = c.num_warps * arch.warp_size
+    if threads > arch.max_threads:
+        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
+    return None
+
+
+def _stages(c: GemmConfig, arch: Arch) -> str | None:
+    if c.num_stages > MAX_STAGES:
+        return f"num_stages = {c.num_stages} is over {MAX_STAGES}"
+    return None
+
+
+def _combination(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline == "tma_ws" and c.scheduler != "persistent":
+        return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
+    if c.epilogue == "split":
+        if c.pipeline == "basic":
+            return "epilogue split halves the staging buffer of tma stores; basic has none"
+        if c.tile_n < 32:
+            return f"epilogue split needs tile_n of 32 or more, not {c.tile_n}"
+    return None
+
+
+def _padding(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline != "basic" and not (c.pad_m and c.pad_n and c.pad_k):
+        return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
+    return None
+
+
+def _alignment(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline != "basic" and c.alignment != 16:
+        return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
+    element = DTYPES[c.dtype_a].bytes
+    if 1 < c.alignment <= element:
+        return f"alignment {c.alignment} says no more than alignment 1 for {c.dtype_a}"
+    inner_a = c.tile_k if c.layout[0] == "r" else c.tile_m
+    inner_b = c.tile_n if c.layout[1] == "r" else c.tile_k
+    if min(inner_a, inner_b) * element < c.alignment:
+        return f"the tile's rows are shorter than its alignment of {c.alignment} bytes"
+    return None
+
+
+def _index(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline != "basic" and c.index_bits != 32:
+        return f"pipeline {c.pipeline} counts in elements, not bytes: index_bits stays 32"
+    return None
+
+
+def _mma(c: GemmConfig, arch: Arch) -> str | None:
+    if c.mma == (0, 0, 0):
+        return None
+    shape = "x".join(map(str, c.mma))
+    if not arch.mma_selectable:
+        return f"the compiler picks the matrix instruction on {arch.name}; leave mma out"
+    name = operand_dtype(c)
+    known = [s for unit in arch.mma if name in unit.dtypes for s in unit.shapes]
+    if c.mma not in known:
+        listed = ", ".join("x".join(map(str, s)) for s in known) or "none"
+        return f"{arch.name} has no {shape} instruction for {name}; it has {listed}"
+    if c.tile_m % c.mma[0] or c.tile_n % c.mma[1] or c.tile_k % c.mma[2]:
+        return f"tile {c.tile_m}x{c.tile_n}x{c.tile_k} is not made of whole {shape} instructions"
+    return None
+
+
+def _registers(c: GemmConfig, arch: Arch) -> str | None:
+    accumulators = c.tile_m * c.tile_n // (c.num_warps * arch.warp_size)
+    warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
+    available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
+    if accumulators + OVERHEAD_REGISTERS > available:
+        return (
+            f"{accumulators} accumulators and {OVERHEAD_REGISTERS} other registers a thread, "
+            f"over {available} with {c.num_warps} warps"
+        )
+    return None
+
+
+def _shared_memory(c: GemmConfig, arch: Arch) -> str | None:
+    need = shared_memory(c, arch)
+    if need > arch.shared_memory:
+        return f"{need} bytes of shared memory, over {arch.shared_memory}"
+    return None
+
+
+Rule = Callable[[GemmConfig, Arch], "str | None"]
+
+LEGALITY: tuple[tuple[str, Rule], ...] = (
+    ("dtype", _dtype),
+    ("pipeline", _pipeline),
+    ("tile", _tile),
+    ("warps", _warps),
+    ("stages", _stages),
+    ("combination", _combination),
+    ("padding", _padding),
+    ("alignment", _alignment),
+    ("index", _index),
+    ("mma", _mma),
+    ("registers", _registers),
+    ("shared_memory", _shared_memory),
+)
+
+
+def judge(config: GemmConfig, arch: Arch) -> Verdict:
+    """Whether `config` may be built for `arch`; else the first rule of `LEGALITY` against it."""
+    for name, rule in LEGALITY:
+        reason = rule(config, arch)
+        if reason is not None:
+            return no(name, reason)
+    return YES
+
+
+# --- support: can this config compute this problem? ----------------------------------------
+
+
+def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
+    for field in ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "precision"):
+        have, want = getattr(c, field), getattr(p, field)
+        if have != want:
+            return f"{field} is {have}, the problem has {want}"
+    return None
+
+
+def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
+    pads = (c.pad_m, c.pad_n, c.pad_k)
+    sizes = zip("mnk", (p.m, p.n, p.k), (c.tile_m, c.tile_n, c.tile_k), strict=True)
+    for (axis, size, tile), gate, pad in zip(sizes, gated(c.layout), pads, strict=True):
+        if gate and not pad and size % tile:
+            return f"{axis} = {size} is not a multiple of tile_{axis} = {tile} and is not padded"
+    return None
+
+
+def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
+    if p.alignment < c.alignment:
+        return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
+    if c.pipeline == "basic" and p.extent_alignment < c.alignment:
+        return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
+    return None
+
+
+def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
+    if c.pipeline == "basic" and c.index_bits == 32:
+        spans = p.spans_bytes
+        if max(spans) >= INT32_SPAN:
+            operand = "ABC"[spans.index(max(spans))]
+            return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
+    return None
+
+
+SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...] = (
+    ("signature", _signature),
+    ("divisibility", _divides),
+    ("vector_width", _aligned),
+    ("addressing", _addressable),
+)
+
+
+def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
+    """Whether `config` on `arch` computes `problem`; else the first rule against it."""
+    for name, rule in SUPPORT:
+        reason = rule(config, problem)
+        if reason is not None:
+            return no(name, reason)
+    return judge(config, arch)

@@ -1,0 +1,107 @@
+"""The axes of a GEMM space, what ``"*"`` means on each, and the space used by default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+from tilewright.ops.gemm.config import ALIGNMENTS, EPILOGUES, INDEX_BITS, SCHEDULERS, GemmConfig
+from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
+from tilewright.ops.gemm.rules import MAX_TILE
+from tilewright.space import KernelSpace
+
+AXES: dict[str, Any] = {
+    "layout": "rcr",
+    "dtype_a": "bf16",
+    "dtype_b": "",
+    "dtype_c": "",
+    "dtype_acc": "",
+    "precision": "ieee",
+    "tile_m": 128,
+    "tile_n": 128,
+    "tile_k": 64,
+    "num_warps": 8,
+    "num_stages": 3,
+    "pipeline": "basic",
+    "scheduler": "tile",
+    "group_m": 8,
+    "epilogue": "direct",
+    "pad_m": True,
+    "pad_n": True,
+    "pad_k": True,
+    "alignment": 16,
+    "mma": (0, 0, 0),
+    "index_bits": 32,
+}
+"""Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
+
+
+def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
+    """The values ``"*"`` stands for on `axis`. Raises `BadArgument` where it has no meaning."""
+    if axis in ("tile_m", "tile_n", "tile_k"):
+        least = max(16, arch.min_dot["mnk".index(axis[-1])])
+        return [size for size in (16, 32, 64, 128, 256) if least <= size <= MAX_TILE]
+    if axis == "dtype_a":
+        return [d for d in OUTPUTS if d in arch.dtypes and arch.dtypes[d].support == "native"]
+    if axis == "mma":
+        shapes = (shape for unit in arch.mma for shape in unit.shapes)
+        return [(0, 0, 0), *dict.fromkeys(shapes)] if arch.mma_selectable else [(0, 0, 0)]
+    values: dict[str, Sequence[Any]] = {
+        "layout": LAYOUTS,
+        "precision": PRECISIONS,
+        "num_warps": arch.num_warps,
+        "num_stages": arch.num_stages,
+        "pipeline": arch.pipelines,
+        "scheduler": SCHEDULERS,
+        "group_m": (1, 4, 8, 16),
+        "epilogue": EPILOGUES,
+        "pad_m": (False, True),
+        "pad_n": (False, True),
+        "pad_k": (False, True),
+        "alignment": ALIGNMENTS,
+        "index_bits": INDEX_BITS,
+    }
+    if axis not in values:
+        raise BadArgument(f"'*' has no meaning on axis {axis}: it follows dtype_a; leave it out")
+    return values[axis]
+
+
+def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
+    """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
+    which one serves every size, alignment and stride."""
+    return KernelSpace(
+        "gemm",
+        {
+            "layout": [problem.layout],
+            "dtype_a": [problem.dtype_a],
+            "dtype_c": [problem.dtype_c],
+            "precision": [problem.precision],
+            "tile_m": (16, 64, 128),
+            "tile_n": (32, 128, 256),
+            "tile_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (2, 3, 4),
+            "pipeline": arch.pipelines,
+            "scheduler": SCHEDULERS,
+            "alignment": (16, 1),
+            "index_bits": INDEX_BITS,
+        },
+        {"default_space": _worth_having},
+    )
+
+
+def _worth_having(config: GemmConfig) -> bool:
+    """Keeps the default space to shapes that are someone's best."""
+    threads_work = config.tile_m * config.tile_n // config.num_warps
+    if not 64 <= threads_work <= 4096:
+        return False
+    row_bytes = config.tile_k * DTYPES[config.dtype_a].bytes
+    if config.pipeline == "basic" and (config.alignment == 1 or config.index_bits == 64):
+        # The kernels of last resort: one tile shape each is enough.
+        return config.scheduler == "tile" and config.num_stages == 2 and row_bytes <= 128
+    if config.pipeline != "basic":
+        return config.scheduler == "persistent" and row_bytes == 128 and config.num_stages > 2
+    return config.scheduler == "tile" and row_bytes == 128
