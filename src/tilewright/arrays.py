@@ -1,0 +1,171 @@
+"""Arrays of any library, seen the same way: torch tensors, NumPy arrays, DLPack objects.
+
+torch is imported only when one of its tensors, or a GPU, is involved.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.errors import BadArgument
+from tilewright.ops.family import Operand, View
+
+
+def is_torch(array: Any) -> bool:
+    """Whether this is a torch tensor (without importing torch to find out)."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def is_numpy(array: Any) -> bool:
+    """Whether this is a NumPy array (without importing NumPy to find out)."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(array, numpy.ndarray)
+
+
+def adopt(array: Any, name: str) -> Any:
+    """`array` if it is torch's or NumPy's, else a torch tensor over the same memory by DLPack.
+
+    Raises `BadArgument` for anything else.
+    """
+    if is_torch(array) or is_numpy(array):
+        return array
+    if hasattr(array, "__dlpack__"):
+        import torch
+
+        return torch.from_dlpack(array)
+    raise BadArgument(
+        f"{name} is a {type(array).__name__}; pass a torch tensor, a NumPy array or an object "
+        "with __dlpack__"
+    )
+
+
+def view(array: Any) -> View:
+    """Shape, strides, dtype, address and place of a torch tensor or NumPy array."""
+    kind = dtypes.of(array)
+    if is_torch(array):
+        device = str(array.device)
+        return View(tuple(array.shape), array.stride(), kind.name, array.data_ptr(), device)
+    strides = []
+    for stride in array.strides:
+        if stride % kind.bytes:
+            raise BadArgument(f"a stride of {stride} bytes is not made of whole {kind.name}s")
+        strides.append(stride // kind.bytes)
+    return View(array.shape, tuple(strides), kind.name, array.ctypes.data, "cpu")
+
+
+def span(v: View) -> tuple[int, int]:
+    """First and past-the-last byte address that the elements of `v` occupy."""
+    reach = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
+    size = dtypes.dtype(v.dtype).bytes
+    low = v.address + size * sum(r for r in reach if r < 0)
+    return low, v.address + size * (sum(r for r in reach if r > 0) + 1)
+
+
+def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
+    """An uninitialised array for `operand`: NumPy if `like` is (or there is no `like` and
+    `device` is the CPU), else torch on `device`."""
+    count = 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True))
+    d = dtypes.dtype(operand.dtype)
+    if is_numpy(like) or (like is None and device == "cpu"):
+        import numpy as np
+
+        kind = dtypes.numpy_dtype(d)
+        strides = [s * d.bytes for s in operand.strides]
+        return np.ndarray(operand.shape, kind, np.empty(count * d.bytes, np.uint8), 0, strides)
+    import torch
+
+    return torch.empty_strided(
+        operand.shape, operand.strides, dtype=getattr(torch, d.torch), device=device
+    )
+
+
+def to_numpy(array: Any) -> Any:
+    """A NumPy view of a CPU array's memory, with ml_dtypes for what NumPy lacks."""
+    if is_numpy(array):
+        return array
+    import torch
+
+    d = dtypes.of(array)
+    array = array.detach()
+    if d.name in ("fp32", "fp16", "int8", "int32"):
+        return array.numpy()
+    raw = array.view(torch.int16 if d.bits == 16 else torch.uint8).numpy()
+    return raw.view(dtypes.numpy_dtype(d))
+
+
+def fill_random(arrays: Sequence[Any], seed: int) -> None:
+    """Fill with fresh random values: standard normal (rounded to the dtype), or integers over
+    the dtype's range."""
+    for number, array in enumerate(arrays):
+        integer = dtypes.of(array).kind == "int"
+        if is_torch(array):
+            import torch
+
+            generator = torch.Generator(array.device).manual_seed(seed + number)
+            if integer:
+                low, high = torch.iinfo(array.dtype).min, torch.iinfo(array.dtype).max
+                array.copy_(
+                    torch.randint(
+                        low, high + 1, array.shape, generator=generator, device=array.device
+                    )
+                )
+            else:
+                array.copy_(torch.randn(array.shape, generator=generator, device=array.device))
+        else:
+            import numpy as np
+
+            rng = np.random.default_rng(seed + number)
+            if integer:
+                info = np.iinfo(array.dtype)
+                array[...] = rng.integers(info.min, info.max, array.shape, endpoint=True)
+            else:
+                values = rng.standard_normal(array.shape, dtype=np.float32)
+                array[...] = values.astype(array.dtype)
+
+
+def poison(array: Any) -> None:
+    """Fill with what no kernel may leave behind: NaN, or the least integer."""
+    if dtypes.of(array).kind == "int":
+        bits = dtypes.of(array).bits
+        array[...] = -(2 ** (bits - 1))
+    else:
+        array[...] = float("nan")
+
+
+def to_float64(array: Any) -> Any:
+    """A float64 copy where the array lives."""
+    if is_torch(array):
+        return array.detach().double()
+    return array.astype("float64")
+
+
+def overlap(one: View, other: View) -> bool:
+    """Whether two arrays share an element's memory (exactly: interleaved columns do not)."""
+    (low, high), (other_low, other_high) = span(one), span(other)
+    if one.device != other.device or high <= other_low or other_high <= low:
+        return False
+    import numpy as np
+
+    return bool(np.shares_memory(_bytes_at(one), _bytes_at(other)))
+
+
+def _bytes_at(v: View) -> Any:
+    """A NumPy array over the elements' addresses, for arithmetic on them: never read."""
+    import numpy as np
+
+    size = dtypes.dtype(v.dtype).bytes
+
+    class Address:
+        __array_interface__ = {  # noqa: RUF012 - the protocol's own form
+            "version": 3,
+            "shape": v.shape,
+            "strides": tuple(s * size for s in v.strides),
+            "typestr": f"|V{size}",
+            "data": (v.address, False),
+        }
+
+    return np.asarray(Address())

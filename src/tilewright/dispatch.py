@@ -1,0 +1,485 @@
+"""`Dispatcher`: from a problem, or the operands that state one, to the right kernel, launched.
+
+    Problem → candidates (registry, rules) → selector → Plan → build or load → launch
+
+Planning (`select`, `explain`, `is_supported`) needs no GPU, torch or triton. Running launches on
+the GPU where the operands are, or, for CPU arrays, through Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import arrays, ops
+from tilewright.arch import arch, device
+from tilewright.arch.detect import live_device
+from tilewright.arch.model import Device
+from tilewright.build import Store, build
+from tilewright.build.kernel import Kernel
+from tilewright.errors import (
+    BadArgument,
+    BuildFailed,
+    EmptySpace,
+    NoDriver,
+    NoKernelFound,
+    UnsupportedProblem,
+    WrongDevice,
+)
+from tilewright.explain import Explanation, Fate
+from tilewright.ops.family import Launch, View
+from tilewright.registry import Entry, Registry
+from tilewright.runtime.bound import BoundLaunch
+from tilewright.runtime.driver import driver
+from tilewright.runtime.workspace import Workspaces
+from tilewright.select import ByFunction, Choice, Heuristic, Selector
+from tilewright.verdict import YES, Verdict, no
+
+log = logging.getLogger("tilewright")
+
+PLANNING_DEVICE = "h200_sxm"
+"""The GPU that plans are made for where there is none and none is named."""
+
+NEAREST_MISSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The resolved launch for one problem on one device, and who chose it, why."""
+
+    problem: Any
+    device: Device
+    config: Any
+    launch: Launch
+    selector: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A plan that can be launched on GPU `index`: `sizes` are the operands' spans in bytes."""
+
+    plan: Plan
+    bound: BoundLaunch
+    index: int
+    sizes: tuple[int, ...]
+
+
+class Dispatcher:
+    """Chooses, builds, launches.
+
+    registry: the kernels to choose from; without one, each problem's candidates are its family's
+    default space. device: the GPU to plan for, as a `Device` or the name of a known one; without
+    one, the live GPU the operands are on (when planning: the first live GPU, else
+    `PLANNING_DEVICE`). selector: a `Selector`, or a function (problem, configs, device) →
+    configs, best first; by default the family's heuristic. store: where binaries are kept.
+    build_missing: whether kernels that are not in the store are built when first needed.
+
+    Thread-safe. Plans are cached until the registry changes.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | None = None,
+        device: Device | str | None = None,
+        *,
+        selector: Selector | Callable[..., Sequence[Any]] | None = None,
+        store: Store | None = None,
+        build_missing: bool = True,
+    ) -> None:
+        self.registry = registry
+        self._device = _device(device) if device is not None else None
+        if selector is None:
+            selector = Heuristic()
+        self.selector = selector if hasattr(selector, "order") else ByFunction(selector)
+        self.store = store or Store()
+        self.build_missing = build_missing
+        self.workspaces = Workspaces()
+        self._lock = threading.RLock()
+        self._version = registry.version if registry is not None else 0
+        self._plans: dict[tuple[Any, Device], Plan] = {}
+        self._ready: dict[Any, _Ready] = {}
+        self._functions: dict[tuple[str, int], tuple[Kernel, Any]] = {}
+        self._unbuildable: dict[tuple[str, str], str] = {}
+        self._default_entries: dict[Any, tuple[Entry, ...]] = {}
+
+    # --- planning -------------------------------------------------------------------------
+
+    def device_for_planning(self) -> Device:
+        """The device that `select`, `explain` and `is_supported` plan for."""
+        if self._device is None:
+            try:
+                return live_device(0)
+            except NoDriver:
+                return device(PLANNING_DEVICE)
+        return self._device
+
+    def select(self, problem: Any) -> Plan:
+        """The plan for `problem`. Raises `NoKernelFound` with the nearest misses, or
+        `UnsupportedProblem` when not even the family's default space has a kernel."""
+        return self._plan(problem, self.device_for_planning())
+
+    def is_supported(self, problem: Any) -> Verdict:
+        """Whether some candidate serves `problem`; if not, why the nearest one does not."""
+        try:
+            self.select(problem)
+        except NoKernelFound as error:
+            return no("no_kernel", str(error))
+        except UnsupportedProblem as error:
+            return no("unsupported", str(error))
+        return YES
+
+    def explain(self, problem: Any) -> Explanation:
+        """Every candidate's fate, in the order considered, with reasons."""
+        target = self.device_for_planning()
+        entries = self._entries(problem, target)
+        choices, refused = self._consider(problem, target, entries)
+        fates = [
+            Fate(
+                choice.config.name,
+                "chosen" if place == 0 else "candidate",
+                choice.selector,
+                choice.reason,
+            )
+            for place, choice in enumerate(choices)
+        ]
+        fates += [Fate(e.name, "refused", verdict.rule, verdict.reason) for e, verdict in refused]
+        seen = {fate.name for fate in fates}
+        fates += [
+            Fate(e.name, "passed over", self.selector.name, "the selector left it out")
+            for e in entries
+            if e.name not in seen
+        ]
+        return Explanation(problem, target, tuple(fates))
+
+    def _plan(self, problem: Any, target: Device) -> Plan:
+        self._forget_if_changed()
+        plan = self._plans.get((problem, target))
+        if plan is None:
+            entries = self._entries(problem, target)
+            choices, refused = self._consider(problem, target, entries)
+            if not choices:
+                raise NoKernelFound(_nothing(problem, target, entries, refused))
+            plan = self._plans[problem, target] = self._plan_of(choices[0], problem, target)
+        return plan
+
+    def _plan_of(self, choice: Choice, problem: Any, target: Device) -> Plan:
+        launch = ops.family(problem.family).launch(choice.config, problem, target)
+        return Plan(problem, target, choice.config, launch, choice.selector, choice.reason)
+
+    def _consider(
+        self, problem: Any, target: Device, entries: Sequence[Entry]
+    ) -> tuple[list[Choice], list[tuple[Entry, Verdict]]]:
+        """Those that serve the problem, best first; and the others, with the reason."""
+        family, this = ops.family(problem.family), arch(target.arch)
+        fit: dict[int, list[Any]] = {}
+        refused: list[tuple[Entry, Verdict]] = []
+        for entry in entries:
+            verdict = self._usable(entry, family, problem, this)
+            if verdict:
+                fit.setdefault(entry.priority, []).append(entry.config)
+            else:
+                refused.append((entry, verdict))
+        choices: list[Choice] = []
+        for priority in sorted(fit, reverse=True):
+            choices += self.selector.order(problem, fit[priority], target)
+        return choices, refused
+
+    def _usable(self, entry: Entry, family: Any, problem: Any, this: Any) -> Verdict:
+        if entry.config.family != problem.family:
+            return no("family", f"is a {entry.config.family} kernel")
+        broken = self._unbuildable.get((entry.name, this.name))
+        if broken is not None:
+            return no("build", broken)
+        verdict: Verdict = family.supports(entry.config, problem, this)
+        return verdict
+
+    def _entries(self, problem: Any, target: Device) -> Sequence[Entry]:
+        if self.registry is not None:
+            return tuple(self.registry)
+        family, this = ops.family(problem.family), arch(target.arch)
+        space = family.default_space(problem, this)
+        key = (this.name, tuple((axis, tuple(values)) for axis, values in space.axes.items()))
+        if key not in self._default_entries:
+            try:
+                configs = space.expand(this).configs
+            except EmptySpace as error:
+                raise UnsupportedProblem(f"{problem} cannot run on {this.name}: {error}") from None
+            self._default_entries[key] = tuple(Entry(config) for config in configs)
+        return self._default_entries[key]
+
+    def _forget_if_changed(self) -> None:
+        if self.registry is not None and self.registry.version != self._version:
+            with self._lock:
+                self._version = self.registry.version
+                self._plans.clear()
+                self._ready.clear()
+
+    # --- running --------------------------------------------------------------------------
+
+    def run(
+        self, op: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
+    ) -> Any:
+        """Compute ``op`` of the operands, into `out` if given, and return the output.
+
+        Operands are torch tensors, NumPy arrays or DLPack objects, all in one place. On a GPU
+        the work is queued on `stream` (a ``torch.cuda.Stream`` or a raw handle; by default
+        torch's current stream) and the call returns at once; it may be captured in a CUDA
+        graph. CPU arrays run through Triton's interpreter, slowly.
+
+        Raises `BadArgument`, `WrongDevice`, `NoKernelFound`, `UnsupportedProblem`,
+        `BuildFailed`, `LaunchFailed`, `NoDriver`.
+        """
+        if out is not None and not options:
+            # The path of every call but the first of its kind: a cached plan, by what the
+            # operands look like. CPU arrays and foreign ones never enter this cache.
+            try:
+                ptrs = [x.data_ptr() for x in operands]
+                ptrs.append(out.data_ptr())
+                looks = [(x.shape, x.stride(), x.dtype, x.get_device()) for x in operands]
+            except AttributeError:
+                pass
+            else:
+                low = 0
+                for ptr in ptrs:
+                    low |= ptr
+                key = (
+                    op,
+                    low & 15,
+                    out.shape,
+                    out.stride(),
+                    out.dtype,
+                    out.get_device(),
+                    *looks,
+                )
+                ready = self._ready.get(key)
+                if ready is not None and (
+                    self.registry is None or self.registry.version == self._version
+                ):
+                    return self._launch(ready, operands, out, tuple(ptrs), stream)
+        return self._first_run(op, None, operands, out, stream, options)
+
+    def run_named(
+        self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
+    ) -> Any:
+        """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
+        none, `UnsupportedProblem` if it cannot serve these operands."""
+        config = (
+            self.registry.get(name).config
+            if self.registry is not None
+            else ops.family_of(name).parse_name(name)
+        )
+        return self._first_run(config.family, config, operands, out, stream, options)
+
+    def _first_run(
+        self,
+        op: str,
+        config: Any,
+        operands: Sequence[Any],
+        out: Any,
+        stream: Any,
+        options: dict[str, Any],
+    ) -> Any:
+        family = ops.family(op)
+        given = [arrays.adopt(x, f"operand {i}") for i, x in enumerate(operands, 1)]
+        target_out = None if out is None else arrays.adopt(out, "out")
+        views = [arrays.view(x) for x in [*given, *([] if out is None else [target_out])]]
+        places = {v.device for v in views}
+        if len(places) > 1:
+            raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
+        problem = family.problem_of(views, options)
+        if target_out is None:
+            target_out = arrays.empty(family.operands(problem)[-1], views[0].device, given[0])
+            views.append(arrays.view(target_out))
+        for view in views[:-1]:
+            if arrays.overlap(view, views[-1]):
+                raise BadArgument("out shares memory with an operand, which the kernel also reads")
+        _refuse_gradients(given)
+        if views[0].device == "cpu":
+            self._interpret(family, problem, config, given, target_out)
+            return target_out if out is None else out
+        ready = self._prepare(problem, config, _index(views[0]), views)
+        addresses = tuple(v.address for v in views)
+        self._launch(ready, given, target_out, addresses, stream)
+        if config is None and out is not None and not options and target_out is out:
+            self._remember(op, ready, operands, out)
+        return target_out if out is None else out
+
+    def _remember(self, op: str, ready: _Ready, operands: Sequence[Any], out: Any) -> None:
+        low = out.data_ptr()
+        for x in operands:
+            low |= x.data_ptr()
+        key = (
+            op,
+            low & 15,
+            out.shape,
+            out.stride(),
+            out.dtype,
+            out.get_device(),
+            *((x.shape, x.stride(), x.dtype, x.get_device()) for x in operands),
+        )
+        self._ready[key] = ready
+
+    def _launch(
+        self,
+        ready: _Ready,
+        operands: Sequence[Any],
+        out: Any,
+        addresses: tuple[int, ...],
+        stream: Any,
+    ) -> Any:
+        import torch
+
+        if torch.is_grad_enabled():
+            _refuse_gradients(operands)
+        end = addresses[-1] + ready.sizes[-1]
+        for address, size in zip(addresses[:-1], ready.sizes, strict=False):
+            if address < end and addresses[-1] < address + size:
+                views = [arrays.view(x) for x in (*operands, out)]
+                if any(arrays.overlap(v, views[-1]) for v in views[:-1]):
+                    raise BadArgument("out shares memory with an operand, which the kernel reads")
+        if stream is None:
+            stream = torch._C._cuda_getCurrentRawStream(ready.index)
+        elif not isinstance(stream, int):
+            stream = stream.cuda_stream
+        if ready.plan.launch.workspace_bytes:
+            workspace = self.workspaces.address(ready.plan.launch, ready.index, stream)
+            addresses = (*addresses, workspace)
+        if torch._C._cuda_getDevice() == ready.index and torch._C._cuda_hasPrimaryContext(
+            ready.index
+        ):
+            ready.bound(stream, addresses)
+        else:
+            with driver(arch(ready.plan.device.arch).backend).current(ready.index):
+                ready.bound(stream, addresses)
+        return out
+
+    def _prepare(self, problem: Any, config: Any, index: int, views: Sequence[View]) -> _Ready:
+        """A launchable plan on GPU `index`; kernels that cannot be built fall to the next."""
+        target = self._live(index)
+        with self._lock:
+            if config is not None:
+                plan = self._plan_of(self._named(config, problem, target), problem, target)
+                kernel, function = self._function(config, target, index)
+            else:
+                while True:
+                    plan = self._plan(problem, target)
+                    try:
+                        kernel, function = self._function(plan.config, target, index)
+                        break
+                    except BuildFailed as error:
+                        log.warning("%s", error)
+                        self._unbuildable[plan.config.name, target.arch] = str(error)
+                        del self._plans[problem, target]
+        this = arch(target.arch)
+        bound = BoundLaunch(driver(this.backend), function, kernel, this.warp_size, plan.launch)
+        sizes = tuple(high - low for low, high in map(arrays.span, views))
+        return _Ready(plan, bound, index, sizes)
+
+    def _named(self, config: Any, problem: Any, target: Device) -> Choice:
+        verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))
+        if not verdict:
+            raise UnsupportedProblem(f"{config.name} does not serve {problem}: {verdict}")
+        return Choice(config, "name", "asked for by name")
+
+    def _function(self, config: Any, target: Device, index: int) -> tuple[Kernel, Any]:
+        """The kernel and its loaded function on GPU `index`."""
+        found = self._functions.get((config.name, index))
+        if found is None:
+            kernel = self._kernel(config, target)
+            this = arch(target.arch)
+            function = driver(this.backend).load(
+                index, self.store.read(kernel), kernel.entry, kernel.shared
+            )
+            found = self._functions[config.name, index] = (kernel, function)
+        return found
+
+    def _kernel(self, config: Any, target: Device) -> Kernel:
+        report = build(
+            [(config, target.arch)], store=self.store, workers=1, cached_only=not self.build_missing
+        )
+        report.raise_if_failed()
+        return report.kernels[0]
+
+    def _live(self, index: int) -> Device:
+        """The fingerprint of GPU `index`; plans are made for it unless a device was named."""
+        live = _live_device(index)
+        if self._device is None:
+            return live
+        if self._device.arch != live.arch:
+            raise WrongDevice(
+                f"this dispatcher plans for {self._device.name} ({self._device.arch}), but the "
+                f"operands are on GPU {index}, a {live.name} ({live.arch})"
+            )
+        return self._device
+
+    def _interpret(
+        self, family: Any, problem: Any, config: Any, operands: Sequence[Any], out: Any
+    ) -> None:
+        from tilewright.runtime.interpreter import interpreter
+
+        target = self.device_for_planning()
+        if config is None:
+            plan = self._plan(problem, target)
+        else:
+            plan = self._plan_of(self._named(config, problem, target), problem, target)
+        source = family.source(plan.config, arch(target.arch))
+        host = [arrays.to_numpy(x) for x in (*operands, out)]
+        interpreter().run(source, plan.launch, host, outputs=[len(host) - 1])
+
+
+def _device(given: Device | str) -> Device:
+    return given if isinstance(given, Device) else device(given)
+
+
+_live_devices: dict[int, Device] = {}
+
+
+def _live_device(index: int) -> Device:
+    if index not in _live_devices:
+        _live_devices[index] = live_device(index)
+    return _live_devices[index]
+
+
+def _index(view: View) -> int:
+    kind, _, number = view.device.partition(":")
+    if kind != "cuda":
+        raise WrongDevice(f"operands are on {view.device}; Tilewright runs on GPUs and the CPU")
+    return int(number or 0)
+
+
+def _refuse_gradients(operands: Sequence[Any]) -> None:
+    for x in operands:
+        if getattr(x, "requires_grad", False):
+            import torch
+
+            if torch.is_grad_enabled():
+                raise BadArgument(
+                    "an operand requires a gradient, which kernels here do not record; "
+                    "run under torch.no_grad() or pass x.detach()"
+                )
+
+
+def _nothing(
+    problem: Any,
+    target: Device,
+    entries: Sequence[Entry],
+    refused: Sequence[tuple[Entry, Verdict]],
+) -> str:
+    if not entries:
+        return f"no kernel for {problem}: the registry is empty; register some, or give none"
+    order = {rule: place for place, rule in enumerate(_NEARNESS)}
+    near = sorted(refused, key=lambda r: -order.get(r[1].rule, len(order)))[:NEAREST_MISSES]
+    misses = "; ".join(f"{entry.name} ({verdict})" for entry, verdict in near)
+    return (
+        f"none of {len(entries)} kernels serves {problem} on {target.name}; nearest: {misses}"
+        if near
+        else f"the selector has no choice among {len(entries)} kernels for {problem}"
+    )
+
+
+_NEARNESS = ("family", "signature")
+"""Rules that say a kernel is for something else altogether; any other miss is nearer."""

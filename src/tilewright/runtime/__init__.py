@@ -1,0 +1,1 @@
+"""From a binary to a launch: drivers, the interpreter, workspaces."""

@@ -1,0 +1,108 @@
+"""The CUDA side of the launcher: the driver API, by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright.build.kernel import TensorMap
+from tilewright.errors import LaunchFailed
+from tilewright.ops.family import Descriptor
+from tilewright.runtime.driver import check, library
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_DEFAULT_SHARED = 48 * 1024
+_CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_PROMOTE_L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_TENSOR_MAP_BYTES = 128
+
+# The compiler numbers element types as the device's instructions do; the host's enumeration
+# (CUtensorMapDataType) differs for fp64, bf16 and fp32's neighbours.
+_ELEMENT_TYPE = {8: 10, 9: 8, 10: 9}
+
+
+class CudaDriver:
+    """See `tilewright.runtime.driver.Driver`."""
+
+    backend = "cuda"
+
+    def __init__(self) -> None:
+        self._lib = library(("libcuda.so.1",), "CUDA")
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self.launch_function = self._lib.cuLaunchKernel
+        check(self, self._lib.cuInit(0), "start")
+
+    def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
+        lib, module, function = self._lib, ctypes.c_void_p(), ctypes.c_void_p()
+        with self.current(device), self._capture_allowed():
+            status = lib.cuModuleLoadData(ctypes.byref(module), binary)
+            check(self, status, f"load the binary of {entry}")
+            status = lib.cuModuleGetFunction(ctypes.byref(function), module, entry.encode())
+            check(self, status, f"find {entry} in its binary")
+            if shared > _DEFAULT_SHARED:
+                status = lib.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared)
+                check(self, status, f"give {entry} {shared} bytes of shared memory")
+        return function
+
+    @contextmanager
+    def current(self, device: int) -> Iterator[None]:
+        check(self, self._lib.cuCtxPushCurrent_v2(self._context(device)), f"use device {device}")
+        try:
+            yield
+        finally:
+            self._lib.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+    def _context(self, device: int) -> ctypes.c_void_p:
+        """The primary context, which is the one torch uses."""
+        if device not in self._contexts:
+            handle, context = ctypes.c_int(), ctypes.c_void_p()
+            check(self, self._lib.cuDeviceGet(ctypes.byref(handle), device), f"find GPU {device}")
+            status = self._lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
+            check(self, status, f"open GPU {device}")
+            self._contexts[device] = context
+        return self._contexts[device]
+
+    @contextmanager
+    def _capture_allowed(self) -> Iterator[None]:
+        """Loading a module is no stream operation: allow it while a graph is being captured."""
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
+        self._lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+    def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
+        rank = len(descriptor.shape)
+        encoded = (ctypes.c_char * (_TENSOR_MAP_BYTES + 64))()
+        start = -ctypes.addressof(encoded) % 64  # the driver wants 64-byte alignment
+        strides = [stride * layout.elem_size for stride in descriptor.strides[:-1]]
+        status = self._lib.cuTensorMapEncodeTiled(
+            ctypes.byref(encoded, start),
+            ctypes.c_int(_ELEMENT_TYPE.get(layout.elem_type, layout.elem_type)),
+            ctypes.c_uint32(rank),
+            ctypes.c_void_p(address),
+            (ctypes.c_uint64 * rank)(*reversed(descriptor.shape)),
+            (ctypes.c_uint64 * max(1, rank - 1))(*reversed(strides)),
+            (ctypes.c_uint32 * rank)(*reversed(layout.block_size)),
+            (ctypes.c_uint32 * rank)(*([1] * rank)),
+            ctypes.c_int(0),  # no interleave
+            ctypes.c_int(layout.swizzle),
+            ctypes.c_int(_PROMOTE_L2_128B),
+            ctypes.c_int(0),  # outside reads as zero
+        )
+        if status:
+            raise LaunchFailed(
+                f"the cuda driver refused a tensor map of shape {descriptor.shape}, strides "
+                f"{descriptor.strides}, block {layout.block_size} at {address:#x}: "
+                f"{self.error(status)}"
+            )
+        return bytes(encoded[start : start + _TENSOR_MAP_BYTES])
+
+    def error(self, status: int) -> str:
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        self._lib.cuGetErrorName(status, ctypes.byref(name))
+        self._lib.cuGetErrorString(status, ctypes.byref(text))
+        words = (name.value or b"unknown error", text.value or b"")
+        return " ".join(w.decode() for w in words) + f" ({status})"

@@ -1,0 +1,55 @@
+"""The HIP side of the launcher: the module API of the HIP runtime, by ctypes.
+
+Written from the documented interface (`hipModuleLoadData`, `hipModuleGetFunction`,
+`hipModuleLaunchKernel`) and tested against a stand-in library only: no AMD GPU has run it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright.build.kernel import TensorMap
+from tilewright.errors import LaunchFailed
+from tilewright.ops.family import Descriptor
+from tilewright.runtime.driver import check, library
+
+
+class HipDriver:
+    """See `tilewright.runtime.driver.Driver`."""
+
+    backend = "hip"
+
+    def __init__(self) -> None:
+        self._lib = library(("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"), "HIP")
+        self._lib.hipGetErrorString.restype = ctypes.c_char_p
+        self.launch_function = self._lib.hipModuleLaunchKernel
+        check(self, self._lib.hipInit(0), "start")
+
+    def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
+        # Dynamic LDS up to the hardware's limit needs no permission on AMD, unlike on NVIDIA.
+        lib, module, function = self._lib, ctypes.c_void_p(), ctypes.c_void_p()
+        with self.current(device):
+            status = lib.hipModuleLoadData(ctypes.byref(module), binary)
+            check(self, status, f"load the binary of {entry}")
+            status = lib.hipModuleGetFunction(ctypes.byref(function), module, entry.encode())
+            check(self, status, f"find {entry} in its binary")
+        return function
+
+    @contextmanager
+    def current(self, device: int) -> Iterator[None]:
+        before = ctypes.c_int()
+        check(self, self._lib.hipGetDevice(ctypes.byref(before)), "name the current device")
+        check(self, self._lib.hipSetDevice(device), f"use device {device}")
+        try:
+            yield
+        finally:
+            self._lib.hipSetDevice(before)
+
+    def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
+        raise LaunchFailed("AMD GPUs have no tensor maps; their kernels take pointers and strides")
+
+    def error(self, status: int) -> str:
+        text = self._lib.hipGetErrorString(status)
+        return f"{(text or b'unknown error').decode()} ({status})"

@@ -1,0 +1,106 @@
+"""Which kernel: selectors order the candidates for a problem and say why.
+
+A selector sees only kernels that can serve the problem. It returns those it has an opinion on,
+best first; a `Chain` asks the next one when it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright import ops
+from tilewright.arch.model import Device
+from tilewright.errors import BadArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate a selector has an opinion on, and why it stands where it does."""
+
+    config: Any
+    selector: str
+    reason: str
+
+
+class Selector(Protocol):
+    """Orders candidates. `name` stands in explanations."""
+
+    name: str
+
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        """The candidates it has an opinion on, best first; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFit:
+    """Takes candidates in the order they were registered."""
+
+    name: str = "first fit"
+
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        return [
+            Choice(config, self.name, f"number {number} in order of registration")
+            for number, config in enumerate(candidates, 1)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Heuristic:
+    """Ranks by the family's own estimate of the time each kernel takes (nothing measured)."""
+
+    name: str = "heuristic"
+
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        family = ops.family(problem.family)
+        return [
+            Choice(
+                config,
+                self.name,
+                f"estimated {family.estimate(config, problem, device) * 1e6:.1f} µs",
+            )
+            for config in family.rank(problem, candidates, device)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ByFunction:
+    """Ranks by a user's function: `function(problem, configs, device)` returns configs, best
+    first; those it leaves out are not used."""
+
+    function: Callable[[Any, Sequence[Any], Device], Sequence[Any]]
+    name: str = "user function"
+
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        ordered = list(self.function(problem, candidates, device))
+        known = set(candidates)
+        for config in ordered:
+            if config not in known:
+                raise BadArgument(
+                    f"the ranking function returned {config!r}, which is not one of the "
+                    f"{len(candidates)} candidates it was given"
+                )
+        return [
+            Choice(config, self.name, f"number {number} by {_called(self.function)}")
+            for number, config in enumerate(ordered, 1)
+        ]
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Asks selectors in turn; the first with an opinion decides."""
+
+    selectors: tuple[Selector, ...]
+    name: str = "chain"
+
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        for selector in self.selectors:
+            choices = selector.order(problem, candidates, device)
+            if choices:
+                return choices
+        return []

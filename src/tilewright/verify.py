@@ -1,0 +1,145 @@
+"""Is a kernel right? Fresh random operands, a poisoned output, a float64 reference.
+
+Nothing is timed, tuned or called good before it passed here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tilewright import arrays, ops
+from tilewright.errors import VerificationFailed
+from tilewright.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from tilewright.dispatch import Dispatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How an output compares with its reference.
+
+    Errors are absolute, over the elements finite in both; `p99` is the 99th percentile. `share`:
+    elements within tolerance, 1.0 when all are. `worst`: the largest error as a multiple of its
+    element's tolerance (0 where both are equal). `seed` makes the operands again.
+    """
+
+    ok: bool
+    share: float
+    worst: float
+    max: float
+    mean: float
+    rms: float
+    p99: float
+    rms_reference: float
+    tolerance: Tolerance
+    seed: int = -1
+
+    def __str__(self) -> str:
+        word = "within" if self.ok else "outside"
+        return (
+            f"{word} tolerance: {self.share:.4%} of elements, worst at {self.worst:.3g} of it, "
+            f"max error {self.max:.3g} where the result's rms is {self.rms_reference:.3g}"
+        )
+
+
+_LEAST = 1e-200
+"""Stands for a tolerance of zero where errors are divided by it."""
+
+
+def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
+    """Compare an output with its float64 reference (both NumPy, or both torch on one device).
+
+    NaN must stand where the reference has NaN and nowhere else; an infinity must match one in
+    the reference as rounded to the output's dtype, which is how overflow shows.
+    """
+    if arrays.is_torch(out):
+        import torch as xp
+
+        rounded = reference.to(out.dtype).double()
+    else:
+        import numpy as xp  # type: ignore[no-redef]
+
+        with xp.errstate(over="ignore"):
+            rounded = reference.astype(out.dtype).astype("float64")
+    got = arrays.to_float64(out)
+    finite = xp.isfinite(got) & xp.isfinite(rounded)
+    special = xp.isnan(got) & xp.isnan(rounded) | (got == rounded)
+    error = xp.where(finite, abs(got - reference), 0.0)
+    magnitude = xp.where(finite, reference, 0.0)
+    rms_reference = float((magnitude**2).mean() ** 0.5)
+    allowed = tolerance.relative * abs(magnitude) + tolerance.scaled * rms_reference
+    within = xp.where(finite, error <= allowed, special)
+    ratio = xp.where(error > 0, error / xp.where(allowed > 0, allowed, _LEAST), error)
+    return Check(
+        ok=bool(within.all()),
+        share=float((within * 1.0).mean()),
+        worst=float(ratio.max()),
+        max=float(error.max()),
+        mean=float(error.mean()),
+        rms=float((error**2).mean() ** 0.5),
+        p99=_percentile(error.reshape(-1)),
+        rms_reference=rms_reference,
+        tolerance=tolerance,
+    )
+
+
+def _percentile(flat: Any) -> float:
+    rank = max(1, -(-99 * flat.shape[0] // 100))
+    if arrays.is_torch(flat):
+        return float(flat.kthvalue(rank).values)
+    import numpy as np
+
+    return float(np.partition(flat, rank - 1)[rank - 1])
+
+
+def make_operands(problem: Any, seed: int, device: str = "cpu") -> tuple[list[Any], Any]:
+    """Random inputs and a poisoned output for `problem`: NumPy arrays, or torch tensors when
+    `device` is a GPU."""
+    made = [arrays.empty(o, device) for o in ops.family(problem.family).operands(problem)]
+    arrays.fill_random(made[:-1], seed)
+    arrays.poison(made[-1])
+    return made[:-1], made[-1]
+
+
+def verify(
+    dispatcher: Dispatcher,
+    problem: Any,
+    name: str = "",
+    *,
+    device: str = "cpu",
+    seed: int | None = None,
+) -> Check:
+    """Run `problem` (by the kernel called `name`, if given) on fresh data and check the result.
+
+    `device` is ``"cpu"`` (the interpreter) or a torch GPU such as ``"cuda:0"``. The returned
+    check says whether it passed; `require` raises instead.
+    """
+    seed = secrets.randbits(31) if seed is None else seed
+    family = ops.family(problem.family)
+    inputs, out = make_operands(problem, seed, device)
+    options = family.options(problem)
+    if name:
+        config = family.parse_name(name)
+        dispatcher.run_named(name, *inputs, out=out, **options)
+    else:
+        config = dispatcher.select(problem).config
+        dispatcher.run(problem.family, *inputs, out=out, **options)
+    return check(problem, config, inputs, out, seed)
+
+
+def check(problem: Any, config: Any, inputs: Sequence[Any], out: Any, seed: int = -1) -> Check:
+    """Compare what `config` left in `out` with the reference for these inputs."""
+    family = ops.family(problem.family)
+    reference = family.reference(problem, [arrays.to_float64(x) for x in inputs])
+    result = compare(out, reference, family.tolerance(problem, config))
+    return replace(result, seed=seed)
+
+
+def require(result: Check, what: str) -> None:
+    """Raise `VerificationFailed` unless `result` passed."""
+    if not result.ok:
+        raise VerificationFailed(f"{what} is {result} (seed {result.seed})")

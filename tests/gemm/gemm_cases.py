@@ -1,0 +1,87 @@
+"""Pairs of (config, problem) that cover every dtype, layout, padding, pipeline and scheduler."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from tilewright.arch import arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
+from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS
+from tilewright.ops.gemm.rules import gated
+
+TILE = 64
+RAGGED = (67, 45, 83)
+"""No size is a multiple of anything."""
+
+
+def config(arch_name: str = "sm_90", **fields: object) -> GemmConfig:
+    """A legal config: the family's defaults with a small tile, and `fields`."""
+    small = {"tile_m": TILE, "tile_n": TILE, "tile_k": TILE, "num_warps": 4, "num_stages": 2}
+    return FAMILY.make_config({**FAMILY.axes(), **small, **fields}, arch(arch_name))
+
+
+def signatures(arch_name: str) -> Iterator[dict[str, str]]:
+    """Every operand dtype, precision and output dtype the architecture takes natively."""
+    this = arch(arch_name)
+    for dtype, outputs in OUTPUTS.items():
+        if this.dtypes[dtype].support == "native":
+            for out in outputs:
+                yield {"dtype_a": dtype, "dtype_c": out, "precision": "ieee"}
+    if this.dtypes["tf32"].support == "native":
+        yield {"dtype_a": "fp32", "dtype_c": "fp32", "precision": "tf32"}
+
+
+def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
+    """Three kinds for each signature and layout: padded and unaligned; unpadded, with ragged
+    sizes where nothing gates them; and, where there is one, through the copy engine with rows of
+    whole 16 bytes but no whole tile. Schedulers alternate."""
+    made = []
+    for number, (signature, layout) in enumerate(
+        itertools.product(signatures(arch_name), LAYOUTS)
+    ):
+        scheduler = ("tile", "persistent")[number % 2]
+        common = {"layout": layout, "scheduler": scheduler, **signature}
+        made.append((config(arch_name, alignment=1, **common), _problem(RAGGED, common)))
+        whole = (3 * TILE, 2 * TILE, 2 * TILE)
+        sizes = tuple(
+            w if gate else r for gate, w, r in zip(gated(layout), whole, RAGGED, strict=True)
+        )
+        unpadded = {**common, "pad_m": False, "pad_n": False, "pad_k": False}
+        rows = 16 // DTYPES[signature["dtype_a"]].bytes
+        made.append((config(arch_name, **unpadded), _problem(sizes, common, aligned=True)))
+        if "tma" in arch(arch_name).pipelines:
+            epilogue = ("direct", "split")[number // 2 % 2]
+            ragged = (TILE + 2 * rows, TILE + 3 * rows, 2 * TILE + rows)
+            made.append(
+                (
+                    config(arch_name, pipeline="tma", epilogue=epilogue, **common),
+                    _problem(ragged, common),
+                )
+            )
+    return made
+
+
+def _problem(
+    sizes: tuple[int, int, int], signature: dict[str, str], aligned: bool = False
+) -> GemmProblem:
+    fields = {k: v for k, v in signature.items() if k != "scheduler"}
+    tight = GemmProblem(*sizes, **fields)
+    if not aligned:
+        return tight
+    # Whole 16-byte rows, with room behind each, so that strides are not extents.
+    types = (tight.dtype_a, tight.dtype_b, tight.dtype_c)
+    lds = [
+        -(-inner * DTYPES[d].bytes // 16) * 16 // DTYPES[d].bytes + 16
+        for inner, d in zip(tight.inner, types, strict=True)
+    ]
+    return GemmProblem(*sizes, **fields, lda=lds[0], ldb=lds[1], ldc=lds[2])
+
+
+def awkward() -> list[GemmProblem]:
+    """Sizes that trip kernels: ones everywhere, a row, a column, K = 1."""
+    sizes = [(1, 1, 1), (1, 130, 64), (130, 1, 64), (65, 33, 1), (1, 1, 300), (2, 3, 5)]
+    return [
+        GemmProblem(*size, dtype_a=dtype) for size in sizes for dtype in ("bf16", "fp32", "int8")
+    ]

@@ -1,0 +1,121 @@
+"""Every GEMM kernel, dtype, layout and padding, run on the CPU and compared with float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gemm_cases import awkward, cases, config
+
+from tilewright import arrays, verify
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument, UnsupportedProblem
+from tilewright.ops.gemm import FAMILY, GemmProblem
+
+
+def label(case) -> str:
+    kernel, problem = case
+    words = (kernel.pipeline, kernel.scheduler, problem.layout, problem.dtype_a, problem.dtype_c)
+    return "-".join((*words, problem.precision, f"al{kernel.alignment}"))
+
+
+@pytest.fixture(scope="module")
+def hopper() -> Dispatcher:
+    return Dispatcher(device="h200_sxm")
+
+
+@pytest.mark.parametrize("case", cases("sm_90"), ids=label)
+def test_every_kind_of_kernel_is_right(hopper, case):
+    kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in cases("gfx942") if c[0].dtype_a.endswith("fnuz")][::3], ids=label
+)
+def test_fnuz_types_are_right(case):
+    kernel, problem = case
+    result = verify.verify(Dispatcher(device="mi300x"), problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("problem", awkward(), ids=lambda p: f"{p.m}x{p.n}x{p.k}-{p.dtype_a}")
+def test_awkward_sizes_are_served_by_some_kernel(hopper, problem):
+    result = verify.verify(hopper, problem)
+    assert result.ok, result
+
+
+def test_nothing_outside_the_output_is_written(hopper):
+    whole = np.full((100, 200), 7.0, np.float32)
+    out = whole[3:70, 5:50]
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((67, 83), np.float32)
+    b = rng.standard_normal((83, 45), np.float32)
+    hopper.run("gemm", a, b, out=out)
+    assert np.allclose(out, a @ b, atol=1e-4)
+    outside = np.ones(whole.shape, bool)
+    outside[3:70, 5:50] = False
+    assert (whole[outside] == 7.0).all()
+
+
+def test_nan_and_infinity_reach_the_output(hopper):
+    a = np.ones((8, 16), np.float32)
+    b = np.ones((16, 8), np.float32)
+    a[1, 2], a[3, 0] = np.nan, np.inf
+    out = hopper.run("gemm", a, b)
+    assert np.isnan(out[1]).all() and np.isinf(out[3]).all()
+    assert np.isfinite(np.delete(out, [1, 3], axis=0)).all()
+
+
+def test_64_bit_strides_give_the_same_result(hopper):
+    problem = GemmProblem(67, 45, 83)
+    result = verify.verify(hopper, problem, config(alignment=1, index_bits=64).name)
+    assert result.ok, result
+
+
+def test_a_kernel_refuses_what_it_cannot_compute(hopper):
+    kernel = config(pad_m=False, pad_n=False, pad_k=False)
+    a = np.zeros((64, 65), np.float32)
+    b = np.zeros((64, 65), np.float32).T
+    with pytest.raises(UnsupportedProblem, match="dtype_a is bf16, the problem has fp32"):
+        hopper.run_named(kernel.name, a, b)
+
+
+def test_out_must_not_overlap_an_operand(hopper):
+    memory = np.zeros((64, 128), np.float32)
+    with pytest.raises(BadArgument, match="shares memory"):
+        hopper.run("gemm", memory[:, :64], np.eye(64, dtype=np.float32), out=memory[:, 32:96])
+
+
+def test_out_may_be_other_columns_of_the_same_array(hopper):
+    memory = np.random.default_rng(1).standard_normal((64, 128), np.float32)
+    a = memory[:, :64]
+    hopper.run("gemm", a, np.eye(64, dtype=np.float32), out=memory[:, 64:])
+    assert np.array_equal(memory[:, 64:], a)
+
+
+def test_a_wrong_kernel_does_not_pass_verification():
+    problem = GemmProblem(64, 64, 64)
+    inputs, out = verify.make_operands(problem, seed=3)
+    kernel = config()
+    right = arrays.to_float64(inputs[0]) @ arrays.to_float64(inputs[1])
+    out[...] = right.astype(out.dtype)
+    assert verify.check(problem, kernel, inputs, out).ok
+    out[5, 7] = out[5, 7] * 1.05 + 1
+    assert not verify.check(problem, kernel, inputs, out).ok
+    out[...] = right.astype(out.dtype)
+    out[0, 0] = np.nan
+    assert not verify.check(problem, kernel, inputs, out).ok
+
+
+def test_an_output_left_unwritten_does_not_pass():
+    problem = GemmProblem(64, 64, 64, dtype_a="int8")
+    inputs, out = verify.make_operands(problem, seed=3)
+    assert not verify.check(problem, config(dtype_a="int8"), inputs, out).ok
+
+
+def test_estimates_are_finite_for_every_case():
+    from tilewright.arch import device
+
+    for kernel, problem in cases("sm_90"):
+        assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")) < 1
