@@ -1,0 +1,78 @@
+"""Tilewright: the best tile kernel for each problem on each GPU.
+
+    import tilewright
+    c = tilewright.gemm(a, b)          # chooses, builds on first use, launches
+
+Everything below is imported when first used: ``import tilewright`` costs milliseconds and
+imports neither torch nor triton.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tilewright.arch import Arch, Device
+    from tilewright.arch.detect import live_device, live_devices
+    from tilewright.build import BuildReport, Kernel, Store
+    from tilewright.dispatch import Dispatcher, Plan, default_dispatcher
+    from tilewright.errors import TilewrightError
+    from tilewright.explain import Explanation
+    from tilewright.registry import Registry
+    from tilewright.select import ByFunction, Chain, FirstFit, Heuristic
+    from tilewright.space import Expansion, KernelSpace, load_space
+    from tilewright.verdict import Verdict
+
+_EXPORTS = {
+    "arch": ("Arch", "Device"),
+    "arch.detect": ("live_device", "live_devices"),
+    "build": ("BuildReport", "Kernel", "Store"),
+    "dispatch": ("Dispatcher", "Plan", "default_dispatcher"),
+    "errors": ("TilewrightError",),
+    "explain": ("Explanation",),
+    "registry": ("Registry",),
+    "select": ("ByFunction", "Chain", "FirstFit", "Heuristic"),
+    "space": ("Expansion", "KernelSpace", "load_space"),
+    "verdict": ("Verdict",),
+}
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+_ROOMS = ("arch", "build", "dispatch", "errors", "ops", "registry", "select", "space", "verify")
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the public interface, or of an operation family: its function (``gemm``), its
+    problem and its config type."""
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif name in _ROOMS:
+        return importlib.import_module(f"{__name__}.{name}")
+    else:
+        value = _of_a_family(name)
+    globals()[name] = value
+    return value
+
+
+def _of_a_family(name: str) -> Any:
+    from tilewright import ops
+
+    if not name.startswith("_"):
+        if name in ops.families():
+            from tilewright.dispatch import operation
+
+            return operation(name)
+        for family in map(ops.family, ops.families()):
+            for kind in (family.problem_type, family.config_type):
+                if kind.__name__ == name:
+                    return kind
+    raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    from tilewright import ops
+
+    return sorted({*globals(), *_HOME, *_ROOMS, *ops.families()})

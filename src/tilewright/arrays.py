@@ -34,9 +34,9 @@ def adopt(array: Any, name: str) -> Any:
     if is_torch(array) or is_numpy(array):
         return array
     if hasattr(array, "__dlpack__"):
-        import torch
+        from torch.utils.dlpack import from_dlpack
 
-        return torch.from_dlpack(array)
+        return from_dlpack(array)
     raise BadArgument(
         f"{name} is a {type(array).__name__}; pass a torch tensor, a NumPy array or an object "
         "with __dlpack__"

@@ -55,9 +55,13 @@ def describe_exit(returncode: int) -> str:
 
 
 class Child:
-    """One child process. Not thread-safe: give each thread its own, or hold a lock."""
+    """One child process. Not thread-safe: give each thread its own, or hold a lock.
 
-    def __init__(self, module: str, env: Mapping[str, str] | None = None) -> None:
+    `env` changes the environment that the child inherits; None removes a variable.
+    """
+
+    def __init__(self, module: str, env: Mapping[str, str | None] | None = None) -> None:
+        changed = {**os.environ, **(env or {}), "TILEWRIGHT_PARENT": str(os.getpid())}
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         start = partial[subprocess.Popen[bytes]](
             subprocess.Popen,
@@ -65,7 +69,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**os.environ, **(env or {}), "TILEWRIGHT_PARENT": str(os.getpid())},
+            env={name: value for name, value in changed.items() if value is not None},
             start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
         )
         self._process = _spawner().submit(start).result()
@@ -100,7 +104,7 @@ class Child:
             self.kill()
             raise ChildDied(self._process.returncode, tail) from None
 
-    def stderr_tail(self, size: int = 4000) -> str:
+    def stderr_tail(self, size: int = 16000) -> str:
         """The last `size` bytes of what the child wrote on its standard error."""
         end = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, end - size))

@@ -12,13 +12,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tilewright import arrays, ops
 from tilewright.arch import arch, device
 from tilewright.arch.detect import live_device
 from tilewright.arch.model import Device
-from tilewright.build import Store, build
+from tilewright.build import Store, build, find
 from tilewright.build.kernel import Kernel
 from tilewright.errors import (
     BadArgument,
@@ -92,9 +93,7 @@ class Dispatcher:
     ) -> None:
         self.registry = registry
         self._device = _device(device) if device is not None else None
-        if selector is None:
-            selector = Heuristic()
-        self.selector = selector if hasattr(selector, "order") else ByFunction(selector)
+        self.selector = _selector(selector)
         self.store = store or Store()
         self.build_missing = build_missing
         self.workspaces = Workspaces()
@@ -348,13 +347,7 @@ class Dispatcher:
         if ready.plan.launch.workspace_bytes:
             workspace = self.workspaces.address(ready.plan.launch, ready.index, stream)
             addresses = (*addresses, workspace)
-        if torch._C._cuda_getDevice() == ready.index and torch._C._cuda_hasPrimaryContext(
-            ready.index
-        ):
-            ready.bound(stream, addresses)
-        else:
-            with driver(arch(ready.plan.device.arch).backend).current(ready.index):
-                ready.bound(stream, addresses)
+        ready.bound(stream, addresses, torch._C._cuda_getDevice() != ready.index)
         return out
 
     def _prepare(self, problem: Any, config: Any, index: int, views: Sequence[View]) -> _Ready:
@@ -375,7 +368,9 @@ class Dispatcher:
                         self._unbuildable[plan.config.name, target.arch] = str(error)
                         del self._plans[problem, target]
         this = arch(target.arch)
-        bound = BoundLaunch(driver(this.backend), function, kernel, this.warp_size, plan.launch)
+        bound = BoundLaunch(
+            driver(this.backend), index, function, kernel, this.warp_size, plan.launch
+        )
         sizes = tuple(high - low for low, high in map(arrays.span, views))
         return _Ready(plan, bound, index, sizes)
 
@@ -398,11 +393,17 @@ class Dispatcher:
         return found
 
     def _kernel(self, config: Any, target: Device) -> Kernel:
-        report = build(
-            [(config, target.arch)], store=self.store, workers=1, cached_only=not self.build_missing
-        )
-        report.raise_if_failed()
-        return report.kernels[0]
+        kernel = find(config, target.arch, self.store)
+        if kernel is None:
+            if not self.build_missing:
+                raise BuildFailed(
+                    f"{config.name} for {target.arch} is not in {self.store.path}, and this "
+                    "dispatcher does not build; run `tilewright build` for it first"
+                )
+            report = build([(config, target.arch)], store=self.store, workers=1)
+            report.raise_if_failed()
+            kernel = report.kernels[0]
+        return kernel
 
     def _live(self, index: int) -> Device:
         """The fingerprint of GPU `index`; plans are made for it unless a device was named."""
@@ -429,6 +430,35 @@ class Dispatcher:
         source = family.source(plan.config, arch(target.arch))
         host = [arrays.to_numpy(x) for x in (*operands, out)]
         interpreter().run(source, plan.launch, host, outputs=[len(host) - 1])
+
+
+@cache
+def default_dispatcher() -> Dispatcher:
+    """The process's dispatcher over the families' default spaces, for the live GPU of each
+    call's operands."""
+    return Dispatcher()
+
+
+def operation(op: str) -> Callable[..., Any]:
+    """A function that runs one family through the default dispatcher (``tilewright.gemm``)."""
+
+    def call(*operands: Any, out: Any = None, stream: Any = None, **options: Any) -> Any:
+        return default_dispatcher().run(op, *operands, out=out, stream=stream, **options)
+
+    call.__name__ = call.__qualname__ = op
+    call.__doc__ = (
+        f"Run {op} on the operands with the kernel the default dispatcher chooses; built on first "
+        "use. See `tilewright.Dispatcher.run` for what operands may be and what is raised."
+    )
+    return call
+
+
+def _selector(given: Selector | Callable[..., Sequence[Any]] | None) -> Selector:
+    if given is None:
+        return Heuristic()
+    if callable(given):
+        return ByFunction(given)
+    return given
 
 
 def _device(given: Device | str) -> Device:

@@ -149,7 +149,7 @@ class KernelSpace:
             if value in WILDCARDS:
                 values.update(dict.fromkeys(family.wildcard(axis, arch)))
             else:
-                values[value] = None
+                values[tuple(value) if isinstance(value, list) else value] = None
         return list(values)
 
     def _constrained(self, config: Any) -> Verdict:

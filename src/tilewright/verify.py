@@ -56,12 +56,13 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     NaN must stand where the reference has NaN and nowhere else; an infinity must match one in
     the reference as rounded to the output's dtype, which is how overflow shows.
     """
+    xp: Any  # the library of the arrays: they agree on everything used below
     if arrays.is_torch(out):
         import torch as xp
 
         rounded = reference.to(out.dtype).double()
     else:
-        import numpy as xp  # type: ignore[no-redef]
+        import numpy as xp
 
         with xp.errstate(over="ignore"):
             rounded = reference.astype(out.dtype).astype("float64")

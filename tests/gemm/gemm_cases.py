@@ -38,9 +38,7 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     sizes where nothing gates them; and, where there is one, through the copy engine with rows of
     whole 16 bytes but no whole tile. Schedulers alternate."""
     made = []
-    for number, (signature, layout) in enumerate(
-        itertools.product(signatures(arch_name), LAYOUTS)
-    ):
+    for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), LAYOUTS)):
         scheduler = ("tile", "persistent")[number % 2]
         common = {"layout": layout, "scheduler": scheduler, **signature}
         made.append((config(arch_name, alignment=1, **common), _problem(RAGGED, common)))

@@ -11,13 +11,14 @@ import ctypes
 import struct
 import threading
 
-from tilewright.build.kernel import Kernel
+from tilewright.build.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
 from tilewright.ops.family import WORKSPACE, Descriptor, Launch, Pointer, Scalar
 from tilewright.runtime.driver import Driver
 
 _SCALARS = {"i32": "<i", "i64": "<q", "u32": "<I", "u64": "<Q", "fp32": "<f"}
 _TENSOR_MAP_BYTES = 128
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
 _MAPS_KEPT = 256
 """Tensor maps remembered for each descriptor; caches of activations rotate through a few."""
 
@@ -29,23 +30,10 @@ class BoundLaunch:
     workspace's last if the launch has one. Thread-safe. Raises `LaunchFailed`.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_buffer",
-        "_call",
-        "_current",
-        "_descriptors",
-        "_driver",
-        "_lock",
-        "_name",
-        "_order",
-        "_pointers",
-        "_pointers_at",
-    )
-
     def __init__(
         self,
         driver: Driver,
+        device: int,
         function: ctypes.c_void_p,
         kernel: Kernel,
         warp_size: int,
@@ -54,9 +42,11 @@ class BoundLaunch:
         if kernel.global_scratch or kernel.profile_scratch:
             raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
         self._driver = driver
+        self._device = device
         self._name = kernel.name
         self._lock = threading.Lock()
         self._current: tuple[int, ...] = ()
+        self._descriptors: list[tuple[int, Descriptor, TensorMap, dict[int, bytes]]]
         self._pack(kernel, launch)
         block = kernel.num_warps * warp_size
         grid = [ctypes.c_uint(n) for n in launch.grid]
@@ -74,7 +64,7 @@ class BoundLaunch:
         content: list[tuple[int, bytes]] = []
         end = 0
         pointer_operands: list[int] = []
-        self._descriptors = []
+        descriptors: list[tuple[int, Descriptor, TensorMap]] = []
 
         def place(size: int, align: int, data: bytes = b"") -> int:
             nonlocal end
@@ -106,7 +96,7 @@ class BoundLaunch:
                 if kernel.tensor_maps:
                     at = place(_TENSOR_MAP_BYTES, 64)
                     places.append(at)
-                    self._descriptors.append((at, argument, next(maps), {}))
+                    descriptors.append((at, argument, next(maps)))
                 else:
                     pointer(argument.operand)
                 for extent in argument.shape:
@@ -116,24 +106,32 @@ class BoundLaunch:
         for _ in range(2):  # global and profile scratch, which this kernel does not use
             scalar("u64", 0)
 
-        self._buffer = (ctypes.c_char * (end + 64))()
-        base = ctypes.addressof(self._buffer)
-        shift = -base % 64
+        memory = (ctypes.c_char * (end + 64))()
+        base = ctypes.addressof(memory)
+        shift = -base % 64  # tensor maps want 64-byte alignment
+        self._buffer = memoryview(memory).cast("B")
         for at, data in content:
             self._buffer[shift + at : shift + at + len(data)] = data
         self._pointers_at += shift
-        self._descriptors = [(shift + at, *rest) for at, *rest in self._descriptors]
+        self._descriptors = [(shift + at, view, layout, {}) for at, view, layout in descriptors]
         self._pointers = struct.Struct(f"={len(pointer_operands)}Q")
         self._order = tuple(pointer_operands)
-        parameters = (ctypes.c_void_p * len(places))(*(base + shift + at for at in places))
-        self._arguments = parameters
+        self._arguments = (ctypes.c_void_p * len(places))(*(base + shift + at for at in places))
 
-    def __call__(self, stream: int, addresses: tuple[int, ...]) -> None:
+    def __call__(self, stream: int, addresses: tuple[int, ...], elsewhere: bool = False) -> None:
+        """`elsewhere`: another device than this launch's is current in the calling thread."""
         call = self._call
         with self._lock:
             if addresses != self._current:
                 self._place(addresses)
-            status = call[0](*call[1:], ctypes.c_void_p(stream), self._arguments, None)
+            status = (
+                0
+                if elsewhere
+                else call[0](*call[1:], ctypes.c_void_p(stream), self._arguments, None)
+            )
+            if elsewhere or status == _NO_CONTEXT:  # a thread's very first use of the GPU
+                with self._driver.current(self._device):
+                    status = call[0](*call[1:], ctypes.c_void_p(stream), self._arguments, None)
         if status:
             raise LaunchFailed(f"launching {self._name}: {self._driver.error(status)}")
 

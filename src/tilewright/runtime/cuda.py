@@ -75,7 +75,7 @@ class CudaDriver:
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         rank = len(descriptor.shape)
-        encoded = (ctypes.c_char * (_TENSOR_MAP_BYTES + 64))()
+        encoded = ctypes.create_string_buffer(_TENSOR_MAP_BYTES + 64)
         start = -ctypes.addressof(encoded) % 64  # the driver wants 64-byte alignment
         strides = [stride * layout.elem_size for stride in descriptor.strides[:-1]]
         status = self._lib.cuTensorMapEncodeTiled(
@@ -98,7 +98,7 @@ class CudaDriver:
                 f"{descriptor.strides}, block {layout.block_size} at {address:#x}: "
                 f"{self.error(status)}"
             )
-        return bytes(encoded[start : start + _TENSOR_MAP_BYTES])
+        return encoded.raw[start : start + _TENSOR_MAP_BYTES]
 
     def error(self, status: int) -> str:
         name, text = ctypes.c_char_p(), ctypes.c_char_p()

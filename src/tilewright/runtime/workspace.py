@@ -39,7 +39,8 @@ class Workspaces:
                 buffer = torch.empty(launch.workspace_bytes, dtype=torch.uint8, device=place)
                 self._buffers[key] = buffer
         if launch.zero_workspace:
-            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device)):
+            external: Any = torch.cuda.ExternalStream
+            with torch.cuda.stream(external(stream, device)):
                 buffer[: launch.workspace_bytes].zero_()
         address: int = buffer.data_ptr()
         return address

@@ -27,7 +27,8 @@ class Choice:
 class Selector(Protocol):
     """Orders candidates. `name` stands in explanations."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
         """The candidates it has an opinion on, best first; may be empty."""

@@ -127,7 +127,9 @@ def check(config: GemmConfig) -> GemmConfig:
             listed = ", ".join(map(str, known))
             raise BadArgument(f"{field} = {getattr(config, field)!r} is not one of {listed}")
     mma = config.mma
-    if len(mma) != 3 or (mma != (0, 0, 0) and not all(isinstance(x, int) and x > 0 for x in mma)):
+    if mma != (0, 0, 0) and not (
+        isinstance(mma, tuple) and len(mma) == 3 and all(type(x) is int and x > 0 for x in mma)
+    ):
         raise BadArgument(f"mma = {mma!r} is neither (m, n, k) nor (0, 0, 0)")
     return config
 
@@ -143,7 +145,8 @@ _NAME = re.compile(
     f"_{_COUNT}x{_COUNT}x{_COUNT}_w{_COUNT}_s{_COUNT}"
     f"_{_any_of(PIPELINES)}_{_any_of(SCHEDULERS)}_g{_COUNT}_{_any_of(EPILOGUES)}"
     f"_pad(m?n?k?|0)_al{_any_of(ALIGNMENTS)}"
-    f"(?:_(tf32))?(?:_mma{_COUNT}x{_COUNT}x{_COUNT})?(?:_i(64))?"
+    f"(?:_(tf32))?(?:_mma{_COUNT}x{_COUNT}x{_COUNT})?(?:_i(64))?",
+    re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 
 

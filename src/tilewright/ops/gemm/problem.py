@@ -112,6 +112,8 @@ class GemmProblem:
         check_types(self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc, self.precision)
         for field, inner in zip(("lda", "ldb", "ldc"), self.inner, strict=True):
             ld = getattr(self, field)
+            if not isinstance(ld, int) or isinstance(ld, bool):
+                raise BadArgument(f"{field} must be an integer, not {ld!r}")
             if ld == 0:
                 default(self, field, inner)
             elif not inner <= ld <= MAX_SIZE:

@@ -1,0 +1,67 @@
+"""Timing contenders against each other on one GPU, in one run.
+
+Every sample: flush L2, record an event, one call, record an event. Contenders take turns within
+a round, and every other round goes backwards, so that clocks and neighbours treat them alike.
+Medians of the samples are compared. Inputs are random (zeros run faster on an H200).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+WARM_UP_SECONDS = 0.5
+"""Enough for the clocks to settle: three calls are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Samples of one contender, in microseconds of device time."""
+
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        low, _, high = statistics.quantiles(self.samples, n=4)
+        return low, high
+
+
+def warm_up(call: Callable[[], object]) -> None:
+    """Keep the GPU busy until its clocks have settled."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    while True:
+        for _ in range(20):
+            call()
+        end.record()
+        end.synchronize()
+        if start.elapsed_time(end) > WARM_UP_SECONDS * 1e3:
+            return
+
+
+def compare(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
+    """Time every contender `rounds` times, interleaved."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in contenders}
+    order = list(contenders.items())
+    for round_number in range(rounds):
+        for name, call in order if round_number % 2 else reversed(order):
+            start = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)
+            flush.zero_()
+            start.record()
+            call()
+            end.record()
+            events[name].append((start, end))
+    torch.cuda.synchronize()
+    return {
+        name: Timing(tuple(start.elapsed_time(end) * 1e3 for start, end in pairs))
+        for name, pairs in events.items()
+    }

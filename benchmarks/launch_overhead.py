@@ -1,0 +1,81 @@
+"""Host time of one dispatched call, against torch.mm(out=) and a plain Triton JIT launch.
+
+    python benchmarks/launch_overhead.py --json benchmarks/results/launch_overhead_h200.json
+
+A 16×16×16 bf16 product: the GPU is never the one waited for. Contenders take turns in batches;
+the median over batches of the mean host time of a call is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import triton
+
+from environment import environment
+from tilewright.dispatch import Dispatcher
+from tilewright.ops.gemm.kernels.basic import gemm_basic
+
+CALLS_A_BATCH = 200
+BATCHES = 60
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    options = parser.parse_args()
+
+    a = torch.randn(16, 16, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(16, 16, device="cuda", dtype=torch.bfloat16).T
+    out = torch.empty(16, 16, device="cuda", dtype=torch.bfloat16)
+    dispatcher = Dispatcher()
+    run = dispatcher.run
+    dispatched = lambda: run("gemm", a, b, out=out)  # noqa: E731
+    torch_mm = lambda: torch.mm(a, b, out=out)  # noqa: E731
+
+    def triton_jit() -> None:
+        gemm_basic[(1, 1, 1)](
+            a, b, out, 16, 16, 16, 16, 16, 16,
+            TILE_M=16, TILE_N=16, TILE_K=16, GROUP_M=1,
+            A_ROW=True, B_ROW=False, C_ROW=True, PERSISTENT=False,
+            PRECISION="ieee", INT_ACC=False, MASK_M=True, MASK_N=True, MASK_K=True,
+            num_warps=4, num_stages=2,
+        )  # fmt: skip
+
+    contenders = {
+        "dispatched": dispatched,
+        "torch.mm(out=)": torch_mm,
+        "triton JIT": triton_jit,
+    }
+    expected = a.float() @ b.float()
+    for name, call in contenders.items():
+        out.fill_(float("nan"))
+        call()
+        torch.testing.assert_close(out.float(), expected, rtol=1e-2, atol=0.1, msg=name)
+
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for batch in range(BATCHES):
+        order = list(contenders.items())
+        for name, call in order if batch % 2 else reversed(order):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(CALLS_A_BATCH):
+                call()
+            times[name].append((time.perf_counter() - start) / CALLS_A_BATCH * 1e6)
+    medians = {name: statistics.median(samples[5:]) for name, samples in times.items()}
+    for name, microseconds in medians.items():
+        ratio = microseconds / medians["torch.mm(out=)"]
+        print(f"{name:<16} {microseconds:6.2f} µs  {ratio:.2f} of torch.mm(out=)")
+    if options.json:
+        document = {"environment": environment(), "host_us": medians, "triton": triton.__version__}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""One compiling thread: its child process, and what each of its answers means."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from tilewright.build.compile import Job, environment
+from tilewright.build.kernel import Kernel, check_limits
+from tilewright.build.report import BuildResult, Status
+from tilewright.build.store import Store
+from tilewright.build.worker import MARK
+from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit
+from tilewright.errors import BuildFailed, StoreError
+from tilewright.verdict import YES
+
+WORKER = "tilewright.build.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A kernel that must be compiled, the result it will fill in, and why the store's own
+    entry was not good enough, if it has one."""
+
+    job: Job
+    result: BuildResult
+    refused: str
+
+
+Outcome = tuple[str, BuildResult] | BaseException
+"""A build key and what became of it, or an error that ends the whole build."""
+
+
+def judged(pending: BuildResult, kernel: Kernel, status: Status) -> BuildResult:
+    """The result of having `kernel`: refused if its architecture cannot launch it."""
+    verdict = check_limits(kernel, pending.arch)
+    if verdict:
+        return replace(pending, status=status, kernel=kernel, verdict=YES)
+    return replace(
+        pending, status="rejected", kernel=kernel, verdict=verdict, reason=verdict.reason
+    )
+
+
+def telling(stderr: str) -> str:
+    """The lines that say what was wrong with the last kernel, out of stack traces and dumps of
+    whole modules; the first few, since the cause comes before its consequences."""
+    lines = [line.strip()[:300] for line in stderr.rpartition(MARK)[2].splitlines()]
+    wrong = [line for line in lines if re.search("error|assert|fatal|cannot|fail", line, re.I)]
+    return "\n".join((wrong or lines)[:6])
+
+
+class Builder(threading.Thread):
+    """A thread with its own child process, replaced whenever it dies."""
+
+    def __init__(
+        self,
+        queue: SimpleQueue[Task],
+        outcomes: SimpleQueue[Outcome],
+        store: Store,
+        timeout: float,
+    ) -> None:
+        super().__init__(name="tilewright-builder", daemon=True)
+        self._queue, self._outcomes = queue, outcomes
+        self._store, self._timeout = store, timeout
+        self._child: Child | None = None
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        try:
+            with tempfile.TemporaryDirectory(
+                prefix="tilewright-build-", ignore_cleanup_errors=True
+            ) as scratch:
+                try:
+                    while not self._stopped:
+                        task = self._queue.get_nowait()
+                        self._outcomes.put((task.job.key, self._build(task, scratch)))
+                except Empty:
+                    pass
+                finally:
+                    self._drop()
+        except BaseException as error:
+            self._outcomes.put(error)  # the caller's thread raises it
+
+    def stop(self) -> None:
+        """Make `run` return soon, from another thread; the child is killed."""
+        with self._lock:
+            self._stopped = True
+            if self._child is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _build(self, task: Task, scratch: str) -> BuildResult:
+        start = time.monotonic()
+        try:
+            child = self._running(scratch)
+            answer, files = child.request({"job": asdict(task.job)}, timeout=self._timeout)
+            if answer.get("disk_full"):
+                raise StoreError(
+                    f"no space left for the compiler's temporary files in {Path(scratch).parent}; "
+                    "what was built already is intact"
+                )
+            if "error" in answer:
+                raise BuildFailed(f"{answer['error']}\n{telling(child.stderr_tail())}".strip())
+            kernel = msgspec.convert(answer["kernel"], Kernel)
+            kernel = self._store.save(kernel, dict(zip(answer["kinds"], files, strict=True)))
+            result = judged(task.result, kernel, "built")
+        except ChildDied as error:
+            self._drop()
+            lost = f"the compiler's process was lost: {describe_exit(error.returncode)}"
+            result = replace(task.result, reason=f"{lost}\n{telling(error.stderr_tail)}".strip())
+        except ChildTimeout:
+            self._drop()
+            result = replace(
+                task.result,
+                reason=f"the compiler took longer than {self._timeout:g} s and was killed",
+            )
+        except BuildFailed as error:
+            result = replace(task.result, reason=str(error))
+        return replace(result, seconds=time.monotonic() - start)
+
+    def _running(self, scratch: str) -> Child:
+        with self._lock:
+            if self._child is None and not self._stopped:
+                path = [entry or str(Path.cwd()) for entry in sys.path]
+                self._child = Child(WORKER, environment(scratch, path))
+            if self._child is None:
+                raise BuildFailed("the build was stopped")
+            return self._child
+
+    def _drop(self) -> None:
+        with self._lock:
+            if self._child is not None:
+                self._child.kill()
+                self._child = None

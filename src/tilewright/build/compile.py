@@ -1,0 +1,140 @@
+"""Drive the Triton compiler. Runs in the child process only: it can abort, hang or print."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tilewright.build.kernel import Kernel
+from tilewright.build.resources import Resources, amd_resources, nvidia_resources
+from tilewright.errors import BuildFailed
+from tilewright.ops.family import KernelSource
+
+_INHERITED = frozenset(
+    {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV"}
+)
+KEPT = {"cuda": ("cubin", "ptx", "llir", "ttgir"), "hip": ("hsaco", "amdgcn", "llir", "ttgir")}
+"""What is stored of a build, by backend; the loadable binary first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One kernel to build; crosses to the child as JSON. `target` is the architecture's in
+    Triton's words, `module_digest` the `sources_digest` that `key` was made with."""
+
+    name: str
+    arch: str
+    backend: str
+    target: str
+    warp_size: int
+    key: str
+    source: KernelSource
+    module_digest: str
+
+
+def environment(scratch: str, path: list[str]) -> dict[str, str | None]:
+    """The changes that make the compiler's environment the same everywhere.
+
+    Dozens of variables (``TRITON_*``, ``DISABLE_*``, ``AMDGCN_*``, ``PTXAS_OPTIONS``…) alter what
+    Triton makes; everything not known to be harmless goes. `scratch` is a folder of the
+    parent's for temporary files, `path` what the parent imports from.
+    """
+    return {
+        **{name: None for name in os.environ if name not in _INHERITED},
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONSAFEPATH": "1",
+        "TMPDIR": scratch,
+        "TRITON_ALWAYS_COMPILE": "1",
+        "TRITON_DISABLE_LINE_INFO": "1",  # the source's path would be in the binary
+    }
+
+
+def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
+    """Compile one kernel, and give back its manifest without blobs, and its files by kind.
+    Raises whatever the compiler raises, and `BuildFailed`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = job.source
+    function = getattr(importlib.import_module(source.module), source.function)
+    names = [name for name, _ in source.signature]
+    if names != list(function.arg_names):
+        raise BuildFailed(
+            f"the signature's arguments {names} are not those of {source.module}."
+            f"{source.function}, {list(function.arg_names)}"
+        )
+    target = GPUTarget(
+        job.backend, int(job.target) if job.backend == "cuda" else job.target, job.warp_size
+    )
+    signature, constants = dict(source.signature), dict(source.constants)
+    made = ASTSource(function, signature, constants, _attributes(source, names))
+    with tempfile.TemporaryDirectory() as cache:  # Triton insists on one; the user's stays as is
+        os.environ["TRITON_CACHE_DIR"] = cache
+        built = triton.compile(made, target=target, options=dict(source.options))
+    binary, *texts = KEPT[job.backend]
+    files: dict[str, bytes] = {binary: built.asm[binary]}
+    files |= {kind: built.asm[kind].encode() for kind in texts}
+    return _kernel(job, built.metadata._asdict(), _resources(job, built)), files
+
+
+def _attributes(source: KernelSource, names: list[str]) -> dict[tuple[int], list[list[Any]]]:
+    attributes: dict[tuple[int], list[list[Any]]] = {}
+    for name, value in source.divisibility:
+        attributes.setdefault((names.index(name),), []).append(["tt.divisibility", value])
+    for name in source.pointer_range_32:
+        attributes.setdefault((names.index(name),), []).append(["tt.pointer_range", 32])
+    return attributes
+
+
+def _resources(job: Job, built: Any) -> Resources:
+    if job.backend == "hip":
+        return amd_resources(built.asm["amdgcn"])
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(built.asm["cubin"])
+        file.flush()
+        report = subprocess.run(
+            [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    return nvidia_resources(report, built.metadata.tmem_size or 0)
+
+
+def _kernel(job: Job, made: Mapping[str, Any], resources: Resources) -> Kernel:
+    return msgspec.convert(
+        {
+            "name": job.name,
+            "arch": job.arch,
+            "key": job.key,
+            "binary": KEPT[job.backend][0],
+            "entry": made["name"],
+            "num_warps": made["num_warps"],
+            "num_ctas": made["num_ctas"],
+            "shared": made["shared"],
+            "global_scratch": made.get("global_scratch_size") or 0,
+            "global_scratch_align": made.get("global_scratch_align") or 1,
+            "profile_scratch": made.get("profile_scratch_size") or 0,
+            "profile_scratch_align": made.get("profile_scratch_align") or 1,
+            "cooperative": made["launch_cooperative_grid"],
+            "pdl": made.get("launch_pdl", False),
+            "arguments": [(n, t) for n, t in job.source.signature if t != "constexpr"],
+            "tensor_maps": made.get("tensordesc_meta") or [],
+            "resources": resources,
+            "blobs": {},
+        },
+        Kernel,
+        from_attributes=True,
+    )

@@ -1,0 +1,163 @@
+"""Build many kernels in parallel child processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.build.builder import Builder, Outcome, Task, judged
+from tilewright.build.compile import Job
+from tilewright.build.kernel import Kernel
+from tilewright.build.key import build_key, sources_digest
+from tilewright.build.report import BuildReport, BuildResult, Progress
+from tilewright.build.store import Store, UntrustedEntry, log
+from tilewright.errors import StoreError, TilewrightError
+
+
+def build(
+    requests: Sequence[tuple[Any, Arch | str]],
+    *,
+    store: Store,
+    workers: int | None = None,
+    timeout: float = 120.0,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Have every (config, architecture) of `requests` in `store`, compiling what is not there.
+
+    `workers` child processes (by default one for each CPU that this process may use) compile; a
+    kernel that crashes the compiler or takes longer than `timeout` seconds costs only itself.
+    With everything in the store already, nothing is started and Triton is not imported.
+
+    Raises `StoreError` when the store cannot take what must be built (read-only: before
+    compiling; full: at once, keeping what was built) and `UnknownArch`. A kernel that cannot be
+    built is a result, not an exception: see `BuildReport.raise_if_failed`.
+    """
+    start = time.monotonic()
+    results: list[BuildResult | None] = [None] * len(requests)
+    tasks: dict[str, Task] = {}
+    waiting: dict[str, list[int]] = {}
+    digests: dict[str, str] = {}
+    for number, (config, arch) in enumerate(requests):
+        found = _look_up(config, _arch(arch), store, digests)
+        if isinstance(found, Task):
+            tasks.setdefault(found.job.key, found)
+            waiting.setdefault(found.job.key, []).append(number)
+        else:
+            results[number] = found
+    done = sum(result is not None for result in results)
+    if progress:
+        for number, known in enumerate([r for r in results if r is not None], 1):
+            progress(known, number, len(requests))
+    if tasks:
+        _check_writable(store, tasks)
+    with closing(
+        _compile(tasks, store, workers or len(os.sched_getaffinity(0)), timeout)
+    ) as outcomes:
+        for key, result in outcomes:
+            for number in waiting[key]:
+                results[number] = replace(result, config=requests[number][0])
+                done += 1
+                if progress:
+                    progress(result, done, len(requests))
+    finished = tuple(result for result in results if result is not None)
+    assert len(finished) == len(requests)
+    return BuildReport(finished, time.monotonic() - start)
+
+
+def find(config: Any, arch: Arch | str, store: Store) -> Kernel | None:
+    """The usable kernel that `store` already has for this config and architecture, or None if
+    it would have to be built. Never starts a compiler."""
+    found = _look_up(config, _arch(arch), store, {})
+    return found.kernel if isinstance(found, BuildResult) and found.ok else None
+
+
+def _arch(arch: Arch | str) -> Arch:
+    if isinstance(arch, Arch):
+        return arch
+    from tilewright.arch import arch as by_name
+
+    return by_name(arch)
+
+
+def _look_up(config: Any, arch: Arch, store: Store, digests: dict[str, str]) -> BuildResult | Task:
+    """The result, when no compilation can change it, or what to compile."""
+    from tilewright import ops
+
+    pending = BuildResult(config, config.name, arch, "failed")
+    try:
+        source = ops.family(config.family).source(config, arch)
+        if source.module not in digests:
+            digests[source.module] = sources_digest(source.module)
+        module_digest = digests[source.module]
+        key = build_key(config.name, source, arch, module_digest)
+    except StoreError:
+        raise
+    except TilewrightError as error:
+        return replace(pending, reason=str(error))
+    refused = ""
+    try:
+        kernel = store.load(key)
+    except UntrustedEntry as error:
+        kernel, refused = None, str(error)
+    if kernel is not None:
+        return judged(pending, kernel, "cached")
+    return Task(
+        Job(
+            name=config.name,
+            arch=arch.name,
+            backend=arch.backend,
+            target=arch.target,
+            warp_size=arch.warp_size,
+            key=key,
+            source=source,
+            module_digest=module_digest,
+        ),
+        pending,
+        refused,
+    )
+
+
+def _check_writable(store: Store, tasks: Mapping[str, Task]) -> None:
+    try:
+        store.check_writable()
+    except StoreError as error:
+        refused = [task.refused for task in tasks.values() if task.refused]
+        names = ", ".join(task.job.name for task in list(tasks.values())[:3])
+        raise StoreError(
+            f"{len(tasks)} kernels are not usable from the store and cannot be added "
+            f"({names}{'…' if len(tasks) > 3 else ''}): {refused[0] if refused else error}"
+        ) from error
+    for task in tasks.values():
+        if task.refused:
+            log.warning("built again: %s", task.refused)
+
+
+def _compile(
+    tasks: Mapping[str, Task], store: Store, workers: int, timeout: float
+) -> Generator[tuple[str, BuildResult], None, None]:
+    """Compile and store; yields results as they come. Closing it kills the children."""
+    queue: SimpleQueue[Task] = SimpleQueue()
+    for task in tasks.values():
+        queue.put(task)
+    outcomes: SimpleQueue[Outcome] = SimpleQueue()
+    threads = [Builder(queue, outcomes, store, timeout) for _ in range(min(workers, len(tasks)))]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in tasks:
+            outcome = outcomes.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
+    finally:  # the end, a full disk, Ctrl-C
+        for thread in threads:
+            thread.stop()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()

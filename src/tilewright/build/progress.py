@@ -1,0 +1,53 @@
+"""Show a build's progress: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from tilewright.build.report import BuildResult, Progress
+
+
+@contextmanager
+def show_progress(stream: TextIO | None = None) -> Iterator[Progress]:
+    """A `Progress` for `build` that writes on `stream` (standard error by default).
+
+    Failures and rejections are printed as they come. Without a terminal, a line is printed at
+    each tenth of the work, so that logs stay short.
+    """
+    out = stream or sys.stderr
+    if not out.isatty():
+        yield _lines(out)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("building"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Bar(*columns, console=Console(file=out)) as bar:
+        task = bar.add_task("", total=None)
+
+        def update(result: BuildResult, done: int, total: int) -> None:
+            if not result.ok:
+                bar.console.print(str(result), markup=False, highlight=False)
+            bar.update(task, completed=done, total=total, description=result.name)
+
+        yield update
+
+
+def _lines(out: TextIO) -> Progress:
+    def update(result: BuildResult, done: int, total: int) -> None:
+        if not result.ok:
+            print(result, file=out)
+        if done * 10 // total != (done - 1) * 10 // total:
+            print(f"kernels done: {done} of {total}", file=out, flush=True)
+
+    return update

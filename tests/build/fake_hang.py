@@ -1,0 +1,5 @@
+"""Importing this takes for ever."""
+
+import time
+
+time.sleep(3600)

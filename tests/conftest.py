@@ -1,0 +1,39 @@
+"""What every test starts from: a home and a store of its own, and GPU tests only on request."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "gemm"))  # the cases GPU tests share
+
+
+def pytest_collection_modifyitems(config, items):
+    if _gpu_here():
+        return
+    skip = pytest.mark.skip(reason="needs a GPU")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+def _gpu_here() -> bool:
+    from tilewright.arch.detect import live_devices
+    from tilewright.errors import TilewrightError
+
+    try:
+        return bool(live_devices())
+    except TilewrightError:
+        return False
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_home(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    home = tmp_path_factory.mktemp("home")
+    patch.setenv("TILEWRIGHT_HOME", str(home))
+    patch.setenv("TILEWRIGHT_STORE", str(home / "store"))
+    yield
+    patch.undo()

@@ -1,0 +1,204 @@
+"""A kernel's name says its whole config, and nothing else does."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.gemm.config import (
+    ALIGNMENTS,
+    EPILOGUES,
+    INDEX_BITS,
+    PIPELINES,
+    SCHEDULERS,
+    GemmConfig,
+    check,
+    parse,
+)
+from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator
+
+BASE = GemmConfig(
+    layout="rcr",
+    dtype_a="fp32",
+    dtype_b="fp32",
+    dtype_c="fp32",
+    dtype_acc="fp32",
+    precision="ieee",
+    tile_m=128,
+    tile_n=128,
+    tile_k=64,
+    num_warps=8,
+    num_stages=3,
+    pipeline="basic",
+    scheduler="tile",
+    group_m=8,
+    epilogue="direct",
+    pad_m=True,
+    pad_n=True,
+    pad_k=True,
+    alignment=16,
+    mma=(0, 0, 0),
+    index_bits=32,
+)
+
+counts = st.integers(1, 10_000)
+
+
+@st.composite
+def configs(draw):
+    """Any expressible config, legal somewhere or not."""
+    dtype = draw(st.sampled_from(sorted(OUTPUTS)))
+    return check(
+        GemmConfig(
+            layout=draw(st.sampled_from(LAYOUTS)),
+            dtype_a=dtype,
+            dtype_b=dtype,
+            dtype_c=draw(st.sampled_from(OUTPUTS[dtype])),
+            dtype_acc=accumulator(dtype),
+            precision=draw(st.sampled_from(("ieee", "tf32") if dtype == "fp32" else ("ieee",))),
+            tile_m=draw(counts),
+            tile_n=draw(counts),
+            tile_k=draw(counts),
+            num_warps=draw(counts),
+            num_stages=draw(counts),
+            pipeline=draw(st.sampled_from(PIPELINES)),
+            scheduler=draw(st.sampled_from(SCHEDULERS)),
+            group_m=draw(counts),
+            epilogue=draw(st.sampled_from(EPILOGUES)),
+            pad_m=draw(st.booleans()),
+            pad_n=draw(st.booleans()),
+            pad_k=draw(st.booleans()),
+            alignment=draw(st.sampled_from(ALIGNMENTS)),
+            mma=draw(st.just((0, 0, 0)) | st.tuples(counts, counts, counts)),
+            index_bits=draw(st.sampled_from(INDEX_BITS)),
+        )
+    )
+
+
+@given(configs())
+def test_a_name_parses_to_its_config(config):
+    assert parse(config.name) == config
+
+
+@given(configs(), configs())
+def test_different_configs_have_different_names(one, other):
+    assert (one.name == other.name) == (one == other)
+
+
+CHANGES = {
+    "layout": "rrr",
+    "dtype_c": "fp16",
+    "precision": "tf32",
+    "tile_m": 64,
+    "tile_n": 64,
+    "tile_k": 32,
+    "num_warps": 4,
+    "num_stages": 2,
+    "pipeline": "tma",
+    "scheduler": "persistent",
+    "group_m": 4,
+    "epilogue": "split",
+    "pad_m": False,
+    "pad_n": False,
+    "pad_k": False,
+    "alignment": 8,
+    "mma": (16, 16, 4),
+    "index_bits": 64,
+    "dtype_a": "fp16",
+    "dtype_b": "fp16",
+    "dtype_acc": "int32",
+}
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(GemmConfig)])
+def test_every_field_changes_the_name(field):
+    assert dataclasses.replace(BASE, **{field: CHANGES[field]}).name != BASE.name
+
+
+def test_the_name_is_the_documented_one():
+    config = dataclasses.replace(
+        BASE, precision="tf32", mma=(32, 32, 4), index_bits=64, pad_n=False, pipeline="tma_ws"
+    )
+    assert config.name == (
+        "gemm_rcr_fp32_fp32_fp32_fp32_128x128x64_w8_s3_tma_ws_tile_g8_direct_padmk_al16"
+        "_tf32_mma32x32x4_i64"
+    )
+    assert parse(config.name) == config
+
+
+GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmnk_al16"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "gemm",
+        GOOD.upper(),
+        GOOD + "_",
+        GOOD + "\n",
+        GOOD + "_i32",  # the default is not said
+        GOOD + "_mma0x0x0",
+        GOOD + "_tf32",  # contradicts bf16
+        GOOD.replace("_padmnk", "_pad"),
+        GOOD.replace("_padmnk", "_padnm"),
+        GOOD.replace("al16", "al32"),
+        GOOD.replace("w8", "w08"),
+        GOOD.replace("w8", "w0"),
+        GOOD.replace("w8", "w1٢"),  # a digit, though not one that a name has
+        GOOD.replace("basic", "basik"),
+        GOOD.replace("bf16_bf16_bf16", "bf16_fp16_bf16"),
+        GOOD.replace("bf16_bf16_bf16_fp32", "bf16_bf16_bf16_int32"),
+        GOOD.replace("bf16_bf16_bf16", "fp8_fp8_bf16"),  # names carry the exact type
+    ],
+)
+def test_other_names_are_unknown(name):
+    assert parse(GOOD).name == GOOD
+    with pytest.raises(UnknownName):
+        parse(name)
+
+
+@settings(max_examples=50)
+@given(configs(), st.data())
+def test_a_cut_name_never_parses_to_another_spelling(config, data):
+    cut = config.name[: data.draw(st.integers(0, len(config.name) - 1))]
+    try:
+        found = parse(cut)
+    except UnknownName:
+        return
+    assert found.name == cut
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("tile_m", 0),
+        ("tile_n", 64.0),
+        ("tile_k", True),
+        ("num_warps", -4),
+        ("num_stages", "3"),
+        ("group_m", 0),
+        ("pad_m", 1),
+        ("pipeline", "async"),
+        ("scheduler", "split"),
+        ("epilogue", ""),
+        ("alignment", 32),
+        ("index_bits", 16),
+        ("mma", (16, 16)),
+        ("mma", [16, 16, 16]),
+        ("mma", (16, 0, 16)),
+        ("layout", "rcx"),
+        ("dtype_b", "fp16"),
+        ("dtype_c", "bf16"),
+        ("dtype_acc", "fp16"),
+        ("precision", "tf16"),
+    ],
+)
+def test_check_refuses_what_a_name_cannot_say(field, value):
+    assert check(BASE) is BASE
+    with pytest.raises(BadArgument):
+        check(dataclasses.replace(BASE, **{field: value}))

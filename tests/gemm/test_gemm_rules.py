@@ -1,0 +1,232 @@
+"""Each legality and support rule: what breaks exactly it, and what just does not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tilewright.arch import arch
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
+from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, gated, judge, supports
+
+SM90 = arch("sm_90")
+SM80 = arch("sm_80")
+GFX942 = arch("gfx942")
+SPECIALISING = dataclasses.replace(SM90, pipelines=("basic", "tma", "tma_ws"))
+"""sm_90 with a compiler that specialises warps."""
+
+BASE = GemmConfig(
+    layout="rcr",
+    dtype_a="bf16",
+    dtype_b="bf16",
+    dtype_c="bf16",
+    dtype_acc="fp32",
+    precision="ieee",
+    tile_m=64,
+    tile_n=64,
+    tile_k=64,
+    num_warps=4,
+    num_stages=2,
+    pipeline="basic",
+    scheduler="tile",
+    group_m=8,
+    epilogue="direct",
+    pad_m=True,
+    pad_n=True,
+    pad_k=True,
+    alignment=16,
+    mma=(0, 0, 0),
+    index_bits=32,
+)
+
+
+def change(**fields):
+    return dataclasses.replace(BASE, **fields)
+
+
+def fp8(flavour, **fields):
+    types = {"dtype_a": flavour, "dtype_b": flavour, "dtype_c": "bf16"}
+    return change(**types, **fields)
+
+
+TMA = {"pipeline": "tma"}
+
+BROKEN = [
+    ("dtype", fp8("e4m3fnuz"), SM90),
+    ("pipeline", change(**TMA), SM80),
+    ("pipeline", change(**TMA), GFX942),
+    ("tile", change(tile_m=96), SM90),
+    ("tile", change(tile_m=512, tile_n=16), SM90),
+    ("tile", change(tile_k=8), SM90),
+    ("tile", change(tile_n=8), GFX942),
+    ("tile", fp8("e4m3fn", tile_k=16), SM90),
+    ("warps", change(num_warps=6), SM90),
+    ("warps", change(num_warps=64), SM90),
+    ("warps", change(num_warps=32), GFX942),
+    ("stages", change(num_stages=9, tile_k=16), SM90),
+    ("combination", change(pipeline="tma_ws"), SPECIALISING),
+    ("combination", change(epilogue="split"), SM90),
+    ("combination", change(epilogue="split", tile_n=16, **TMA), SM90),
+    ("padding", change(pad_m=False, **TMA), SM90),
+    ("padding", change(pad_k=False, **TMA), SM90),
+    ("alignment", change(alignment=8, **TMA), SM90),
+    ("alignment", change(alignment=2), SM90),
+    ("alignment", fp8("e4m3fn", tile_n=8, layout="rrr"), SM90),
+    ("index", change(index_bits=64, **TMA), SM90),
+    ("mma", change(mma=(16, 16, 16)), SM90),
+    ("mma", change(mma=(16, 16, 8)), GFX942),
+    ("mma", change(mma=(32, 32, 8), tile_m=16), GFX942),
+    ("registers", change(tile_m=256, tile_n=256), SM90),
+    ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
+    ("shared_memory", change(tile_m=128, tile_n=128, num_stages=4), GFX942),
+]
+
+LEGAL = [
+    (BASE, SM90),
+    (BASE, SM80),
+    (BASE, GFX942),
+    (fp8("e4m3fnuz"), GFX942),
+    (fp8("e4m3fn", tile_k=32), SM90),
+    (change(tile_n=8), SM90),
+    (change(tile_m=256, tile_n=128, num_warps=8), SM90),
+    (change(num_warps=16), GFX942),
+    (change(num_stages=8, tile_k=16), SM90),
+    (change(pipeline="tma_ws", scheduler="persistent"), SPECIALISING),
+    (change(epilogue="split", tile_n=32, **TMA), SM90),
+    (change(alignment=1), SM90),
+    (change(alignment=4), SM90),
+    (change(index_bits=64), SM90),
+    (change(mma=(32, 32, 8)), GFX942),
+    (change(pad_m=False, pad_n=False, pad_k=False), SM90),
+    (change(tile_m=128, tile_n=128, num_stages=3), GFX942),
+]
+
+
+@pytest.mark.parametrize(("rule", "config", "this"), BROKEN)
+def test_a_rule_refuses_by_its_name_and_says_why(rule, config, this):
+    verdict = judge(config, this)
+    assert not verdict
+    assert verdict.rule == rule
+    assert verdict.reason
+
+
+@pytest.mark.parametrize(("rule", "config", "this"), BROKEN)
+def test_only_that_rule_objects(rule, config, this):
+    assert [name for name, objects in LEGALITY if objects(config, this)] == [rule]
+
+
+@pytest.mark.parametrize(("config", "this"), LEGAL)
+def test_legal_configs(config, this):
+    assert judge(config, this), str(judge(config, this))
+
+
+def test_every_rule_is_tested():
+    assert {rule for rule, _, _ in BROKEN} == {name for name, _ in LEGALITY}
+
+
+def test_shared_memory_counts_one_buffer_less_where_registers_hold_the_stage_in_use():
+    # 128·64·2 + 128·64·2 = 32 KiB a stage: two buffers fill gfx942's 64 KiB, three exceed it.
+    big = {"tile_m": 128, "tile_n": 128}
+    assert judge(change(num_stages=3, **big), GFX942)
+    assert judge(change(num_stages=4, **big), GFX942).rule == "shared_memory"
+    # sm_90 keeps every stage: seven of them fit in 227 KiB, eight do not.
+    assert judge(change(num_stages=7, **big), SM90)
+    assert judge(change(num_stages=8, **big), SM90).rule == "shared_memory"
+
+
+# --- support ---------------------------------------------------------------------------------
+
+
+def problem(**fields):
+    return GemmProblem(**{"m": 256, "n": 256, "k": 256, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"dtype_a": "fp16"}, {"dtype_c": "fp32"}, {"layout": "rrr"}],
+)
+def test_a_kernel_serves_its_own_signature_only(fields):
+    assert supports(BASE, problem(), SM90)
+    assert supports(BASE, problem(**fields), SM90).rule == "signature"
+
+
+GATED = {
+    # layout: the dimensions that are innermost in A, B or C
+    "rcr": "nk",
+    "rrr": "nk",
+    "ccr": "mnk",
+    "crr": "mn",
+    "rcc": "mk",
+    "rrc": "mnk",
+    "ccc": "mk",
+    "crc": "mn",
+}
+
+
+def test_every_layout_has_its_gates():
+    assert set(GATED) == set(LAYOUTS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("axis", "mnk")
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_dimension_must_divide_its_tile_only_where_innermost_and_unpadded(layout, axis, padded):
+    config = change(layout=layout, pad_m=False, pad_n=False, pad_k=False, alignment=1)
+    config = dataclasses.replace(config, **{f"pad_{axis}": padded})
+    ragged = problem(layout=layout, **{axis: 257})
+    verdict = supports(config, ragged, SM90)
+    gate = axis in GATED[layout]
+    assert gated(layout)["mnk".index(axis)] == gate
+    assert verdict.ok == (padded or not gate)
+    assert verdict.rule == ("" if verdict else "divisibility")
+    assert supports(config, problem(layout=layout), SM90)
+
+
+def test_vector_width_needs_aligned_addresses():
+    assert supports(BASE, problem(alignment=8), SM90).rule == "vector_width"
+    assert supports(change(alignment=8), problem(alignment=8), SM90)
+    assert supports(change(alignment=1), problem(alignment=1), SM90)
+
+
+def test_pointer_kernels_need_aligned_extents_too_and_the_copy_engine_does_not():
+    ragged = problem(k=250, lda=256, ldb=256)
+    assert ragged.alignment == 16
+    assert supports(BASE, ragged, SM90).rule == "vector_width"
+    assert supports(change(alignment=4), ragged, SM90)
+    assert supports(change(pipeline="tma"), ragged, SM90)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "operand"),
+    [
+        ({"m": 2**16, "k": 2**14, "n": 64}, "A"),
+        ({"n": 2**16, "k": 2**14, "m": 64}, "B"),
+        ({"m": 2**16, "n": 2**14, "k": 64}, "C"),
+    ],
+)
+def test_two_gibibytes_need_64_bit_addresses(sizes, operand):
+    """2³⁰ elements of 2 bytes are the first span that 32 bits do not count."""
+    verdict = supports(BASE, problem(**sizes), SM90)
+    assert verdict.rule == "addressing"
+    assert verdict.reason.startswith(f"{operand} spans {2**31} bytes")
+    assert supports(change(index_bits=64), problem(**sizes), SM90)
+    assert supports(change(pipeline="tma"), problem(**sizes), SM90)
+    smaller = {d: size - 64 if size == 2**16 else size for d, size in sizes.items()}
+    assert supports(BASE, problem(**smaller), SM90)
+
+
+def test_a_wide_stride_counts_towards_the_span():
+    assert supports(BASE, problem(lda=2**22), SM90)
+    assert supports(BASE, problem(lda=2**23), SM90).rule == "addressing"
+
+
+def test_a_config_that_is_illegal_here_supports_nothing_here():
+    assert supports(change(pipeline="tma"), problem(), SM90)
+    assert supports(change(pipeline="tma"), problem(), SM80).rule == "pipeline"
+
+
+def test_rule_names_are_unique():
+    names = [name for name, _ in (*LEGALITY, *SUPPORT)]
+    assert len(names) == len(set(names))

@@ -1,0 +1,244 @@
+"""Spaces, whatever the family: wildcards, constraints, duplicates, files and their errors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.errors import BadArgument, BadFile, EmptySpace, UnknownName
+from tilewright.space import KernelSpace, load_space, space_to_json
+
+SM90 = arch("sm_90")
+GFX942 = arch("gfx942")
+
+
+def space(constraints=None, linked=None, **axes):
+    return KernelSpace("gemm", axes, constraints or {}, linked or {})
+
+
+def test_an_axis_left_out_has_the_familys_default():
+    (config,) = space().expand(SM90).configs
+    defaults = ops.family("gemm").axes()
+    assert (config.tile_m, config.group_m) == (defaults["tile_m"], defaults["group_m"])
+
+
+def test_configs_come_in_the_order_of_the_axes_each_once():
+    found = space(tile_n=[128, 64], tile_m=[64, 128, 64]).expand(SM90)
+    assert [(c.tile_m, c.tile_n) for c in found.configs] == [
+        (64, 128),
+        (64, 64),
+        (128, 128),
+        (128, 64),
+    ]
+
+
+@pytest.mark.parametrize("wildcard", ["*", -1])
+def test_a_wildcard_is_what_the_architecture_suggests(wildcard):
+    found = space(num_stages=[wildcard], tile_m=[64], tile_n=[64]).expand(SM90)
+    assert [c.num_stages for c in found.configs] == list(SM90.num_stages)
+
+
+def test_a_wildcard_adds_to_the_values_beside_it_without_repeating_them():
+    values = [SM90.num_stages[0], "*", 1]
+    found = space(num_stages=values, tile_m=[64], tile_n=[64]).expand(SM90)
+    assert {c.num_stages for c in found.configs} == {1, *SM90.num_stages}
+    assert found.duplicates == 0
+
+
+def test_a_wildcard_where_it_has_no_meaning():
+    with pytest.raises(BadArgument, match="dtype_b"):
+        space(dtype_b=["*"]).expand(SM90)
+
+
+def test_false_is_not_a_wildcard():
+    assert [c.pad_m for c in space(pad_m=[False]).expand(SM90).configs] == [False]
+
+
+def test_what_is_dropped_says_by_which_rule():
+    found = space(tile_m=[64, 96], num_warps=[8, 6]).expand(SM90)
+    assert len(found.configs) == 1
+    assert found.summary() == {"tile": 2, "warps": 1}
+    dropped = {(d.fields["tile_m"], d.fields["num_warps"]): d.verdict.rule for d in found.dropped}
+    assert dropped == {(96, 8): "tile", (96, 6): "tile", (64, 6): "warps"}
+    assert all(d.verdict.reason for d in found.dropped)
+
+
+def test_contradicting_fields_are_dropped_as_inexpressible():
+    found = space(dtype_a=["bf16", "int8"], dtype_c=["bf16"]).expand(SM90)
+    assert found.summary() == {"expressible": 1}
+    assert [c.dtype_a for c in found.configs] == ["bf16"]
+
+
+def test_combinations_that_say_the_same_config_are_counted_not_repeated():
+    found = space(dtype_a=["fp8", "e4m3fn", "bf16"]).expand(SM90)
+    assert [c.dtype_a for c in found.configs] == ["e4m3fn", "bf16"]
+    assert found.duplicates == 1
+
+
+def test_a_constraint_drops_by_its_own_name():
+    square = {"square": lambda c: c.tile_m == c.tile_n}
+    found = space(square, tile_m=[64, 128], tile_n=[64, 128]).expand(SM90)
+    assert {(c.tile_m, c.tile_n) for c in found.configs} == {(64, 64), (128, 128)}
+    assert found.summary() == {"square": 2}
+
+
+def test_a_constraint_is_asked_about_legal_configs_only():
+    asked = []
+    space({"ask": lambda c: asked.append(c) or True}, tile_m=[64, 96]).expand(SM90)
+    assert [c.tile_m for c in asked] == [64]
+
+
+def test_linked_axes_do_not_cross():
+    pairs = {("pipeline", "num_stages"): [("basic", 2), ("tma", 4)]}
+    found = space(linked=pairs, tile_m=[64, 128]).expand(SM90)
+    assert [(c.tile_m, c.pipeline, c.num_stages) for c in found.configs] == [
+        (64, "basic", 2),
+        (64, "tma", 4),
+        (128, "basic", 2),
+        (128, "tma", 4),
+    ]
+
+
+@pytest.mark.parametrize("this", [SM90, GFX942], ids=lambda a: a.name)
+def test_every_combination_is_accounted_for(this):
+    axes = {
+        "dtype_a": ["fp8", "e4m3fn", "e4m3fnuz", "bf16", "int8"],
+        "dtype_c": ["", "bf16"],
+        "tile_m": ["*"],
+        "tile_n": [64, 96, 256],
+        "num_warps": [2, 4, 8, 64],
+        "pipeline": ["basic", "tma"],
+    }
+    found = space({"half": lambda c: c.tile_m != 64}, **axes).expand(this)
+    wild = len(ops.family("gemm").wildcard("tile_m", this))
+    product = 5 * 2 * wild * 3 * 4 * 2
+    assert len(found.configs) + len(found.dropped) + found.duplicates == product
+    assert sum(found.summary().values()) == len(found.dropped)
+    assert len(set(found.configs)) == len(found.configs)
+    assert found.duplicates > 0
+    assert {"expressible", "half", "tile", "registers"} <= set(found.summary())
+
+
+def test_expanding_twice_gives_the_same():
+    declared = space(tile_m=["*"], num_warps=["*"])
+    assert declared.expand(SM90) == declared.expand(SM90)
+
+
+def test_an_empty_space_is_an_error_with_counts_and_reasons():
+    with pytest.raises(EmptySpace) as error:
+        space(tile_m=[96, 192], num_warps=[8, 64]).expand(SM90)
+    message = str(error.value)
+    assert "4 by tile" in message
+    assert "sm_90" in message
+    assert "tile_m = 96" in message
+
+
+def test_an_axis_without_values_is_an_empty_space():
+    with pytest.raises(EmptySpace, match="without values"):
+        space(tile_m=[]).expand(SM90)
+
+
+def test_an_unknown_axis_is_refused_with_the_nearest():
+    with pytest.raises(BadArgument, match="did you mean 'tile_m'"):
+        space(tile_mm=[64])
+    with pytest.raises(BadArgument, match="did you mean 'num_stages'"):
+        space(linked={("pipeline", "num_stage"): [("basic", 2)]})
+
+
+def test_an_unknown_family_is_refused():
+    with pytest.raises(UnknownName):
+        KernelSpace("gem", {})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: space(linked={("tile_m",): [(64,)]}, tile_m=[64]),
+        lambda: space(linked={("tile_m", "tile_n"): [(64,)]}),
+        lambda: space(pipeline="basic"),
+    ],
+    ids=["twice", "uneven", "a word for a list"],
+)
+def test_malformed_declarations_are_refused(make):
+    with pytest.raises(BadArgument):
+        make()
+
+
+def test_lists_are_taken_for_tuples():
+    (config,) = space(mma=[[16, 16, 16]]).expand(GFX942).configs
+    assert config.mma == (16, 16, 16)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def write(tmp_path, document):
+    path = tmp_path / "sweep.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def test_a_space_goes_to_a_file_and_back(tmp_path):
+    declared = space(tile_m=[64, "*"], mma=[(0, 0, 0), (16, 16, 16)], pad_m=[True, False])
+    back, notes = load_space(write(tmp_path, space_to_json(declared)), GFX942)
+    assert back.expand(GFX942) == declared.expand(GFX942)
+    assert notes == []
+
+
+def test_what_a_file_cannot_say_is_refused():
+    with pytest.raises(BadArgument, match="square"):
+        space_to_json(space({"square": lambda c: True}))
+    with pytest.raises(BadArgument, match="pipeline"):
+        space_to_json(space(linked={("pipeline",): [("basic",)]}))
+
+
+@pytest.mark.parametrize("key", ["family", "op"])
+def test_the_file_names_its_family(tmp_path, key):
+    path = write(tmp_path, {key: "gemm", "tile_m": [64]})
+    assert load_space(path, SM90)[0].family == "gemm"
+    with pytest.raises(BadFile, match=r"\$\.%s.*did you mean 'gemm'" % key):
+        load_space(write(tmp_path, {key: "gemmm", "tile_m": [64]}), SM90)
+    with pytest.raises(BadFile):
+        load_space(write(tmp_path, {key: 3, "tile_m": [64]}), SM90)
+
+
+def test_a_file_without_a_family_has_the_only_one(tmp_path, monkeypatch):
+    path = write(tmp_path, {"tile_m": [64]})
+    monkeypatch.setattr(ops, "families", lambda: ("gemm",))
+    assert load_space(path, SM90)[0].family == "gemm"
+    monkeypatch.setattr(ops, "families", lambda: ("conv", "gemm"))
+    with pytest.raises(BadFile, match="conv, gemm"):
+        load_space(path, SM90)
+    assert load_space(path, SM90, family="gemm")[0].family == "gemm"
+
+
+def test_the_signature_reaches_the_family(tmp_path):
+    path = write(tmp_path, {"family": "gemm", "tile_m": [64]})
+    declared, _ = load_space(path, SM90, signature={"dtype": "fp16", "layout": "rrr"})
+    (config,) = declared.expand(SM90).configs
+    assert (config.dtype_a, config.layout) == ("fp16", "rrr")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"tile_m": [64,]}', ["line 1", "column"]),
+        ("[64]", ["$", "object", "list"]),
+        ('{"family": "gemm", "tile_m": 1.5}', ["$.tile_m", "1.5"]),
+        ('{"family": "gemm", "tile_m": [64], "tile_m": [32]}', ["tile_m", "twice"]),
+        ("", ["line 1"]),
+    ],
+)
+def test_a_bad_file_is_named_with_the_place(tmp_path, text, words):
+    path = write(tmp_path, text)
+    with pytest.raises(BadFile) as error:
+        load_space(path, SM90)
+    assert all(word in str(error.value) for word in [str(path), *words]), str(error.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(BadFile, match=r"none\.json"):
+        load_space(tmp_path / "none.json", SM90)
