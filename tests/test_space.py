@@ -199,7 +199,7 @@ def test_what_a_file_cannot_say_is_refused():
 def test_the_file_names_its_family(tmp_path, key):
     path = write(tmp_path, {key: "gemm", "tile_m": [64]})
     assert load_space(path, SM90)[0].family == "gemm"
-    with pytest.raises(BadFile, match=r"\$\.%s.*did you mean 'gemm'" % key):
+    with pytest.raises(BadFile, match=rf"\$\.{key}.*did you mean 'gemm'"):
         load_space(write(tmp_path, {key: "gemmm", "tile_m": [64]}), SM90)
     with pytest.raises(BadFile):
         load_space(write(tmp_path, {key: 3, "tile_m": [64]}), SM90)

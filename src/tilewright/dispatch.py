@@ -35,6 +35,7 @@ from tilewright.ops.family import Launch, View
 from tilewright.registry import Entry, Registry
 from tilewright.runtime.bound import BoundLaunch
 from tilewright.runtime.driver import driver
+from tilewright.runtime.launcher import launcher
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select import ByFunction, Choice, Heuristic, Selector
 from tilewright.verdict import YES, Verdict, no
@@ -61,12 +62,23 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A plan that can be launched on GPU `index`: `sizes` are the operands' spans in bytes."""
+    """A plan that can be launched on GPU `index`."""
 
     plan: Plan
     bound: BoundLaunch
     index: int
-    sizes: tuple[int, ...]
+
+
+class _Torch:
+    """What a launch asks of torch, looked up once: public functions for these cost more than
+    the launch itself."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.current_stream = torch._C._cuda_getCurrentRawStream
+        self.current_device = torch._C._cuda_getDevice
+        self.several_gpus = torch.cuda.device_count() > 1
 
 
 class Dispatcher:
@@ -101,6 +113,8 @@ class Dispatcher:
         self._version = registry.version if registry is not None else 0
         self._plans: dict[tuple[Any, Device], Plan] = {}
         self._ready: dict[Any, _Ready] = {}
+        self._describe: Any = None  # with _torch, set when a GPU is first used
+        self._torch: Any = None
         self._functions: dict[tuple[str, int], tuple[Kernel, Any]] = {}
         self._unbuildable: dict[tuple[str, str], str] = {}
         self._default_entries: dict[Any, tuple[Entry, ...]] = {}
@@ -232,33 +246,20 @@ class Dispatcher:
         Raises `BadArgument`, `WrongDevice`, `NoKernelFound`, `UnsupportedProblem`,
         `BuildFailed`, `LaunchFailed`, `NoDriver`.
         """
-        if out is not None and not options:
-            # The path of every call but the first of its kind: a cached plan, by what the
+        if out is not None and self._describe is not None and not options:
+            # The path of every call but the first of its kind: a cached plan, found by what the
             # operands look like. CPU arrays and foreign ones never enter this cache.
             try:
-                ptrs = [x.data_ptr() for x in operands]
-                ptrs.append(out.data_ptr())
-                looks = [(x.shape, x.stride(), x.dtype, x.get_device()) for x in operands]
+                key, addresses = self._describe(op, (*operands, out))
             except AttributeError:
-                pass
+                ready = None
             else:
-                low = 0
-                for ptr in ptrs:
-                    low |= ptr
-                key = (
-                    op,
-                    low & 15,
-                    out.shape,
-                    out.stride(),
-                    out.dtype,
-                    out.get_device(),
-                    *looks,
-                )
                 ready = self._ready.get(key)
-                if ready is not None and (
-                    self.registry is None or self.registry.version == self._version
-                ):
-                    return self._launch(ready, operands, out, tuple(ptrs), stream)
+            if ready is not None and (
+                self.registry is None or self.registry.version == self._version
+            ):
+                self._launch(ready, operands, out, addresses, stream)
+                return out
         return self._first_run(op, None, operands, out, stream, options)
 
     def run_named(
@@ -293,9 +294,7 @@ class Dispatcher:
         if target_out is None:
             target_out = arrays.empty(family.operands(problem)[-1], views[0].device, given[0])
             views.append(arrays.view(target_out))
-        for view in views[:-1]:
-            if arrays.overlap(view, views[-1]):
-                raise BadArgument("out shares memory with an operand, which the kernel also reads")
+        _refuse_overlap(views)
         _refuse_gradients(given)
         if views[0].device == "cpu":
             self._interpret(family, problem, config, given, target_out)
@@ -303,24 +302,10 @@ class Dispatcher:
         ready = self._prepare(problem, config, _index(views[0]), views)
         addresses = tuple(v.address for v in views)
         self._launch(ready, given, target_out, addresses, stream)
-        if config is None and out is not None and not options and target_out is out:
-            self._remember(op, ready, operands, out)
+        if config is None and target_out is out and not options:
+            key, _ = self._describe(op, (*operands, out))
+            self._ready[key] = ready
         return target_out if out is None else out
-
-    def _remember(self, op: str, ready: _Ready, operands: Sequence[Any], out: Any) -> None:
-        low = out.data_ptr()
-        for x in operands:
-            low |= x.data_ptr()
-        key = (
-            op,
-            low & 15,
-            out.shape,
-            out.stride(),
-            out.dtype,
-            out.get_device(),
-            *((x.shape, x.stride(), x.dtype, x.get_device()) for x in operands),
-        )
-        self._ready[key] = ready
 
     def _launch(
         self,
@@ -329,31 +314,29 @@ class Dispatcher:
         out: Any,
         addresses: tuple[int, ...],
         stream: Any,
-    ) -> Any:
-        import torch
-
-        if torch.is_grad_enabled():
-            _refuse_gradients(operands)
-        end = addresses[-1] + ready.sizes[-1]
-        for address, size in zip(addresses[:-1], ready.sizes, strict=False):
-            if address < end and addresses[-1] < address + size:
-                views = [arrays.view(x) for x in (*operands, out)]
-                if any(arrays.overlap(v, views[-1]) for v in views[:-1]):
-                    raise BadArgument("out shares memory with an operand, which the kernel reads")
+    ) -> None:
+        for x in operands:
+            if x.requires_grad:
+                _refuse_gradients(operands)
         if stream is None:
-            stream = torch._C._cuda_getCurrentRawStream(ready.index)
+            stream = self._torch.current_stream(ready.index)
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
-        if ready.plan.launch.workspace_bytes:
-            workspace = self.workspaces.address(ready.plan.launch, ready.index, stream)
+        launch = ready.plan.launch
+        if launch.workspace_bytes:
+            workspace = self.workspaces.address(launch, ready.index, stream)
             addresses = (*addresses, workspace)
-        ready.bound(stream, addresses, torch._C._cuda_getDevice() != ready.index)
-        return out
+        elsewhere = self._torch.several_gpus and self._torch.current_device() != ready.index
+        if not ready.bound(stream, addresses, elsewhere):
+            _refuse_overlap([arrays.view(x) for x in (*operands, out)])
+            ready.bound(stream, addresses, elsewhere, apart=True)
 
     def _prepare(self, problem: Any, config: Any, index: int, views: Sequence[View]) -> _Ready:
         """A launchable plan on GPU `index`; kernels that cannot be built fall to the next."""
         target = self._live(index)
         with self._lock:
+            if self._describe is None:
+                self._torch, self._describe = _Torch(), launcher().describe
             if config is not None:
                 plan = self._plan_of(self._named(config, problem, target), problem, target)
                 kernel, function = self._function(config, target, index)
@@ -368,11 +351,11 @@ class Dispatcher:
                         self._unbuildable[plan.config.name, target.arch] = str(error)
                         del self._plans[problem, target]
         this = arch(target.arch)
+        sizes = [high - low for low, high in map(arrays.span, views)]
         bound = BoundLaunch(
-            driver(this.backend), index, function, kernel, this.warp_size, plan.launch
+            driver(this.backend), index, function, kernel, this.warp_size, plan.launch, sizes
         )
-        sizes = tuple(high - low for low, high in map(arrays.span, views))
-        return _Ready(plan, bound, index, sizes)
+        return _Ready(plan, bound, index)
 
     def _named(self, config: Any, problem: Any, target: Device) -> Choice:
         verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))
@@ -479,6 +462,12 @@ def _index(view: View) -> int:
     if kind != "cuda":
         raise WrongDevice(f"operands are on {view.device}; Tilewright runs on GPUs and the CPU")
     return int(number or 0)
+
+
+def _refuse_overlap(views: Sequence[View]) -> None:
+    for view in views[:-1]:
+        if arrays.overlap(view, views[-1]):
+            raise BadArgument("out shares memory with an operand, which the kernel also reads")
 
 
 def _refuse_gradients(operands: Sequence[Any]) -> None:

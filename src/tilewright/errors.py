@@ -65,6 +65,10 @@ class NoDriver(TilewrightError):
     """No usable GPU driver on this machine for what was asked."""
 
 
+class NoCompiler(TilewrightError):
+    """No working C compiler for the launcher (only GPU machines need one)."""
+
+
 class VerificationFailed(TilewrightError):
     """A kernel's output differs from the reference by more than the tolerance."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 
 from tilewright import ops
-from tilewright.arch import arch
+from tilewright.arch import Mma, arch
 from tilewright.errors import BadArgument, BadFile, EmptySpace
 from tilewright.ops.gemm.config import PIPELINES
 from tilewright.ops.gemm.tile_engine import read_sweep
@@ -143,11 +144,13 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-@pytest.mark.parametrize("this", [GFX942, SM90], ids=lambda a: a.name)
-def test_published_forms_expand_as_they_stand(name, this):
-    expansion = expand(PUBLISHED[name], this)
-    if this is GFX942 or "large" not in name:
-        assert expansion.configs
+def test_published_forms_expand_as_they_stand(name):
+    assert expand(PUBLISHED[name]).configs
+
+
+@pytest.mark.parametrize("this", [SM90, arch("gfx950"), arch("gfx1201")], ids=lambda a: a.name)
+def test_a_published_sweep_expands_on_other_architectures(this):
+    assert len(expand(FULL, this).configs) > 100
 
 
 @pytest.mark.parametrize(
@@ -215,8 +218,21 @@ def test_a_warp_tile_is_the_instruction_it_is_made_of(dtype, tile, mma):
 
 
 def test_where_two_instructions_would_do_the_larger_is_meant():
+    both = dataclasses.replace(
+        GFX942,
+        mma=(Mma("small", ("fp16",), "fp32", ((16, 16, 16),), 1), *arch("gfx950").mma),
+    )
     doc = document(warp_tile_m=values(16), warp_tile_n=values(16), warp_tile_k=values(32))
-    assert seen(expand(doc, arch("gfx950")), "mma") == {((16, 16, 32),)}
+    assert seen(expand(doc, both), "mma") == {((16, 16, 32),)}
+
+
+def test_tf32_has_instructions_of_its_own():
+    doc = document(warp_tile_k=values(4), precision=values("tf32"))
+    assert seen(expand(doc, signature={"dtype": "fp32"}), "mma") == {((32, 32, 4),)}
+    doc = document(warp_tile_k=values(4))
+    expansion = expand(doc, signature={"dtype": "fp32"})
+    assert seen(expansion, "mma") == {((32, 32, 2),)}
+    assert not expansion.dropped
 
 
 def test_an_impossible_warp_tile_is_dropped_by_its_rule():

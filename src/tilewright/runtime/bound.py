@@ -1,33 +1,36 @@
-"""`BoundLaunch`: a plan's launch with everything packed but the addresses.
+"""`BoundLaunch`: a plan's launch with everything packed but the addresses and the stream.
 
-Kernel parameters live in one buffer for the life of the plan. A call writes the operands'
-addresses (or their tensor maps, encoded once per address) and calls the driver: what a launch
-costs the host is one packed write and one foreign call.
+Kernel parameters are laid out once. A call hands addresses and stream to the compiled launcher
+(`launcher.c`), which copies the parameters, sets the addresses and calls the driver. Tensor maps
+are encoded here, once for each address an operand takes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from tilewright.build.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
-from tilewright.ops.family import WORKSPACE, Descriptor, Launch, Pointer, Scalar
+from tilewright.ops.family import Descriptor, Launch, Pointer, Scalar
 from tilewright.runtime.driver import Driver
+from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, launcher
 
-_SCALARS = {"i32": "<i", "i64": "<q", "u32": "<I", "u64": "<Q", "fp32": "<f"}
+_SCALARS = {"i32": "<i", "i64": "<q", "fp32": "<f"}
 _TENSOR_MAP_BYTES = 128
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
 _MAPS_KEPT = 256
-"""Tensor maps remembered for each descriptor; caches of activations rotate through a few."""
+"""Tensor maps remembered for each descriptor; activations rotate through a few addresses."""
 
 
 class BoundLaunch:
     """Launches one kernel for one problem on one device.
 
-    Call it with a stream (an integer handle) and the addresses of the operands in order, the
-    workspace's last if the launch has one. Thread-safe. Raises `LaunchFailed`.
+    sizes: bytes each operand spans, the output last. Call it with a stream (an integer handle)
+    and the addresses of the operands in order, the workspace's last if the launch has one.
+    Thread-safe.
     """
 
     def __init__(
@@ -38,118 +41,126 @@ class BoundLaunch:
         kernel: Kernel,
         warp_size: int,
         launch: Launch,
+        sizes: Sequence[int],
     ) -> None:
         if kernel.global_scratch or kernel.profile_scratch:
             raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
         self._driver = driver
         self._device = device
         self._name = kernel.name
-        self._lock = threading.Lock()
-        self._current: tuple[int, ...] = ()
-        self._descriptors: list[tuple[int, Descriptor, TensorMap, dict[int, bytes]]]
-        self._pack(kernel, launch)
-        block = kernel.num_warps * warp_size
-        grid = [ctypes.c_uint(n) for n in launch.grid]
-        shape = [*grid, *(ctypes.c_uint(n) for n in (block, 1, 1)), ctypes.c_uint(kernel.shared)]
-        self._call = (driver.launch_function, function, *shape)
+        layout = _layout(kernel, launch)
+        self._descriptors = layout.descriptors
+        native = launcher()
+        self._native_launch = native.launch
+        self._write_map = native.write_map
+        self._launch = native.prepare(
+            ctypes.cast(driver.launch_function, ctypes.c_void_p).value,
+            function.value,
+            launch.grid,
+            kernel.num_warps * warp_size,
+            kernel.shared,
+            layout.content(),
+            tuple(layout.places),
+            tuple(layout.pointers),
+            tuple((at, view.operand) for at, view, _, _ in layout.descriptors),
+            tuple(sizes),
+        )
 
-    def _pack(self, kernel: Kernel, launch: Launch) -> None:
-        """Lay out the parameters: scalars and descriptors' sizes now, addresses at each call.
+    def __call__(
+        self, stream: int, addresses: tuple[int, ...], elsewhere: bool = False, apart: bool = False
+    ) -> bool:
+        """Queue the launch. False, and nothing done, if the output's span of bytes touches an
+        operand's: whether elements really overlap is the caller's to find out, and to say with
+        `apart` if they do not.
 
-        Pointers stand together in the buffer whatever their place among the arguments, so that
-        one packed write sets them all.
+        `elsewhere`: another device than this launch's is current in the calling thread. Raises
+        `LaunchFailed`.
         """
-        maps = iter(kernel.tensor_maps)
-        places: list[int] = []  # of each kernel parameter, in order
-        content: list[tuple[int, bytes]] = []
-        end = 0
-        pointer_operands: list[int] = []
-        descriptors: list[tuple[int, Descriptor, TensorMap]] = []
-
-        def place(size: int, align: int, data: bytes = b"") -> int:
-            nonlocal end
-            at = -(-end // align) * align
-            end = at + size
-            if data:
-                content.append((at, data))
-            return at
-
-        pointer_count = sum(isinstance(a, Pointer) for a in launch.arguments)
-        if not kernel.tensor_maps:
-            pointer_count += sum(isinstance(a, Descriptor) for a in launch.arguments)
-        self._pointers_at = place(8 * pointer_count, 8)
-
-        def pointer(operand: int) -> None:
-            places.append(self._pointers_at + 8 * len(pointer_operands))
-            pointer_operands.append(operand)
-
-        def scalar(kind: str, value: int) -> None:
-            data = struct.pack(_SCALARS[kind], value)
-            places.append(place(len(data), len(data), data))
-
-        for argument in launch.arguments:
-            if isinstance(argument, Pointer):
-                pointer(argument.operand)
-            elif isinstance(argument, Scalar):
-                scalar(argument.type, argument.value)
-            else:
-                if kernel.tensor_maps:
-                    at = place(_TENSOR_MAP_BYTES, 64)
-                    places.append(at)
-                    descriptors.append((at, argument, next(maps)))
-                else:
-                    pointer(argument.operand)
-                for extent in argument.shape:
-                    scalar("i32", extent)
-                for stride in argument.strides:
-                    scalar("i64", stride)
-        for _ in range(2):  # global and profile scratch, which this kernel does not use
-            scalar("u64", 0)
-
-        memory = (ctypes.c_char * (end + 64))()
-        base = ctypes.addressof(memory)
-        shift = -base % 64  # tensor maps want 64-byte alignment
-        self._buffer = memoryview(memory).cast("B")
-        for at, data in content:
-            self._buffer[shift + at : shift + at + len(data)] = data
-        self._pointers_at += shift
-        self._descriptors = [(shift + at, view, layout, {}) for at, view, layout in descriptors]
-        self._pointers = struct.Struct(f"={len(pointer_operands)}Q")
-        self._order = tuple(pointer_operands)
-        self._arguments = (ctypes.c_void_p * len(places))(*(base + shift + at for at in places))
-
-    def __call__(self, stream: int, addresses: tuple[int, ...], elsewhere: bool = False) -> None:
-        """`elsewhere`: another device than this launch's is current in the calling thread."""
-        call = self._call
-        with self._lock:
-            if addresses != self._current:
-                self._place(addresses)
-            status = (
-                0
-                if elsewhere
-                else call[0](*call[1:], ctypes.c_void_p(stream), self._arguments, None)
-            )
-            if elsewhere or status == _NO_CONTEXT:  # a thread's very first use of the GPU
+        if elsewhere:
+            with self._driver.current(self._device):
+                status = self._try(stream, addresses, apart)
+        else:
+            status = self._try(stream, addresses, apart)
+            if status == _NO_CONTEXT:  # a thread's very first use of the GPU
                 with self._driver.current(self._device):
-                    status = call[0](*call[1:], ctypes.c_void_p(stream), self._arguments, None)
+                    status = self._try(stream, addresses, apart)
+        if status == OVERLAPS:
+            return False
         if status:
             raise LaunchFailed(f"launching {self._name}: {self._driver.error(status)}")
+        return True
 
-    def _place(self, addresses: tuple[int, ...]) -> None:
-        """Write the operands' addresses into the parameters."""
-        self._pointers.pack_into(
-            self._buffer, self._pointers_at, *(addresses[operand] for operand in self._order)
-        )
-        for at, descriptor, layout, known in self._descriptors:
-            address = addresses[descriptor.operand]
+    def _try(self, stream: int, addresses: tuple[int, ...], apart: bool) -> int:
+        status: int = self._native_launch(self._launch, stream, addresses, apart)
+        while status == NEEDS_MAPS:  # again if another thread moved them meanwhile
+            self._place_maps(addresses)
+            status = self._native_launch(self._launch, stream, addresses, apart)
+        return status
+
+    def _place_maps(self, addresses: tuple[int, ...]) -> None:
+        for number, (_, view, layout, known) in enumerate(self._descriptors):
+            address = addresses[view.operand]
             encoded = known.get(address)
             if encoded is None:
                 if len(known) >= _MAPS_KEPT:
                     known.clear()
-                encoded = self._driver.tensor_map(descriptor, layout, address)
-                known[address] = encoded
-            self._buffer[at : at + _TENSOR_MAP_BYTES] = encoded
-        self._current = addresses
+                encoded = known[address] = self._driver.tensor_map(view, layout, address)
+            self._write_map(self._launch, number, address, encoded)
 
 
-assert WORKSPACE == -1, "the workspace's address is the last of a call's"
+@dataclass(slots=True)
+class _Layout:
+    """Kernel parameters in one buffer: where each lies, and what is known of it now."""
+
+    places: list[int] = field(default_factory=list)
+    pointers: list[tuple[int, int]] = field(default_factory=list)
+    descriptors: list[tuple[int, Descriptor, TensorMap, dict[int, bytes]]] = field(
+        default_factory=list
+    )
+    _content: bytearray = field(default_factory=bytearray)
+
+    def add(self, data: bytes, align: int) -> int:
+        """One more parameter; returns its offset."""
+        self._content += bytes(-len(self._content) % align)
+        at = len(self._content)
+        self._content += data
+        self.places.append(at)
+        return at
+
+    def pointer(self, operand: int) -> None:
+        self.pointers.append((self.add(bytes(8), 8), operand))
+
+    def scalar(self, kind: str, value: int) -> None:
+        data = struct.pack(_SCALARS[kind], value)
+        self.add(data, len(data))
+
+    def content(self) -> bytes:
+        return bytes(self._content)
+
+
+def _layout(kernel: Kernel, launch: Launch) -> _Layout:
+    """The kernel's parameters for this launch, as its compiler orders them: the arguments, with
+    each descriptor followed by its shape (i32) and strides (i64), then two scratch pointers.
+
+    A descriptor is a tensor map where the hardware has them and a plain pointer elsewhere.
+    """
+    layout = _Layout()
+    maps = iter(kernel.tensor_maps)
+    for argument in launch.arguments:
+        if isinstance(argument, Pointer):
+            layout.pointer(argument.operand)
+        elif isinstance(argument, Scalar):
+            layout.scalar(argument.type, argument.value)
+        else:
+            if kernel.tensor_maps:
+                at = layout.add(bytes(_TENSOR_MAP_BYTES), 64)
+                layout.descriptors.append((at, argument, next(maps), {}))
+            else:
+                layout.pointer(argument.operand)
+            for extent in argument.shape:
+                layout.scalar("i32", extent)
+            for stride in argument.strides:
+                layout.scalar("i64", stride)
+    for _ in ("global", "profile"):
+        layout.scalar("i64", 0)
+    return layout

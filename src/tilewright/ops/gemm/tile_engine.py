@@ -317,7 +317,8 @@ def _instructions(
         wild = word in WILDCARDS
         names = spaces.wildcard("dtype_a", arch) if wild else [resolve(word, arch.fp8)]
         types.update(dict.fromkeys(names))
-    if "fp32" in types:
+    precision = found["precision"].values if "precision" in found else axes.get("precision", [])
+    if "fp32" in types and {"tf32", *WILDCARDS} & set(precision):
         types["tf32"] = None
     return [[s for unit in arch.mma if d in unit.dtypes for s in unit.shapes] for d in types]
 

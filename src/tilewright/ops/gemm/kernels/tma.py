@@ -74,7 +74,7 @@ def gemm_tma(
     if PERSISTENT:
         for tile in tl.range(
             tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0),
-            flatten=WARP_SPECIALIZE, warp_specialize=WARP_SPECIALIZE,
+            flatten=True, warp_specialize=WARP_SPECIALIZE,
         ):  # fmt: skip
             tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
             _tile(

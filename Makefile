@@ -1,0 +1,36 @@
+# `make demo` and `make test` do all their own set-up, in .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check setup clean
+
+demo: .venv/demo.stamp
+	$(BIN)/tilewright demo
+
+test: .venv/dev.stamp check
+	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+check: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: .venv/dev.stamp
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+# What users install: no torch, no tools.
+.venv/demo.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+# torch by its exact version: PyPI's default build for a looser one pulls in gigabytes of CUDA.
+.venv/dev.stamp: pyproject.toml constraints.txt .venv/demo.stamp
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,81 @@
+"""Compiles and loads `launcher.c`, the few lines of a launch that Python is too slow for.
+
+It is built once for each Python version by the system's C compiler and kept in the user's cache
+folder; its name carries a digest of its source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import platformdirs
+
+from tilewright.errors import NoCompiler
+
+_SOURCE = Path(__file__).with_name("launcher.c")
+
+NEEDS_MAPS = -1
+OVERLAPS = -2
+"""Codes of ``launcher.launch`` that are no driver's status; see launcher.c."""
+
+
+@cache
+def launcher() -> ModuleType:
+    """The compiled module. Raises `NoCompiler`."""
+    source = _SOURCE.read_bytes()
+    tag = sysconfig.get_config_var("EXT_SUFFIX")
+    digest = hashlib.sha256(source + str(tag).encode()).hexdigest()[:16]
+    built = _folder() / digest / f"launcher{tag}"
+    if not built.exists():
+        _compile(built)
+    spec = importlib.util.spec_from_file_location("launcher", built)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _folder() -> Path:
+    home = os.environ.get("TILEWRIGHT_HOME")
+    return Path(home) if home else platformdirs.user_cache_path("tilewright")
+
+
+def _compile(target: Path) -> None:
+    compiler = shlex.split(os.environ.get("CC", ""))
+    if not compiler:
+        found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+        if found is None:
+            raise NoCompiler(
+                "launching on a GPU needs a C compiler once, and there is no cc, gcc or clang: "
+                "install one (Debian: apt install gcc python3-dev) or name one in CC"
+            )
+        compiler = [found]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        partial = Path(scratch) / target.name
+        include = sysconfig.get_paths()["include"]
+        command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(_SOURCE)]
+        try:
+            done = subprocess.run(
+                [*command, "-o", str(partial)], capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise NoCompiler(f"the C compiler '{compiler[0]}' does not start: {error}") from None
+        if done.returncode:
+            hint = (
+                "; install Python's headers (Debian: apt install python3-dev)"
+                if "Python.h" in done.stderr
+                else ""
+            )
+            raise NoCompiler(f"compiling the launcher failed{hint}: {done.stderr.strip()[:500]}")
+        partial.replace(target)  # whole or not at all, whoever else is compiling it
