@@ -69,16 +69,29 @@ class _Ready:
     index: int
 
 
-class _Torch:
-    """What a launch asks of torch, looked up once: public functions for these cost more than
-    the launch itself."""
+class _Fast:
+    """What the compiled path needs, looked up once, when a GPU is first used.
+
+    The two private torch functions are what its public `current_stream` and `current_device`
+    call; those would cost more than the launch itself.
+    """
 
     def __init__(self) -> None:
         import torch
 
+        native = launcher()
+        self.call = native.call
+        self.describe = native.describe
         self.current_stream = torch._C._cuda_getCurrentRawStream
         self.current_device = torch._C._cuda_getDevice
         self.several_gpus = torch.cuda.device_count() > 1
+        self.torch = (
+            self.current_stream,
+            self.current_device if self.several_gpus else None,
+            torch.is_grad_enabled,
+        )
+        self.known: dict[Any, Any] = {}
+        """Launches by `describe`'s keys, those that need no workspace."""
 
 
 class Dispatcher:
@@ -113,8 +126,7 @@ class Dispatcher:
         self._version = registry.version if registry is not None else 0
         self._plans: dict[tuple[Any, Device], Plan] = {}
         self._ready: dict[Any, _Ready] = {}
-        self._describe: Any = None  # with _torch, set when a GPU is first used
-        self._torch: Any = None
+        self._fast: _Fast | None = None
         self._functions: dict[tuple[str, int], tuple[Kernel, Any]] = {}
         self._unbuildable: dict[tuple[str, str], str] = {}
         self._default_entries: dict[Any, tuple[Entry, ...]] = {}
@@ -230,6 +242,8 @@ class Dispatcher:
                 self._version = self.registry.version
                 self._plans.clear()
                 self._ready.clear()
+                if self._fast is not None:
+                    self._fast.known.clear()
 
     # --- running --------------------------------------------------------------------------
 
@@ -246,19 +260,12 @@ class Dispatcher:
         Raises `BadArgument`, `WrongDevice`, `NoKernelFound`, `UnsupportedProblem`,
         `BuildFailed`, `LaunchFailed`, `NoDriver`.
         """
-        if out is not None and self._describe is not None and not options:
-            # The path of every call but the first of its kind: a cached plan, found by what the
-            # operands look like. CPU arrays and foreign ones never enter this cache.
-            try:
-                key, addresses = self._describe(op, (*operands, out))
-            except AttributeError:
-                ready = None
-            else:
-                ready = self._ready.get(key)
-            if ready is not None and (
-                self.registry is None or self.registry.version == self._version
-            ):
-                self._launch(ready, operands, out, addresses, stream)
+        fast = self._fast
+        if fast is not None and out is not None and not options:
+            self._forget_if_changed()
+            if stream is None and not fast.call(fast.torch, fast.known, op, (*operands, out)):
+                return out
+            if self._run_cached(fast, op, operands, out, stream):
                 return out
         return self._first_run(op, None, operands, out, stream, options)
 
@@ -303,9 +310,29 @@ class Dispatcher:
         addresses = tuple(v.address for v in views)
         self._launch(ready, given, target_out, addresses, stream)
         if config is None and target_out is out and not options:
-            key, _ = self._describe(op, (*operands, out))
-            self._ready[key] = ready
+            self._remember(op, ready, operands, out)
         return target_out if out is None else out
+
+    def _remember(self, op: str, ready: _Ready, operands: Sequence[Any], out: Any) -> None:
+        assert self._fast is not None
+        key, _ = self._fast.describe(op, (*operands, out))
+        self._ready[key] = ready
+        if not ready.plan.launch.workspace_bytes:
+            self._fast.known[key] = ready.bound.native
+
+    def _run_cached(
+        self, fast: _Fast, op: str, operands: Sequence[Any], out: Any, stream: Any
+    ) -> bool:
+        """A cached plan in a case the compiled path leaves to Python: a stream of the caller's,
+        a workspace, another current device, an operand at a new address."""
+        try:
+            key, addresses = fast.describe(op, (*operands, out))
+        except AttributeError:  # not torch's tensors, which are all this cache knows
+            return False
+        ready = self._ready.get(key)
+        if ready is not None:
+            self._launch(ready, operands, out, addresses, stream)
+        return ready is not None
 
     def _launch(
         self,
@@ -315,18 +342,18 @@ class Dispatcher:
         addresses: tuple[int, ...],
         stream: Any,
     ) -> None:
-        for x in operands:
-            if x.requires_grad:
-                _refuse_gradients(operands)
+        fast = self._fast
+        assert fast is not None
+        _refuse_gradients(operands)
         if stream is None:
-            stream = self._torch.current_stream(ready.index)
+            stream = fast.current_stream(ready.index)
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
         launch = ready.plan.launch
         if launch.workspace_bytes:
             workspace = self.workspaces.address(launch, ready.index, stream)
             addresses = (*addresses, workspace)
-        elsewhere = self._torch.several_gpus and self._torch.current_device() != ready.index
+        elsewhere = fast.several_gpus and fast.current_device() != ready.index
         if not ready.bound(stream, addresses, elsewhere):
             _refuse_overlap([arrays.view(x) for x in (*operands, out)])
             ready.bound(stream, addresses, elsewhere, apart=True)
@@ -335,8 +362,8 @@ class Dispatcher:
         """A launchable plan on GPU `index`; kernels that cannot be built fall to the next."""
         target = self._live(index)
         with self._lock:
-            if self._describe is None:
-                self._torch, self._describe = _Torch(), launcher().describe
+            if self._fast is None:
+                self._fast = _Fast()
             if config is not None:
                 plan = self._plan_of(self._named(config, problem, target), problem, target)
                 kernel, function = self._function(config, target, index)

@@ -2,7 +2,7 @@
 
 Kernel parameters are laid out once. A call hands addresses and stream to the compiled launcher
 (`launcher.c`), which copies the parameters, sets the addresses and calls the driver. Tensor maps
-are encoded here, once for each address an operand takes.
+are encoded here, once for each address an operand takes, and kept there.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, launcher
 _SCALARS = {"i32": "<i", "i64": "<q", "fp32": "<f"}
 _TENSOR_MAP_BYTES = 128
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
-_MAPS_KEPT = 256
-"""Tensor maps remembered for each descriptor; activations rotate through a few addresses."""
 
 
 class BoundLaunch:
@@ -30,7 +28,7 @@ class BoundLaunch:
 
     sizes: bytes each operand spans, the output last. Call it with a stream (an integer handle)
     and the addresses of the operands in order, the workspace's last if the launch has one.
-    Thread-safe.
+    Thread-safe. `native` is what the compiled launcher keeps of it.
     """
 
     def __init__(
@@ -53,16 +51,17 @@ class BoundLaunch:
         native = launcher()
         self._native_launch = native.launch
         self._write_map = native.write_map
-        self._launch = native.prepare(
+        self.native = native.prepare(
             ctypes.cast(driver.launch_function, ctypes.c_void_p).value,
             function.value,
+            device,
             launch.grid,
             kernel.num_warps * warp_size,
             kernel.shared,
             layout.content(),
             tuple(layout.places),
             tuple(layout.pointers),
-            tuple((at, view.operand) for at, view, _, _ in layout.descriptors),
+            tuple((at, view.operand) for at, view, _ in layout.descriptors),
             tuple(sizes),
         )
 
@@ -91,21 +90,17 @@ class BoundLaunch:
         return True
 
     def _try(self, stream: int, addresses: tuple[int, ...], apart: bool) -> int:
-        status: int = self._native_launch(self._launch, stream, addresses, apart)
+        status: int = self._native_launch(self.native, stream, addresses, apart)
         while status == NEEDS_MAPS:  # again if another thread moved them meanwhile
             self._place_maps(addresses)
-            status = self._native_launch(self._launch, stream, addresses, apart)
+            status = self._native_launch(self.native, stream, addresses, apart)
         return status
 
     def _place_maps(self, addresses: tuple[int, ...]) -> None:
-        for number, (_, view, layout, known) in enumerate(self._descriptors):
+        for number, (_, view, layout) in enumerate(self._descriptors):
             address = addresses[view.operand]
-            encoded = known.get(address)
-            if encoded is None:
-                if len(known) >= _MAPS_KEPT:
-                    known.clear()
-                encoded = known[address] = self._driver.tensor_map(view, layout, address)
-            self._write_map(self._launch, number, address, encoded)
+            encoded = self._driver.tensor_map(view, layout, address)
+            self._write_map(self.native, number, address, encoded)
 
 
 @dataclass(slots=True)
@@ -114,9 +109,7 @@ class _Layout:
 
     places: list[int] = field(default_factory=list)
     pointers: list[tuple[int, int]] = field(default_factory=list)
-    descriptors: list[tuple[int, Descriptor, TensorMap, dict[int, bytes]]] = field(
-        default_factory=list
-    )
+    descriptors: list[tuple[int, Descriptor, TensorMap]] = field(default_factory=list)
     _content: bytearray = field(default_factory=bytearray)
 
     def add(self, data: bytes, align: int) -> int:
@@ -154,7 +147,7 @@ def _layout(kernel: Kernel, launch: Launch) -> _Layout:
         else:
             if kernel.tensor_maps:
                 at = layout.add(bytes(_TENSOR_MAP_BYTES), 64)
-                layout.descriptors.append((at, argument, next(maps), {}))
+                layout.descriptors.append((at, argument, next(maps)))
             else:
                 layout.pointer(argument.operand)
             for extent in argument.shape:

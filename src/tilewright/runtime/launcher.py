@@ -24,9 +24,8 @@ from tilewright.errors import NoCompiler
 
 _SOURCE = Path(__file__).with_name("launcher.c")
 
-NEEDS_MAPS = -1
-OVERLAPS = -2
-"""Codes of ``launcher.launch`` that are no driver's status; see launcher.c."""
+NEEDS_MAPS, OVERLAPS, NOT_KNOWN = -1, -2, -3
+"""Codes of ``launch`` and ``call`` that are no driver's status; see launcher.c."""
 
 
 @cache

@@ -170,8 +170,8 @@ def _mma(c: GemmConfig, arch: Arch) -> str | None:
         return f"tile {c.tile_m}x{c.tile_n}x{c.tile_k} is not made of whole {shape} instructions"
     deepest = max(s[2] for s in known if s[:2] == c.mma[:2] and c.tile_k % s[2] == 0)
     if deepest != c.mma[2]:
-        m, n, _ = c.mma
-        return f"the compiler takes {m}x{n}x{deepest} where tile_k is {c.tile_k}: only m is asked of it"
+        chosen = f"{c.mma[0]}x{c.mma[1]}x{deepest}"
+        return f"with tile_k = {c.tile_k} the compiler takes {chosen}, the deepest that divides it"
     return None
 
 
