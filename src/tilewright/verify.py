@@ -70,8 +70,8 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     got = arrays.to_float64(out)
     finite = xp.isfinite(got) & xp.isfinite(rounded)
     special = xp.isnan(got) & xp.isnan(rounded) | (got == rounded)
-    error = xp.where(finite, abs(got - reference), 0.0)
     magnitude = xp.where(finite, reference, 0.0)
+    error = abs(xp.where(finite, got, 0.0) - magnitude)
     rms_reference = float((magnitude**2).mean() ** 0.5)
     allowed = tolerance.relative * abs(magnitude) + tolerance.scaled * rms_reference
     within = xp.where(finite, error <= allowed, special)

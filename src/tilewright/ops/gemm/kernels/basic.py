@@ -13,6 +13,9 @@ matrix, the loads stay wide, and what they compute is never stored. Where it is 
 dimension, loads are masked. MASK_M, MASK_N and MASK_K say which dimensions need either; the
 config's `pad_*` and the layout decide (see `rules.masked`).
 
+Seen in the code that comes out: on gfx942 and gfx950, 8- and 16-bit operands are read with
+buffer loads, fp32 ones with global loads, whatever is promised about their addresses.
+
 What limits it. Without the copy engine every warp spends issue slots on addresses; on sm_90
 the `tma` pipeline is the faster one for large shapes. Here it is the fallback for shapes that
 tensor maps cannot describe (rows that are not multiples of 16 bytes) and the only pipeline of

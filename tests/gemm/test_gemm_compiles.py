@@ -1,0 +1,93 @@
+"""Every kernel compiles for every architecture, to that architecture's matrix instructions."""
+
+from __future__ import annotations
+
+import pytest
+from gemm_cases import config, signatures
+
+from tilewright.arch import arch, archs
+from tilewright.build import BuildReport, Store, build, inspect
+from tilewright.ops.gemm import FAMILY
+
+INSTRUCTION = {
+    "sm_80": ("ptx", "mma.sync"),
+    "sm_89": ("ptx", "mma.sync"),
+    "sm_90": ("ptx", "wgmma.mma_async"),
+    "sm_100": ("ptx", "tcgen05.mma"),
+    "sm_120": ("ptx", "mma.sync"),
+    "gfx90a": ("amdgcn", "v_mfma"),
+    "gfx942": ("amdgcn", "v_mfma"),
+    "gfx950": ("amdgcn", "v_mfma"),
+    "gfx1100": ("amdgcn", "v_wmma"),
+    "gfx1201": ("amdgcn", "v_wmma"),
+}
+WITHOUT = {("sm_100", "int8")}  # the compiler uses mma.sync for it there
+
+
+def kernels(name: str) -> list:
+    """For each dtype one kernel of each pipeline, padding, scheduler and layout in turn."""
+    made = []
+    for number, signature in enumerate(signatures(name)):
+        layout = ("rcr", "rrr", "ccr", "crr", "rcc")[number % 5]
+        common = {"layout": layout, "tile_m": 64, "tile_n": 128, **signature}
+        padded = {p: bool(number % 2) for p in ("pad_m", "pad_n", "pad_k")}
+        scheduler = ("tile", "persistent")[number % 2]
+        made.append(config(name, **common, **padded, scheduler=scheduler))
+        made += [
+            config(name, **common, pipeline=pipeline, scheduler="persistent")
+            for pipeline in arch(name).pipelines[1:]
+            if number % 3 == 0
+        ]
+    made.append(config(name, alignment=1, index_bits=64))
+    return [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def report(store) -> BuildReport:
+    requests = [(k, name) for name in archs() for k in kernels(name)]
+    return build(requests, store=store)
+
+
+def test_all_compile_and_fit(report):
+    assert not report.failures, "\n".join(map(str, report.failures))
+
+
+@pytest.mark.parametrize("name", archs())
+def test_matrix_instructions_are_used(report, store, name):
+    form, word = INSTRUCTION[name]
+    for result in report.results:
+        if result.arch.name != name or result.kernel is None:
+            continue
+        dtype, on_fma = result.config.dtype_a, arch(name).dtypes["fp32"].via == "fma"
+        if (name, dtype) in WITHOUT:
+            continue
+        text = inspect(result.kernel, store, form)
+        vector_fma = dtype == "fp32" and result.config.precision == "ieee" and on_fma
+        assert (word in text) != vector_fma, result.name
+
+
+def test_the_copy_engine_is_used_where_it_is_asked_for(report, store):
+    for result in report.results:
+        if result.arch.vendor == "nvidia" and result.arch.name != "sm_80":
+            text = inspect(result.kernel, store, "ptx")
+            copies = "cp.async.bulk.tensor" in text
+            assert copies == result.config.pipeline.startswith("tma"), result.name
+
+
+def test_amd_kernels_use_buffer_loads_below_two_gibibytes(report, store):
+    for result in report.results:
+        # fp32 operands stay with global loads on CDNA under Triton 3.6; so much the worse.
+        if result.arch.name in ("gfx942", "gfx950") and result.config.dtype_a != "fp32":
+            text = inspect(result.kernel, store, "amdgcn")
+            assert ("buffer_load" in text) == (result.config.index_bits == 32), result.name
+
+
+def test_warp_specialisation_adds_warps(report):
+    for result in report.results:
+        if result.kernel is not None and result.config.pipeline == "tma_ws":
+            assert result.kernel.num_warps > result.config.num_warps, result.name

@@ -1,0 +1,147 @@
+"""The CUDA and HIP sides against stand-ins for their libraries: calls made, errors told.
+
+This is as far as a machine without the hardware goes; the CUDA side also runs in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from tilewright.build.kernel import TensorMap
+from tilewright.errors import LaunchFailed, NoDriver
+from tilewright.ops.family import Descriptor
+from tilewright.runtime import cuda, hip
+from tilewright.runtime import driver as driver_module
+from tilewright.runtime.cuda import CudaDriver
+from tilewright.runtime.hip import HipDriver
+
+
+class Function:
+    """A C function of a library: notes its calls, fills what it returns by reference."""
+
+    restype = None
+
+    def __init__(self, library, name):
+        self.library, self.name = library, name
+
+    def __call__(self, *arguments):
+        self.library.calls.append((self.name, arguments))
+        fill = self.library.fills.get(self.name)
+        if fill is not None:
+            arguments[0]._obj.value = fill
+        if self.name in ("hipGetErrorString",):
+            return b"hipErrorStandIn"
+        return self.library.failures.get(self.name, 0)
+
+
+class Library:
+    def __init__(self, fills=(), failures=()):
+        self.calls: list[tuple[str, tuple]] = []
+        self.fills, self.failures = dict(fills), dict(failures)
+        self.functions: dict[str, Function] = {}
+
+    def __getattr__(self, name):
+        return self.functions.setdefault(name, Function(self, name))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+def opened(monkeypatch, module, kind, **options):
+    library = Library(**options)
+    monkeypatch.setattr(module, "library", lambda names, what: library)
+    return kind(), library
+
+
+FILLS = {
+    "cuModuleGetFunction": 77,
+    "hipModuleGetFunction": 77,
+    "hipGetDevice": 3,
+    "cuDevicePrimaryCtxRetain": 5,
+}
+
+
+def test_cuda_loads_with_the_context_of_its_device(monkeypatch):
+    driver, library = opened(monkeypatch, cuda, CudaDriver, fills=FILLS)
+    library.calls.clear()
+    function = driver.load(1, b"binary", "kernel", 100_000)
+    assert function.value == 77
+    names = library.names()
+    assert names.index("cuCtxPushCurrent_v2") < names.index("cuModuleLoadData")
+    assert names[-1] == "cuCtxPopCurrent_v2"
+    ((_, shared),) = [c for c in library.calls if c[0] == "cuFuncSetAttribute"]
+    assert shared[1:] == (8, 100_000)
+    # Capture mode is relaxed for the load and put back after it.
+    assert names.count("cuThreadExchangeStreamCaptureMode") == 2
+
+
+def test_cuda_leaves_small_shared_memory_alone(monkeypatch):
+    driver, library = opened(monkeypatch, cuda, CudaDriver, fills=FILLS)
+    driver.load(0, b"binary", "kernel", 48 * 1024)
+    assert "cuFuncSetAttribute" not in library.names()
+
+
+@pytest.mark.parametrize(
+    ("call", "doing"),
+    [("cuModuleLoadData", "load the binary"), ("cuModuleGetFunction", "find kernel")],
+)
+def test_cuda_says_what_it_refused_and_puts_the_context_back(monkeypatch, call, doing):
+    driver, library = opened(monkeypatch, cuda, CudaDriver, fills=FILLS, failures={call: 200})
+    with pytest.raises(LaunchFailed, match=doing):
+        driver.load(0, b"binary", "kernel", 0)
+    assert library.names().count("cuCtxPushCurrent_v2") == library.names().count(
+        "cuCtxPopCurrent_v2"
+    )
+
+
+def test_cuda_encodes_a_tensor_map_innermost_first(monkeypatch):
+    driver, library = opened(monkeypatch, cuda, CudaDriver)
+    view = Descriptor(0, "bf16", (100, 64), (72, 1), (16, 64))
+    encoded = driver.tensor_map(view, TensorMap(3, 2, 10, (16, 64), False), 0x7000)
+    assert len(encoded) == 128
+    ((_, arguments),) = [c for c in library.calls if c[0] == "cuTensorMapEncodeTiled"]
+    _, element, rank, address, dims, strides, box, steps, interleave, swizzle, *_ = arguments
+    assert (element.value, rank.value, address.value) == (9, 2, 0x7000)  # 9: bf16 on the host
+    assert (list(dims), list(strides), list(box)) == ([64, 100], [144], [64, 16])
+    assert (list(steps), interleave.value, swizzle.value) == ([1, 1], 0, 3)
+
+
+def test_cuda_tells_the_numbers_of_a_refused_tensor_map(monkeypatch):
+    driver, _ = opened(monkeypatch, cuda, CudaDriver, failures={"cuTensorMapEncodeTiled": 1})
+    view = Descriptor(0, "bf16", (100, 64), (72, 1), (16, 64))
+    with pytest.raises(LaunchFailed, match=r"\(100, 64\).*\(72, 1\).*0x7000"):
+        driver.tensor_map(view, TensorMap(3, 2, 10, (16, 64), False), 0x7000)
+
+
+def test_hip_loads_on_its_device_and_returns_to_the_one_before(monkeypatch):
+    driver, library = opened(monkeypatch, hip, HipDriver, fills=FILLS)
+    library.calls.clear()
+    assert driver.load(1, b"binary", "kernel", 65536).value == 77
+    devices = [a[0] for name, a in library.calls if name == "hipSetDevice"]
+    assert devices[0] == 1 and ctypes.c_int(getattr(devices[1], "value", devices[1])).value == 3
+    assert "hipModuleLoadData" in library.names()
+
+
+def test_hip_launches_with_the_modules_function(monkeypatch):
+    driver, library = opened(monkeypatch, hip, HipDriver)
+    assert driver.launch_function is library.hipModuleLaunchKernel
+
+
+def test_hip_says_what_it_refused(monkeypatch):
+    driver, _ = opened(monkeypatch, hip, HipDriver, failures={"hipModuleLoadData": 209})
+    with pytest.raises(LaunchFailed, match=r"load the binary of kernel: hipErrorStandIn \(209\)"):
+        driver.load(0, b"binary", "kernel", 0)
+
+
+def test_hip_has_no_tensor_maps(monkeypatch):
+    driver, _ = opened(monkeypatch, hip, HipDriver)
+    with pytest.raises(LaunchFailed, match="pointers and strides"):
+        view = Descriptor(0, "bf16", (8, 8), (8, 1), (8, 8))
+        driver.tensor_map(view, TensorMap(0, 2, 10, (8, 8), False), 0)
+
+
+def test_no_driver_says_both_ways_out():
+    with pytest.raises(NoDriver, match="install it, or pass CPU arrays"):
+        driver_module.library(("libno-such-driver.so",), "CUDA")

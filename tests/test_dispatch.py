@@ -1,0 +1,302 @@
+"""Choosing: candidates, priorities, selectors, explanations, caches; and running on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from gemm_cases import config
+
+from tilewright import dispatch
+from tilewright.arch import device
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import (
+    BadArgument,
+    NoKernelFound,
+    UnknownName,
+    UnsupportedProblem,
+    WrongDevice,
+)
+from tilewright.ops.gemm import GemmConfig, GemmProblem
+from tilewright.registry import Registry
+from tilewright.select import Chain, Choice, FirstFit, Heuristic
+
+SMALL, LARGE = config(), config(tile_m=128, tile_n=128, num_warps=8)
+PROBLEM = GemmProblem(512, 512, 512)
+
+
+def over(*kernels: GemmConfig, **options) -> Dispatcher:
+    return Dispatcher(Registry("r").register_all(kernels), "h200_sxm", **options)
+
+
+# --- choosing ------------------------------------------------------------------------------
+
+
+def test_first_fit_takes_the_first_registered_that_serves():
+    misfit = config(dtype_a="fp16")
+    plan = over(misfit, LARGE, SMALL, selector=FirstFit()).select(PROBLEM)
+    assert plan.config == LARGE and plan.selector == "first fit"
+
+
+def test_the_default_takes_the_best_estimate():
+    plan = over(SMALL, LARGE).select(GemmProblem(8192, 8192, 8192))
+    assert plan.config == LARGE and plan.selector == "heuristic" and "µs" in plan.reason
+    assert over(SMALL, LARGE).select(GemmProblem(64, 64, 8192)).config == SMALL
+
+
+def test_priority_comes_before_any_estimate():
+    registry = Registry("r").register_all([SMALL, LARGE])
+    dispatcher = Dispatcher(registry, "h200_sxm")
+    big = GemmProblem(8192, 8192, 8192)
+    assert dispatcher.select(big).config == LARGE
+    registry.set_priority(SMALL.name, 5)
+    assert dispatcher.select(big).config == SMALL  # though its plan was cached
+
+
+def test_a_function_of_the_users_ranks():
+    def smallest_tile(problem, configs, gpu):
+        assert gpu.name == device("h200_sxm").name
+        return sorted(configs, key=lambda c: c.tile_m)
+
+    plan = over(LARGE, SMALL, selector=smallest_tile).select(PROBLEM)
+    assert plan.config == SMALL
+    assert plan.selector == "user function" and "smallest_tile" in plan.reason
+
+
+def test_a_function_that_invents_kernels_is_refused():
+    with pytest.raises(BadArgument, match="not one of the 1 candidates"):
+        over(SMALL, selector=lambda problem, configs, gpu: [LARGE]).select(PROBLEM)
+
+
+def test_a_chain_asks_until_one_has_an_opinion():
+    class Silent:
+        name = "silent"
+
+        def order(self, problem, candidates, gpu):
+            return []
+
+    chain = Chain((Silent(), FirstFit(), Heuristic()))
+    assert over(SMALL, LARGE, selector=chain).select(PROBLEM).selector == "first fit"
+    with pytest.raises(NoKernelFound, match="selector has no choice"):
+        over(SMALL, selector=Chain((Silent(),))).select(PROBLEM)
+
+
+def test_no_kernel_names_the_nearest_misses_and_why():
+    near = config(pad_k=False)
+    far = config(dtype_a="int8")
+    with pytest.raises(NoKernelFound) as caught:
+        over(far, near).select(GemmProblem(512, 512, 512 + 8))
+    text = str(caught.value)
+    assert text.index(near.name) < text.index(far.name)
+    assert "k = 520 is not a multiple of tile_k = 64" in text
+
+
+def test_an_empty_registry_says_so():
+    with pytest.raises(NoKernelFound, match="registry is empty"):
+        over().select(PROBLEM)
+
+
+def test_without_a_registry_the_familys_own_space_serves():
+    assert Dispatcher(device="h200_sxm").select(PROBLEM).config.pipeline == "tma"
+    assert Dispatcher(device="mi300x").select(PROBLEM).config.pipeline == "basic"
+
+
+def test_what_an_architecture_cannot_do_is_unsupported():
+    with pytest.raises(UnsupportedProblem, match="e4m3fnuz"):
+        Dispatcher(device="h200_sxm").select(GemmProblem(64, 64, 64, dtype_a="e4m3fnuz"))
+
+
+def test_is_supported_answers_with_the_reason():
+    dispatcher = over(SMALL)
+    assert dispatcher.is_supported(PROBLEM)
+    verdict = dispatcher.is_supported(GemmProblem(8, 8, 8, dtype_a="fp16"))
+    assert not verdict and "dtype_a is bf16, the problem has fp16" in verdict.reason
+
+
+def test_the_same_choice_in_any_process_and_order():
+    kernels = [config(tile_m=m, tile_n=n) for m in (32, 64, 128) for n in (32, 64, 128)]
+    here = over(*kernels).select(PROBLEM).config.name
+    assert over(*reversed(kernels)).select(PROBLEM).config.name == here
+    script = (
+        "from tilewright.dispatch import Dispatcher; from tilewright.ops.gemm import GemmProblem;"
+        "print(Dispatcher(device='h200_sxm').select(GemmProblem(512, 512, 512)).config.name)"
+    )
+    run = [sys.executable, "-c", script]
+    names = {subprocess.run(run, capture_output=True, text=True).stdout for _ in range(2)}
+    assert names == {Dispatcher(device="h200_sxm").select(PROBLEM).config.name + "\n"}
+
+
+def test_devices_plan_differently():
+    h200, h20 = (Dispatcher(device=name) for name in ("h200_sxm", "h20"))
+    wide = GemmProblem(4096, 4096, 4096)
+    assert h200.select(wide).launch.grid == (132, 1, 1)
+    assert h20.select(wide).launch.grid == (78, 1, 1)
+
+
+def test_an_unknown_device_lists_the_known():
+    with pytest.raises(BadArgument, match="h200_sxm"):
+        Dispatcher(device="h2oo")
+
+
+def test_planning_imports_neither_torch_nor_triton():
+    script = (
+        "import sys; import tilewright as tw;"
+        "d = tw.Dispatcher(device='mi300x'); d.explain(tw.GemmProblem(100, 100, 100));"
+        "assert not {'torch', 'triton'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+# --- explaining ----------------------------------------------------------------------------
+
+
+def test_explain_gives_every_kernels_fate_in_order():
+    misfit = config(dtype_a="fp16")
+    story = over(misfit, SMALL, LARGE).explain(GemmProblem(8192, 8192, 8192))
+    assert [(f.name, f.fate) for f in story.fates] == [
+        (LARGE.name, "chosen"),
+        (SMALL.name, "candidate"),
+        (misfit.name, "refused"),
+    ]
+    assert story.fates[2].by == "signature"
+    assert story.chosen == LARGE.name
+    assert story.counts() == {"chosen": 1, "candidate": 1, "refused": 1}
+    assert story.to_dict()["chosen"] == LARGE.name
+    assert LARGE.name in str(story)
+
+
+def test_explain_tells_what_a_selector_left_out():
+    only_small = lambda problem, configs, gpu: [c for c in configs if c == SMALL]  # noqa: E731
+    story = over(LARGE, SMALL, selector=only_small).explain(PROBLEM)
+    assert [f.fate for f in story.fates] == ["chosen", "passed over"]
+
+
+def test_explain_works_where_nothing_fits():
+    story = over(config(dtype_a="fp16")).explain(PROBLEM)
+    assert story.chosen == "" and story.counts() == {"refused": 1}
+
+
+# --- running on the CPU --------------------------------------------------------------------
+
+
+def test_run_returns_out_itself_and_allocates_when_there_is_none():
+    dispatcher = Dispatcher(device="h200_sxm")
+    a = np.random.default_rng(0).standard_normal((40, 50), np.float32)
+    out = np.full((40, 40), np.nan, np.float32)
+    assert dispatcher.run("gemm", a, a.T, out=out) is out
+    assert np.allclose(out, a @ a.T, atol=1e-4)
+    assert np.array_equal(dispatcher.run("gemm", a, a.T), out)
+
+
+def test_torch_and_numpy_agree():
+    torch = pytest.importorskip("torch")
+    dispatcher = Dispatcher(device="h200_sxm")
+    a = torch.randn(40, 64).bfloat16()
+    out = dispatcher.run("gemm", a, a.T)
+    assert isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), a.float() @ a.float().T, rtol=1e-2, atol=0.1)
+
+
+def test_a_dlpack_object_is_accepted():
+    torch = pytest.importorskip("torch")
+
+    class Foreign:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+        def __dlpack__(self, **options):
+            return self.tensor.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.tensor.__dlpack_device__()
+
+    a = torch.randn(16, 16)
+    out = Dispatcher(device="h200_sxm").run("gemm", Foreign(a), a)
+    torch.testing.assert_close(out, a @ a, rtol=1e-4, atol=1e-4)
+
+
+def test_run_named_uses_that_kernel_and_no_other(monkeypatch):
+    dispatcher = over(SMALL, LARGE)
+    used = []
+    launch = dispatch.ops.family("gemm").__class__.launch
+
+    def spy(self, chosen, problem, gpu):
+        used.append(chosen)
+        return launch(self, chosen, problem, gpu)
+
+    monkeypatch.setattr(dispatch.ops.family("gemm").__class__, "launch", spy)
+    problem_arrays = np.ones((64, 64), "float32")
+    import ml_dtypes
+
+    x = problem_arrays.astype(ml_dtypes.bfloat16)
+    dispatcher.run_named(SMALL.name, x, x.T)
+    assert used == [SMALL]
+    with pytest.raises(UnknownName, match="has no kernel"):
+        dispatcher.run_named(config(tile_k=32).name, x, x.T)
+
+
+def test_tf32_is_asked_for_not_assumed():
+    dispatcher = Dispatcher(device="h200_sxm")
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((64, 256), np.float32)
+    exact = a.astype(np.float64) @ a.T.astype(np.float64)
+    ieee = abs(dispatcher.run("gemm", a, a.T) - exact).max()
+    tf32 = abs(dispatcher.run("gemm", a, a.T, precision="tf32") - exact).max()
+    assert ieee < 1e-3 < tf32 < 0.3
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d, x: d.run("gemm", x, x[:10]), "A's columns must equal B's rows"),
+        (lambda d, x: d.run("gemm", x, x.astype("float16")), "A is fp32 but B is fp16"),
+        (lambda d, x: d.run("gemm", x.astype("float64"), x), "float64 are not supported"),
+        (lambda d, x: d.run("gemm", x, x, out=x[:, :8]), "out is 16×8 but A·B is 16×16"),
+        (lambda d, x: d.run("gemm", x, x, out=x), "shares memory"),
+        (lambda d, x: d.run("gemm", x[0], x), "matrices"),
+        (lambda d, x: d.run("gemm", x[:0], x), "every size must be 1 or more"),
+        (lambda d, x: d.run("gemm", x[::2, ::2], x[:8, :8]), "pass a contiguous copy"),
+        (lambda d, x: d.run("gemm", x), "takes A, B"),
+        (lambda d, x: d.run("gemm", x, [[1.0]]), "operand 2 is a list"),
+        (lambda d, x: d.run("gemm", x, x, precison="tf32"), "did you mean 'precision'"),
+        (lambda d, x: d.run("gem", x, x), "did you mean 'gemm'"),
+    ],
+)
+def test_bad_operands_get_one_clear_error(call, message):
+    x = np.ones((16, 16), np.float32)
+    with pytest.raises((BadArgument, UnknownName), match=message):
+        call(Dispatcher(device="h200_sxm"), x)
+
+
+def test_threads_share_a_dispatcher_on_the_cpu():
+    dispatcher = Dispatcher(device="h200_sxm")
+    wrong = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(5):
+            a = rng.standard_normal((16 + seed, 32), np.float32)
+            if not np.allclose(dispatcher.run("gemm", a, a.T), a @ a.T, atol=1e-4):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
+    monkeypatch.setattr(dispatch, "_live_device", lambda index: device("h200_sxm"))
+    with pytest.raises(WrongDevice, match=r"MI300X.*gfx942.*GPU 0.*H200"):
+        Dispatcher(device="mi300x")._live(0)
+    assert Dispatcher(device="h20")._live(0) == device("h20")  # same code, other size
+    assert Dispatcher()._live(0) == device("h200_sxm")
+
+
+def test_a_choice_says_where_it_comes_from():
+    assert Choice(SMALL, "x", "because").selector == "x"

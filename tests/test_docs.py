@@ -1,0 +1,82 @@
+"""The documents keep their word: their Python runs and prints what they show, their links lead
+somewhere.
+
+A block that opens with ``python runnable`` after its three backticks is run; the blocks of a page
+are one session. If a block of ``text output`` follows, it is exactly what was printed. A plain
+``text`` block is what was printed once (times, estimates, what a compiler made of a kernel).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    page
+    for folder in (".", "docs", "examples", "benchmarks")
+    for page in (ROOT / folder).glob("*.md")
+)
+BLOCK = re.compile(
+    r"^```python runnable\n(.*?)^```\n(?:\n```text output\n(.*?)^```\n)?", re.M | re.S
+)
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BETWEEN = "--- next block ---"
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+RUNNABLE = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+def test_the_first_pages_are_runnable():
+    assert {"README.md", "docs/tutorial.md"} <= {name(page) for page in RUNNABLE}
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name)
+def test_its_python_runs_and_prints_what_it_shows(page, tmp_path):
+    blocks = BLOCK.findall(page.read_text())
+    script = tmp_path / "session.py"
+    script.write_text("".join(f"{code}\nprint({BETWEEN!r})\n" for code, _ in blocks))
+    home = {"TILEWRIGHT_HOME": str(tmp_path / "home"), "TILEWRIGHT_STORE": str(tmp_path / "store")}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, **home},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split(f"{BETWEEN}\n")[:-1]
+    assert len(printed) == len(blocks)
+    for (code, shown), got in zip(blocks, printed, strict=True):
+        assert not shown or got == shown, code
+
+
+def headings(page: Path) -> set[str]:
+    """A page's anchors, as GitHub makes them."""
+    lines = FENCED.sub("", page.read_text()).splitlines()
+    titles = (line.lstrip("#").strip().lower() for line in lines if line.startswith("#"))
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_its_links_lead_somewhere(page):
+    for target in LINK.findall(FENCED.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in headings(there), target

@@ -1,0 +1,67 @@
+"""Every example runs as a user would run it, and says what it should."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+MOST_LINES = 40
+
+EXPECTED = {
+    "01_basic_gemm.py": "C is 200x96 on ",
+    "02_batches.py": "4 batches are right",
+    "03_benchmark.py": "median ",
+    "04_validation.py": "after one element was spoiled: outside tolerance",
+    "05_numpy.py": "int8 -> int32 is exact",
+    "06_registry_out.py": "reading it back gives an equal registry",
+    "07_stress.py": "48 of 48 kernels ",
+    "08_custom_heuristic.py": "by user function, number 1 by small_tiles_for_few_rows",
+    "09_registries.py": "registries of this process: decode, prefill",
+    "10_advanced_benchmark.py": "chosen ",
+    "11_registry_in.py": "an edited file is refused: edited.json: kernels[0]",
+}
+
+
+def run(home: Path, script: str, *arguments: str) -> str:
+    environment = {**os.environ, "TILEWRIGHT_HOME": str(home), "TILEWRIGHT_STORE": str(home / "s")}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_script_is_tested():
+    scripts = {path.name for path in EXAMPLES.glob("[0-9]*.py")}
+    assert scripts == set(EXPECTED)
+
+
+@pytest.mark.parametrize("script", EXPECTED)
+def test_it_runs(script, tmp_path):
+    assert EXPECTED[script] in run(tmp_path, script)
+
+
+@pytest.mark.parametrize("script", EXPECTED)
+def test_it_is_short_and_explains_itself(script):
+    text = (EXAMPLES / script).read_text()
+    assert text.startswith('"""')
+    assert len(text.splitlines()) <= MOST_LINES
+    assert f"({script})" in (EXAMPLES / "README.md").read_text()
+
+
+def test_one_examples_registry_is_anothers(tmp_path):
+    file = tmp_path / "registry.json"
+    run(tmp_path, "06_registry_out.py", str(file))
+    assert "registry.json: registry 'example' has 2 kernels" in run(
+        tmp_path, "11_registry_in.py", str(file)
+    )

@@ -1,0 +1,105 @@
+"""What passes a check, and what does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import arrays, verify
+from tilewright.errors import VerificationFailed
+from tilewright.ops.family import View
+from tilewright.ops.gemm import GemmProblem
+from tilewright.tolerance import Tolerance, tolerance
+
+EXACT = Tolerance(0.0, 0.0)
+LOOSE = Tolerance(1e-2, 1e-3)
+
+
+def test_equal_passes_even_with_no_tolerance():
+    x = np.arange(-8.0, 8.0)
+    result = verify.compare(x.astype(np.float32), x, EXACT)
+    assert result.ok and result.max == 0 and result.share == 1.0 and result.worst == 0.0
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_the_statistics_are_those_of_the_errors(library):
+    reference = np.full(1000, 2.0)
+    out = reference.copy()
+    out[:10] += 0.5
+    out = out.astype(np.float32)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        result = verify.compare(torch.from_numpy(out), torch.from_numpy(reference), LOOSE)
+    else:
+        result = verify.compare(out, reference, LOOSE)
+    assert not result.ok
+    assert result.share == pytest.approx(0.99)
+    assert result.max == pytest.approx(0.5)
+    assert result.mean == pytest.approx(0.005)
+    assert result.rms == pytest.approx(0.05)
+    assert result.p99 < 1e-3
+    assert result.worst == pytest.approx(0.5 / (2.0 * 1e-2 + 2.0 * 1e-3))
+
+
+def test_a_zero_where_the_reference_is_not_fails():
+    assert not verify.compare(np.zeros(100, np.float32), np.ones(100), LOOSE).ok
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_must_be_expected(bad):
+    reference = np.ones(10)
+    out = reference.astype(np.float32)
+    out[3] = bad
+    assert not verify.compare(out, reference, LOOSE).ok
+    reference[3] = bad
+    assert verify.compare(out, reference, LOOSE).ok
+    out[3] = 1.0
+    assert not verify.compare(out, reference, LOOSE).ok
+
+
+def test_overflow_of_the_output_dtype_is_right():
+    reference = np.array([1e6, -1e6, 1.0])
+    assert verify.compare(np.array([np.inf, -np.inf, 1.0], np.float16), reference, LOOSE).ok
+    assert not verify.compare(np.array([np.inf, np.inf, 1.0], np.float16), reference, LOOSE).ok
+
+
+def test_integers_must_be_equal():
+    reference = np.array([1.0, 2.0, 3.0])
+    assert verify.compare(np.array([1, 2, 3], np.int32), reference, EXACT).ok
+    assert not verify.compare(np.array([1, 2, 4], np.int32), reference, EXACT).ok
+
+
+def test_require_raises_with_the_seed():
+    result = verify.compare(np.zeros(3, np.float32), np.ones(3), LOOSE)
+    with pytest.raises(VerificationFailed, match=r"k is outside tolerance.*seed -1"):
+        verify.require(result, "k")
+
+
+def test_operands_are_fresh_and_the_output_poisoned():
+    problem = GemmProblem(32, 32, 32)
+    (a, _), out = verify.make_operands(problem, seed=1)
+    (again, _), _ = verify.make_operands(problem, seed=1)
+    (other, _), _ = verify.make_operands(problem, seed=2)
+    assert (a == again).all() and (a != other).any()
+    assert np.isnan(out.astype(np.float32)).all()
+    _, integers = verify.make_operands(GemmProblem(4, 4, 4, dtype_a="int8"), seed=1)
+    assert (integers == -(2**31)).all()
+
+
+def test_tolerance_grows_with_the_sum_and_the_splits():
+    short, long = tolerance("bf16", "bf16", 64), tolerance("bf16", "bf16", 65536)
+    assert long.scaled > short.scaled and long.relative == short.relative
+    assert tolerance("bf16", "bf16", 64, splits=8).relative > short.relative
+    assert tolerance("int8", "int32", 10**6) == EXACT
+    assert tolerance("tf32", "fp32", 64).scaled > tolerance("fp32", "fp32", 64).scaled
+
+
+def test_overlap_is_exact():
+    def at(address, shape, strides):
+        return View(shape, strides, "fp32", address, "cpu")
+
+    left, right = at(0x1000, (4, 8), (16, 1)), at(0x1020, (4, 8), (16, 1))
+    assert not arrays.overlap(left, right)  # columns 0-7 and 8-15 of one matrix
+    assert arrays.overlap(left, at(0x101C, (4, 8), (16, 1)))
+    assert not arrays.overlap(left, at(0x9000, (4, 8), (16, 1)))
+    assert not arrays.overlap(left, View((4, 8), (16, 1), "fp32", 0x1000, "cuda:0"))
