@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from tilewright.arch.model import Arch
 from tilewright.ops.family import KernelSource
+from tilewright.verdict import YES, Verdict
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class FakeConfig:
 
 class FakeFamily:
     name = "fake"
+
+    def judge(self, config: FakeConfig, arch: Arch) -> Verdict:
+        return YES
 
     def source(self, config: FakeConfig, arch: Arch) -> KernelSource:
         if config.function == "tile":

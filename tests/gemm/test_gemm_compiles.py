@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from gemm_cases import config, signatures
 
@@ -91,3 +93,10 @@ def test_warp_specialisation_adds_warps(report):
     for result in report.results:
         if result.kernel is not None and result.config.pipeline == "tma_ws":
             assert result.kernel.num_warps > result.config.num_warps, result.name
+
+
+def test_an_illegal_config_made_by_hand_is_rejected_by_its_rule(store):
+    ragged = replace(config(), tile_m=100)
+    (result,) = build([(ragged, "sm_90")], store=store).results
+    assert result.status == "rejected" and result.kernel is None and result.seconds == 0
+    assert result.reason == "tile: tile_m = 100 is not a power of two"

@@ -90,8 +90,12 @@ def _look_up(config: Any, arch: Arch, store: Store, digests: dict[str, str]) -> 
     from tilewright import ops
 
     pending = BuildResult(config, config.name, arch, "failed")
+    family = ops.family(config.family)
+    verdict = family.judge(config, arch)
+    if not verdict:
+        return replace(pending, status="rejected", verdict=verdict, reason=str(verdict))
     try:
-        source = ops.family(config.family).source(config, arch)
+        source = family.source(config, arch)
         if source.module not in digests:
             digests[source.module] = sources_digest(source.module)
         module_digest = digests[source.module]

@@ -20,8 +20,8 @@ Status = Literal["built", "cached", "rejected", "failed"]
 class BuildResult:
     """One request's outcome.
 
-    `built` now, or `cached` in the store; `rejected`: it compiles, but the architecture cannot
-    launch it, and `reason` has the numbers; `failed`: no binary, and `reason` says why (the
+    `built` now, or `cached` in the store; `rejected`: a rule forbids it there, or it compiles but
+    the architecture cannot launch it, and `reason` has the numbers; `failed`: no binary, and `reason` says why (the
     compiler's words, a crash's signal, a timeout). kernel: None when failed. seconds: spent in
     the compiler.
     """
