@@ -46,10 +46,14 @@ def test_its_python_runs_and_prints_what_it_shows(page, tmp_path):
     blocks = BLOCK.findall(page.read_text())
     script = tmp_path / "session.py"
     script.write_text("".join(f"{code}\nprint({BETWEEN!r})\n" for code, _ in blocks))
-    home = {"TILEWRIGHT_HOME": str(tmp_path / "home"), "TILEWRIGHT_STORE": str(tmp_path / "store")}
+    own = {
+        "TILEWRIGHT_HOME": str(tmp_path / "home"),
+        "TILEWRIGHT_STORE": str(tmp_path / "store"),
+        "TMPDIR": str(tmp_path),
+    }
     done = subprocess.run(
         [sys.executable, str(script)],
-        env={**os.environ, **home},
+        env={**os.environ, **own},
         cwd=tmp_path,
         capture_output=True,
         text=True,

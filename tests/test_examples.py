@@ -28,10 +28,10 @@ EXPECTED = {
 
 
 def run(home: Path, script: str, *arguments: str) -> str:
-    environment = {**os.environ, "TILEWRIGHT_HOME": str(home), "TILEWRIGHT_STORE": str(home / "s")}
+    own = {"TILEWRIGHT_HOME": str(home), "TILEWRIGHT_STORE": str(home / "s"), "TMPDIR": str(home)}
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / script), *arguments],
-        env=environment,
+        env={**os.environ, **own},
         capture_output=True,
         text=True,
         timeout=240,

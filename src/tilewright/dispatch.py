@@ -135,12 +135,7 @@ class Dispatcher:
 
     def device_for_planning(self) -> Device:
         """The device that `select`, `explain` and `is_supported` plan for."""
-        if self._device is None:
-            try:
-                return live_device(0)
-            except NoDriver:
-                return device(PLANNING_DEVICE)
-        return self._device
+        return self._device or _planning_device()
 
     def select(self, problem: Any) -> Plan:
         """The plan for `problem`. Raises `NoKernelFound` with the nearest misses, or
@@ -297,7 +292,7 @@ class Dispatcher:
         places = {v.device for v in views}
         if len(places) > 1:
             raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
-        problem = family.problem_of(views, options)
+        problem = family.problem_of(views, options, config)
         if target_out is None:
             target_out = arrays.empty(family.operands(problem)[-1], views[0].device, given[0])
             views.append(arrays.view(target_out))
@@ -403,16 +398,16 @@ class Dispatcher:
         return found
 
     def _kernel(self, config: Any, target: Device) -> Kernel:
-        kernel = find(config, target.arch, self.store)
-        if kernel is None:
-            if not self.build_missing:
-                raise BuildFailed(
-                    f"{config.name} for {target.arch} is not in {self.store.path}, and this "
-                    "dispatcher does not build; run `tilewright build` for it first"
-                )
+        if self.build_missing:
             report = build([(config, target.arch)], store=self.store, workers=1)
             report.raise_if_failed()
-            kernel = report.kernels[0]
+            return report.kernels[0]
+        kernel = find(config, target.arch, self.store)
+        if kernel is None:
+            raise BuildFailed(
+                f"{config.name} for {target.arch} is not in {self.store.path}, and this "
+                "dispatcher does not build; run `tilewright build` for it first"
+            )
         return kernel
 
     def _live(self, index: int) -> Device:
@@ -475,13 +470,16 @@ def _device(given: Device | str) -> Device:
     return given if isinstance(given, Device) else device(given)
 
 
-_live_devices: dict[int, Device] = {}
+_live_device = cache(live_device)
+"""Fingerprinting asks the driver, which takes longer than a plan."""
 
 
-def _live_device(index: int) -> Device:
-    if index not in _live_devices:
-        _live_devices[index] = live_device(index)
-    return _live_devices[index]
+@cache
+def _planning_device() -> Device:
+    try:
+        return _live_device(0)
+    except NoDriver:
+        return device(PLANNING_DEVICE)
 
 
 def _index(view: View) -> int:

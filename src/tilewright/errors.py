@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class TilewrightError(Exception):
@@ -34,7 +35,12 @@ class UnknownName(BadArgument, KeyError):
 
 
 class EmptySpace(TilewrightError):
-    """A kernel space that expands to no legal kernel; the message counts the reasons."""
+    """A kernel space that expands to no legal kernel; the message counts the reasons, and
+    `expansion` has every dropped combination where the space could be expanded at all."""
+
+    def __init__(self, message: str, expansion: Any = None) -> None:
+        super().__init__(message)
+        self.expansion = expansion
 
 
 class UnsupportedProblem(TilewrightError):

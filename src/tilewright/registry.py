@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import ops
+from tilewright.build.files import write_whole
 from tilewright.build.kernel import Kernel
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
 from tilewright.jsonfile import convert, load_json
@@ -148,11 +149,9 @@ class Registry:
         return cls._from_document(document, where)
 
     def save(self, path: str | Path) -> None:
-        """Write `to_json` to a file, whole or not at all."""
-        path = Path(path)
-        temporary = path.with_name(path.name + ".partial")
-        temporary.write_text(self.to_json() + "\n")
-        temporary.replace(path)
+        """Write `to_json` to a file, whole or not at all. Raises `StoreError`."""
+        path = Path(path).absolute()
+        write_whole(path, (self.to_json() + "\n").encode(), temporary=path.parent)
 
     @classmethod
     def load(cls, path: str | Path) -> Registry:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright import ops
+from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument, BadFile, EmptySpace, nearest
 from tilewright.jsonfile import load_json
@@ -56,10 +57,12 @@ class Expansion:
         if self.configs:
             return self
         if not self.dropped:
-            raise EmptySpace("the space has an axis without values; give every axis at least one")
+            raise EmptySpace(
+                "the space has an axis without values; give every axis at least one", self
+            )
         examples = {d.verdict.rule: d.verdict.reason for d in reversed(self.dropped)}
         reasons = "; ".join(f"{n} by {r} ({examples[r]})" for r, n in self.summary().items())
-        raise EmptySpace(f"no config of the space is legal on {self.arch}: {reasons}")
+        raise EmptySpace(f"no config of the space is legal on {self.arch}: {reasons}", self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,9 @@ class KernelSpace:
                 if len(row) != len(group):
                     raise BadArgument(f"linked axes {group} cannot have the values {row}")
 
-    def expand(self, arch: Arch) -> Expansion:
+    def expand(self, arch: Arch | str) -> Expansion:
         """Judge every combination on `arch`. Raises `EmptySpace` if none is legal."""
+        arch = arch_called(arch)
         family = ops.family(self.family)
         configs: dict[Any, None] = {}
         dropped: list[Dropped] = []
@@ -155,7 +159,7 @@ class KernelSpace:
     def _constrained(self, config: Any) -> Verdict:
         for name, keep in self.constraints.items():
             if not keep(config):
-                return no(name, "the space's own constraint")
+                return no(name, f"the space's own constraint '{name}' says no")
         return YES
 
 

@@ -79,7 +79,7 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     largest = float(error.max())
     return Check(
         ok=bool(within.all()),
-        share=float((within * 1.0).mean()),
+        share=float(arrays.to_float64(within).mean()),
         worst=float(ratio.max()),
         max=largest,
         mean=float(error.mean()),

@@ -19,14 +19,16 @@ def archs() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in _DATA.glob("*.json")))
 
 
-def arch(name: str) -> Arch:
-    """The architecture called `name`, in any case.
+def arch(name: str | Arch) -> Arch:
+    """The architecture called `name`, in any case; an `Arch` is returned as it is.
 
     Accepts the words compilers and drivers use: ``sm90`` and ``sm_90a`` for ``sm_90``,
     ``gfx942:sramecc+:xnack-`` for ``gfx942``. Raises `UnknownArch` for one that no data file
     describes: there is no default and no nearest relative, because limits and instructions
     differ between relatives.
     """
+    if isinstance(name, Arch):
+        return name
     known = archs()
     plain = _plain(name)
     if plain not in known:

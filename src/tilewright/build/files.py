@@ -50,7 +50,7 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
         errno.EDQUOT: "free some quota or use another store; what is stored already is intact",
     }.get(
         error.errno or 0,
-        "make it writable, or use another store (TILEWRIGHT_STORE, or Store(path))",
+        "make it writable, or use another place (for the store: TILEWRIGHT_STORE, or Store(path))",
     )
     return StoreError(f"cannot write {path}: {error.strerror or error}; {hint}")
 

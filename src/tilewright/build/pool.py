@@ -10,6 +10,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
+from tilewright.arch import arch as by_name
 from tilewright.arch.model import Arch
 from tilewright.build.builder import Builder, Outcome, Task, judged
 from tilewright.build.compile import Job
@@ -44,7 +45,7 @@ def build(
     waiting: dict[str, list[int]] = {}
     digests: dict[str, str] = {}
     for number, (config, arch) in enumerate(requests):
-        found = _look_up(config, _arch(arch), store, digests)
+        found = _look_up(config, by_name(arch), store, digests)
         if isinstance(found, Task):
             tasks.setdefault(found.job.key, found)
             waiting.setdefault(found.job.key, []).append(number)
@@ -72,17 +73,12 @@ def build(
 
 def find(config: Any, arch: Arch | str, store: Store) -> Kernel | None:
     """The usable kernel that `store` already has for this config and architecture, or None if
-    it would have to be built. Never starts a compiler."""
-    found = _look_up(config, _arch(arch), store, {})
+    it would have to be built. Never starts a compiler. Raises `UntrustedEntry` for one that
+    somebody else made."""
+    found = _look_up(config, by_name(arch), store, {})
+    if isinstance(found, Task) and found.refused:
+        raise UntrustedEntry(found.refused)
     return found.kernel if isinstance(found, BuildResult) and found.ok else None
-
-
-def _arch(arch: Arch | str) -> Arch:
-    if isinstance(arch, Arch):
-        return arch
-    from tilewright.arch import arch as by_name
-
-    return by_name(arch)
 
 
 def _look_up(config: Any, arch: Arch, store: Store, digests: dict[str, str]) -> BuildResult | Task:

@@ -9,6 +9,9 @@ from typing import TextIO
 
 from tilewright.build.report import BuildResult, Progress
 
+WIDE = 140
+"""Columns of a terminal that has room for a kernel's name beside the bar."""
+
 
 @contextmanager
 def show_progress(stream: TextIO | None = None) -> Iterator[Progress]:
@@ -22,17 +25,25 @@ def show_progress(stream: TextIO | None = None) -> Iterator[Progress]:
         yield _lines(out)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
     from rich.progress import Progress as Bar
 
-    columns = (
+    columns: tuple[ProgressColumn, ...] = (
         TextColumn("building"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
     )
-    with Bar(*columns, console=Console(file=out)) as bar:
+    console = Console(file=out)
+    if console.width >= WIDE:  # a kernel's name would squeeze the bar out of a narrower one
+        columns = (*columns, TextColumn("{task.description}", markup=False))
+    with Bar(*columns, console=console) as bar:
         task = bar.add_task("", total=None)
 
         def update(result: BuildResult, done: int, total: int) -> None:

@@ -20,10 +20,10 @@ Status = Literal["built", "cached", "rejected", "failed"]
 class BuildResult:
     """One request's outcome.
 
-    `built` now, or `cached` in the store; `rejected`: a rule forbids it there, or it compiles but
-    the architecture cannot launch it, and `reason` has the numbers; `failed`: no binary, and `reason` says why (the
-    compiler's words, a crash's signal, a timeout). kernel: None when failed. seconds: spent in
-    the compiler.
+    `built` now, or `cached` in the store; `rejected`: a rule forbids it there, or it compiles and
+    the architecture cannot launch it (`reason` has the numbers); `failed`: no binary (`reason` has
+    the compiler's words, a crash's signal, or the time limit). kernel: None when there is no
+    binary. seconds: spent in the compiler.
     """
 
     config: Any

@@ -184,9 +184,12 @@ class Family(Protocol):
     def operands(self, problem: Any) -> tuple[Operand, ...]:
         """The problem's operands, inputs first, the one output last."""
 
-    def problem_of(self, views: Sequence[View], options: Mapping[str, Any]) -> Any:
-        """The problem that these operands state: all inputs, then the output if there is one.
-        Raises `BadArgument` when they do not fit together or no kernel can read them."""
+    def problem_of(
+        self, views: Sequence[View], options: Mapping[str, Any], config: Any = None
+    ) -> Any:
+        """The problem that these operands state: all inputs, then the output if there is one;
+        where they can be read in more than one way, in `config`'s. Raises `BadArgument` when
+        they do not fit together or no kernel can read them."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""

@@ -97,8 +97,10 @@ class GemmFamily:
     def operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
 
-    def problem_of(self, views: Sequence[View], options: Mapping[str, Any]) -> GemmProblem:
-        return operands.problem_of(views, options)
+    def problem_of(
+        self, views: Sequence[View], options: Mapping[str, Any], config: GemmConfig | None = None
+    ) -> GemmProblem:
+        return operands.problem_of(views, options, config.layout if config else "rcr")
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         return {} if problem.precision == "ieee" else {"precision": problem.precision}

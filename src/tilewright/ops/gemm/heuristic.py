@@ -31,6 +31,9 @@ HALF_RATE_REUSE = 24.0
 ELEMENTWISE_RATE = 0.4
 """Share of its speed a kernel keeps when its loads cannot be vectors."""
 
+WIDE_INDEX_RATE = 0.9
+"""Share it keeps when offsets are 64-bit, which on AMD also rules buffer loads out."""
+
 L2_OVER_MEMORY = 3.0
 """Bandwidth of L2 over that of memory, near enough on every GPU listed."""
 
@@ -54,4 +57,6 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     work = max(compute, memory)
     if config.alignment < 4:
         work /= ELEMENTWISE_RATE
+    if config.index_bits == 64:
+        work /= WIDE_INDEX_RATE
     return LAUNCH_SECONDS + work

@@ -27,12 +27,14 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     )
 
 
-def problem_of(views: Sequence[View], options: Mapping[str, Any]) -> GemmProblem:
+def problem_of(
+    views: Sequence[View], options: Mapping[str, Any], prefer: str = "rcr"
+) -> GemmProblem:
     """The GEMM of A [m, k] and B [k, n], into C [m, n] if it is there.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
-    (a dimension of size 1), A and C count as row-major and B as column-major, the layout most
-    kernels are for.
+    (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
+    layout most kernels are for.
     """
     for option in options:
         if option not in OPTIONS:
@@ -48,14 +50,14 @@ def problem_of(views: Sequence[View], options: Mapping[str, Any]) -> GemmProblem
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
-    layout_a, lda = _layout("A", a, prefer="r")
-    layout_b, ldb = _layout("B", b, prefer="c")
+    layout_a, lda = _layout("A", a, prefer[0])
+    layout_b, ldb = _layout("B", b, prefer[1])
     addresses: tuple[int, ...]
     if len(views) == 3:
         c = views[2]
         if c.shape != (m, n):
             raise BadArgument(f"out is {c.shape[0]}×{c.shape[1]} but A·B is {m}×{n}")
-        layout_c, ldc = _layout("out", c, prefer="r")
+        layout_c, ldc = _layout("out", c, prefer[2])
         dtype_c, addresses = c.dtype, (a.address, b.address, c.address)
     else:
         dtype_c, layout_c, ldc = _default_output(a.dtype), "r", n

@@ -89,8 +89,12 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },
-        {"default_space": _worth_having},
+        {"worth having": _worth_having},
     )
+
+
+ROW_BYTES = 128
+"""Bytes of K in a tile: what a 128-byte swizzle spans, and a whole line of every L2 here."""
 
 
 def _worth_having(config: GemmConfig) -> bool:
@@ -98,10 +102,9 @@ def _worth_having(config: GemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
-    row_bytes = config.tile_k * DTYPES[config.dtype_a].bytes
-    if config.pipeline == "basic" and (config.alignment == 1 or config.index_bits == 64):
-        # The kernels of last resort: one tile shape each is enough.
-        return config.scheduler == "tile" and config.num_stages == 2 and row_bytes <= 128
+    if config.tile_k * DTYPES[config.dtype_a].bytes != ROW_BYTES:
+        return False
     if config.pipeline != "basic":
-        return config.scheduler == "persistent" and row_bytes == 128 and config.num_stages > 2
-    return config.scheduler == "tile" and row_bytes == 128
+        return config.scheduler == "persistent" and config.num_stages > 2
+    last_resort = config.alignment == 1 or config.index_bits == 64
+    return config.scheduler == "tile" and not (last_resort and config.num_stages > 2)

@@ -1,0 +1,59 @@
+"""All commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import archs, build, demo, expand, explain, kernels, registry, run, vocabulary
+from tilewright.cli.errors import Commands
+from tilewright.cli.options import examples
+
+_EPILOG = "\n\n".join(
+    [
+        "Exit codes: 0 done, 1 the work failed, 2 the request was wrong.",
+        "Words, and CK Tile's for them:",
+        "\b\n" + vocabulary.as_text(),
+        examples(
+            "tilewright demo",
+            "tilewright expand space.json --arch sm_90 --arch gfx942",
+            "tilewright explain gemm m=4096 n=4096 k=4096 dtype=fp8",
+        ),
+    ]
+)
+
+app = typer.Typer(
+    cls=Commands,
+    help="The best tile kernel for each problem on each GPU: declare, build anywhere, verify, "
+    "choose, launch.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: panels wrap badly in narrow windows
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tilewright import __version__
+
+        typer.echo(f"tilewright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+for module in (archs, expand, build, explain, run, demo):
+    module.add_to(app)
+app.add_typer(kernels.app, name="kernels")
+app.add_typer(registry.app, name="registry")

@@ -1,0 +1,165 @@
+"""``archs`` and ``devices``: what GPUs are known, and which are here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.options import Json, examples
+
+if TYPE_CHECKING:
+    from tilewright.arch import Arch, Device
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        epilog=examples("tilewright archs", "tilewright archs gfx942", "tilewright archs --json")
+    )(archs)
+    app.command(
+        short_help="The GPUs that can be planned for, or that are here.",
+        epilog=examples(
+            "tilewright devices", "tilewright devices h200_sxm", "tilewright devices --live --json"
+        ),
+    )(devices)
+
+
+def archs(
+    name: Annotated[str | None, typer.Argument(help="One architecture, in detail.")] = None,
+    as_json: Json = False,
+) -> None:
+    """The GPU architectures that kernels can be built for."""
+    from tilewright import arch
+
+    known = [arch.arch(n) for n in ([name] if name else arch.archs())]
+    if as_json:
+        output.emit(asdict(known[0]) if name else [asdict(a) for a in known])
+    elif name:
+        _show_arch(known[0])
+    else:
+        output.table(
+            (
+                "arch",
+                "vendor",
+                "warp",
+                "shared memory",
+                "fp8",
+                "pipelines",
+                "native",
+                "emulated",
+                "refused",
+                "products",
+            ),
+            [
+                (
+                    a.name,
+                    a.vendor,
+                    a.warp_size,
+                    output.size(a.shared_memory),
+                    a.fp8,
+                    " ".join(a.pipelines),
+                    _dtypes(a, "native"),
+                    _dtypes(a, "emulated") or "-",
+                    _dtypes(a, "refused") or "-",
+                    ", ".join(a.products),
+                )
+                for a in known
+            ],
+        )
+
+
+def _dtypes(arch: Arch, support: str) -> str:
+    return " ".join(name for name, s in arch.dtypes.items() if s.support == support)
+
+
+def _show_arch(a: Arch) -> None:
+    output.heading(f"{a.name} ({a.vendor})")
+    output.fields(
+        {
+            "products": ", ".join(a.products),
+            "warp": f"{a.warp_size} threads; at most {a.max_threads} in a workgroup",
+            "shared memory": f"{output.size(a.shared_memory)} a workgroup, "
+            f"{output.size(a.shared_memory_per_cu)} a compute unit",
+            "registers": f"{a.max_registers} a thread; {a.simds_per_cu} SIMDs of "
+            f"{a.registers_per_lane} a lane",
+            "fp8, bf8": f"{a.fp8}",
+            "pipelines": ", ".join(a.pipelines),
+            "mma": "can be chosen" if a.mma_selectable else "the compiler chooses the shape",
+            "wildcards": f"num_warps {', '.join(map(str, a.num_warps))}; "
+            f"num_stages {', '.join(map(str, a.num_stages))}",
+            "notes": a.notes or "-",
+        }
+    )
+    output.line()
+    output.table(
+        ("operands", "support", "note"),
+        [(name, s.support, s.note or "-") for name, s in a.dtypes.items()],
+    )
+    output.line()
+    output.table(
+        ("instruction", "accumulates in", "operands", "shapes (m x n x k)"),
+        [
+            (
+                unit.instruction,
+                unit.acc,
+                " ".join(unit.dtypes),
+                " ".join("x".join(map(str, shape)) for shape in unit.shapes),
+            )
+            for unit in a.mma
+        ],
+    )
+
+
+def devices(
+    name: Annotated[str | None, typer.Argument(help="One known device (slug or name).")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="The GPUs of this machine instead, by their drivers.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """The physical GPUs that can be planned for, and with --live those that are here.
+
+    A live fingerprint, saved from --json, is what --device takes on another machine.
+    """
+    from tilewright import arch
+    from tilewright.arch.detect import live_devices
+    from tilewright.errors import BadArgument
+
+    if name and live:
+        raise BadArgument("give the name of a known device, or --live, not both")
+    if live:
+        known = {str(index): device for index, device in enumerate(live_devices())}
+    elif name:
+        known = {name: arch.device(name)}
+    else:
+        known = arch.devices()
+    if as_json:
+        output.emit(_document(known, one=name is not None, live=live))
+    elif name:
+        shown = asdict(known[name])
+        peaks = ", ".join(f"{d} {t:g}" for d, t in shown.pop("matrix_tflops"))
+        partition = shown["partition"] or "the whole GPU"
+        published = peaks or "as the architecture's rate says"
+        output.fields({**shown, "partition": partition, "peak TFLOP/s": published})
+    else:
+        output.table(
+            ("GPU" if live else "device", "name", "arch", "units", "L2", "memory", "GB/s"),
+            [(slug, *_row(device)) for slug, device in known.items()],
+        )
+
+
+def _document(known: dict[str, Device], one: bool, live: bool) -> Any:
+    if one:
+        return asdict(next(iter(known.values())))
+    if live:
+        return [asdict(device) for device in known.values()]
+    return {slug: asdict(device) for slug, device in known.items()}
+
+
+def _row(d: Device) -> tuple[Any, ...]:
+    name = f"{d.name} {d.partition}".strip()
+    sizes = output.size(d.l2_bytes), output.size(d.memory_bytes)
+    return name, d.arch, d.compute_units, *sizes, round(d.bandwidth_gbs)

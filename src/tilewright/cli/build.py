@@ -1,0 +1,148 @@
+"""``build``: kernels for any architecture, on any machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import (
+    Archs,
+    FamilyName,
+    Json,
+    Kernels,
+    Signature,
+    StorePath,
+    TrustStore,
+    examples,
+    words,
+)
+from tilewright.cli.options import store as open_store
+
+if TYPE_CHECKING:
+    from tilewright.build import BuildReport, BuildResult, Store
+    from tilewright.build.report import Status
+    from tilewright.cli.selection import Selection
+
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Compilers at once [default: one for each CPU]"),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Build kernels for any architecture; no GPU is needed.",
+        epilog=examples(
+            "tilewright build space.json --arch sm_90 --arch gfx942",
+            "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
+            "tilewright build KERNEL_NAME --arch sm_100",
+        ),
+    )(build)
+
+
+def build(
+    inputs: Kernels,
+    archs: Archs,
+    store: StorePath = None,
+    workers: Workers = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds that one kernel may take.")
+    ] = 120.0,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="Build at most so many, the first, for each --arch."),
+    ] = None,
+    signature: Signature = None,
+    family: FamilyName = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Build the legal kernels of spaces, or named kernels, into the store. Needs no GPU.
+
+    What a rule drops is counted, and no failure unless nothing is left. Exits with 1 if any
+    kernel cannot be built.
+    """
+    from tilewright.cli.selection import select
+
+    selections = [select(inputs, arch, family, words(signature)) for arch in archs]
+    kept = open_store(store, trust_store)
+    requests = [(c, s.arch) for s in selections for c in s.configs[:limit]]
+    report = compile_all(requests, kept, workers, timeout)
+    if as_json:
+        output.emit(_document(selections, kept, report))
+    else:
+        _show(selections, kept, report, limit)
+    if report.failures:
+        raise typer.Exit(FAILED)
+
+
+def compile_all(
+    requests: list[tuple[Any, Any]], kept: Store, workers: int | None = None, timeout: float = 120.0
+) -> BuildReport:
+    """Build into the store, with progress on stderr."""
+    from tilewright.build import build, show_progress
+
+    with show_progress() as progress:
+        return build(requests, store=kept, workers=workers, timeout=timeout, progress=progress)
+
+
+def _document(selections: list[Selection], kept: Store, report: BuildReport) -> dict[str, Any]:
+    from tilewright.cli.selection import summary
+
+    return {
+        "store": str(kept.path),
+        "seconds": report.seconds,
+        "counts": dict(Counter(result.status for result in report.results)),
+        "archs": [summary(selection) for selection in selections],
+        "results": [_result(result) for result in report.results],
+    }
+
+
+def _result(result: BuildResult) -> dict[str, Any]:
+    kernel, occupancy = result.kernel, result.occupancy
+    return {
+        "name": result.name,
+        "arch": result.arch.name,
+        "status": result.status,
+        "reason": result.reason,
+        "seconds": result.seconds,
+        "resources": asdict(kernel.resources) if kernel else None,
+        "shared": kernel.shared if kernel else None,
+        "occupancy": asdict(occupancy) if occupancy else None,
+    }
+
+
+def _show(selections: list[Selection], kept: Store, report: BuildReport, limit: int | None) -> None:
+    statuses: tuple[Status, ...] = ("built", "cached", "rejected", "failed")
+    counts = Counter((result.arch.name, result.status) for result in report.results)
+    output.table(
+        ("arch", "legal", "dropped", *statuses),
+        [
+            (
+                s.arch.name,
+                len(s.configs),
+                len(s.dropped),
+                *(counts[s.arch.name, status] for status in statuses),
+            )
+            for s in selections
+        ],
+    )
+    for note in dict.fromkeys(note for s in selections for note in s.notes):
+        output.line(f"note: {note}")
+    if report.failures:
+        output.line()
+        output.table(
+            ("not usable", "arch", "kernel", "because"),
+            [(r.status, r.arch.name, r.name, r.reason) for r in report.failures],
+        )
+    output.line()
+    output.line(f"{report}, in {kept.path}")
+    left = sum(max(0, len(s.configs) - limit) for s in selections) if limit else 0
+    if left:
+        output.line(f"{left} legal kernels were left out by --limit {limit}")

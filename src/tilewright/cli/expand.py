@@ -1,0 +1,178 @@
+"""``expand``: what a space means on each architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import WRONG_REQUEST
+from tilewright.cli.options import Archs, FamilyName, Json, Signature, examples, words
+from tilewright.errors import BadArgument, EmptySpace
+
+if TYPE_CHECKING:
+    from tilewright.cli.selection import Selection
+    from tilewright.space import Dropped
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="What a space means on each architecture.",
+        epilog=examples(
+            "tilewright expand space.json --arch sm_90 --arch gfx942",
+            "tilewright expand space.json --arch sm_90 --signature dtype=fp16 --list",
+            "tilewright expand --default gemm m=64 n=64 k=64 --arch sm_90 --dropped",
+        ),
+    )(expand)
+
+
+def expand(
+    archs: Archs,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A space file; with --default, a problem as m=512 dtype=bf16.",
+            metavar="SPACE.json | KEY=VALUE…",
+        ),
+    ] = None,
+    default: Annotated[
+        str | None,
+        typer.Option(
+            "--default",
+            help="Expand what this family uses when no space is given.",
+            metavar="FAMILY",
+        ),
+    ] = None,
+    signature: Signature = None,
+    family: FamilyName = None,
+    names: Annotated[bool, typer.Option("--list", help="List the legal kernels by name.")] = False,
+    dropped: Annotated[
+        bool, typer.Option("--dropped", help="List every dropped combination with its rule.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Count the legal kernels of a space, and say which rule dropped each of the others.
+
+    The space file is a sweep in CK Tile Engine's form, or the same with Tilewright's own words
+    (its `warp_m × warp_n` is num_warps here, its warp tile is mma; see `tilewright --help`).
+    """
+    found = {name: _select(inputs or [], name, default, family, words(signature)) for name in archs}
+    if as_json:
+        output.emit([_document(name, result, names, dropped) for name, result in found.items()])
+    empty = [result for result in found.values() if isinstance(result, EmptySpace)]
+    for number, result in enumerate(r for r in found.values() if not isinstance(r, EmptySpace)):
+        if not as_json:
+            if number:
+                output.line()
+            _show(result, names, dropped)
+    for error in empty:
+        typer.echo(f"error: {error}", err=True)
+    if empty:
+        raise typer.Exit(WRONG_REQUEST)
+
+
+def _select(
+    inputs: list[str],
+    arch_name: str,
+    default: str | None,
+    family: str | None,
+    signature: Mapping[str, str],
+) -> Selection | EmptySpace:
+    """What is legal on one architecture; the error where nothing is, so that the others can be
+    shown all the same."""
+    try:
+        return _selected(inputs, arch_name, default, family, signature)
+    except EmptySpace as error:
+        return error
+
+
+def _selected(
+    inputs: list[str],
+    arch_name: str,
+    default: str | None,
+    family: str | None,
+    signature: Mapping[str, str],
+) -> Selection:
+    from tilewright import ops
+    from tilewright.arch import arch
+    from tilewright.cli import selection
+
+    if default is None:
+        if len(inputs) != 1:
+            raise BadArgument("give one space file, or --default FAMILY and a problem's words")
+        if not selection.is_file(inputs[0]):
+            raise BadArgument(f"'{inputs[0]}' is not a space file (JSON)")
+        return selection.select(inputs, arch_name, family, signature)
+    if signature:
+        raise BadArgument("--signature completes a space file; with --default, say it as words")
+    this = arch(arch_name)
+    of = ops.family(default)
+    space = of.default_space(of.parse_problem(words(inputs), this), this)
+    found = space.expand(this)
+    return selection.Selection(this, found.configs, found.dropped, found.duplicates)
+
+
+def _document(
+    arch_name: str, result: Selection | EmptySpace, names: bool, dropped: bool
+) -> dict[str, Any]:
+    from tilewright.cli import selection
+
+    combinations: Sequence[Dropped]
+    if isinstance(result, EmptySpace):
+        document: dict[str, Any] = {"arch": arch_name, "legal": 0, "error": str(result)}
+        combinations = result.expansion.dropped if result.expansion is not None else ()
+    else:
+        document = selection.summary(result)
+        combinations = result.dropped
+        if names:
+            document["kernels"] = [config.name for config in result.configs]
+    if dropped:
+        document["dropped_combinations"] = [
+            {"rule": d.verdict.rule, "reason": d.verdict.reason, "fields": dict(d.fields)}
+            for d in combinations
+        ]
+    return document
+
+
+def _show(result: Selection, names: bool, dropped: bool) -> None:
+    from tilewright.cli import selection
+
+    again = f", {result.duplicates} said twice" if result.duplicates else ""
+    output.heading(
+        f"{result.arch.name}: {len(result.configs)} legal kernels, "
+        f"{len(result.dropped)} combinations dropped{again}"
+    )
+    if result.dropped and not dropped:
+        selection.show_rules(result.dropped)
+    for note in result.notes:
+        output.line(f"note: {note}")
+    if names:
+        output.line()
+        for config in result.configs:
+            typer.echo(config.name)
+    if dropped and result.dropped:
+        _show_dropped(result)
+
+
+def _show_dropped(result: Selection) -> None:
+    """Every dropped combination, by the fields that tell one from another."""
+    first = result.dropped[0].fields
+    varying = [f for f in first if any(d.fields.get(f) != first[f] for d in result.dropped)]
+    output.table(
+        ("dropped by", "combination", "because"),
+        [
+            (
+                d.verdict.rule,
+                " ".join(f"{f}={_word(d.fields.get(f))}" for f in varying) or "the only one",
+                d.verdict.reason,
+            )
+            for d in result.dropped
+        ],
+    )
+
+
+def _word(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,100 @@
+"""``explain``: which kernel serves a problem, and why not the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import (
+    DeviceName,
+    Family,
+    Json,
+    ProblemWords,
+    RegistryFile,
+    dispatcher,
+    examples,
+    problem,
+)
+
+if TYPE_CHECKING:
+    from tilewright.explain import Explanation, Fate
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Which kernel serves a problem, and why not others.",
+        epilog=examples(
+            "tilewright explain gemm m=4096 n=4096 k=4096 dtype=bf16",
+            "tilewright explain gemm m=1 n=4096 k=512 dtype=fp8 --device mi300x",
+            "tilewright explain gemm m=100 n=77 k=33 --registry r.json --all",
+        ),
+    )(explain)
+
+
+def explain(
+    family: Family,
+    pairs: ProblemWords = None,
+    device: DeviceName = None,
+    registry: RegistryFile = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="How many next best kernels to show.")
+    ] = 5,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every kernel, the refused too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """The kernel chosen for a problem, why, which come next, and which rules refused others.
+
+    Plans only: nothing is built or run, and no GPU is needed. Exits with 1 if no kernel
+    serves the problem.
+    """
+    target = dispatcher(device, registry)
+    found = target.explain(problem(family, pairs, target))
+    if as_json:
+        output.emit(found.to_dict())
+    else:
+        show(found, limit, everything)
+    if not found.chosen:
+        typer.echo("error: no kernel serves this problem", err=True)
+        raise typer.Exit(FAILED)
+
+
+def show(found: Explanation, limit: int, everything: bool = False) -> None:
+    """Print an explanation: the choice, at most `limit` others, and the refused by rule."""
+    output.heading(f"{found.problem} on {found.device.name} ({found.device.arch})")
+    usable = [fate for fate in found.fates if fate.fate in ("chosen", "candidate")]
+    shown = usable if everything else usable[: limit + 1]
+    if shown:
+        output.table(
+            ("fate", "kernel", "why"),
+            [(_place(f, n), f.name, _why(f)) for n, f in enumerate(shown)],
+        )
+    if len(shown) < len(usable):
+        output.line(f"and {len(usable) - len(shown)} more that could serve it (--all shows them)")
+    others = [fate for fate in found.fates if fate not in usable]
+    if not others:
+        output.line(f"all {len(usable)} kernels considered can serve it; none was refused")
+        return
+    output.line()
+    if everything:
+        rows: list[tuple[Any, ...]] = [(f.by, f.name, f.reason) for f in others]
+        output.table(("refused by", "kernel", "because"), rows)
+    else:
+        counts = Counter(fate.by for fate in others)
+        example = {fate.by: fate.reason for fate in reversed(others)}
+        rows = [(rule, count, example[rule]) for rule, count in counts.most_common()]
+        output.table(("refused by", "kernels", "for example"), rows)
+
+
+def _place(fate: Fate, number: int) -> str:
+    return "chosen" if fate.fate == "chosen" else f"next {number}"
+
+
+def _why(fate: Fate) -> str:
+    return f"{fate.by}: {fate.reason}"

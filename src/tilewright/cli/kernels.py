@@ -1,0 +1,267 @@
+"""``kernels``: what is in the store, and what the compiler made of it."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import Json, SomeArchs, StorePath, TrustStore, examples
+from tilewright.cli.options import store as open_store
+
+if TYPE_CHECKING:
+    from tilewright.arch import Arch
+    from tilewright.build import Kernel, Store
+
+app = typer.Typer(
+    help="Built kernels: list, show, inspect, check.",
+    no_args_is_help=True,
+    epilog=examples("tilewright kernels list --arch sm_90", "tilewright kernels show NAME"),
+)
+
+Name = Annotated[str, typer.Argument(help="The kernel's name.", metavar="NAME")]
+
+
+@app.command(
+    "list",
+    short_help="What the store holds.",
+    epilog=examples(
+        "tilewright kernels list", "tilewright kernels list --arch gfx942 --match '*_persistent_*'"
+    ),
+)
+def list_kernels(
+    store: StorePath = None,
+    archs: SomeArchs = None,
+    match: Annotated[
+        str, typer.Option("--match", help="Shell pattern that names must match.")
+    ] = "*",
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """The kernels in the store, with what each takes from the GPU."""
+    from tilewright.arch import arch
+
+    kept = open_store(store, trust_store)
+    wanted = {arch(name).name for name in archs or ()}
+    found = [
+        kernel
+        for kernel in kept.entries()
+        if (not wanted or kernel.arch in wanted) and fnmatch.fnmatchcase(kernel.name, match)
+    ]
+    found.sort(key=lambda kernel: (kernel.arch, kernel.name, kernel.key))
+    old = _outdated(found, kept)
+    rows = [{**_row(kernel), "outdated": kernel.key in old} for kernel in found]
+    if as_json:
+        output.emit(rows)
+        return
+    if not rows:
+        output.line(f"no such kernel in {kept.path}; `tilewright build` puts them there")
+        return
+    output.table(
+        ("kernel", "arch", "registers", "spills", "shared", "workgroups a unit", "size", ""),
+        [
+            (
+                row["name"],
+                row["arch"],
+                row["registers"],
+                row["spill_bytes"],
+                row["shared"],
+                f"{row['workgroups']} (limit: {row['limiter']})",
+                row["size"],
+                "outdated" if row["outdated"] else "",
+            )
+            for row in rows
+        ],
+    )
+    output.line(f"\n{len(rows)} kernels in {kept.path}; sizes in bytes")
+
+
+def _outdated(kernels: list[Kernel], kept: Store) -> set[str]:
+    """Keys of kernels that stand there twice and are not what would be built now."""
+    counts = Counter((kernel.name, kernel.arch) for kernel in kernels)
+    old: set[str] = set()
+    for kernel in kernels:
+        if counts[kernel.name, kernel.arch] > 1:
+            current = _current(kernel.name, kernel.arch, kept)
+            if current is None or current.key != kernel.key:
+                old.add(kernel.key)
+    return old
+
+
+def _current(name: str, arch: str, kept: Store) -> Kernel | None:
+    from tilewright import ops
+    from tilewright.build import find
+    from tilewright.errors import UnknownName
+
+    try:
+        config = ops.family_of(name).parse_name(name)
+    except UnknownName:  # written by another version
+        return None
+    return find(config, arch, kept)
+
+
+def _row(kernel: Kernel) -> dict[str, Any]:
+    from tilewright.arch import arch
+
+    occupancy = kernel.occupancy(arch(kernel.arch))
+    return {
+        "name": kernel.name,
+        "arch": kernel.arch,
+        "registers": kernel.resources.registers,
+        "spill_bytes": kernel.resources.spill_bytes,
+        "shared": kernel.shared,
+        "workgroups": occupancy.workgroups,
+        "waves_per_simd": occupancy.waves_per_simd,
+        "limiter": occupancy.limiter,
+        "size": kernel.blob(kernel.binary).size,
+        "key": kernel.key,
+    }
+
+
+@app.command(
+    short_help="A kernel's config; where it is legal and built.",
+    epilog=examples(
+        "tilewright kernels show NAME", "tilewright kernels show NAME --arch sm_90 --json"
+    ),
+)
+def show(
+    name: Name,
+    archs: SomeArchs = None,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """One kernel: its config and, for each architecture, whether it is legal and built."""
+    from tilewright import arch, ops
+
+    config = ops.family_of(name).parse_name(name)
+    kept = open_store(store, trust_store)
+    targets = [_target(config, arch.arch(a), kept) for a in archs or arch.archs()]
+    if as_json:
+        fields = {"family": config.family, **asdict(config)}
+        output.emit({"name": config.name, "config": fields, "archs": targets})
+        return
+    output.heading(config.name)
+    output.fields({"family": config.family, **asdict(config)})
+    built = [t for t in targets if t["built"]]
+    for target in built:
+        output.line()
+        output.heading(f"built for {target['arch']}")
+        output.fields(_resources(target))
+    rows = [
+        (t["arch"], "not built" if t["legal"] else f"cannot be built: {t['reason']}")
+        for t in targets
+        if not t["built"]
+    ]
+    if rows:
+        output.line()
+        output.table(("arch", "state"), rows)
+
+
+def _target(config: Any, arch: Arch, kept: Store) -> dict[str, Any]:
+    from tilewright import ops
+    from tilewright.build import find
+
+    verdict = ops.family(config.family).judge(config, arch)
+    kernel = find(config, arch, kept) if verdict else None
+    return {
+        "arch": arch.name,
+        "legal": verdict.ok,
+        "reason": "" if verdict else str(verdict),
+        "built": kernel is not None,
+        "kernel": asdict(kernel) if kernel else None,
+        "occupancy": asdict(kernel.occupancy(arch)) if kernel else None,
+    }
+
+
+def _resources(target: dict[str, Any]) -> dict[str, Any]:
+    kernel, occupancy = target["kernel"], target["occupancy"]
+    resources = dict(kernel["resources"])
+    return {
+        **{word: resources[word] for word in resources if resources[word] or word == "registers"},
+        "spills": f"{resources['spill_bytes']} bytes a thread",
+        "shared": f"{kernel['shared']} bytes",
+        "warps": kernel["num_warps"],
+        "occupancy": f"{occupancy['workgroups']} workgroups a compute unit, "
+        f"{occupancy['waves_per_simd']:g} warps a SIMD; limited by {occupancy['limiter']}",
+        "arguments": ", ".join(f"{name}: {kind}" for name, kind in kernel["arguments"]),
+        "entry": kernel["entry"],
+        "files": ", ".join(f"{kind} ({b['size']} bytes)" for kind, b in kernel["blobs"].items()),
+        "key": kernel["key"],
+    }
+
+
+@app.command(
+    short_help="A kernel as PTX, SASS, AMD assembly or IR.",
+    epilog=examples(
+        "tilewright kernels inspect NAME --arch sm_90 --what sass | less",
+        "tilewright kernels inspect NAME --arch gfx942 --what amdgcn | grep mfma",
+    ),
+)
+def inspect(
+    name: Name,
+    arch: Annotated[str, typer.Option("--arch", help="Architecture it is built for.")],
+    what: Annotated[
+        str, typer.Option("--what", help="ptx, sass (NVIDIA), amdgcn (AMD), llir or ttgir.")
+    ],
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Print what the compiler made of a kernel; builds it first if the store has it not."""
+    from tilewright import ops
+    from tilewright.arch import arch as by_name
+    from tilewright.build import find
+    from tilewright.build import inspect as text_of
+    from tilewright.cli.build import compile_all
+    from tilewright.errors import UnsupportedProblem
+
+    config, this = ops.family_of(name).parse_name(name), by_name(arch)
+    verdict = ops.family(config.family).judge(config, this)
+    if not verdict:
+        raise UnsupportedProblem(f"{config.name} cannot be built for {this.name}: {verdict}")
+    kept = open_store(store, trust_store)
+    kernel = find(config, this, kept)
+    if kernel is None:
+        report = compile_all([(config, this)], kept, workers=1)
+        kernel = report.results[0].kernel  # one that is rejected can be read all the same
+        if kernel is None:
+            report.raise_if_failed()
+            raise AssertionError("a build without a kernel is a failure")
+    text = text_of(kernel, kept, what)
+    if as_json:
+        output.emit({"name": config.name, "arch": this.name, "what": what, "text": text})
+    else:
+        typer.echo(text.rstrip("\n"))
+
+
+@app.command(
+    short_help="Read all of the store for damage.",
+    epilog=examples("tilewright kernels check", "tilewright kernels check --store DIR"),
+)
+def check(store: StorePath = None, trust_store: TrustStore = False, as_json: Json = False) -> None:
+    """Read every file of the store; exits with 1 if one is damaged or somebody else's."""
+    kept = open_store(store, trust_store)
+    with output.busy(f"reading {kept.path}"):
+        problems = kept.verify()
+        usable = sum(1 for _ in kept.entries()) if not problems else 0
+    if as_json:
+        output.emit({"store": str(kept.path), "ok": not problems, "problems": problems})
+    elif problems:
+        for problem in problems:
+            output.line(problem)
+        output.line(f"\n{len(problems)} entries of {kept.path} are not usable")
+    else:
+        output.line(f"{usable} kernels in {_exists(kept.path)}, all intact")
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _exists(path: Path) -> str:
+    return str(path) if path.exists() else f"{path} (which does not exist yet)"

@@ -1,0 +1,124 @@
+"""Options and arguments that several commands share, and what they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.arch import Device
+    from tilewright.build import Store
+    from tilewright.dispatch import Dispatcher
+
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print JSON on standard output; errors too, as {error, type}.",
+        callback=output.remember_json,
+    ),
+]
+Archs = Annotated[
+    list[str],
+    typer.Option("--arch", help="Architecture (sm_90, gfx942…); may be repeated.", metavar="ARCH"),
+]
+SomeArchs = Annotated[
+    list[str] | None,
+    typer.Option("--arch", help="Architecture (sm_90, gfx942…); may be repeated.", metavar="ARCH"),
+]
+StorePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", help="Folder of built kernels [default: TILEWRIGHT_STORE, else the user's cache]"
+    ),
+]
+TrustStore = Annotated[
+    bool,
+    typer.Option("--trust-store", help="Use kernels in the store that others built."),
+]
+Signature = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--signature",
+        help="What a space leaves to its caller, as dtype=bf16 or layout=rcr; may be repeated.",
+        metavar="KEY=VALUE",
+    ),
+]
+FamilyName = Annotated[
+    str | None,
+    typer.Option("--family", help="Operation family, where a space does not say its own."),
+]
+Kernels = Annotated[
+    list[str],
+    typer.Argument(help="Space files (JSON), kernel names, or both.", metavar="SPACE.json|NAME…"),
+]
+Family = Annotated[str, typer.Argument(help="Operation family.", metavar="FAMILY")]
+ProblemWords = Annotated[
+    list[str] | None,
+    typer.Argument(help="The problem, as m=512 dtype=bf16.", metavar="KEY=VALUE…"),
+]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="GPU to plan for: a known one (see `devices`) or a JSON file "
+        "[default: the first GPU here, else h200_sxm]",
+    ),
+]
+RegistryFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--registry", help="Choose from the kernels of this registry file [default: all usual ones]"
+    ),
+]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: its examples, each on its own line."""
+    return "\n\n".join(["Examples:", "\b\n" + "\n".join(f"  $ {line}" for line in lines)])
+
+
+def words(pairs: Sequence[str] | None) -> dict[str, str]:
+    """``["m=512", "dtype=fp8"]`` as a mapping. Raises `BadArgument`."""
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value):
+            raise BadArgument(f"'{pair}' is not KEY=VALUE, as in m=512")
+        if key in found:
+            raise BadArgument(f"'{key}' is given twice")
+        found[key] = value
+    return found
+
+
+def store(path: Path | None, trusted: bool = False) -> Store:
+    """The store the options name."""
+    from tilewright.build import Store
+
+    return Store(path, trusted)
+
+
+def dispatcher(
+    device: Device | str | None, registry: Path | None, kept: Store | None = None
+) -> Dispatcher:
+    """A dispatcher as the options describe it."""
+    from tilewright.dispatch import Dispatcher
+    from tilewright.registry import Registry
+
+    loaded = Registry.load(registry) if registry is not None else None
+    return Dispatcher(loaded, device, store=kept)
+
+
+def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any:
+    """The problem that words state, on the GPU that `target` plans for."""
+    from tilewright import ops
+    from tilewright.arch import arch
+
+    this = arch(target.device_for_planning().arch)
+    return ops.family(family).parse_problem(words(pairs), this)

@@ -1,0 +1,247 @@
+"""``registry``: sets of kernels as JSON files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import (
+    Archs,
+    FamilyName,
+    Json,
+    Kernels,
+    Signature,
+    SomeArchs,
+    StorePath,
+    TrustStore,
+    examples,
+    words,
+)
+from tilewright.cli.options import store as open_store
+
+if TYPE_CHECKING:
+    from tilewright.build import BuildReport, Store
+    from tilewright.registry import Registry
+
+app = typer.Typer(
+    help="Sets of kernels as files: export, import, check.",
+    no_args_is_help=True,
+    epilog=examples("tilewright registry export space.json --arch sm_90 -o kernels.json"),
+)
+
+File = Annotated[Path, typer.Argument(help="Registry file (JSON).", metavar="FILE")]
+
+
+@app.command(
+    short_help="Write the legal kernels of spaces to a file.",
+    epilog=examples("tilewright registry export space.json --arch sm_90 -o kernels.json"),
+)
+def export(
+    inputs: Kernels,
+    archs: Archs,
+    file: Annotated[Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE")],
+    name: Annotated[str, typer.Option("--name", help="The registry's name.")] = "default",
+    signature: Signature = None,
+    family: FamilyName = None,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Write the kernels that are legal on any of the architectures to a registry file.
+
+    Those that the store has built are written with their builds.
+    """
+    from tilewright.build import find
+    from tilewright.cli.selection import select
+    from tilewright.registry import Registry
+
+    kept = open_store(store, trust_store)
+    registry = Registry(name)
+    for arch_name in archs:
+        chosen = select(inputs, arch_name, family, words(signature))
+        with output.busy(f"looking {len(chosen.configs)} kernels up in {kept.path}"):
+            for config in chosen.configs:
+                registry.register(find(config, chosen.arch, kept) or config)
+    registry.save(file)
+    if as_json:
+        output.emit({"file": str(file), **_contents(registry)})
+    else:
+        _show(registry)
+        output.line(f"written to {file}")
+
+
+@app.command(
+    "import",
+    short_help="What a file holds; optionally build it.",
+    epilog=examples(
+        "tilewright registry import kernels.json",
+        "tilewright registry import kernels.json --build --arch sm_90",
+    ),
+)
+def import_(
+    file: File,
+    build: Annotated[
+        bool, typer.Option("--build", help="Build what the store lacks, for each --arch.")
+    ] = False,
+    archs: SomeArchs = None,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Read a registry file and say what it holds; with --build, have its kernels in the store.
+
+    Kernels that are not legal on an architecture are left out of its build.
+    """
+    from tilewright.errors import BadArgument
+    from tilewright.registry import Registry
+
+    if build != bool(archs):
+        raise BadArgument("--build and --arch belong together: what to build, and for what")
+    registry = Registry.load(file)
+    report = _build(registry, archs or [], open_store(store, trust_store)) if build else None
+    if as_json:
+        document = {"file": str(file), **_contents(registry)}
+        if report:
+            document["counts"] = dict(Counter(result.status for result in report.results))
+            document["failures"] = [str(failure) for failure in report.failures]
+        output.emit(document)
+    else:
+        _show(registry)
+        if report:
+            for failure in report.failures:
+                output.line(str(failure))
+            output.line(str(report))
+    if report and report.failures:
+        raise typer.Exit(FAILED)
+
+
+def _build(registry: Registry, archs: list[str], kept: Store) -> BuildReport:
+    from tilewright import ops
+    from tilewright.arch import arch
+    from tilewright.cli.build import compile_all
+    from tilewright.errors import EmptySpace
+
+    targets = [arch(name) for name in archs]
+    requests = [
+        (entry.config, this)
+        for this in targets
+        for entry in registry
+        if ops.family(entry.config.family).judge(entry.config, this)
+    ]
+    if not requests:
+        raise EmptySpace(f"no kernel of registry '{registry.name}' is legal on {', '.join(archs)}")
+    return compile_all(requests, kept)
+
+
+@app.command(
+    short_help="Find what in a file would not work.",
+    epilog=examples(
+        "tilewright registry check kernels.json",
+        "tilewright registry check kernels.json --arch gfx942",
+    ),
+)
+def check(
+    file: File,
+    archs: SomeArchs = None,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Check a registry file; exits with 1 if something in it would not work.
+
+    Its form, that every name says its config, that every kernel is legal on each --arch, and
+    that every build it lists is in the store, intact.
+    """
+    from tilewright.registry import Registry
+
+    registry = Registry.load(file)
+    kept = open_store(store, trust_store)
+    with output.busy(f"checking {len(registry)} kernels"):
+        problems = _illegal(registry, archs or []) + _missing(registry, kept)
+    if as_json:
+        output.emit(
+            {"file": str(file), "ok": not problems, **_contents(registry), "problems": problems}
+        )
+    else:
+        _show(registry)
+        if problems:
+            output.line()
+            rows = [(p["problem"], p["arch"], p["name"], p["reason"]) for p in problems]
+            output.table(("problem", "arch", "kernel", "because"), rows)
+        output.line(f"{len(problems)} problems" if problems else "no problem found")
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _illegal(registry: Registry, archs: list[str]) -> list[dict[str, str]]:
+    from tilewright import ops
+    from tilewright.arch import arch
+
+    problems = []
+    for this in map(arch, archs):
+        for entry in registry:
+            verdict = ops.family(entry.config.family).judge(entry.config, this)
+            if not verdict:
+                problems.append(_problem("illegal", this.name, entry.name, str(verdict)))
+    return problems
+
+
+def _missing(registry: Registry, kept: Store) -> list[dict[str, str]]:
+    from tilewright.build import UntrustedEntry
+
+    problems = []
+    for entry in registry:
+        for arch_name, kernel in entry.builds.items():
+            try:
+                found = kept.load(kernel.key)
+            except UntrustedEntry as error:
+                problems.append(_problem("untrusted", arch_name, entry.name, str(error)))
+                continue
+            if found is None:
+                reason = f"not in {kept.path}, or damaged there"
+                problems.append(_problem("missing", arch_name, entry.name, reason))
+            elif found != kernel:
+                reason = f"{kept.path} has another build under the same key"
+                problems.append(_problem("different", arch_name, entry.name, reason))
+    return problems
+
+
+def _problem(what: str, arch: str, name: str, reason: str) -> dict[str, str]:
+    return {"problem": what, "arch": arch, "name": name, "reason": reason}
+
+
+def _contents(registry: Registry) -> dict[str, Any]:
+    return {
+        "registry": registry.name,
+        "kernels": len(registry),
+        "families": dict(Counter(entry.config.family for entry in registry)),
+        "builds": dict(Counter(arch for entry in registry for arch in entry.builds)),
+        "priorities": {
+            str(priority): count
+            for priority, count in sorted(Counter(entry.priority for entry in registry).items())
+        },
+    }
+
+
+def _show(registry: Registry) -> None:
+    contents = _contents(registry)
+
+    def counted(counts: dict[str, int]) -> str:
+        return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+    output.heading(f"registry '{registry.name}': {len(registry)} kernels")
+    output.fields(
+        {
+            "families": counted(contents["families"]) or "none",
+            "builds": counted(contents["builds"]) or "none",
+            "priorities": ", ".join(
+                f"{count} of priority {word}" for word, count in contents["priorities"].items()
+            )
+            or "none",
+        }
+    )

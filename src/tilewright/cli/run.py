@@ -1,0 +1,202 @@
+"""``run``: compute one problem, and check the result."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import (
+    DeviceName,
+    Family,
+    Json,
+    ProblemWords,
+    RegistryFile,
+    StorePath,
+    TrustStore,
+    dispatcher,
+    examples,
+    problem,
+)
+from tilewright.cli.options import store as open_store
+
+if TYPE_CHECKING:
+    from tilewright.dispatch import Dispatcher
+    from tilewright.verify import Check
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Compute one problem, and check the result.",
+        epilog=examples(
+            "tilewright run gemm m=512 n=512 k=512 dtype=bf16",
+            "tilewright run gemm m=100 n=77 k=33 dtype=fp8 --device mi300x",
+            "tilewright run gemm m=4096 n=4096 k=4096 --on cuda:0 --seed 7",
+        ),
+    )(run)
+
+
+def run(
+    family: Family,
+    pairs: ProblemWords = None,
+    device: DeviceName = None,
+    kernel: Annotated[
+        str | None, typer.Option("--kernel", help="Run this kernel rather than the chosen one.")
+    ] = None,
+    registry: RegistryFile = None,
+    on: Annotated[
+        str, typer.Option("--on", help="Where to run: cpu (the interpreter), or a GPU as cuda:0.")
+    ] = "cpu",
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare with a float64 reference.")
+    ] = True,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Makes the operands [default: fresh]")
+    ] = None,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Run one problem once, on random operands, and check the result.
+
+    On the CPU the kernel runs through Triton's interpreter: right, but slow, and its time says
+    nothing about a GPU. Exits with 1 if the result is outside tolerance.
+    """
+    from tilewright.arch.detect import live_device
+
+    index = _gpu(on)
+    gpu = live_device(index) if index is not None and device is None else device
+    target = dispatcher(gpu, registry, open_store(store, trust_store))
+    ran = run_once(target, problem(family, pairs, target), kernel, on, verify, seed)
+    if as_json:
+        output.emit(ran.document())
+    else:
+        output.fields(ran.lines())
+    if ran.check is not None and not ran.check.ok:
+        raise typer.Exit(FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run: of what, by which kernel, chosen why, where, how long, and how right."""
+
+    problem: Any
+    kernel: str
+    why: str
+    planned_for: str
+    on: str
+    seconds: float
+    seed: int
+    check: Check | None
+
+    def document(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        return {
+            "problem": {"family": self.problem.family, **asdict(self.problem)},
+            "kernel": self.kernel,
+            "why": self.why,
+            "planned_for": self.planned_for,
+            "on": self.on,
+            "seconds": self.seconds,
+            "seconds_mean": _meaning(self.on),
+            "seed": self.seed,
+            "check": asdict(self.check) if self.check else None,
+        }
+
+    def lines(self) -> dict[str, str]:
+        """As names and values, for people."""
+        shown = {
+            "problem": str(self.problem),
+            "kernel": self.kernel,
+            "chosen": f"{self.why}; planned for {self.planned_for}",
+            "ran on": "the CPU, through Triton's interpreter" if self.on == "cpu" else self.on,
+            "wall time": f"{self.seconds:.2f} s ({_meaning(self.on)})",
+            "seed": str(self.seed),
+        }
+        if self.check is None:
+            return {**shown, "check": "not checked (--no-verify)"}
+        c = self.check
+        word = "within" if c.ok else "OUTSIDE"
+        return {
+            **shown,
+            "check": f"{word} tolerance: {c.share:.4%} of the elements; the worst error is "
+            f"{c.worst:.3g} of what is allowed",
+            "errors": f"max {c.max:.3g}, mean {c.mean:.3g}, rms {c.rms:.3g}, 99th percentile "
+            f"{c.p99:.3g}; the result's rms is {c.rms_reference:.3g}",
+            "tolerance": f"{c.tolerance.relative:.3g} of each element + {c.tolerance.scaled:.3g} "
+            "of the result's rms",
+        }
+
+
+def _meaning(on: str) -> str:
+    if on == "cpu":
+        return "interpreted; says nothing about a GPU"
+    return "the first call, with choosing, building and loading; no measure of the kernel"
+
+
+def run_once(
+    target: Dispatcher,
+    problem: Any,
+    kernel: str | None = None,
+    on: str = "cpu",
+    verify: bool = True,
+    seed: int | None = None,
+) -> Ran:
+    """Run `problem` once on fresh operands, and compare with the reference if asked."""
+    from tilewright import ops
+    from tilewright import verify as verification
+
+    family = ops.family(problem.family)
+    seed = secrets.randbits(31) if seed is None else seed
+    inputs, out = verification.make_operands(problem, seed, on)
+    options = family.options(problem)
+    with output.busy(f"running {problem} on {on}"):
+        start = time.perf_counter()
+        if kernel is not None:
+            target.run_named(kernel, *inputs, out=out, **options)
+        else:
+            target.run(problem.family, *inputs, out=out, **options)
+        _wait(on)
+        seconds = time.perf_counter() - start
+        if kernel is not None:
+            config, why = family.parse_name(kernel), "asked for by name"
+        else:  # asked now, because a kernel that could not be built was passed over
+            plan = target.select(problem)
+            config, why = plan.config, f"by {plan.selector}: {plan.reason}"
+        check = verification.check(problem, config, inputs, out, seed) if verify else None
+    planned_for = target.device_for_planning()
+    place = f"{planned_for.name} ({planned_for.arch})"
+    return Ran(problem, config.name, why, place, on, seconds, seed, check)
+
+
+def _wait(on: str) -> None:
+    if on != "cpu":
+        import torch
+
+        torch.cuda.synchronize(on)
+
+
+def _gpu(on: str) -> int | None:
+    """The number of the GPU that `on` means; None for the CPU. Raises unless it is here."""
+    from tilewright.errors import BadArgument, NoDriver
+
+    if on == "cpu":
+        return None
+    found = re.fullmatch(r"cuda(?::(\d+))?", on)
+    if found is None:
+        raise BadArgument(f"cannot run on '{on}': say cpu, or a GPU as cuda:0 (AMD's too)")
+    try:
+        import torch
+    except ImportError:
+        raise NoDriver("running on a GPU needs torch: pip install 'tilewright[torch]'") from None
+    index, count = int(found[1] or 0), torch.cuda.device_count()
+    if index >= count:
+        raise NoDriver(f"torch sees {count} GPUs here, so there is no {on}; --on cpu needs none")
+    return index

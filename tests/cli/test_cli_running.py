@@ -1,0 +1,112 @@
+"""Commands that run kernels: run, demo."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from cli_runner import NAME
+
+WORDS = ("run", "gemm", "m=20", "n=33", "k=17", "--device", "h200_sxm")
+
+
+def test_run_computes_and_checks(cli):
+    text = cli(*WORDS, "--seed", "5")
+    assert "within tolerance: 100.0000%" in text
+    assert "says nothing about a GPU" in text
+    assert "planned for NVIDIA H200 (sm_90)" in text
+    document = cli.json(*WORDS, "--seed", "5")
+    assert document["check"]["ok"] and document["check"]["max"] > 0
+    assert document["seed"] == 5
+    assert document == {**cli.json(*WORDS, "--seed", "5"), "seconds": document["seconds"]}
+
+
+def test_fresh_operands_each_time_unless_a_seed_is_given(cli):
+    first, second = (cli.json(*WORDS) for _ in range(2))
+    assert first["seed"] != second["seed"]
+    assert first["check"]["max"] != second["check"]["max"]
+
+
+def test_run_by_name_and_without_a_check(cli):
+    document = cli.json(*WORDS, "--kernel", NAME, "--no-verify")
+    assert document["kernel"] == NAME and document["why"] == "asked for by name"
+    assert document["check"] is None
+    assert "not checked" in cli(*WORDS, "--no-verify")
+
+
+def test_run_from_a_registry(cli, tmp_path):
+    file = tmp_path / "r.json"
+    cli("registry", "export", NAME, "--arch", "sm_90", "-o", file)
+    assert cli.json(*WORDS, "--registry", file)["kernel"] == NAME
+    message = cli.fails(1, *WORDS, "dtype=fp16", "--registry", file)
+    assert "none of 1 kernels serves" in message
+
+
+def test_a_wrong_result_exits_with_1(cli, monkeypatch):
+    from tilewright import verify
+
+    right = verify.compare
+    monkeypatch.setattr(verify, "compare", lambda *args: replace(right(*args), ok=False))
+    assert "OUTSIDE tolerance" in cli(*WORDS, code=1)
+    assert cli.json(*WORDS, code=1)["check"]["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--on", "gpu"], 2, "cannot run on 'gpu'"),
+        (["--on", "cuda:99"], 1, "there is no cuda:99"),
+        (["--kernel", "gemm_x"], 2, "is not the name of a GEMM kernel"),
+        (["--kernel", NAME.replace("rcr", "ccr")], 2, "layout is ccr, the problem has rcr"),
+    ],
+)
+def test_runs_that_cannot_be(cli, words, code, message):
+    assert message in cli.fails(code, *WORDS, *words)
+
+
+@pytest.mark.slow
+def test_demo_does_the_main_job_in_a_minute_and_starts_warm_again(cli, store):
+    start = time.monotonic()
+    text = cli("demo")
+    assert time.monotonic() - start < 60
+    for number in range(1, 6):
+        assert f"\n{number}  " in f"\n{text}"
+    for word in ("sm_90", "gfx942", "e4m3fn→bf16", "int8→int32", "fp16", "chosen", "next 1"):
+        assert word in text
+    assert "10 of 10 results right" in text and "WRONG" not in text
+    assert str(store) in text and "Next, try" in text
+
+    document = cli.json("demo")
+    assert set(document["built"]) == {"cached"}
+    assert document["built"]["cached"] >= 40
+    assert all(row["legal"] and row["rules"] for row in document["expanded"])
+    assert all(row["check"]["ok"] for row in document["ran"])
+    assert len(document["chosen"]) == 8
+    assert document["explanation"]["chosen"]
+
+
+def test_what_the_demo_suggests_next_works(cli, monkeypatch):
+    import shlex
+
+    from tilewright.build import BuildReport
+
+    monkeypatch.setattr("tilewright.cli.build.compile_all", lambda *a, **k: BuildReport((), 0.0))
+    text = cli("demo")
+    suggested = text.split("Next, try")[1].strip().splitlines()
+    assert len(suggested) >= 3
+    for line in suggested:
+        program, *words = shlex.split(line)
+        assert program == "tilewright"
+        cli(*words)
+
+
+def test_a_wrong_result_fails_the_demo(cli, monkeypatch):
+    from tilewright import verify
+    from tilewright.build import BuildReport
+
+    right = verify.compare
+    monkeypatch.setattr(verify, "compare", lambda *args: replace(right(*args), ok=False))
+    monkeypatch.setattr("tilewright.cli.build.compile_all", lambda *a, **k: BuildReport((), 0.0))
+    text = cli("demo", code=1)
+    assert "WRONG" in text and "0 of 10 results right" in text
