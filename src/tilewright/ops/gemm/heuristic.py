@@ -18,12 +18,18 @@ from tilewright.ops.gemm.rules import operand_dtype
 LAUNCH_SECONDS = 4e-6
 """What any kernel takes, however little it does."""
 
-PROLOGUE_STEPS = 2.0
-"""K steps' worth of time a tile spends filling its pipeline and storing C."""
+PROLOGUE_K = 128
+"""Elements of K whose time a tile spends filling its pipeline and storing C."""
+
+NARROW_ROW_RATE = 0.85
+"""Share of its rate a kernel keeps when a tile's rows are under 128 bytes: a swizzle's span."""
 
 PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0}
 """Share of the matrix rate a pipeline reaches with the largest tile."""
 
+
+STAGE_RATE = {1: 0.6, 2: 0.85, 3: 0.97}
+"""Share of its rate a pipeline of so many stages keeps; deeper ones keep all."""
 
 HALF_RATE_REUSE = 24.0
 """Uses of each loaded element at which a tile reaches half of its pipeline's rate."""
@@ -43,14 +49,18 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     this = arch(device.arch)
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     tiles_per_cu = -(-tiles // device.compute_units)
-    steps = -(-problem.k // config.tile_k) + PROLOGUE_STEPS
-    tile_flops = 2.0 * config.tile_m * config.tile_n * config.tile_k * steps
+    depth = -(-problem.k // config.tile_k) * config.tile_k + PROLOGUE_K
+    tile_flops = 2.0 * config.tile_m * config.tile_n * depth
     reuse = config.tile_m * config.tile_n / (config.tile_m + config.tile_n)
     reached = PIPELINE_RATE[config.pipeline] * reuse / (reuse + HALF_RATE_REUSE)
+    reached *= STAGE_RATE.get(config.num_stages, 1.0)
+    element = DTYPES[problem.dtype_a].bytes
+    if config.tile_k * element < 128:
+        reached *= NARROW_ROW_RATE
     rate = peak_tflops(this, device, operand_dtype(config)) * 1e12 * reached
     compute = tiles_per_cu * tile_flops / (rate / device.compute_units)
 
-    loads = tiles * (config.tile_m + config.tile_n) * problem.k * DTYPES[problem.dtype_a].bytes
+    loads = tiles * (config.tile_m + config.tile_n) * problem.k * element
     busy = min(1.0, tiles / device.compute_units)
     bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
     memory = max(problem.min_bytes, loads / L2_OVER_MEMORY) / bandwidth
