@@ -43,7 +43,7 @@ def space() -> KernelSpace:
             "pipeline": ("tma",),
             "scheduler": ("tile", "persistent"),
             "group_m": (4, 8, 16),
-            "epilogue": ("direct", "split"),
+            "store": ("direct", "split"),
         },
     )
 

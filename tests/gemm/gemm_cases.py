@@ -50,11 +50,11 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
         rows = 16 // DTYPES[signature["dtype_a"]].bytes
         made.append((config(arch_name, **unpadded), _problem(sizes, common, aligned=True)))
         if "tma" in arch(arch_name).pipelines:
-            epilogue = ("direct", "split")[number // 2 % 2]
+            store = ("direct", "split")[number // 2 % 2]
             ragged = (TILE + 2 * rows, TILE + 3 * rows, 2 * TILE + rows)
             made.append(
                 (
-                    config(arch_name, pipeline="tma", epilogue=epilogue, **common),
+                    config(arch_name, pipeline="tma", store=store, **common),
                     _problem(ragged, common),
                 )
             )

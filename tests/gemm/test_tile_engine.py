@@ -305,7 +305,7 @@ def test_schedulers():
 def test_epilogues_collapse_and_are_reported():
     doc = document(epilogue=values("cshuffle", "default"))
     space, notes = read(doc)
-    assert space.axes["epilogue"] == ["direct"]
+    assert space.axes["store"] == ["direct"]
     assert noted(notes, "epilogue", "cshuffle", "default")
 
 
@@ -513,7 +513,7 @@ def test_a_space_comes_back_from_its_own_document():
             "pipeline": ["*", "basic"],
             "scheduler": ["tile", "persistent"],
             "group_m": [8],
-            "epilogue": ["*"],
+            "store": ["*"],
             "pad_m": [True, False],
             "pad_n": [True],
             "pad_k": ["*"],

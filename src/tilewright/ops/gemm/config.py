@@ -6,7 +6,7 @@ the log line and the report:
     gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_tma_persistent_g8_split_padmnk_al16
          |   A    B    C    acc  tile       |  |  |   |          |  |     |      bytes of alignment
          layout                     warps --+  |  |   |          |  |     +- padded dimensions
-                                     stages ---+  |   |          |  +- epilogue
+                                     stages ---+  |   |          |  +- store
                                         pipeline -+   +-scheduler+- tiles grouped along M
 
 Behind it, only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
@@ -26,7 +26,7 @@ from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
 PIPELINES = ("basic", "tma", "tma_ws")
 SCHEDULERS = ("tile", "persistent")
-EPILOGUES = ("direct", "split")
+STORES = ("direct", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
 
@@ -41,7 +41,7 @@ class GemmConfig:
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies). scheduler: ``tile`` (a workgroup a tile) or
     ``persistent`` (a workgroup a compute unit, walking tiles). group_m: rows of tiles walked
-    together for L2 reuse. epilogue: ``direct``, or ``split`` (C leaves in two halves).
+    together for L2 reuse. store: ``direct``, or ``split`` (C leaves in two halves).
     pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile where
     it is an operand's innermost. alignment: bytes that base addresses, leading dimensions and
     (for ``basic``) innermost extents are multiples of. mma: matrix instruction (m, n, k), or
@@ -67,7 +67,7 @@ class GemmConfig:
     pipeline: str
     scheduler: str
     group_m: int
-    epilogue: str
+    store: str
     pad_m: bool
     pad_n: bool
     pad_k: bool
@@ -84,7 +84,7 @@ class GemmConfig:
         name = (
             f"gemm_{self.layout}_{self.dtype_a}_{self.dtype_b}_{self.dtype_c}_{self.dtype_acc}"
             f"_{self.tile_m}x{self.tile_n}x{self.tile_k}_w{self.num_warps}_s{self.num_stages}"
-            f"_{self.pipeline}_{self.scheduler}_g{self.group_m}_{self.epilogue}"
+            f"_{self.pipeline}_{self.scheduler}_g{self.group_m}_{self.store}"
             f"_pad{pads or '0'}_al{self.alignment}"
         )
         if self.precision != "ieee":
@@ -99,7 +99,7 @@ class GemmConfig:
 _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("pipeline", PIPELINES),
     ("scheduler", SCHEDULERS),
-    ("epilogue", EPILOGUES),
+    ("store", STORES),
     ("alignment", ALIGNMENTS),
     ("index_bits", INDEX_BITS),
 )
@@ -143,7 +143,7 @@ _COUNT = r"([1-9]\d*)"
 _NAME = re.compile(
     f"gemm_{_any_of(LAYOUTS)}_{_TYPE}_{_TYPE}_{_TYPE}_{_TYPE}"
     f"_{_COUNT}x{_COUNT}x{_COUNT}_w{_COUNT}_s{_COUNT}"
-    f"_{_any_of(PIPELINES)}_{_any_of(SCHEDULERS)}_g{_COUNT}_{_any_of(EPILOGUES)}"
+    f"_{_any_of(PIPELINES)}_{_any_of(SCHEDULERS)}_g{_COUNT}_{_any_of(STORES)}"
     f"_pad(m?n?k?|0)_al{_any_of(ALIGNMENTS)}"
     f"(?:_(tf32))?(?:_mma{_COUNT}x{_COUNT}x{_COUNT})?(?:_i(64))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
@@ -176,7 +176,7 @@ def parse(name: str) -> GemmConfig:
         pipeline=g[10],
         scheduler=g[11],
         group_m=int(g[12]),
-        epilogue=g[13],
+        store=g[13],
         pad_m="m" in pads,
         pad_n="n" in pads,
         pad_k="k" in pads,

@@ -96,7 +96,7 @@ def _tma_source(
 ) -> KernelSource:
     constants = [
         *_constants(config),
-        ("SPLIT", config.epilogue == "split"),
+        ("SPLIT", config.store == "split"),
         ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
     ]
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
@@ -124,7 +124,7 @@ def _signature(
 def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
     """Tile of A, B and C that one copy moves, as (outer, inner) in memory."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
-    n_store = n // 2 if config.epilogue == "split" else n
+    n_store = n // 2 if config.store == "split" else n
     a, b, c = tuple(config.layout)
     return (
         (m, k) if a == "r" else (k, m),

@@ -66,7 +66,7 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     if config.pipeline == "basic":
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
-    staging = config.tile_m * config.tile_n * c // (2 if config.epilogue == "split" else 1)
+    staging = config.tile_m * config.tile_n * c // (2 if config.store == "split" else 1)
     if config.scheduler == "tile":  # the operand buffers are free again when C is staged
         return max(stage * config.num_stages, staging)
     return stage * config.num_stages + staging
@@ -122,11 +122,11 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
 def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "tma_ws" and c.scheduler != "persistent":
         return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
-    if c.epilogue == "split":
+    if c.store == "split":
         if c.pipeline == "basic":
-            return "epilogue split halves the staging buffer of tma stores; basic has none"
+            return "store split halves the staging buffer of tma stores; basic has none"
         if c.tile_n < 32:
-            return f"epilogue split needs tile_n of 32 or more, not {c.tile_n}"
+            return f"store split needs tile_n of 32 or more, not {c.tile_n}"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm.config import ALIGNMENTS, EPILOGUES, INDEX_BITS, SCHEDULERS, GemmConfig
+from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, STORES, GemmConfig
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
 from tilewright.ops.gemm.rules import MAX_TILE
 from tilewright.space import KernelSpace
@@ -28,7 +28,7 @@ AXES: dict[str, Any] = {
     "pipeline": "basic",
     "scheduler": "tile",
     "group_m": 8,
-    "epilogue": "direct",
+    "store": "direct",
     "pad_m": True,
     "pad_n": True,
     "pad_k": True,
@@ -57,7 +57,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "pipeline": arch.pipelines,
         "scheduler": SCHEDULERS,
         "group_m": (1, 4, 8, 16),
-        "epilogue": EPILOGUES,
+        "store": STORES,
         "pad_m": (False, True),
         "pad_n": (False, True),
         "pad_k": (False, True),

@@ -21,7 +21,7 @@ Tile Engine's axes becomes:
     scheduler intrawave, interwave,     nothing: the compiler orders instructions
       default
     persistent true, false              scheduler persistent, tile
-    epilogue cshuffle, default,         direct: the compiler goes through shared memory where
+    epilogue cshuffle, default,         store direct: the compiler goes through shared memory where
       default2d, tdm                    that makes stores wider
 
 A warp tile becomes the instruction of its M and N whose K divides its own (CK issues it several
@@ -42,7 +42,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES, FP8_ALIASES, resolve
 from tilewright.errors import BadArgument, BadFile, nearest
 from tilewright.ops.gemm import spaces
-from tilewright.ops.gemm.config import EPILOGUES, PIPELINES, SCHEDULERS
+from tilewright.ops.gemm.config import PIPELINES, SCHEDULERS, STORES
 from tilewright.ops.gemm.problem import LAYOUTS, PRECISIONS
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
@@ -79,10 +79,11 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "pipeline": (*PIPELINES, *_CK_PIPELINES),
     "scheduler": (*SCHEDULERS, *_CK_SCHEDULERS),
-    "epilogue": (*EPILOGUES, *_CK_EPILOGUES),
+    "epilogue": _CK_EPILOGUES,
+    "store": STORES,
 }
 _FLAGS = ("pad_m", "pad_n", "pad_k", "persistent")
-_FIELDS = (*spaces.AXES, *_LAYOUTS, *_WARPS, *_WARP_TILES, "persistent")
+_FIELDS = (*spaces.AXES, *_LAYOUTS, *_WARPS, *_WARP_TILES, "persistent", "epilogue")
 
 _NOT_YET = "not here yet; only the plain GEMM is expanded"
 _COMPILER = "the compiler decides"
@@ -402,10 +403,8 @@ def _read_epilogue(found: dict[str, _Axis], axes: dict[str, Any], notes: list[st
     axis = found.pop("epilogue", None)
     if axis is None:
         return
-    theirs = [v for v in axis.values if v in _CK_EPILOGUES]
-    axes["epilogue"] = list(dict.fromkeys("direct" if v in theirs else v for v in axis.values))
-    if theirs:
-        notes.append(
-            f"{axis.place}: {', '.join(theirs)} = direct: {_COMPILER} whether stores go through"
-            " shared memory"
-        )
+    axes.setdefault("store", ["direct"])
+    notes.append(
+        f"{axis.place}: {', '.join(map(str, axis.values))} = store direct: {_COMPILER} whether"
+        " stores go through shared memory"
+    )
