@@ -1,6 +1,6 @@
 """The best kernel of a declared space against cuBLAS (torch.mm), in one interleaved run.
 
-    python benchmarks/gemm_vs_vendor.py --json benchmarks/results/gemm_vs_vendor_h200.json
+    python benchmarks/gemm_vs_vendor.py --set large --json benchmarks/results/gemm_large_h200.json
 
 Each kernel of the space is built, checked against float64 on random data, and timed briefly;
 the fastest few are then timed against each other and against the vendor's library, and the one
@@ -26,36 +26,90 @@ from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
 from tilewright.registry import Registry
 
-SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (2048, 28672, 4096), (8192, 4096, 14336))
+SETS = {
+    "large": (
+        (4096, 4096, 4096),
+        (8192, 8192, 8192),
+        (2048, 28672, 4096),
+        (8192, 4096, 14336),
+    ),
+    "odd": (
+        (2048, 2112, 7168),
+        (3840, 4096, 2048),
+        (512, 768, 4096),
+        (512, 512, 8192),
+        (256, 256, 16384),
+        (1024, 1024, 8192),
+        (128, 4096, 14336),
+    ),
+    "decode": (
+        (1, 4096, 4096),
+        (1, 4096, 14336),
+        (4, 7168, 2048),
+        (8, 2112, 7168),
+        (16, 28672, 4096),
+        (32, 4096, 7168),
+        (64, 2112, 7168),
+        (64, 24576, 1536),
+    ),
+}
+"""Lists of (M, N, K): large products, odd waves and large K, and decoding."""
+
 FINALISTS = 6
+SCHEDULES = [("tile", 1, "none"), ("persistent", 1, "none")]
+SHARED = [("stream_k", 1, "linear"), ("stream_k", 1, "tree")] + [
+    ("split_k", parts, "linear") for parts in (2, 4, 8, 16)
+]
 
 
-def space() -> KernelSpace:
-    """bf16 rcr through the copy engine: the kernels that can win on large shapes."""
-    return KernelSpace(
-        "gemm",
-        {
+def space(name: str) -> KernelSpace:
+    """The bf16 rcr kernels that can win on a set's shapes: a few hundred at most."""
+    pipelines: tuple[str, ...] = ("tma",)
+    if name == "large":
+        axes = {
             "tile_m": (128, 256),
             "tile_n": (128, 256),
             "tile_k": (64, 128),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
-            "pipeline": ("tma",),
-            "scheduler": ("tile", "persistent"),
             "group_m": (4, 8, 16),
             "store": ("direct", "split"),
-        },
+        }
+        schedules = SCHEDULES
+    elif name == "odd":
+        axes = {
+            "tile_m": (64, 128),
+            "tile_n": (64, 128, 256),
+            "num_warps": (4, 8),
+            "num_stages": (3, 4),
+        }
+        schedules = SCHEDULES + SHARED
+    else:
+        axes = {
+            "tile_m": (16, 64),
+            "tile_n": (32, 64, 128),
+            "tile_k": (64, 128, 256),
+            "num_warps": (4,),
+            "num_stages": (3, 5),
+        }
+        schedules = SCHEDULES[:1] + SHARED[2:]
+        pipelines = ("basic", "tma")
+    return KernelSpace(
+        "gemm",
+        {**axes, "pipeline": pipelines},
+        linked={("scheduler", "split_k", "reduction"): schedules},
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--set", choices=SETS, default="large", help="which list of shapes")
     parser.add_argument("--rounds", type=int, default=60, help="samples of each finalist")
     options = parser.parse_args()
 
     gpu = live_device(0)
-    configs = space().expand(arch(gpu.arch)).configs
+    configs = space(options.set).expand(arch(gpu.arch)).configs
     store = Store()
     report = build([(c, gpu.arch) for c in configs], store=store)
     print(f"{len(configs)} kernels for {gpu.name}: {report}")
@@ -63,7 +117,7 @@ def main() -> None:
     dispatcher = Dispatcher(store=store)
 
     rows = []
-    for m, n, k in SHAPES:
+    for m, n, k in SETS[options.set]:
         problem = GemmProblem(m, n, k)
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).T
@@ -71,6 +125,8 @@ def main() -> None:
         out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         calls, wrong = {}, []
         for config in usable:
+            if not ops.family("gemm").supports(config, problem, arch(gpu.arch)):
+                continue
             out.fill_(float("nan"))
             dispatcher.run_named(config.name, a, b, out=out)
             tolerance = ops.family("gemm").tolerance(problem, config)
@@ -111,6 +167,7 @@ def main() -> None:
     if options.json:
         document = {
             "environment": environment(),
+            "set": options.set,
             "rounds": options.rounds,
             "rows": rows,
             "geomean_ratio": geomean,

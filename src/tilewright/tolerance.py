@@ -45,11 +45,11 @@ _OPERAND_ERROR: dict[str, float] = {"tf32": 2.0**-7}
 def tolerance(operands: str, output: str, terms: int, splits: int = 1) -> Tolerance:
     """The tolerance for sums of `terms` products of `operands`, written as `output`.
 
-    `operands` is a dtype name or ``"tf32"``; each of `splits` partial sums beyond the first adds
-    one rounding to the output dtype's precision. Integer results must be equal.
+    `operands` is a dtype name or ``"tf32"``; each of `splits` partial sums beyond the first is
+    kept in fp32 and adds one rounding of it. Integer results must be equal.
     """
     if DTYPES[output].kind == "int":
         return Tolerance(0.0, 0.0)
     stored = "fp32" if operands == "tf32" else operands
     scaled = _SUM_ERROR[stored] * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
-    return Tolerance(DTYPES[output].eps * (1 + math.log2(splits)), scaled)
+    return Tolerance(DTYPES[output].eps, scaled + (splits - 1) * DTYPES["fp32"].eps)

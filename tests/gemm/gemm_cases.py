@@ -61,6 +61,27 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     return made
 
 
+def sharing(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
+    """Every way for workgroups to share a tile's K: schedulers, reductions, pipelines, layouts,
+    dtypes, splits that divide and that do not."""
+    made = []
+    number = 0
+    for reduction, pipeline in itertools.product(
+        ("atomic", "linear", "tree"), arch(arch_name).pipelines[:2]
+    ):
+        for signature in signatures(arch_name):
+            number += 1
+            layout = ("rcr", "rrr", "ccr", "crr", "rcc")[number % 5]
+            split = {"scheduler": "split_k", "split_k": (2, 3, 5)[number % 3]}
+            how = split if number % 2 else {"scheduler": "stream_k"}
+            kernel = config(
+                arch_name, layout=layout, reduction=reduction, pipeline=pipeline, **how, **signature
+            )
+            sizes = (TILE + 16, 2 * TILE + 32, 7 * TILE + 48)
+            made.append((kernel, _problem(sizes, {"layout": layout, **signature})))
+    return made
+
+
 def _problem(
     sizes: tuple[int, int, int], signature: dict[str, str], aligned: bool = False
 ) -> GemmProblem:

@@ -13,7 +13,9 @@ from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
     PIPELINES,
+    REDUCTIONS,
     SCHEDULERS,
+    SHARING,
     STORES,
     GemmConfig,
     check,
@@ -35,6 +37,8 @@ BASE = GemmConfig(
     num_stages=3,
     pipeline="basic",
     scheduler="tile",
+    split_k=1,
+    reduction="none",
     group_m=8,
     store="direct",
     pad_m=True,
@@ -45,6 +49,8 @@ BASE = GemmConfig(
     index_bits=32,
 )
 
+SPLIT = dataclasses.replace(BASE, scheduler="split_k", split_k=2, reduction="linear")
+
 counts = st.integers(1, 10_000)
 
 
@@ -52,6 +58,8 @@ counts = st.integers(1, 10_000)
 def configs(draw):
     """Any expressible config, legal somewhere or not."""
     dtype = draw(st.sampled_from(sorted(OUTPUTS)))
+    scheduler = draw(st.sampled_from(SCHEDULERS))
+    reductions = REDUCTIONS[1:] if scheduler in SHARING else REDUCTIONS[:1]
     return check(
         GemmConfig(
             layout=draw(st.sampled_from(LAYOUTS)),
@@ -66,7 +74,9 @@ def configs(draw):
             num_warps=draw(counts),
             num_stages=draw(counts),
             pipeline=draw(st.sampled_from(PIPELINES)),
-            scheduler=draw(st.sampled_from(SCHEDULERS)),
+            scheduler=scheduler,
+            split_k=draw(st.integers(2, 10_000)) if scheduler == "split_k" else 1,
+            reduction=draw(st.sampled_from(reductions)),
             group_m=draw(counts),
             store=draw(st.sampled_from(STORES)),
             pad_m=draw(st.booleans()),
@@ -100,6 +110,8 @@ CHANGES = {
     "num_stages": 2,
     "pipeline": "tma",
     "scheduler": "persistent",
+    "split_k": 3,
+    "reduction": "tree",
     "group_m": 4,
     "store": "split",
     "pad_m": False,
@@ -116,7 +128,15 @@ CHANGES = {
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(GemmConfig)])
 def test_every_field_changes_the_name(field):
-    assert dataclasses.replace(BASE, **{field: CHANGES[field]}).name != BASE.name
+    base = SPLIT if field in ("split_k", "reduction") else BASE
+    assert dataclasses.replace(base, **{field: CHANGES[field]}).name != base.name
+
+
+def test_the_name_says_how_a_tile_is_shared():
+    assert "_basic_split_k2_linear_g8_" in SPLIT.name
+    stream = dataclasses.replace(SPLIT, scheduler="stream_k", split_k=1, reduction="tree")
+    assert "_basic_stream_k_tree_g8_" in stream.name
+    assert (parse(SPLIT.name), parse(stream.name)) == (SPLIT, stream)
 
 
 def test_the_name_is_the_documented_one():
@@ -143,6 +163,13 @@ GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmn
         GOOD + "\n",
         GOOD + "_i32",  # the default is not said
         GOOD + "_mma0x0x0",
+        GOOD.replace("_tile_", "_tile_linear_"),  # nothing to reduce
+        GOOD.replace("_tile_", "_split_k1_linear_"),
+        GOOD.replace("_tile_", "_split_k4_none_"),
+        GOOD.replace("_tile_", "_split_k4_"),
+        GOOD.replace("_tile_", "_split_k_linear_"),
+        GOOD.replace("_tile_", "_stream_k_"),
+        GOOD.replace("_tile_", "_stream_k4_linear_"),
         GOOD + "_tf32",  # contradicts bf16
         GOOD.replace("_padmnk", "_pad"),
         GOOD.replace("_padmnk", "_padnm"),

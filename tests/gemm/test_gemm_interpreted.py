@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from gemm_cases import awkward, cases, config
+from gemm_cases import awkward, cases, config, sharing
 
 from tilewright import arrays, verify
+from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
@@ -36,6 +39,24 @@ def test_every_kind_of_kernel_is_right(hopper, case):
 def test_fnuz_types_are_right(case):
     kernel, problem = case
     result = verify.verify(Dispatcher(device="mi300x"), problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("case", sharing("sm_90"), ids=lambda c: c[0].name[5:])
+def test_shared_tiles_are_right(case):
+    """With few compute units, so that stream-K's shares end inside tiles."""
+    kernel, problem = case
+    few = Dispatcher(device=replace(device("h200_sxm"), compute_units=5))
+    result = verify.verify(few, problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("units", [1, 2, 3, 7, 16, 50])
+@pytest.mark.parametrize("reduction", ["linear", "tree"])
+def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
+    kernel = config(scheduler="stream_k", reduction=reduction)
+    few = Dispatcher(device=replace(device("h200_sxm"), compute_units=units))
+    result = verify.verify(few, GemmProblem(3 * 64, 2 * 64, 5 * 64), kernel.name)
     assert result.ok, result
 
 
@@ -115,7 +136,5 @@ def test_an_output_left_unwritten_does_not_pass():
 
 
 def test_estimates_are_finite_for_every_case():
-    from tilewright.arch import device
-
-    for kernel, problem in cases("sm_90"):
+    for kernel, problem in [*cases("sm_90"), *sharing("sm_90")]:
         assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")) < 1

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 torch = pytest.importorskip("torch")
-from gemm_cases import awkward, cases  # noqa: E402
+from gemm_cases import awkward, cases, config, sharing  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch.detect import live_device  # noqa: E402
@@ -27,7 +27,7 @@ def _arch() -> str:
         return "sm_90"  # only to collect the cases; the marker keeps them from running
 
 
-CASES = cases(_arch())
+CASES = [*cases(_arch()), *sharing(_arch())]
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,46 @@ def test_real_sizes_are_right(dispatcher, dtype, size):
     problem = GemmProblem(*size, dtype_a=dtype)
     result = verify.verify(dispatcher, problem, device="cuda:0")
     assert result.ok, result
+
+
+@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
+@pytest.mark.parametrize("how", [{"scheduler": "split_k", "split_k": 8}, {"scheduler": "stream_k"}])
+@pytest.mark.parametrize("pipeline", ["basic", "tma"])
+def test_shared_tiles_on_the_whole_gpu(dispatcher, reduction, how, pipeline):
+    """Right every time of many, at sizes that use every multiprocessor, and repeatable bit for
+    bit where that is promised."""
+    big = {"tile_m": 128, "tile_n": 128, "num_warps": 8, "num_stages": 3}
+    kernel = config(_arch(), pipeline=pipeline, reduction=reduction, **big, **how)
+    for size in ((1024, 1024, 8192), (200, 4096, 4096), (2048, 2112, 1024)):
+        problem = GemmProblem(*size)
+        inputs, out = verify.make_operands(problem, seed=size[0], device="cuda:0")
+        first = None
+        for _ in range(20):
+            verify.arrays.poison(out)
+            dispatcher.run_named(kernel.name, *inputs, out=out)
+            result = verify.check(problem, kernel, inputs, out)
+            assert result.ok, result
+            if reduction != "atomic":
+                first = out.clone() if first is None else first
+                assert torch.equal(out, first)
+
+
+def test_a_captured_launch_has_a_workspace_of_its_own(dispatcher):
+    kernel = config(_arch(), scheduler="split_k", split_k=4, reduction="linear")
+    a = torch.randn(128, 1024, device="cuda").bfloat16()
+    b = torch.randn(64, 1024, device="cuda").bfloat16().T
+    out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dispatcher.run_named(kernel.name, a, b, out=out)
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        graph.replay()
+        expected = a.float() @ b.float()
+        torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=0.5)
+        eager = torch.empty_like(out)
+        dispatcher.run_named(kernel.name, a, b, out=eager)
+        assert torch.equal(out, eager)
 
 
 def test_beyond_two_gibibytes(dispatcher):

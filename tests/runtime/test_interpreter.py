@@ -22,7 +22,15 @@ import pytest
 from tilewright import dtypes
 from tilewright.dtypes import DTYPES, dtype, numpy_dtype
 from tilewright.errors import BadArgument, LaunchFailed
-from tilewright.ops.family import WORKSPACE, Descriptor, KernelSource, Launch, Pointer, Scalar
+from tilewright.ops.family import (
+    FLAG_BYTES,
+    WORKSPACE,
+    Descriptor,
+    KernelSource,
+    Launch,
+    Pointer,
+    Scalar,
+)
 from tilewright.runtime.interpreter import Interpreter
 
 HERE = str(Path(__file__).parent)
@@ -463,17 +471,23 @@ def test_a_workspace_lasts_from_launch_to_launch(cpu: Interpreter) -> None:
     np.testing.assert_array_equal(total, partial.view(np.float32)[:4])
 
 
-def test_a_workspace_starts_zeroed_only_if_asked(cpu: Interpreter) -> None:
-    total = np.ones(4, np.float32)
-    launch(cpu, "copy", ["workspace", total, 4], [0], workspace=("fp32", 16, True, None), BLOCK=4)
+def test_a_workspace_starts_with_flags_and_is_zeroed_only_if_asked(cpu: Interpreter) -> None:
+    count = FLAG_BYTES // 4 + 8
+    total = np.ones(count, np.float32)
+
+    def read(zeroed: bool, given: np.ndarray | None = None) -> None:
+        space = ("fp32", 4 * count, zeroed, given)
+        launch(cpu, "copy", ["workspace", total, count], [0], workspace=space, BLOCK=32768)
+
+    read(zeroed=True)
     assert (total == 0).all()
-    launch(cpu, "copy", ["workspace", total, 4], [0], workspace=("fp32", 16, False, None), BLOCK=4)
-    assert np.isnan(total).all()
-    given = np.ones(4, np.float32)
-    launch(cpu, "copy", ["workspace", total, 4], [0], workspace=("fp32", 16, True, given), BLOCK=4)
-    assert (total == 0).all() and (given == 0).all()
-    with pytest.raises(BadArgument, match="workspace must be 32"):
-        launch(cpu, "copy", ["workspace", total, 4], workspace=("fp32", 32, True, given), BLOCK=4)
+    read(zeroed=False)
+    assert (total[:-8] == 0).all() and np.isnan(total[-8:]).all()
+    given = np.ones(count, np.float32)
+    read(zeroed=True, given=given)
+    assert (total[:-8] == 1).all() and (total[-8:] == 0).all()
+    with pytest.raises(BadArgument, match="workspace must be"):
+        read(zeroed=False, given=given[:-1])
 
 
 # --- faults -----------------------------------------------------------------------------------

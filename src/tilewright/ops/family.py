@@ -92,11 +92,16 @@ Argument = Pointer | Scalar | Descriptor
 WORKSPACE = -1
 """The operand number of the dispatcher's workspace."""
 
+FLAG_BYTES = 65536
+"""A workspace begins with this many bytes of flags that are zero between launches: every kernel
+finds them zero and leaves them zero. What follows may hold anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch for one problem: grid, the kernel's non-constant arguments in order,
-    and bytes of workspace (and whether it must be zero at the start)."""
+    and bytes of workspace (flags included; and whether what follows them must be zero at the
+    start, which costs a launch of its own)."""
 
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]

@@ -19,7 +19,15 @@ import numpy as np
 from tilewright import dtypes
 from tilewright.child import Child, ChildDied, ChildTimeout, Message
 from tilewright.errors import BadArgument, LaunchFailed
-from tilewright.ops.family import WORKSPACE, Argument, KernelSource, Launch, Pointer, Scalar
+from tilewright.ops.family import (
+    FLAG_BYTES,
+    WORKSPACE,
+    Argument,
+    KernelSource,
+    Launch,
+    Pointer,
+    Scalar,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -179,11 +187,13 @@ def _workspace(launch: Launch, given: Array | None) -> Array | None:
     size = launch.workspace_bytes
     if given is None:
         # All ones is NaN in every float type: reading what was never written shows.
-        return np.full(size, 0 if launch.zero_workspace else 0xFF, np.uint8) if size else None
+        made = np.full(size, 0 if launch.zero_workspace else 0xFF, np.uint8)
+        made[:FLAG_BYTES] = 0
+        return made if size else None
     if not given.flags.c_contiguous or not given.flags.writeable or given.nbytes < size:
         raise BadArgument(f"the workspace must be {size} contiguous writable bytes or more")
     if launch.zero_workspace:
-        given.view(np.uint8)[...] = 0
+        given.view(np.uint8)[FLAG_BYTES:] = 0
     return given
 
 

@@ -117,7 +117,8 @@ class GemmFamily:
         return inputs[0] @ inputs[1]
 
     def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
-        return tolerance(rules.operand_dtype(config), problem.dtype_c, problem.k)
+        operands, splits = rules.operand_dtype(config), rules.most_parts(config, problem)
+        return tolerance(operands, problem.dtype_c, problem.k, splits)
 
 
 FAMILY = GemmFamily()

@@ -9,7 +9,8 @@ the log line and the report:
                                      stages ---+  |   |          |  +- store
                                         pipeline -+   +-scheduler+- tiles grouped along M
 
-Behind it, only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
+A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
+only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
 instruction; the compiler's choice when absent) and ``i64`` (64-bit indices).
 """
 
@@ -18,14 +19,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
 PIPELINES = ("basic", "tma", "tma_ws")
-SCHEDULERS = ("tile", "persistent")
+SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
+SHARING = ("split_k", "stream_k")
+"""Schedulers under which several workgroups sum parts of one tile's K."""
+
+REDUCTIONS = ("none", "atomic", "linear", "tree")
 STORES = ("direct", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
@@ -39,9 +44,12 @@ class GemmConfig:
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
-    group of their own for the copies). scheduler: ``tile`` (a workgroup a tile) or
-    ``persistent`` (a workgroup a compute unit, walking tiles). group_m: rows of tiles walked
-    together for L2 reuse. store: ``direct``, or ``split`` (C leaves in two halves).
+    group of their own for the copies). scheduler: ``tile`` (a workgroup a tile),
+    ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
+    a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
+    the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or
+    ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py. group_m: rows of
+    tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves in two halves).
     pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile where
     it is an operand's innermost. alignment: bytes that base addresses, leading dimensions and
     (for ``basic``) innermost extents are multiples of. mma: matrix instruction (m, n, k), or
@@ -66,6 +74,8 @@ class GemmConfig:
     num_stages: int
     pipeline: str
     scheduler: str
+    split_k: int
+    reduction: str
     group_m: int
     store: str
     pad_m: bool
@@ -76,6 +86,13 @@ class GemmConfig:
     index_bits: int
 
     @property
+    def _sharing(self) -> str:
+        """How workgroups share a tile, in the name: ``4_linear`` behind ``split_k``."""
+        if self.scheduler == "split_k":
+            return f"{self.split_k}_{self.reduction}"
+        return f"_{self.reduction}" if self.scheduler == "stream_k" else ""
+
+    @property
     def name(self) -> str:
         """The kernel's name; `parse` is its exact inverse."""
         pads = "".join(
@@ -84,7 +101,7 @@ class GemmConfig:
         name = (
             f"gemm_{self.layout}_{self.dtype_a}_{self.dtype_b}_{self.dtype_c}_{self.dtype_acc}"
             f"_{self.tile_m}x{self.tile_n}x{self.tile_k}_w{self.num_warps}_s{self.num_stages}"
-            f"_{self.pipeline}_{self.scheduler}_g{self.group_m}_{self.store}"
+            f"_{self.pipeline}_{self.scheduler}{self._sharing}_g{self.group_m}_{self.store}"
             f"_pad{pads or '0'}_al{self.alignment}"
         )
         if self.precision != "ieee":
@@ -99,6 +116,7 @@ class GemmConfig:
 _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("pipeline", PIPELINES),
     ("scheduler", SCHEDULERS),
+    ("reduction", REDUCTIONS),
     ("store", STORES),
     ("alignment", ALIGNMENTS),
     ("index_bits", INDEX_BITS),
@@ -115,7 +133,7 @@ def check(config: GemmConfig) -> GemmConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
     _check_signature(c.layout, c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc, c.precision)
-    for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m"):
+    for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise BadArgument(f"{field} = {value!r} is not a positive integer")
@@ -126,6 +144,16 @@ def check(config: GemmConfig) -> GemmConfig:
         if getattr(config, field) not in known:
             listed = ", ".join(map(str, known))
             raise BadArgument(f"{field} = {getattr(config, field)!r} is not one of {listed}")
+    if (c.scheduler == "split_k") != (c.split_k > 1):
+        raise BadArgument(
+            f"split_k = {c.split_k} with scheduler {c.scheduler}: more than one split is what "
+            "scheduler split_k means"
+        )
+    if (c.scheduler in SHARING) != (c.reduction != "none"):
+        raise BadArgument(
+            f"reduction {c.reduction} with scheduler {c.scheduler}: partial sums are reduced by "
+            f"{' and '.join(SHARING)}, and only there"
+        )
     mma = config.mma
     if mma != (0, 0, 0) and not (
         isinstance(mma, tuple) and len(mma) == 3 and all(type(x) is int and x > 0 for x in mma)
@@ -134,57 +162,60 @@ def check(config: GemmConfig) -> GemmConfig:
     return config
 
 
-def _any_of(words: tuple[object, ...]) -> str:
-    return "(" + "|".join(sorted(map(str, words), key=len, reverse=True)) + ")"
+def _one(field: str, words: tuple[object, ...]) -> str:
+    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
 
 
-_TYPE = _any_of(tuple(DTYPES))
-_COUNT = r"([1-9]\d*)"
+def _count(field: str) -> str:
+    return rf"(?P<{field}>[1-9]\d*)"
+
+
+_TYPES = "_".join(_one(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
+_SCHEDULE = (
+    "(?P<scheduler>tile|persistent"
+    f"|split_k(?=[1-9])|stream_k(?=_))(?:{_count('split_k')})?(?:_{_one('reduction', REDUCTIONS)})?"
+)
 _NAME = re.compile(
-    f"gemm_{_any_of(LAYOUTS)}_{_TYPE}_{_TYPE}_{_TYPE}_{_TYPE}"
-    f"_{_COUNT}x{_COUNT}x{_COUNT}_w{_COUNT}_s{_COUNT}"
-    f"_{_any_of(PIPELINES)}_{_any_of(SCHEDULERS)}_g{_COUNT}_{_any_of(STORES)}"
-    f"_pad(m?n?k?|0)_al{_any_of(ALIGNMENTS)}"
-    f"(?:_(tf32))?(?:_mma{_COUNT}x{_COUNT}x{_COUNT})?(?:_i(64))?",
+    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}"
+    f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
+    f"_w{_count('num_warps')}_s{_count('num_stages')}"
+    f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
+    f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
+    f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
+    "(?:_i(?P<index_bits>64))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
+_COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m", "alignment")
+_WORDS = ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "pipeline", "scheduler", "store")
 
 
 def parse(name: str) -> GemmConfig:
     """The config whose name this is. Raises `UnknownName` for a name that does not parse and
     for one whose fields contradict each other."""
     match = _NAME.fullmatch(name)
-    if match is None or match[15] == "":
+    if match is None or match["pads"] == "":
         raise UnknownName(
             f"'{name}' is not the name of a GEMM kernel; one looks like "
             "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmnk_al16"
         )
-    g = match.groups()
-    pads = g[14]
-    config = GemmConfig(
-        layout=g[0],
-        dtype_a=g[1],
-        dtype_b=g[2],
-        dtype_c=g[3],
-        dtype_acc=g[4],
-        precision=g[16] or "ieee",
-        tile_m=int(g[5]),
-        tile_n=int(g[6]),
-        tile_k=int(g[7]),
-        num_warps=int(g[8]),
-        num_stages=int(g[9]),
-        pipeline=g[10],
-        scheduler=g[11],
-        group_m=int(g[12]),
-        store=g[13],
-        pad_m="m" in pads,
-        pad_n="n" in pads,
-        pad_k="k" in pads,
-        alignment=int(g[15]),
-        mma=(int(g[17]), int(g[18]), int(g[19])) if g[17] else (0, 0, 0),
-        index_bits=int(g[20] or 32),
-    )
+    said = match.groupdict()
+    fields: dict[str, Any] = {field: said[field] for field in _WORDS}
+    fields |= {field: int(said[field]) for field in _COUNTS}
+    fields |= {f"pad_{d}": d in said["pads"] for d in "mnk"}
+    mma = tuple(int(said[f"mma_{d}"] or 0) for d in "mnk")
     try:
-        return check(config)
+        config = check(
+            GemmConfig(
+                **fields,
+                precision=said["precision"] or "ieee",
+                split_k=int(said["split_k"] or 1),
+                reduction=said["reduction"] or "none",
+                mma=(mma[0], mma[1], mma[2]),
+                index_bits=int(said["index_bits"] or 32),
+            )
+        )
     except BadArgument as error:
         raise UnknownName(f"'{name}' is not the name of a GEMM kernel: {error}") from None
+    if config.name != name:
+        raise UnknownName(f"'{name}' is not the name of a GEMM kernel; near it is '{config.name}'")
+    return config

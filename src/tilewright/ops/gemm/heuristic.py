@@ -8,10 +8,12 @@ loads. The constants below are round guesses, not fits.
 
 from __future__ import annotations
 
+import math
+
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import operand_dtype
 
@@ -27,6 +29,9 @@ NARROW_ROW_RATE = 0.85
 PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0}
 """Share of the matrix rate a pipeline reaches with the largest tile."""
 
+
+MEETING_SECONDS = 2e-6
+"""What the workgroups of a tile spend on publishing their partial sums and finding each other."""
 
 STAGE_RATE = {1: 0.6, 2: 0.85, 3: 0.97}
 """Share of its rate a pipeline of so many stages keeps; deeper ones keep all."""
@@ -48,8 +53,12 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     """Seconds `config` should take for `problem` on `device`."""
     this = arch(device.arch)
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    tiles_per_cu = -(-tiles // device.compute_units)
-    depth = -(-problem.k // config.tile_k) * config.tile_k + PROLOGUE_K
+    parts, k = tiles * config.split_k, problem.k / config.split_k
+    parts_per_cu = float(-(-parts // device.compute_units))
+    if config.scheduler == "stream_k":
+        parts_per_cu = max(1.0, parts / device.compute_units)
+        k = min(k, k * tiles / device.compute_units)
+    depth = math.ceil(k / config.tile_k) * config.tile_k + PROLOGUE_K
     tile_flops = 2.0 * config.tile_m * config.tile_n * depth
     reuse = config.tile_m * config.tile_n / (config.tile_m + config.tile_n)
     reached = PIPELINE_RATE[config.pipeline] * reuse / (reuse + HALF_RATE_REUSE)
@@ -58,13 +67,19 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     if config.tile_k * element < 128:
         reached *= NARROW_ROW_RATE
     rate = peak_tflops(this, device, operand_dtype(config)) * 1e12 * reached
-    compute = tiles_per_cu * tile_flops / (rate / device.compute_units)
+    compute = parts_per_cu * tile_flops / (rate / device.compute_units)
 
     loads = tiles * (config.tile_m + config.tile_n) * problem.k * element
-    busy = min(1.0, tiles / device.compute_units)
+    shares = device.compute_units if config.scheduler == "stream_k" else parts
+    busy = min(1.0, shares / device.compute_units)
     bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
     memory = max(problem.min_bytes, loads / L2_OVER_MEMORY) / bandwidth
     work = max(compute, memory)
+    if config.scheduler in SHARING:
+        partials = (parts if config.scheduler == "split_k" else 2 * device.compute_units) * (
+            config.tile_m * config.tile_n * 4
+        )
+        work += MEETING_SECONDS + 2 * partials / L2_OVER_MEMORY / bandwidth
     if config.alignment < 4:
         work /= ELEMENTWISE_RATE
     if config.index_bits == 64:

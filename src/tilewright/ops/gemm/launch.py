@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.family import Argument, Descriptor, KernelSource, Launch, Pointer, Scalar
-from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.family import (
+    FLAG_BYTES,
+    WORKSPACE,
+    Argument,
+    Descriptor,
+    KernelSource,
+    Launch,
+    Pointer,
+    Scalar,
+)
+from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import masked
 
@@ -37,9 +46,11 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("A_ROW", config.layout[0] == "r"),
         ("B_ROW", config.layout[1] == "r"),
         ("C_ROW", config.layout[2] == "r"),
-        ("PERSISTENT", config.scheduler == "persistent"),
+        ("SCHEDULER", config.scheduler),
+        ("REDUCTION", config.reduction),
         ("PRECISION", config.precision),
         ("INT_ACC", config.dtype_acc == "int32"),
+        *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
     ]
 
 
@@ -48,6 +59,7 @@ def _basic_source(
 ) -> KernelSource:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
     stride = "i64" if config.index_bits == 64 else "i32"
+    sharing = _sharing_types(config)
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
     constants = [
         *_constants(config),
@@ -60,6 +72,7 @@ def _basic_source(
         *pointers,
         *((name, "i32") for name in ("m", "n", "k")),
         *((name, stride) for name in ("lda", "ldb", "ldc")),
+        *sharing,
     )
     return KernelSource(
         module="tilewright.ops.gemm.kernels.basic",
@@ -72,6 +85,12 @@ def _basic_source(
         else (),
         options=options,
     )
+
+
+def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
+    """Types of the arguments that only schedulers which share tiles have."""
+    shares = config.scheduler in SHARING
+    return ("work", "*i8" if shares else "constexpr"), ("splits", "i32" if shares else "constexpr")
 
 
 def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
@@ -104,7 +123,8 @@ def _tma_source(
         (name, f"tensordesc<{DTYPES[d].triton}[{block[0]}, {block[1]}]>")
         for name, d, block in zip("abc", types, _blocks(config), strict=True)
     )
-    arguments = (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
+    sharing = _sharing_types(config)
+    arguments = (*descriptors, *((name, "i32") for name in ("m", "n", "k")), *sharing)
     return KernelSource(
         module="tilewright.ops.gemm.kernels.tma",
         function="gemm_tma",
@@ -118,7 +138,8 @@ def _signature(
     arguments: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int | bool | str]]
 ) -> tuple[tuple[str, str], ...]:
     """Run-time arguments, then constants: the order every GEMM kernel declares them in."""
-    return (*arguments, *((name, "constexpr") for name, _ in constants))
+    named = {name for name, _ in arguments}
+    return (*arguments, *((name, "constexpr") for name, _ in constants if name not in named))
 
 
 def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
@@ -136,7 +157,7 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     """How to launch `config` for `problem` on `device`; operands are (A, B, C)."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    programs = min(tiles, device.compute_units) if config.scheduler == "persistent" else tiles
+    programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
     lds = (problem.lda, problem.ldb, problem.ldc)
     arguments: tuple[Argument, ...]
@@ -155,4 +176,30 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
             *(Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views),
             *sizes,
         )
-    return Launch(grid=(programs, 1, 1), arguments=arguments)
+    if config.scheduler not in SHARING:
+        return Launch((programs, 1, 1), arguments)
+    # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
+    slots = tiles * splits if config.scheduler == "split_k" else 2 * programs
+    return Launch(
+        (programs, 1, 1),
+        (*arguments, Pointer(WORKSPACE), Scalar("i32", splits)),
+        workspace_bytes=FLAG_BYTES + slots * config.tile_m * config.tile_n * 4,
+        zero_workspace=config.reduction == "atomic",
+    )
+
+
+def _share(
+    config: GemmConfig, problem: GemmProblem, tiles: int, compute_units: int
+) -> tuple[int, int]:
+    """Workgroups to launch, and the kernel's `splits`."""
+    if config.scheduler == "split_k":
+        return tiles * config.split_k, config.split_k
+    if config.scheduler == "stream_k":
+        # Whole waves but the last go tile by tile; the last two, full and partial, are shared
+        # out in equal parts (the paper's "two-tile" hybrid), so that no share is under a tile.
+        steps = -(-problem.k // config.tile_k)
+        programs = min(compute_units, tiles * steps)
+        waves = tiles // programs
+        shared = tiles if waves < 2 else tiles % programs + programs
+        return programs, 0 if tiles % programs == 0 else shared
+    return (min(tiles, compute_units) if config.scheduler == "persistent" else tiles), 0

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.family import FLAG_BYTES
+from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.verdict import YES, Verdict, no
 
@@ -27,6 +28,9 @@ MAX_STAGES = 8
 OVERHEAD_REGISTERS = 26
 """Registers a matrix kernel needs beside its accumulators; the assembler asked for 154 where
 128 held accumulators (sm_90, 256×256 over 16 warps)."""
+
+MAX_FLAGS = FLAG_BYTES // 4
+"""Flags there are in a workspace, one for each part of a tile."""
 
 INT32_SPAN = 2**31
 """Bytes an operand may span when the kernel counts in 32 bits."""
@@ -67,9 +71,19 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
     staging = config.tile_m * config.tile_n * c // (2 if config.store == "split" else 1)
-    if config.scheduler == "tile":  # the operand buffers are free again when C is staged
+    if config.scheduler in (
+        "tile",
+        "split_k",
+    ):  # the operand buffers are free again when C is staged
         return max(stage * config.num_stages, staging)
     return stage * config.num_stages + staging
+
+
+def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
+    """The most partial sums a tile can be made of: under stream-K, one for each K step."""
+    if config.scheduler == "stream_k":
+        return -(-problem.k // config.tile_k)
+    return config.split_k
 
 
 # --- legality: may this config be built for this architecture? -----------------------------
@@ -249,6 +263,20 @@ def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     return None
 
 
+def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
+    if c.scheduler not in SHARING:
+        return None
+    steps = -(-p.k // c.tile_k)
+    if steps < max(2, c.split_k):
+        return (
+            f"k = {p.k} is {steps} steps of {c.tile_k}, too few to split {max(2, c.split_k)} ways"
+        )
+    slots = -(-p.m // c.tile_m) * -(-p.n // c.tile_n) * c.split_k
+    if c.scheduler == "split_k" and slots > MAX_FLAGS:
+        return f"{slots} parts of tiles, over {MAX_FLAGS}: so many tiles need no splitting"
+    return None
+
+
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
     if c.pipeline == "basic" and c.index_bits == 32:
         spans = p.spans_bytes
@@ -263,6 +291,7 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("divisibility", _divides),
     ("vector_width", _aligned),
     ("addressing", _addressable),
+    ("sharing", _shareable),
 )
 
 

@@ -8,7 +8,14 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, STORES, GemmConfig
+from tilewright.ops.gemm.config import (
+    ALIGNMENTS,
+    INDEX_BITS,
+    REDUCTIONS,
+    SCHEDULERS,
+    STORES,
+    GemmConfig,
+)
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
 from tilewright.ops.gemm.rules import MAX_TILE
 from tilewright.space import KernelSpace
@@ -27,6 +34,8 @@ AXES: dict[str, Any] = {
     "num_stages": 3,
     "pipeline": "basic",
     "scheduler": "tile",
+    "split_k": 1,
+    "reduction": "none",
     "group_m": 8,
     "store": "direct",
     "pad_m": True,
@@ -56,6 +65,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "num_stages": arch.num_stages,
         "pipeline": arch.pipelines,
         "scheduler": SCHEDULERS,
+        "split_k": (1, 2, 4, 8),
+        "reduction": REDUCTIONS,
         "group_m": (1, 4, 8, 16),
         "store": STORES,
         "pad_m": (False, True),
@@ -85,7 +96,7 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
             "pipeline": arch.pipelines,
-            "scheduler": SCHEDULERS,
+            "scheduler": ("tile", "persistent"),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },

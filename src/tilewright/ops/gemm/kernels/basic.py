@@ -1,7 +1,7 @@
 """GEMM through pointers: the kernel that serves every shape, layout, dtype and architecture.
 
-Idea. One workgroup computes one TILE_M × TILE_N tile of C (or, with the persistent scheduler,
-every num_programs-th tile), walking K in steps of TILE_K.
+Idea. One workgroup computes one TILE_M × TILE_N tile of C, walking K in steps of TILE_K; which
+tile, and how much of K, is its scheduler's to say (see `schedule`).
 
 Data movement. Operands are read with ordinary loads, which Triton turns into asynchronous
 copies to shared memory (sm_80 and later), buffer loads (AMD, operands under 2 GiB) or plain
@@ -25,20 +25,26 @@ the architectures without a copy engine.
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.schedule import (
+    contributors,
+    split_range,
+    stream_segment,
+    tile_coordinates,
+)
 
 
 @triton.jit
-def _tile(
-    a, b, c, m, n, k, lda, ldb, ldc, tile_m, tile_n,
+def _accumulate(
+    a, b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-    A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
 ):  # fmt: skip
+    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
     offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
     offs_n = tile_n * TILE_N + tl.arange(0, TILE_N)
-    offs_k = tl.arange(0, TILE_K)
+    offs_k = k_begin + tl.arange(0, TILE_K)
     rows = offs_m
     cols = offs_n
     if MASK_M and A_ROW:
@@ -60,8 +66,8 @@ def _tile(
         b_step = TILE_K
 
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
-    for k0 in range(0, k, TILE_K):
-        in_k = offs_k < k - k0
+    for k0 in range(k_begin, k_end, TILE_K):
+        in_k = tl.arange(0, TILE_K) < k - k0
         if MASK_M and not A_ROW:
             a_mask = (offs_m < m)[:, None] & (in_k[None, :] if MASK_K else True)
             a_tile = tl.load(a_ptrs, mask=a_mask, other=0.0)
@@ -79,7 +85,16 @@ def _tile(
         acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
         a_ptrs += a_step
         b_ptrs += b_step
+    return acc
 
+
+@triton.jit
+def _write(
+    c, acc, m, n, ldc, tile_m, tile_n, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    C_ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+):  # fmt: skip
+    offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
+    offs_n = tile_n * TILE_N + tl.arange(0, TILE_N)
     out = acc.to(c.dtype.element_ty)
     if C_ROW:
         c_ptrs = c + offs_m[:, None] * ldc + offs_n[None, :]
@@ -97,27 +112,74 @@ def _tile(
 
 @triton.jit
 def gemm_basic(
-    a, b, c, m, n, k, lda, ldb, ldc,
+    a, b, c, m, n, k, lda, ldb, ldc, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
+    PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
     elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
-    `*_ROW` say which of them are row-major."""
+    `*_ROW` say which of them are row-major. `work` (the workspace) and `splits` belong to the
+    schedulers that share tiles (see `schedule` and `reduce`); the others do without."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
-    if PERSISTENT:
-        for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
-            tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-            _tile(
-                a, b, c, m, n, k, lda, ldb, ldc, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
-            )  # fmt: skip
-    else:
-        tile_m, tile_n = tile_coordinates(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-        _tile(
-            a, b, c, m, n, k, lda, ldb, ldc, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
+    tiles = tiles_m * tiles_n
+    first = tl.program_id(0)
+    if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
+        flags, partials = workspace(work, INT_ACC)
+    if SCHEDULER == "split_k":
+        tile = first // splits
+        i = first % splits
+        k_begin, k_end = split_range(i, splits, k, TILE_K)
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        acc = _accumulate(
+            a, b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
         )  # fmt: skip
+        whole, acc = reduce(
+            acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
+        )
+        if whole:
+            _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)
+    elif SCHEDULER == "tile":
+        tile_m, tile_n = tile_coordinates(first, tiles_m, tiles_n, GROUP_M)
+        acc = _accumulate(
+            a, b, m, n, k, lda, ldb, tile_m, tile_n, 0, k, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
+        )  # fmt: skip
+        _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)
+    else:
+        shared_tiles = 0
+        if SCHEDULER == "stream_k":
+            shared_tiles = splits
+            steps = tl.cdiv(k, TILE_K)
+            share = tl.cdiv(shared_tiles * steps, tl.num_programs(0))
+            at = first * share
+            end = min(at + share, shared_tiles * steps)
+            while at < end:
+                tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
+                tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+                acc = _accumulate(
+                    a, b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
+                    TILE_M, TILE_N, TILE_K,
+                    A_ROW, B_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
+                )  # fmt: skip
+                earliest, count, shift = contributors(tile, steps, share)
+                whole = count == 1
+                if count > 1:
+                    whole, acc = reduce(
+                        acc, flags, partials, first - earliest, count, 2 * earliest, 2, shift,
+                        TILE_M, TILE_N, REDUCTION,
+                    )  # fmt: skip
+                if whole:
+                    _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)
+                at = min(end, (tile + 1) * steps)
+        for tile in tl.range(shared_tiles + first, tiles, tl.num_programs(0)):
+            tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+            acc = _accumulate(
+                a, b, m, n, k, lda, ldb, tile_m, tile_n, 0, k, TILE_M, TILE_N, TILE_K,
+                A_ROW, B_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
+            )  # fmt: skip
+            _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)

@@ -1,4 +1,12 @@
-"""Which output tile a workgroup computes: shared by every GEMM kernel.
+"""Which part of the product a workgroup computes: shared by every GEMM kernel.
+
+    tile        one workgroup for each tile of C
+    persistent  as many workgroups as compute units, each walking every so-many-th tile
+    split_k     `splits` workgroups for each tile, each with a part of K
+    stream_k    as many workgroups as compute units; the K steps of the first `splits` tiles laid
+                end to end and cut into equal shares, the rest of the tiles as in `persistent`
+                (the hybrid of Osama et al., "Stream-K: Work-centric Parallel Decomposition for
+                Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023, arXiv:2301.03598)
 
 Tiles are numbered so that `GROUP_M` rows of tiles are walked column by column: workgroups that
 run together then share rows of A and columns of B in L2 (the "grouped ordering" of the Triton
@@ -17,3 +25,29 @@ def tile_coordinates(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     group_m = min(tiles_m - first_m, GROUP_M)
     within = tile % tiles_in_group
     return first_m + within % group_m, within // group_m
+
+
+@triton.jit
+def split_range(i, splits, k, TILE_K: tl.constexpr):
+    """The part of K, in elements, that split number `i` of `splits` sums."""
+    steps = tl.cdiv(tl.cdiv(k, TILE_K), splits)
+    begin = i * steps * TILE_K
+    return begin, min(begin + steps * TILE_K, k)
+
+
+@triton.jit
+def stream_segment(at, end, steps, k, TILE_K: tl.constexpr):
+    """The tile that step `at` belongs to, and the part of its K, in elements, up to step `end`."""
+    tile = at // steps
+    begin = tile * steps
+    return tile, (at - begin) * TILE_K, min((min(end, begin + steps) - begin) * TILE_K, k)
+
+
+@triton.jit
+def contributors(tile, steps, share):
+    """Of a stream-K tile: its first workgroup, how many it has, and 1 if the first one's share
+    began in an earlier tile (so that this is its second partial), else 0."""
+    begin = tile * steps
+    earliest = begin // share
+    latest = (begin + steps - 1) // share
+    return earliest, latest - earliest + 1, tl.where(earliest * share < begin, 1, 0)

@@ -11,27 +11,33 @@ staging buffer is half as large and one more operand stage fits.
 Edges. The engine fills what lies outside the matrix with zeros and does not write there, so
 there is nothing to mask; in exchange base addresses and rows must be multiples of 16 bytes.
 
-Schedulers. `tile`: one workgroup a tile. `persistent`: one workgroup a multiprocessor walks the
-tiles. WARP_SPECIALIZE (pipeline `tma_ws`) lets the compiler give the copies a warp group of
-their own; it does so for tcgen05 and mma.sync, and wants the tile loop and the K loop flattened
-into one. On sm_90 the request has no effect, so that architecture does not list the pipeline.
+Schedulers (see `schedule`). In `persistent`, the tile loop and the K loop are flattened into one,
+so that the loads of the next tile run under the epilogue of this one. WARP_SPECIALIZE (pipeline
+`tma_ws`) lets the compiler give the copies a warp group of their own; it does so for tcgen05 and
+mma.sync. On sm_90 the request has no effect, so that architecture does not list the pipeline.
 """
 
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.schedule import (
+    contributors,
+    split_range,
+    stream_segment,
+    tile_coordinates,
+)
 
 
 @triton.jit
-def _tile(
-    a, b, c, k, row, col,
+def _accumulate(
+    a, b, row, col, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-    A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    PRECISION: tl.constexpr, INT_ACC: tl.constexpr, SPLIT: tl.constexpr,
+    A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
 ):  # fmt: skip
+    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
-    for k0 in range(0, k, TILE_K):
+    for k0 in range(k_begin, k_end, TILE_K):
         if A_ROW:
             a_tile = a.load([row, k0])
         else:
@@ -41,17 +47,25 @@ def _tile(
         else:
             b_tile = b.load([col, k0]).T
         acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
-    if SPLIT:
-        halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
-        left, right = tl.split(halves)
-        _store(c, row, col, left, C_ROW)
-        _store(c, row, col + TILE_N // 2, right, C_ROW)
-    else:
-        _store(c, row, col, acc, C_ROW)
+    return acc
 
 
 @triton.jit
-def _store(c, row, col, acc, C_ROW: tl.constexpr):
+def _write(
+    c, acc, row, col, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    C_ROW: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    if SPLIT:
+        halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        _store(c, left, row, col, C_ROW)
+        _store(c, right, row, col + TILE_N // 2, C_ROW)
+    else:
+        _store(c, acc, row, col, C_ROW)
+
+
+@triton.jit
+def _store(c, acc, row, col, C_ROW: tl.constexpr):
     out = acc.to(c.dtype)
     if C_ROW:
         c.store([row, col], out)
@@ -61,29 +75,80 @@ def _store(c, row, col, acc, C_ROW: tl.constexpr):
 
 @triton.jit
 def gemm_tma(
-    a, b, c, m, n, k,
+    a, b, c, m, n, k, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
+    PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
-    column-major matrix is described as its row-major transpose)."""
+    column-major matrix is described as its row-major transpose). `work` (the workspace) and
+    `splits` belong to the schedulers that share tiles; the others do without."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
-    if PERSISTENT:
+    tiles = tiles_m * tiles_n
+    first = tl.program_id(0)
+    if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
+        flags, partials = workspace(work, INT_ACC)
+    if SCHEDULER == "split_k":
+        tile = first // splits
+        i = first % splits
+        k_begin, k_end = split_range(i, splits, k, TILE_K)
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        row = tile_m * TILE_M
+        col = tile_n * TILE_N
+        acc = _accumulate(
+            a, b, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
+        )
+        whole, acc = reduce(
+            acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
+        )
+        if whole:
+            _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
+    elif SCHEDULER == "tile":
+        tile_m, tile_n = tile_coordinates(first, tiles_m, tiles_n, GROUP_M)
+        row = tile_m * TILE_M
+        col = tile_n * TILE_N
+        acc = _accumulate(
+            a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
+        )
+        _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
+    else:
+        shared_tiles = 0
+        if SCHEDULER == "stream_k":
+            shared_tiles = splits
+            steps = tl.cdiv(k, TILE_K)
+            share = tl.cdiv(shared_tiles * steps, tl.num_programs(0))
+            at = first * share
+            end = min(at + share, shared_tiles * steps)
+            while at < end:
+                tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
+                tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+                row = tile_m * TILE_M
+                col = tile_n * TILE_N
+                acc = _accumulate(
+                    a, b, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+                    A_ROW, B_ROW, PRECISION, INT_ACC,
+                )  # fmt: skip
+                earliest, count, shift = contributors(tile, steps, share)
+                whole = count == 1
+                if count > 1:
+                    whole, acc = reduce(
+                        acc, flags, partials, first - earliest, count, 2 * earliest, 2, shift,
+                        TILE_M, TILE_N, REDUCTION,
+                    )  # fmt: skip
+                if whole:
+                    _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
+                at = min(end, (tile + 1) * steps)
         for tile in tl.range(
-            tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0),
+            shared_tiles + first, tiles, tl.num_programs(0),
             flatten=True, warp_specialize=WARP_SPECIALIZE,
         ):  # fmt: skip
             tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-            _tile(
-                a, b, c, k, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, SPLIT,
-            )  # fmt: skip
-    else:
-        tile_m, tile_n = tile_coordinates(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-        _tile(
-            a, b, c, k, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, SPLIT,
-        )  # fmt: skip
+            row = tile_m * TILE_M
+            col = tile_n * TILE_N
+            acc = _accumulate(
+                a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
+            )
+            _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
