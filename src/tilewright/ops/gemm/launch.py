@@ -48,6 +48,7 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("C_ROW", config.layout[2] == "r"),
         ("SCHEDULER", config.scheduler),
         ("REDUCTION", config.reduction),
+        ("FLAG_BYTES", FLAG_BYTES),
         ("PRECISION", config.precision),
         ("INT_ACC", config.dtype_acc == "int32"),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),

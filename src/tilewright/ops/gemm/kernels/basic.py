@@ -115,7 +115,7 @@ def gemm_basic(
     a, b, c, m, n, k, lda, ldb, ldc, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
 ):  # fmt: skip
@@ -128,7 +128,7 @@ def gemm_basic(
     tiles = tiles_m * tiles_n
     first = tl.program_id(0)
     if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
-        flags, partials = workspace(work, INT_ACC)
+        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
     if SCHEDULER == "split_k":
         tile = first // splits
         i = first % splits

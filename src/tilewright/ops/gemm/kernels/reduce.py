@@ -23,13 +23,9 @@ L1, which is not coherent.
 import triton
 import triton.language as tl
 
-from tilewright.ops.family import FLAG_BYTES as _FLAG_BYTES
-
-FLAG_BYTES = tl.constexpr(_FLAG_BYTES)
-
 
 @triton.jit
-def workspace(work, INT_ACC: tl.constexpr):
+def workspace(work, FLAG_BYTES: tl.constexpr, INT_ACC: tl.constexpr):
     """Flags and slots of a workspace that lies at `work`."""
     flags = work.to(tl.pointer_type(tl.int32))
     slots = (work + FLAG_BYTES).to(tl.pointer_type(tl.int32 if INT_ACC else tl.float32))

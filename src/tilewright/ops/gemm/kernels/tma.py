@@ -78,7 +78,7 @@ def gemm_tma(
     a, b, c, m, n, k, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
@@ -90,7 +90,7 @@ def gemm_tma(
     tiles = tiles_m * tiles_n
     first = tl.program_id(0)
     if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
-        flags, partials = workspace(work, INT_ACC)
+        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
     if SCHEDULER == "split_k":
         tile = first // splits
         i = first % splits
