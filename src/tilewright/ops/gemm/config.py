@@ -24,7 +24,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
 SCHEDULERS = ("tile", "persistent")
 STORES = ("direct", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
@@ -39,7 +39,8 @@ class GemmConfig:
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
-    group of their own for the copies). scheduler: ``tile`` (a workgroup a tile) or
+    group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
+    Gluon; num_warps counts the warps that multiply). scheduler: ``tile`` (a workgroup a tile) or
     ``persistent`` (a workgroup a compute unit, walking tiles). group_m: rows of tiles walked
     together for L2 reuse. store: ``direct``, or ``split`` (C leaves in two halves).
     pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile where

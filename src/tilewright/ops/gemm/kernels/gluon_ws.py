@@ -1,0 +1,190 @@
+"""GEMM with specialised warps, in Gluon: one warp loads, the others multiply (sm_90).
+"""
+
+from tilewright.ops.gemm.kernels.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+
+PRODUCER_WARPS = gl.constexpr(1)
+PRODUCER_REGISTERS = gl.constexpr(24)
+CONSUMER_REGISTERS = gl.constexpr(240)
+
+
+@jit
+def _load(
+    a, b, a_tiles, b_tiles, full, empty, m, n, k,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """The producer: every K step of every tile of this workgroup into the ring."""
+    tiles_m = gl.cdiv(m, TILE_M)
+    tiles_n = gl.cdiv(n, TILE_N)
+    ROWS: gl.constexpr = TILE_M // GROUPS
+    stage = 0
+    phase = 1  # of a ring nobody has used: every slot counts as released
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        row = tile_m * TILE_M
+        col = tile_n * TILE_N
+        for k0 in range(0, k, TILE_K):
+            ready = full.index(stage)
+            mbarrier.wait(empty.index(stage), phase)
+            mbarrier.expect(ready, GROUPS * a.block_type.nbytes + b.block_type.nbytes)
+            for group in gl.static_range(GROUPS):
+                a_tile = a_tiles.index(stage * GROUPS + group)
+                if A_ROW:
+                    tma_load(a, [row + group * ROWS, k0], ready, a_tile)
+                else:
+                    tma_load(a, [k0, row + group * ROWS], ready, a_tile)
+            if B_ROW:
+                tma_load(b, [k0, col], ready, b_tiles.index(stage))
+            else:
+                tma_load(b, [col, k0], ready, b_tiles.index(stage))
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@jit
+def _store(c, row, col, piece, staging, C_ROW: gl.constexpr):
+    """One piece of C from registers to memory, through the staging buffer `staging`."""
+    out = piece.to(c.dtype)
+    tma_store_wait(1)  # the piece before the last has left this buffer
+    if C_ROW:
+        staging.store(out)
+        fence_async_shared()
+        tma_store(c, [row, col], staging)
+    else:
+        staging.permute((1, 0)).store(out)
+        fence_async_shared()
+        tma_store(c, [col, row], staging)
+
+
+@jit
+def _halves(tile):
+    """The left and the right half of a tile in registers."""
+    M: gl.constexpr = tile.shape[0]
+    N: gl.constexpr = tile.shape[1]
+    return tile.reshape((M, 2, N // 2)).permute((0, 2, 1)).split()
+
+
+@jit
+def _multiply(
+    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
+    tiles_m = gl.cdiv(m, TILE_M)
+    tiles_n = gl.cdiv(n, TILE_N)
+    ROWS: gl.constexpr = TILE_M // GROUPS
+    MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
+    WIDEST: gl.constexpr = 128 if INT_ACC else 256
+    MMA_N: gl.constexpr = WIDEST if TILE_N > WIDEST else TILE_N
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MMA_N, MMA_K])
+    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
+    stage = 0
+    phase = 0
+    last = 0
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        row = tile_m * TILE_M + GROUP * ROWS
+        col = tile_n * TILE_N
+        acc = gl.zeros((ROWS, TILE_N), ACC, LAYOUT)
+        for k0 in range(0, k, TILE_K):
+            mbarrier.wait(full.index(stage), phase)
+            a_tile = a_tiles.index(stage * GROUPS + GROUP)
+            b_tile = b_tiles.index(stage)
+            if not A_ROW:
+                a_tile = a_tile.permute((1, 0))
+            if not B_ROW:
+                b_tile = b_tile.permute((1, 0))
+            acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=k0 > 0, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+            mbarrier.arrive(empty.index(last), count=1, pred=k0 > 0)
+            last = stage
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(empty.index(last), count=1)
+
+        left, right = _halves(acc)
+        if SPLIT:
+            Q: gl.constexpr = TILE_N // 4
+            p0, p1 = _halves(left)
+            p2, p3 = _halves(right)
+            _store(c, row, col, p0, c_tiles.index(2 * GROUP), C_ROW)
+            _store(c, row, col + Q, p1, c_tiles.index(2 * GROUP + 1), C_ROW)
+            _store(c, row, col + 2 * Q, p2, c_tiles.index(2 * GROUP), C_ROW)
+            _store(c, row, col + 3 * Q, p3, c_tiles.index(2 * GROUP + 1), C_ROW)
+        else:
+            _store(c, row, col, left, c_tiles.index(2 * GROUP), C_ROW)
+            _store(c, row, col + TILE_N // 2, right, c_tiles.index(2 * GROUP + 1), C_ROW)
+    tma_store_wait(0)
+
+
+@jit
+def gemm_gluon_ws(
+    a, b, c, m, n, k,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
+    INT_ACC: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
+    column-major matrix is described as its row-major transpose); GROUPS warp groups multiply."""
+    a_tiles = gl.allocate_shared_memory(a.dtype, [STAGES * GROUPS] + a.block_type.shape, a.layout)
+    b_tiles = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)
+    c_tiles = gl.allocate_shared_memory(c.dtype, [2 * GROUPS] + c.block_type.shape, c.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=GROUPS)
+    fence_async_shared()  # the copy engine sees the barriers too
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
+                    GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC, SPLIT, STAGES, GROUPS, 0,
+                )),
+                (_load, (
+                    a, b, a_tiles, b_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
+                    GROUP_M, A_ROW, B_ROW, STAGES, GROUPS,
+                )),
+            ],
+            [PRODUCER_WARPS],
+            [PRODUCER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
+                    GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC, SPLIT, STAGES, GROUPS, 0,
+                )),
+                (_multiply, (
+                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
+                    GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC, SPLIT, STAGES, GROUPS, 1,
+                )),
+                (_load, (
+                    a, b, a_tiles, b_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
+                    GROUP_M, A_ROW, B_ROW, STAGES, GROUPS,
+                )),
+            ],
+            [4, PRODUCER_WARPS],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
