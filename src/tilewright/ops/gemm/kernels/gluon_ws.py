@@ -14,7 +14,6 @@ from tilewright.ops.gemm.kernels.gluon_api import (
 )
 from tilewright.ops.gemm.kernels.schedule import tile_coordinates
 
-PRODUCER_WARPS = gl.constexpr(1)
 PRODUCER_REGISTERS = gl.constexpr(24)
 CONSUMER_REGISTERS = gl.constexpr(240)
 
@@ -166,7 +165,7 @@ def gemm_gluon_ws(
                     GROUP_M, A_ROW, B_ROW, STAGES, GROUPS,
                 )),
             ],
-            [PRODUCER_WARPS],
+            [1],
             [PRODUCER_REGISTERS],
         )  # fmt: skip
     else:
@@ -185,6 +184,6 @@ def gemm_gluon_ws(
                     GROUP_M, A_ROW, B_ROW, STAGES, GROUPS,
                 )),
             ],
-            [4, PRODUCER_WARPS],
+            [4, 1],
             [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
         )  # fmt: skip
