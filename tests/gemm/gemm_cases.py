@@ -65,7 +65,7 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
             kernel = config(arch_name, **gluon, num_warps=warps, tile_m=tile_m, store=store)
             if FAMILY.judge(kernel, arch(arch_name)):
                 sizes = (TILE + 2 * rows, 2 * TILE + 3 * rows, deep * TILE + rows)
-                made.append((kernel, _problem(sizes, gluon)))
+                made.append((kernel, _problem(sizes, common)))
     return made
 
 

@@ -1,5 +1,30 @@
-"""GEMM with specialised warps, in Gluon: one warp loads, the others multiply (sm_90).
-"""
+"""GEMM with the warps' roles written out, in Gluon: one warp loads, the others multiply (sm_90).
+
+Idea. Triton 3.6 does not specialise warps on sm_90 (see `tma`), so it is done by hand. One warp,
+with 24 registers a thread, does nothing but ask the copy engine for tiles. One or two warp groups
+(GROUPS; four warps each, up to 240 registers) multiply. The groups are partitions of their own:
+each has its own TILE_M / GROUPS rows of A and C, its own copy of the loop and its own barrier.
+They share B, but never wait for each other. So while one stores its part of C the other still
+multiplies, and the matrix units work through most of the epilogue.
+
+Data movement. A ring of STAGES slots in shared memory, each with a tile of A per group and one of
+B. A slot has two mbarriers: `full` (the copies' bytes have arrived) and `empty` (every group has
+read it). A group keeps one wgmma batch in flight and releases the slot before it. The ring runs
+on from tile to tile: the loads of the next tile start during the last steps of this one. C leaves
+in pieces of TILE_N / 2 columns (with SPLIT, TILE_N / 4), through two staging buffers a group, by
+asynchronous stores that are waited for only when their buffer is needed again.
+
+Edges. As in `tma`: the copy engine fills what lies outside with zeros and does not write there.
+
+Layouts. Operands are read in shared memory as they lie in memory; wgmma transposes 16-bit ones on
+the way. 8-bit and tf32 operands must have K contiguous, which a rule says.
+
+Schedulers. Persistent only: without a next tile there is nothing to overlap.
+
+On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
+
+What limits it.
+MEASURED"""
 
 from tilewright.ops.gemm.kernels.gluon_api import (
     fence_async_shared,
