@@ -122,9 +122,7 @@ LEGAL = [
     (fp8("e4m3fn", layout="rcc", **GLUON), SM90),
     (change(layout="ccr", **GLUON), SM90),
     (
-        change(
-            tile_m=128, tile_n=256, num_warps=8, num_stages=4, store="split", **GLUON
-        ),
+        change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, store="split", **GLUON),
         SM90,
     ),
     (change(alignment=1), SM90),

@@ -15,7 +15,6 @@ A, B, C = 0, 1, 2
 """Operand numbers."""
 
 
-
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
     """What to compile for `config` on `arch`."""
     options: list[tuple[str, int | bool | str]] = [

@@ -161,6 +161,13 @@ def _multiply(
 
 
 @jit
+def _tiles(matrix, COUNT: gl.constexpr):
+    """Shared memory for COUNT of the tiles that one copy of `matrix` moves."""
+    BLOCK: gl.constexpr = matrix.block_type.shape
+    return gl.allocate_shared_memory(matrix.dtype, [COUNT, BLOCK[0], BLOCK[1]], matrix.layout)
+
+
+@jit
 def gemm_gluon_ws(
     a, b, c, m, n, k,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
@@ -169,9 +176,9 @@ def gemm_gluon_ws(
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
     column-major matrix is described as its row-major transpose); GROUPS warp groups multiply."""
-    a_tiles = gl.allocate_shared_memory(a.dtype, [STAGES * GROUPS] + a.block_type.shape, a.layout)
-    b_tiles = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)
-    c_tiles = gl.allocate_shared_memory(c.dtype, [2 * GROUPS] + c.block_type.shape, c.layout)
+    a_tiles = _tiles(a, STAGES * GROUPS)
+    b_tiles = _tiles(b, STAGES)
+    c_tiles = _tiles(c, 2 * GROUPS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
