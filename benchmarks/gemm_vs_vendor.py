@@ -40,7 +40,7 @@ def space() -> KernelSpace:
             "tile_k": (64, 128),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
-            "pipeline": ("tma",),
+            "pipeline": ("tma", "gluon_ws"),
             "scheduler": ("tile", "persistent"),
             "group_m": (4, 8, 16),
             "store": ("direct", "split"),
