@@ -4,8 +4,8 @@ Idea. Triton 3.6 does not specialise warps on sm_90 (see `tma`), so it is done b
 with 24 registers a thread, does nothing but ask the copy engine for tiles. One or two warp groups
 (GROUPS; four warps each, up to 240 registers) multiply. The groups are partitions of their own:
 each has its own TILE_M / GROUPS rows of A and C, its own copy of the loop and its own barrier.
-They share B, but never wait for each other. So while one stores its part of C the other still
-multiplies, and the matrix units work through most of the epilogue.
+They share B, but never wait for each other: while one stores its part of C the other may still
+be multiplying, so the matrix units need not idle during an epilogue.
 
 Data movement. A ring of STAGES slots in shared memory, each with a tile of A per group and one of
 B. A slot has two mbarriers: `full` (the copies' bytes have arrived) and `empty` (every group has
