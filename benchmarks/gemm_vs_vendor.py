@@ -76,6 +76,7 @@ def space(name: str) -> KernelSpace:
             "store": ("direct", "split"),
         }
         schedules = SCHEDULES
+        pipelines = ("tma", "gluon_ws")
     elif name == "odd":
         axes = {
             "tile_m": (64, 128),
@@ -84,6 +85,7 @@ def space(name: str) -> KernelSpace:
             "num_stages": (3, 4),
         }
         schedules = SCHEDULES + SHARED
+        pipelines = ("tma", "gluon_ws")
     else:
         axes = {
             "tile_m": (16, 64),

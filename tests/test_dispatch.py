@@ -100,7 +100,7 @@ def test_an_empty_registry_says_so():
 
 
 def test_without_a_registry_the_familys_own_space_serves():
-    assert Dispatcher(device="h200_sxm").select(PROBLEM).config.pipeline == "tma"
+    assert Dispatcher(device="h200_sxm").select(PROBLEM).config.pipeline == "gluon_ws"
     assert Dispatcher(device="mi300x").select(PROBLEM).config.pipeline == "basic"
 
 

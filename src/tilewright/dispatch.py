@@ -432,9 +432,11 @@ class Dispatcher:
             plan = self._plan(problem, target)
         else:
             plan = self._plan_of(self._named(config, problem, target), problem, target)
-        source = family.source(plan.config, arch(target.arch))
+        runs = family.interpreted(plan.config)
+        source = family.source(runs, arch(target.arch))
+        launch = plan.launch if runs == plan.config else family.launch(runs, problem, target)
         host = [arrays.to_numpy(x) for x in (*operands, out)]
-        interpreter().run(source, plan.launch, host, outputs=[len(host) - 1])
+        interpreter().run(source, launch, host, outputs=[len(host) - 1])
 
 
 @cache

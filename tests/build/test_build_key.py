@@ -44,6 +44,12 @@ def test_sources_are_followed_without_being_imported(modules: Path) -> None:
     assert len(seen) == 4
 
 
+def test_the_language_counts() -> None:
+    arguments = ("name", SOURCE, arch("sm_90"), "0" * 64)
+    in_gluon = ("name", replace(SOURCE, language="gluon"), *arguments[2:])
+    assert build_key(*arguments) != build_key(*in_gluon)
+
+
 def test_unrelated_source_does_not_count(modules: Path) -> None:
     before = sources_digest("own.kernel")
     (modules / "unrelated.py").write_text("x = 2\n")

@@ -34,9 +34,9 @@ def signatures(arch_name: str) -> Iterator[dict[str, str]]:
 
 
 def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
-    """Three kinds for each signature and layout: padded and unaligned; unpadded, with ragged
-    sizes where nothing gates them; and, where there is one, through the copy engine with rows of
-    whole 16 bytes but no whole tile. Schedulers alternate."""
+    """Kinds for each signature and layout: padded and unaligned; unpadded, with ragged sizes
+    where nothing gates them; and, where there are such, through the copy engine with rows of
+    whole 16 bytes but no whole tile, by each of its pipelines. Schedulers alternate."""
     made = []
     for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), LAYOUTS)):
         scheduler = ("tile", "persistent")[number % 2]
@@ -58,6 +58,14 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
                     _problem(ragged, common),
                 )
             )
+        if "gluon_ws" in arch(arch_name).pipelines:
+            # Four warps, and eight; two tiles of K and more than the ring's stages of them.
+            warps, tile_m, deep = ((4, TILE, 2), (8, 2 * TILE, 5))[number // 2 % 2]
+            gluon = {**common, "pipeline": "gluon_ws", "scheduler": "persistent"}
+            kernel = config(arch_name, **gluon, num_warps=warps, tile_m=tile_m, store=store)
+            if FAMILY.judge(kernel, arch(arch_name)):
+                sizes = (TILE + 2 * rows, 2 * TILE + 3 * rows, deep * TILE + rows)
+                made.append((kernel, _problem(sizes, common)))
     return made
 
 

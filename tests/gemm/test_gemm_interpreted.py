@@ -9,7 +9,7 @@ import pytest
 from gemm_cases import awkward, cases, config, sharing
 
 from tilewright import arrays, verify
-from tilewright.arch import device
+from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
@@ -86,6 +86,22 @@ def test_nan_and_infinity_reach_the_output(hopper):
     out = hopper.run("gemm", a, b)
     assert np.isnan(out[1]).all() and np.isinf(out[3]).all()
     assert np.isfinite(np.delete(out, [1, 3], axis=0)).all()
+
+
+def test_a_kernel_in_gluon_is_stood_in_for_by_its_triton_sibling(hopper):
+    kernel = config(pipeline="gluon_ws", scheduler="persistent", store="split")
+    sibling = FAMILY.interpreted(kernel)
+    assert sibling == config(pipeline="tma", scheduler="persistent", store="split")
+    assert FAMILY.interpreted(sibling) == sibling
+    assert FAMILY.source(kernel, arch("sm_90")).language == "gluon"
+    assert FAMILY.source(sibling, arch("sm_90")).language == "triton"
+    assert FAMILY.judge(sibling, arch("sm_90"))
+    a, b = (np.random.default_rng(2).standard_normal((96, 96)).astype("float16") for _ in "ab")
+    kernels = (
+        config(dtype_a="fp16", pipeline=p, scheduler="persistent") for p in ("tma", "gluon_ws")
+    )
+    one, other = (hopper.run_named(k.name, a, b.T) for k in kernels)
+    assert np.array_equal(one, other)
 
 
 def test_64_bit_strides_give_the_same_result(hopper):

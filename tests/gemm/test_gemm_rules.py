@@ -54,6 +54,7 @@ def fp8(flavour, **fields):
 
 
 TMA = {"pipeline": "tma"}
+GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
 
 BROKEN = [
     ("dtype", fp8("e4m3fnuz"), SM90),
@@ -69,8 +70,27 @@ BROKEN = [
     ("warps", change(num_warps=32), GFX942),
     ("stages", change(num_stages=9, tile_k=16), SM90),
     ("combination", change(pipeline="tma_ws"), SPECIALISING),
+    ("combination", change(pipeline="gluon_ws"), SM90),
     ("combination", change(store="split"), SM90),
     ("combination", change(store="split", tile_n=16, **TMA), SM90),
+    ("pipeline", change(**GLUON), SM80),
+    ("warpgroups", change(num_warps=2, **GLUON), SM90),
+    ("warpgroups", change(num_warps=16, tile_m=256, **GLUON), SM90),
+    ("warpgroups", change(num_warps=8, **GLUON), SM90),
+    ("warpgroups", change(tile_m=32, **GLUON), SM90),
+    ("warpgroups", change(tile_n=16, **GLUON), SM90),
+    ("warpgroups", change(tile_n=32, store="split", **GLUON), SM90),
+    ("warpgroups", change(dtype_a="fp32", dtype_b="fp32", dtype_c="fp32", **GLUON), SM90),
+    ("warpgroups", fp8("e4m3fn", layout="rrr", **GLUON), SM90),
+    ("warpgroups", fp8("e4m3fn", layout="ccr", **GLUON), SM90),
+    ("padding", change(pad_n=False, **GLUON), SM90),
+    ("alignment", change(alignment=8, **GLUON), SM90),
+    ("index", change(index_bits=64, **GLUON), SM90),
+    (
+        "shared_memory",
+        change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, **GLUON),
+        SM90,
+    ),
     ("padding", change(pad_m=False, **TMA), SM90),
     ("padding", change(pad_k=False, **TMA), SM90),
     ("alignment", change(alignment=8, **TMA), SM90),
@@ -97,6 +117,16 @@ LEGAL = [
     (change(num_stages=8, tile_k=16), SM90),
     (change(pipeline="tma_ws", scheduler="persistent"), SPECIALISING),
     (change(store="split", tile_n=32, **TMA), SM90),
+    (change(**GLUON), SM90),
+    (change(num_warps=8, tile_m=128, **GLUON), SM90),
+    (change(tile_n=32, **GLUON), SM90),
+    (change(tile_n=64, store="split", **GLUON), SM90),
+    (fp8("e4m3fn", layout="rcc", **GLUON), SM90),
+    (change(layout="ccr", **GLUON), SM90),
+    (
+        change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, store="split", **GLUON),
+        SM90,
+    ),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),

@@ -63,7 +63,6 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     Raises whatever the compiler raises, and `BuildFailed`."""
     import triton
     from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
 
     source = job.source
     function = getattr(importlib.import_module(source.module), source.function)
@@ -77,7 +76,8 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
         job.backend, int(job.target) if job.backend == "cuda" else job.target, job.warp_size
     )
     signature, constants = dict(source.signature), dict(source.constants)
-    made = ASTSource(function, signature, constants, _attributes(source, names))
+    attributes = _attributes(source, names)
+    made = _FRONT_ENDS[source.language](function, signature, constants, attributes)
     with tempfile.TemporaryDirectory() as cache:  # Triton insists on one; the user's stays as is
         os.environ["TRITON_CACHE_DIR"] = cache
         built = triton.compile(made, target=target, options=dict(source.options))
@@ -85,6 +85,29 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     files: dict[str, bytes] = {binary: built.asm[binary]}
     files |= {kind: built.asm[kind].encode() for kind in texts}
     return _kernel(job, built.metadata._asdict(), _resources(job, built)), files
+
+
+def _triton_source(function: Any, signature: dict[str, str], *rest: Any) -> Any:
+    from triton.compiler import ASTSource
+
+    return ASTSource(function, signature, *rest)
+
+
+def _gluon_source(function: Any, signature: dict[str, str], *rest: Any) -> Any:
+    """Gluon's types of descriptors name a layout in shared memory: the default of their block."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+    from triton.language import str_to_ty
+
+    for name, kind in signature.items():
+        if kind.startswith("tensordesc<"):
+            block = str_to_ty(kind, None).block_type
+            layout = gl.NVMMASharedLayout.get_default_for(block.shape, block.element_ty)
+            signature[name] = f"{kind[:-1]},{layout!r}>"
+    return GluonASTSource(function, signature, *rest)
+
+
+_FRONT_ENDS = {"triton": _triton_source, "gluon": _gluon_source}
 
 
 def _attributes(source: KernelSource, names: list[str]) -> dict[tuple[int], list[list[Any]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from tilewright.arch.model import Arch, Device
 from tilewright.tolerance import Tolerance
@@ -47,6 +47,8 @@ class KernelSource:
     ``"constexpr"`` there and have their value in `constants`. `divisibility` are (argument,
     bytes or count) promises the caller of the kernel keeps; `pointer_range_32` names pointers
     to less than 2 GiB (AMD buffer instructions). `options` go to the compiler (`num_warps`…).
+    `language` says which compiler front end reads the function; a descriptor's type is written
+    ``tensordesc<bf16[128, 64]>`` in both, and lies in shared memory as Gluon lays it by default.
     """
 
     module: str
@@ -56,6 +58,7 @@ class KernelSource:
     divisibility: tuple[tuple[str, int], ...] = ()
     pointer_range_32: tuple[str, ...] = ()
     options: tuple[tuple[str, int | bool | str], ...] = ()
+    language: Literal["triton", "gluon"] = "triton"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,11 @@ class Family(Protocol):
     # --- building and launching ---------------------------------------------------------
     def source(self, config: Any, arch: Arch) -> KernelSource:
         """What to compile."""
+
+    def interpreted(self, config: Any) -> Any:
+        """The config whose kernel Triton's interpreter runs in place of `config`'s: itself, or,
+        for a kernel in Gluon (which has no interpreter), its Triton sibling, which computes the
+        same result."""
 
     def launch(self, config: Any, problem: Any, device: Device) -> Launch:
         """How to launch it."""

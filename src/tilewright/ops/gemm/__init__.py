@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -90,6 +90,9 @@ class GemmFamily:
 
     def source(self, config: GemmConfig, arch: Arch) -> KernelSource:
         return launch_module.source(config, arch)
+
+    def interpreted(self, config: GemmConfig) -> GemmConfig:
+        return replace(config, pipeline="tma") if config.pipeline == "gluon_ws" else config
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)

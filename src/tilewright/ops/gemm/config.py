@@ -25,7 +25,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
@@ -44,7 +44,8 @@ class GemmConfig:
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
-    group of their own for the copies). scheduler: ``tile`` (a workgroup a tile),
+    group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
+    Gluon; num_warps counts the warps that multiply). scheduler: ``tile`` (a workgroup a tile),
     ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
     a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
     the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or

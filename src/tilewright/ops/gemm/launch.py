@@ -18,7 +18,7 @@ from tilewright.ops.family import (
 )
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import masked
+from tilewright.ops.gemm.rules import WARPGROUP, masked
 
 A, B, C = 0, 1, 2
 """Operand numbers."""
@@ -34,6 +34,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         options.append(("matrix_instr_nonkdim", config.mma[0]))
     if config.pipeline == "basic":
         return _basic_source(config, arch, tuple(options))
+    if config.pipeline == "gluon_ws":
+        return _gluon_source(config)
     return _tma_source(config, tuple(options))
 
 
@@ -60,7 +62,6 @@ def _basic_source(
 ) -> KernelSource:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
     stride = "i64" if config.index_bits == 64 else "i32"
-    sharing = _sharing_types(config)
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
     constants = [
         *_constants(config),
@@ -73,7 +74,7 @@ def _basic_source(
         *pointers,
         *((name, "i32") for name in ("m", "n", "k")),
         *((name, stride) for name in ("lda", "ldb", "ldc")),
-        *sharing,
+        *_sharing_types(config),
     )
     return KernelSource(
         module="tilewright.ops.gemm.kernels.basic",
@@ -119,19 +120,42 @@ def _tma_source(
         ("SPLIT", config.store == "split"),
         ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
     ]
-    types = (config.dtype_a, config.dtype_b, config.dtype_c)
-    descriptors = tuple(
-        (name, f"tensordesc<{DTYPES[d].triton}[{block[0]}, {block[1]}]>")
-        for name, d, block in zip("abc", types, _blocks(config), strict=True)
-    )
-    sharing = _sharing_types(config)
-    arguments = (*descriptors, *((name, "i32") for name in ("m", "n", "k")), *sharing)
+    arguments = (*_descriptor_arguments(config), *_sharing_types(config))
     return KernelSource(
         module="tilewright.ops.gemm.kernels.tma",
         function="gemm_tma",
         signature=_signature(arguments, constants),
         constants=tuple(constants),
         options=options,
+    )
+
+
+def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
+    types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    descriptors = tuple(
+        (name, f"tensordesc<{DTYPES[d].triton}[{block[0]}, {block[1]}]>")
+        for name, d, block in zip("abc", types, _blocks(config), strict=True)
+    )
+    return (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
+
+
+def _gluon_source(config: GemmConfig) -> KernelSource:
+    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC")
+    constants = [
+        *((name, value) for name, value in _constants(config) if name in used),
+        ("SPLIT", config.store == "split"),
+        ("STAGES", config.num_stages),
+        ("GROUPS", config.num_warps // WARPGROUP),
+    ]
+    # One more warp group's worth of registers goes to the producer, and most of it back.
+    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_ws",
+        function="gemm_gluon_ws",
+        signature=_signature(_descriptor_arguments(config), constants),
+        constants=tuple(constants),
+        options=(("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))),
+        language="gluon",
     )
 
 
@@ -147,6 +171,9 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
     """Tile of A, B and C that one copy moves, as (outer, inner) in memory."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
     n_store = n // 2 if config.store == "split" else n
+    if config.pipeline == "gluon_ws":  # a warp group takes its own rows, and two pieces of C
+        m //= config.num_warps // WARPGROUP
+        n_store //= 2
     a, b, c = tuple(config.layout)
     return (
         (m, k) if a == "r" else (k, m),

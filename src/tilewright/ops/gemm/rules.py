@@ -32,6 +32,16 @@ OVERHEAD_REGISTERS = 26
 MAX_FLAGS = FLAG_BYTES // 4
 """Flags there are in a workspace, one for each part of a tile."""
 
+WARPGROUP = 4
+"""Warps that issue one wgmma together."""
+
+WARPGROUP_ROWS = 64
+"""Rows of C that one wgmma computes."""
+
+SPECIALISATION_BYTES = 256
+"""Shared memory `gluon_ws` takes beside its tiles: two barriers a stage, and what the compiler
+hands to the warps (148 to 208 bytes seen)."""
+
 INT32_SPAN = 2**31
 """Bytes an operand may span when the kernel counts in 32 bits."""
 
@@ -71,11 +81,10 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
     staging = config.tile_m * config.tile_n * c // (2 if config.store == "split" else 1)
-    if config.scheduler in (
-        "tile",
-        "split_k",
-    ):  # the operand buffers are free again when C is staged
+    if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)
+    if config.pipeline == "gluon_ws":
+        staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
 
 
@@ -136,11 +145,39 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
 def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "tma_ws" and c.scheduler != "persistent":
         return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
+    if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
+        return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
     if c.store == "split":
         if c.pipeline == "basic":
             return "store split halves the staging buffer of tma stores; basic has none"
         if c.tile_n < 32:
             return f"store split needs tile_n of 32 or more, not {c.tile_n}"
+    return None
+
+
+def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
+    """What the kernel in Gluon asks of a config: whole wgmma, issued by one or two warp groups
+    that each take their own rows and store them in pieces."""
+    if c.pipeline != "gluon_ws":
+        return None
+    if c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
+        return f"pipeline gluon_ws multiplies with 4 or 8 warps, not {c.num_warps}"
+    least_m = WARPGROUP_ROWS * c.num_warps // WARPGROUP
+    if c.tile_m < least_m:
+        return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
+    least_n = 64 if c.store == "split" else 32
+    if c.tile_n < least_n:
+        return f"tile_n = {c.tile_n} is under {least_n}, which store {c.store} cuts into pieces"
+    if operand_dtype(c) == "fp32":
+        return "wgmma does not take fp32 operands; precision tf32 would round them"
+    bits = DTYPES[c.dtype_a].bits
+    if c.tile_k * bits < 256:
+        return f"tile_k = {c.tile_k} is under {256 // bits}, the least wgmma multiplies"
+    if bits != 16 and c.layout[:2] != "rc":
+        return (
+            f"wgmma takes {bits}-bit operands with K contiguous, so the layout must begin with rc;"
+            f" {c.layout} does not"
+        )
     return None
 
 
@@ -217,6 +254,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("warps", _warps),
     ("stages", _stages),
     ("combination", _combination),
+    ("warpgroups", _warpgroups),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
