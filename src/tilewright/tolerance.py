@@ -14,13 +14,14 @@ from tilewright.dtypes import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Element by element: ``|out - ref| <= relative * |ref| + scaled * rms(ref)``.
+    """Element by element: ``|out - ref| <= relative * |ref| + scaled * rms(ref) + absolute``.
 
-    Both zero means equal.
+    All zero means equal.
     """
 
     relative: float
     scaled: float
+    absolute: float = 0.0
 
 
 _SUM_ERROR: dict[str, float] = {
@@ -42,14 +43,35 @@ _OPERAND_ERROR: dict[str, float] = {"tf32": 2.0**-7}
 10 of fp32's 23 mantissa bits of both operands, cut rather than rounded on some GPUs."""
 
 
-def tolerance(operands: str, output: str, terms: int, splits: int = 1) -> Tolerance:
+_LEAST_STEP: dict[str, float] = {
+    # Spacing of the values next to zero, where a relative error means nothing. Only the 8-bit
+    # types end so near to usual results that it shows.
+    "e4m3fn": 2.0**-9,
+    "e5m2": 2.0**-16,
+    "e4m3fnuz": 2.0**-10,
+    "e5m2fnuz": 2.0**-17,
+}
+
+_FP32_ERROR = 2.0**-21
+"""Share of rms(ref) that elementwise fp32 arithmetic on a sum (approximate division, exp and erf
+among it) may be off."""
+
+
+def tolerance(
+    operands: str, output: str, terms: int, splits: int = 1, amplified: float = 0.0
+) -> Tolerance:
     """The tolerance for sums of `terms` products of `operands`, written as `output`.
 
     `operands` is a dtype name or ``"tf32"``; each of `splits` partial sums beyond the first adds
-    one rounding to the output dtype's precision. Integer results must be equal.
+    one rounding to the output dtype's precision. Integer results must be equal. `amplified`,
+    where elementwise arithmetic follows: by how much that can raise the share of its rms by
+    which a value is off (0: nothing follows).
     """
     if DTYPES[output].kind == "int":
         return Tolerance(0.0, 0.0)
     stored = "fp32" if operands == "tf32" else operands
-    scaled = _SUM_ERROR[stored] * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
-    return Tolerance(DTYPES[output].eps * (1 + math.log2(splits)), scaled)
+    scaled = _SUM_ERROR.get(stored, 0.0) * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
+    if amplified:
+        scaled = (scaled + _FP32_ERROR) * amplified
+    relative = DTYPES[output].eps * (1 + math.log2(splits))
+    return Tolerance(relative, scaled, _LEAST_STEP.get(output, 0.0))

@@ -10,18 +10,20 @@ the log line and the report:
                                         pipeline -+   +-scheduler+- tiles grouped along M
 
 Behind it, only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent) and ``i64`` (64-bit indices).
+instruction; the compiler's choice when absent), ``i64`` (64-bit indices) and, always last, the
+epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
 PIPELINES = ("basic", "tma", "tma_ws")
@@ -33,9 +35,9 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision` are the signature, the rest the algorithm.
+    """How to compute a GEMM. Fields up to `epilogue` are the signature, the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
@@ -59,6 +61,8 @@ class GemmConfig:
     dtype_c: str
     dtype_acc: str
     precision: str
+    _: KW_ONLY
+    epilogue: str = ""
     tile_m: int
     tile_n: int
     tile_k: int
@@ -93,6 +97,8 @@ class GemmConfig:
             name += "_mma{}x{}x{}".format(*self.mma)
         if self.index_bits != 32:
             name += f"_i{self.index_bits}"
+        if self.epilogue:
+            name += "_epi-" + self.epilogue.replace("+", "-")
         return name
 
 
@@ -106,15 +112,19 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
-def _check_signature(layout: str, a: str, b: str, c: str, acc: str, precision: str) -> None:
+def _check_signature(
+    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str
+) -> None:
     check_layout(layout)
-    check_types(a, b, c, acc, precision)
+    check_types(a, b, c, acc, precision, epilogue)
 
 
 def check(config: GemmConfig) -> GemmConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
-    _check_signature(c.layout, c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc, c.precision)
+    types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
+    epilogues.parse(c.epilogue)
+    _check_signature(c.layout, *types, c.precision, c.epilogue)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -145,7 +155,7 @@ _NAME = re.compile(
     f"_{_COUNT}x{_COUNT}x{_COUNT}_w{_COUNT}_s{_COUNT}"
     f"_{_any_of(PIPELINES)}_{_any_of(SCHEDULERS)}_g{_COUNT}_{_any_of(STORES)}"
     f"_pad(m?n?k?|0)_al{_any_of(ALIGNMENTS)}"
-    f"(?:_(tf32))?(?:_mma{_COUNT}x{_COUNT}x{_COUNT})?(?:_i(64))?",
+    f"(?:_(tf32))?(?:_mma{_COUNT}x{_COUNT}x{_COUNT})?(?:_i(64))?(?:_epi-([a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 
@@ -168,6 +178,7 @@ def parse(name: str) -> GemmConfig:
         dtype_c=g[3],
         dtype_acc=g[4],
         precision=g[16] or "ieee",
+        epilogue=(g[21] or "").replace("-", "+"),
         tile_m=int(g[5]),
         tile_n=int(g[6]),
         tile_k=int(g[7]),

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import Argument, Descriptor, KernelSource, Launch, Pointer, Scalar
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import masked
 
-A, B, C = 0, 1, 2
-"""Operand numbers."""
+A, B, EXTRA = 0, 1, 2
+"""Operand numbers: A, B, those of the epilogue, and C last."""
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -40,7 +41,39 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("PERSISTENT", config.scheduler == "persistent"),
         ("PRECISION", config.precision),
         ("INT_ACC", config.dtype_acc == "int32"),
+        ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
+        ("FOLD", epilogues.fold(config.epilogue)),
     ]
+
+
+def _chain(config: GemmConfig) -> tuple[epilogues.Operation, ...]:
+    return epilogues.parse(config.epilogue)
+
+
+def _functions(config: GemmConfig) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (("CHAIN", tuple(o.function for o in _chain(config))),)
+
+
+def _extra(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
+    """The epilogue's operands as elements of the kernels' tuple argument, and behind them the
+    leading dimension of its matrices if there are any."""
+    taken = epilogues.takes(config.epilogue)
+    dtypes = (epilogues.operand_dtype(t, config.dtype_c) for t in taken)
+    kinds = [f"*{DTYPES[d].triton}" for d in dtypes]
+    if epilogues.has_matrix(config.epilogue):
+        kinds.append(stride)
+    return tuple((f"extra.{i}", kind) for i, kind in enumerate(kinds)) or (("extra", "()"),)
+
+
+def _matrix_promises(config: GemmConfig) -> dict[str, int]:
+    """What alignment says of the epilogue's matrices and their leading dimension."""
+    taken = epilogues.takes(config.epilogue)
+    if config.alignment == 1 or not epilogues.has_matrix(config.epilogue):
+        return {}
+    found = {f"extra.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
+    matrix = next(t for t in taken if t.kind == "d")
+    count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, config.dtype_c)].bytes
+    return {**found, f"extra.{len(taken)}": count} if count > 1 else found
 
 
 def _basic_source(
@@ -60,17 +93,20 @@ def _basic_source(
         *pointers,
         *((name, "i32") for name in ("m", "n", "k")),
         *((name, stride) for name in ("lda", "ldb", "ldc")),
+        *_extra(config, stride),
     )
+    within_reach = ("a", "b", "c", *(n for n, t in _extra(config, stride) if t.startswith("*")))
     return KernelSource(
         module="tilewright.ops.gemm.kernels.basic",
         function="gemm_basic",
         signature=_signature(arguments, constants),
         constants=tuple(constants),
         divisibility=_promises(config),
-        pointer_range_32=("a", "b", "c")
+        pointer_range_32=within_reach
         if arch.backend == "hip" and config.index_bits == 32
         else (),
         options=options,
+        functions=_functions(config),
     )
 
 
@@ -87,8 +123,10 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
         count = config.alignment // DTYPES[d].bytes
         if count > 1:
             promises[f"ld{name}"] = count
+            if extent == "n" and name == "c":
+                count *= epilogues.fold(config.epilogue)
             promises[extent] = max(count, promises.get(extent, 1))
-    return tuple(promises.items())
+    return tuple({**promises, **_matrix_promises(config)}.items())
 
 
 def _tma_source(
@@ -104,27 +142,36 @@ def _tma_source(
         (name, f"tensordesc<{DTYPES[d].triton}[{block[0]}, {block[1]}]>")
         for name, d, block in zip("abc", types, _blocks(config), strict=True)
     )
-    arguments = (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
+    sizes = tuple((name, "i32") for name in ("m", "n", "k"))
+    arguments = (*descriptors, *sizes, *_extra(config, "i64"))
+    promises = _matrix_promises(config)
+    if promises:  # so that the mask at C's edge leaves the loads of matrices wide
+        inner = "n" if config.layout[2] == "r" else "m"
+        promises[inner] = config.alignment // DTYPES[config.dtype_c].bytes
     return KernelSource(
         module="tilewright.ops.gemm.kernels.tma",
         function="gemm_tma",
         signature=_signature(arguments, constants),
         constants=tuple(constants),
+        divisibility=tuple(promises.items()),
         options=options,
+        functions=_functions(config),
     )
 
 
 def _signature(
     arguments: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int | bool | str]]
 ) -> tuple[tuple[str, str], ...]:
-    """Run-time arguments, then constants: the order every GEMM kernel declares them in."""
-    return (*arguments, *((name, "constexpr") for name, _ in constants))
+    """Run-time arguments, then constants and the epilogue's functions: the order every GEMM
+    kernel declares them in."""
+    return (*arguments, *((name, "constexpr") for name in (*dict(constants), "CHAIN")))
 
 
 def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
     """Tile of A, B and C that one copy moves, as (outer, inner) in memory."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
-    n_store = n // 2 if config.store == "split" else n
+    columns = n // epilogues.fold(config.epilogue)
+    n_store = columns // 2 if config.store == "split" else columns
     a, b, c = tuple(config.layout)
     return (
         (m, k) if a == "r" else (k, m),
@@ -134,25 +181,33 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are (A, B, C)."""
+    """How to launch `config` for `problem` on `device`; operands are A, B, those of the epilogue
+    and C."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     programs = min(tiles, device.compute_units) if config.scheduler == "persistent" else tiles
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
     lds = (problem.lda, problem.ldb, problem.ldc)
+    count = len(epilogues.takes(config.epilogue))
+    places = (A, B, EXTRA + count)
+    stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
+    extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
+    if problem.ldd:
+        extra = (*extra, Scalar(stride, problem.ldd))
     arguments: tuple[Argument, ...]
     if config.pipeline == "basic":
-        stride = "i64" if config.index_bits == 64 else "i32"
         arguments = (
-            *(Pointer(operand) for operand in (A, B, C)),
+            *(Pointer(operand) for operand in places),
             *sizes,
             *(Scalar(stride, ld) for ld in lds),
+            *extra,
         )
     else:
         types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
         shapes = zip(problem.outer, problem.inner, strict=True)
-        views = zip((A, B, C), types, shapes, lds, _blocks(config), strict=True)
+        views = zip(places, types, shapes, lds, _blocks(config), strict=True)
         arguments = (
             *(Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views),
             *sizes,
+            *extra,
         )
     return Launch(grid=(programs, 1, 1), arguments=arguments)

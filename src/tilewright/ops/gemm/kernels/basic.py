@@ -25,16 +25,18 @@ the architectures without a copy engine.
 import triton
 import triton.language as tl
 
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.schedule import tile_coordinates
 
 
 @triton.jit
 def _tile(
-    a, b, c, m, n, k, lda, ldb, ldc, tile_m, tile_n,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, tile_m, tile_n,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
     offs_n = tile_n * TILE_N + tl.arange(0, TILE_N)
@@ -80,7 +82,13 @@ def _tile(
         a_ptrs += a_step
         b_ptrs += b_step
 
-    out = acc.to(c.dtype.element_ty)
+    acc = apply(
+        acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N
+    )  # fmt: skip
+    out = rounded(acc, c.dtype.element_ty)
+    if FOLD != 1:
+        offs_n = tile_n * (TILE_N // FOLD) + tl.arange(0, TILE_N // FOLD)
+        n = n // FOLD
     if C_ROW:
         c_ptrs = c + offs_m[:, None] * ldc + offs_n[None, :]
     else:
@@ -97,27 +105,29 @@ def _tile(
 
 @triton.jit
 def gemm_basic(
-    a, b, c, m, n, k, lda, ldb, ldc,
+    a, b, c, m, n, k, lda, ldb, ldc, extra,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
     elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
-    `*_ROW` say which of them are row-major."""
+    `*_ROW` say which of them are row-major. `extra`, TAKES and CHAIN: see `epilogue`; C has
+    n / FOLD columns."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     if PERSISTENT:
         for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
             tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
             _tile(
-                a, b, c, m, n, k, lda, ldb, ldc, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
+                a, b, c, m, n, k, lda, ldb, ldc, extra, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
+                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, MASK_M, MASK_N, MASK_K, CHAIN,
             )  # fmt: skip
     else:
         tile_m, tile_n = tile_coordinates(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
         _tile(
-            a, b, c, m, n, k, lda, ldb, ldc, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
+            a, b, c, m, n, k, lda, ldb, ldc, extra, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, MASK_M, MASK_N, MASK_K, CHAIN,
         )  # fmt: skip

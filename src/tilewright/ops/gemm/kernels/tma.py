@@ -10,6 +10,7 @@ staging buffer is half as large and one more operand stage fits.
 
 Edges. The engine fills what lies outside the matrix with zeros and does not write there, so
 there is nothing to mask; in exchange base addresses and rows must be multiples of 16 bytes.
+Operands of an epilogue come through pointers, masked in both dimensions.
 
 Schedulers. `tile`: one workgroup a tile. `persistent`: one workgroup a multiprocessor walks the
 tiles. WARP_SPECIALIZE (pipeline `tma_ws`) lets the compiler give the copies a warp group of
@@ -20,15 +21,17 @@ into one. On sm_90 the request has no effect, so that architecture does not list
 import triton
 import triton.language as tl
 
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.schedule import tile_coordinates
 
 
 @triton.jit
 def _tile(
-    a, b, c, k, row, col,
+    a, b, c, m, n, k, extra, row, col,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    PRECISION: tl.constexpr, INT_ACC: tl.constexpr, SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, SPLIT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     for k0 in range(0, k, TILE_K):
@@ -44,15 +47,20 @@ def _tile(
     if SPLIT:
         halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
         left, right = tl.split(halves)
-        _store(c, row, col, left, C_ROW)
-        _store(c, row, col + TILE_N // 2, right, C_ROW)
+        _store(c, m, n, extra, row, col, left, C_ROW, TAKES, FOLD, CHAIN)
+        _store(c, m, n, extra, row, col + TILE_N // 2, right, C_ROW, TAKES, FOLD, CHAIN)
     else:
-        _store(c, row, col, acc, C_ROW)
+        _store(c, m, n, extra, row, col, acc, C_ROW, TAKES, FOLD, CHAIN)
 
 
 @triton.jit
-def _store(c, row, col, acc, C_ROW: tl.constexpr):
-    out = acc.to(c.dtype)
+def _store(
+    c, m, n, extra, row, col, acc,
+    C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    out = rounded(apply(acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True), c.dtype)
+    if FOLD != 1:
+        col = col // FOLD
     if C_ROW:
         c.store([row, col], out)
     else:
@@ -61,14 +69,16 @@ def _store(c, row, col, acc, C_ROW: tl.constexpr):
 
 @triton.jit
 def gemm_tma(
-    a, b, c, m, n, k,
+    a, b, c, m, n, k, extra,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr,
+    SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
-    column-major matrix is described as its row-major transpose)."""
+    column-major matrix is described as its row-major transpose). `extra`, TAKES and CHAIN: see
+    `epilogue`; C has n / FOLD columns."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     if PERSISTENT:
@@ -78,12 +88,12 @@ def gemm_tma(
         ):  # fmt: skip
             tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
             _tile(
-                a, b, c, k, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, SPLIT,
+                a, b, c, m, n, k, extra, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
+                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, SPLIT, CHAIN,
             )  # fmt: skip
     else:
         tile_m, tile_n = tile_coordinates(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
         _tile(
-            a, b, c, k, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, SPLIT,
+            a, b, c, m, n, k, extra, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, SPLIT, CHAIN,
         )  # fmt: skip
