@@ -69,6 +69,8 @@ BROKEN = [
     ("combination", change(pipeline="tma_ws"), SPECIALISING),
     ("combination", change(store="split"), SM90),
     ("combination", change(store="split", tile_n=16, **TMA), SM90),
+    ("combination", change(store="split", tile_n=32, epilogue="swiglu", **TMA), SM90),
+    ("dtype", change(epilogue="scale", dtype_c="e4m3fn"), SM80),
     ("padding", change(pad_m=False, **TMA), SM90),
     ("padding", change(pad_k=False, **TMA), SM90),
     ("alignment", change(alignment=8, **TMA), SM90),
@@ -95,6 +97,8 @@ LEGAL = [
     (change(num_stages=8, tile_k=16), SM90),
     (change(pipeline="tma_ws", scheduler="persistent"), SPECIALISING),
     (change(store="split", tile_n=32, **TMA), SM90),
+    (change(store="split", tile_n=64, epilogue="swiglu", **TMA), SM90),
+    (change(epilogue="scale", dtype_c="e4m3fn"), SM90),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),
@@ -145,7 +149,7 @@ def problem(**fields):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"dtype_a": "fp16"}, {"dtype_c": "fp32"}, {"layout": "rrr"}],
+    [{"dtype_a": "fp16"}, {"dtype_c": "fp32"}, {"layout": "rrr"}, {"epilogue": "bias"}],
 )
 def test_a_kernel_serves_its_own_signature_only(fields):
     assert supports(BASE, problem(), SM90)
@@ -196,6 +200,10 @@ def test_pointer_kernels_need_aligned_extents_too_and_the_copy_engine_does_not()
     assert supports(BASE, ragged, SM90).rule == "vector_width"
     assert supports(change(alignment=4), ragged, SM90)
     assert supports(change(pipeline="tma"), ragged, SM90)
+    # What the copy engine does not load, an epilogue's matrix, is loaded like a pointer kernel's.
+    ragged = problem(n=250, ldc=256, epilogue="add", ldd=256)
+    assert supports(change(pipeline="tma", epilogue="add"), ragged, SM90).rule == "vector_width"
+    assert supports(change(epilogue="add", alignment=4), ragged, SM90)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +223,13 @@ def test_two_gibibytes_need_64_bit_addresses(sizes, operand):
     assert supports(change(pipeline="tma"), problem(**sizes), SM90)
     smaller = {d: size - 64 if size == 2**16 else size for d, size in sizes.items()}
     assert supports(BASE, problem(**smaller), SM90)
+
+
+def test_a_matrix_of_the_epilogue_counts_towards_the_span():
+    config = change(epilogue="add")
+    assert supports(config, problem(epilogue="add", ldd=2**21), SM90)
+    verdict = supports(config, problem(epilogue="add", ldd=2**23), SM90)
+    assert verdict.rule == "addressing" and verdict.reason.startswith("D spans")
 
 
 def test_a_wide_stride_counts_towards_the_span():

@@ -43,6 +43,7 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("INT_ACC", config.dtype_acc == "int32"),
         ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
         ("FOLD", epilogues.fold(config.epilogue)),
+        ("LARGEST", int(DTYPES[config.dtype_c].largest)),
     ]
 
 

@@ -22,7 +22,7 @@ Tile Engine's axes becomes:
       default
     persistent true, false              scheduler persistent, tile
     epilogue cshuffle, default,         store direct: the compiler goes through shared memory where
-      default2d, tdm                    that makes stores wider
+      default2d, tdm                    that makes stores wider; a chain of operations is ours
 
 A warp tile becomes the instruction of its M and N whose K divides its own (CK issues it several
 times). Where the architecture has none, it stays as written for rule ``mma`` to drop; where the
@@ -79,7 +79,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "pipeline": (*PIPELINES, *_CK_PIPELINES),
     "scheduler": (*SCHEDULERS, *_CK_SCHEDULERS),
-    "epilogue": _CK_EPILOGUES,
+    "epilogue": (*_CK_EPILOGUES, *epilogues.OPERATIONS),
     "store": STORES,
 }
 _FLAGS = ("pad_m", "pad_n", "pad_k", "persistent")
@@ -205,12 +205,13 @@ def _checked(name: str, value: Any, place: str) -> Any:
     if name.startswith("layout"):
         value = value.lower()
     follows = value == "" and spaces.AXES.get(name) == ""
-    if name == "epilogue" and value not in _CK_EPILOGUES:
+    if name == "epilogue" and value not in _WORDS[name]:
         try:
             epilogues.parse(value)
+            return value
         except BadArgument as error:
-            raise BadFile(f"{place}: {error}") from None
-        return value
+            if "+" in value:
+                raise BadFile(f"{place}: {error}") from None
     fourth = name == "layout" and len(value) == 4 and value[3] in "rc"  # D's, for multi-D
     if value[:3] in LAYOUTS if fourth else follows or value in _WORDS[name]:
         return value

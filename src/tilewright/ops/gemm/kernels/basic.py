@@ -35,7 +35,7 @@ def _tile(
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
@@ -85,7 +85,7 @@ def _tile(
     acc = apply(
         acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N
     )  # fmt: skip
-    out = rounded(acc, c.dtype.element_ty)
+    out = rounded(acc, c.dtype.element_ty, LARGEST)
     if FOLD != 1:
         offs_n = tile_n * (TILE_N // FOLD) + tl.arange(0, TILE_N // FOLD)
         n = n // FOLD
@@ -109,7 +109,7 @@ def gemm_basic(
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
@@ -123,11 +123,13 @@ def gemm_basic(
             tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
             _tile(
                 a, b, c, m, n, k, lda, ldb, ldc, extra, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, MASK_M, MASK_N, MASK_K, CHAIN,
+                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, LARGEST,
+                MASK_M, MASK_N, MASK_K, CHAIN,
             )  # fmt: skip
     else:
         tile_m, tile_n = tile_coordinates(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
         _tile(
             a, b, c, m, n, k, lda, ldb, ldc, extra, tile_m, tile_n, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, MASK_M, MASK_N, MASK_K, CHAIN,
+            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, LARGEST,
+            MASK_M, MASK_N, MASK_K, CHAIN,
         )  # fmt: skip

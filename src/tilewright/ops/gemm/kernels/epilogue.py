@@ -14,8 +14,6 @@ Accuracy. fp32 throughout, with the target's approximate division and exponentia
 import triton
 import triton.language as tl
 
-from tilewright.dtypes import DTYPES
-
 
 @triton.constexpr_function
 def _first(takes, i):
@@ -30,12 +28,6 @@ def _count(takes, i):
 @triton.constexpr_function
 def _kind(takes, j):
     return takes.replace(",", "")[j]
-
-
-@triton.constexpr_function
-def _largest(dtype):
-    """The value at which casts to `dtype` saturate; 0 where they do not."""
-    return {d.triton: d.largest for d in DTYPES.values()}.get(dtype.name, 0.0)
 
 
 @triton.jit
@@ -107,12 +99,13 @@ def apply(
 
 
 @triton.jit
-def rounded(acc, DTYPE: tl.constexpr):
-    """`acc` as it is stored. 8-bit floats saturate, infinity too; NaN stays NaN."""
-    LARGEST: tl.constexpr = _largest(DTYPE)
+def rounded(acc, DTYPE: tl.constexpr, LARGEST: tl.constexpr):
+    """`acc` as it is stored. Unless LARGEST is 0, values saturate there, infinity too; NaN stays
+    NaN."""
     out = acc
     if LARGEST != 0:
-        out = tl.where(out > LARGEST, LARGEST, tl.where(out < -LARGEST, -LARGEST, out))
+        top = LARGEST * 1.0
+        out = tl.where(out > top, top, tl.where(out < -top, -top, out))
     return out.to(DTYPE)
 
 

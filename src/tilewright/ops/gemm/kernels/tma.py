@@ -31,7 +31,8 @@ def _tile(
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr, SPLIT: tl.constexpr, CHAIN: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    SPLIT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     for k0 in range(0, k, TILE_K):
@@ -47,18 +48,20 @@ def _tile(
     if SPLIT:
         halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
         left, right = tl.split(halves)
-        _store(c, m, n, extra, row, col, left, C_ROW, TAKES, FOLD, CHAIN)
-        _store(c, m, n, extra, row, col + TILE_N // 2, right, C_ROW, TAKES, FOLD, CHAIN)
+        _store(c, m, n, extra, row, col, left, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+        _store(c, m, n, extra, row, col + TILE_N // 2, right, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
     else:
-        _store(c, m, n, extra, row, col, acc, C_ROW, TAKES, FOLD, CHAIN)
+        _store(c, m, n, extra, row, col, acc, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
 
 
 @triton.jit
 def _store(
     c, m, n, extra, row, col, acc,
-    C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, CHAIN: tl.constexpr,
+    C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):  # fmt: skip
-    out = rounded(apply(acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True), c.dtype)
+    acc = apply(acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True)
+    out = rounded(acc, c.dtype, LARGEST)
     if FOLD != 1:
         col = col // FOLD
     if C_ROW:
@@ -73,7 +76,7 @@ def gemm_tma(
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
@@ -89,11 +92,11 @@ def gemm_tma(
             tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
             _tile(
                 a, b, c, m, n, k, extra, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, SPLIT, CHAIN,
+                A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, LARGEST, SPLIT, CHAIN,
             )  # fmt: skip
     else:
         tile_m, tile_n = tile_coordinates(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
         _tile(
             a, b, c, m, n, k, extra, tile_m * TILE_M, tile_n * TILE_N, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, SPLIT, CHAIN,
+            A_ROW, B_ROW, C_ROW, PRECISION, INT_ACC, TAKES, FOLD, LARGEST, SPLIT, CHAIN,
         )  # fmt: skip
