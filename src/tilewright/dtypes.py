@@ -47,8 +47,19 @@ DTYPES: dict[str, DType] = {
         DType("bf16", 16, "float", "bf16", "bfloat16", "bfloat16", 2.0**-7),
         DType("e4m3fn", 8, "float", "fp8e4nv", "float8_e4m3fn", "float8_e4m3fn", 2.0**-3, 448.0),
         DType("e5m2", 8, "float", "fp8e5", "float8_e5m2", "float8_e5m2", 2.0**-2, 57344.0),
-        DType("e4m3fnuz", 8, "float", "fp8e4b8", *["float8_e4m3fnuz"] * 2, 2.0**-3, 240.0),
-        DType("e5m2fnuz", 8, "float", "fp8e5b16", *["float8_e5m2fnuz"] * 2, 2.0**-2, 57344.0),
+        DType(
+            "e4m3fnuz", 8, "float", "fp8e4b8", "float8_e4m3fnuz", "float8_e4m3fnuz", 2.0**-3, 240.0
+        ),
+        DType(
+            "e5m2fnuz",
+            8,
+            "float",
+            "fp8e5b16",
+            "float8_e5m2fnuz",
+            "float8_e5m2fnuz",
+            2.0**-2,
+            57344.0,
+        ),
         DType("int8", 8, "int", "i8", "int8", "int8", 0.0),
         DType("int32", 32, "int", "i32", "int32", "int32", 0.0),
     )

@@ -74,9 +74,7 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     error = abs(xp.where(finite, got, 0.0) - magnitude)
     rms_reference = float((magnitude**2).mean() ** 0.5)
     allowed = (
-        tolerance.relative * abs(magnitude)
-        + tolerance.scaled * rms_reference
-        + tolerance.absolute
+        tolerance.relative * abs(magnitude) + tolerance.scaled * rms_reference + tolerance.absolute
     )
     within = xp.where(finite, error <= allowed, special)
     ratio = xp.where(error > 0, error / xp.where(allowed > 0, allowed, _LEAST), error)

@@ -43,7 +43,7 @@ def build(
     results: list[BuildResult | None] = [None] * len(requests)
     tasks: dict[str, Task] = {}
     waiting: dict[str, list[int]] = {}
-    digests: dict[str, str] = {}
+    digests: dict[tuple[str, ...], str] = {}
     for number, (config, arch) in enumerate(requests):
         found = _look_up(config, by_name(arch), store, digests)
         if isinstance(found, Task):

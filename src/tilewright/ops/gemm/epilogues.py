@@ -289,6 +289,9 @@ def reference(epilogue: str, product: Any, operands: Sequence[Any]) -> Any:
     left = iter(operands)
     shapes = {"n": (1, -1), "m": (-1, 1), "s": ()}
     for o in parse(epilogue):
-        given = [x if t.kind == "d" else x.reshape(shapes[t.kind]) for t, x in zip(o.takes, left)]
+        given = []
+        for t in o.takes:
+            x = next(left)
+            given.append(x if t.kind == "d" else x.reshape(shapes[t.kind]))
         product = o.reference(product, *given)
     return product

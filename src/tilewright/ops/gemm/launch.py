@@ -103,9 +103,7 @@ def _basic_source(
         signature=_signature(arguments, constants),
         constants=tuple(constants),
         divisibility=_promises(config),
-        pointer_range_32=within_reach
-        if arch.backend == "hip" and config.index_bits == 32
-        else (),
+        pointer_range_32=within_reach if arch.backend == "hip" and config.index_bits == 32 else (),
         options=options,
         functions=_functions(config),
     )

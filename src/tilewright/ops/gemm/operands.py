@@ -8,8 +8,8 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.gemm import epilogues
 from tilewright.ops.family import Operand, View
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
@@ -67,7 +67,9 @@ def problem_of(
     count = 2 + len(taken)
     if len(views) not in (count, count + 1):
         names = ", ".join(("A", "B", *(t.name for t in taken)))
-        raise BadArgument(f"gemm takes {names} and optionally out; {len(views)} operands were given")
+        raise BadArgument(
+            f"gemm takes {names} and optionally out; {len(views)} operands were given"
+        )
     matrices = (views[0], views[1], *views[count:])
     for name, view in zip("ABC", matrices, strict=False):
         if len(view.shape) != 2:

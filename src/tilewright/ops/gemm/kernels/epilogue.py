@@ -61,23 +61,23 @@ def _load(
 
 @triton.jit
 def _step(
-    acc, extra, row, col, m, n, I: tl.constexpr, WIDTH: tl.constexpr,
+    acc, extra, row, col, m, n, STEP: tl.constexpr, WIDTH: tl.constexpr,
     CHAIN: tl.constexpr, TAKES: tl.constexpr,
     ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
 ):  # fmt: skip
     FOLD: tl.constexpr = WIDTH // acc.shape[1]
-    J: tl.constexpr = _first(TAKES, I)
+    J: tl.constexpr = _first(TAKES, STEP)
     rows = row + tl.arange(0, acc.shape[0])
     cols = col // FOLD + tl.arange(0, acc.shape[1])
     n_now = n // FOLD
-    if _count(TAKES, I) == 0:
-        out = CHAIN[I](acc)
-    elif _count(TAKES, I) == 1:
-        out = CHAIN[I](acc, _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N))
+    if _count(TAKES, STEP) == 0:
+        out = CHAIN[STEP](acc)
+    elif _count(TAKES, STEP) == 1:
+        out = CHAIN[STEP](acc, _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N))
     else:
         first = _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N)
         second = _load(extra, J + 1, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N)
-        out = CHAIN[I](acc, first, second)
+        out = CHAIN[STEP](acc, first, second)
     return out
 
 
