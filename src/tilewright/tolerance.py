@@ -44,8 +44,11 @@ _OPERAND_ERROR: dict[str, float] = {"tf32": 2.0**-7}
 
 
 _LEAST_STEP: dict[str, float] = {
-    # Spacing of the values next to zero, where a relative error means nothing. Only the 8-bit
-    # types end so near to usual results that it shows.
+    # Spacing of the values next to zero, or the least normal one where smaller ones may be
+    # flushed: a relative error means nothing there.
+    "fp32": 2.0**-126,
+    "bf16": 2.0**-126,
+    "fp16": 2.0**-24,
     "e4m3fn": 2.0**-9,
     "e5m2": 2.0**-16,
     "e4m3fnuz": 2.0**-10,

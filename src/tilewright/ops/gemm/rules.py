@@ -71,8 +71,8 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
     if epilogues.has_matrix(config.epilogue):
         # Through shared memory to the accumulator's threads, in as many parts as the compiler
-        # likes: between a quarter of it and twice its size (sm_90), judged after the build.
-        staging += staging // 4
+        # likes: between a quarter of it and twice its size (sm_90), usually half.
+        staging += staging // 2
     if config.scheduler == "tile":  # the operand buffers are free again when C is staged
         return max(stage * config.num_stages, staging)
     return stage * config.num_stages + staging

@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, SCHEDULERS, STORES, GemmConfig
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
 from tilewright.ops.gemm.rules import MAX_TILE
@@ -90,6 +91,7 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "num_stages": (2, 3, 4),
             "pipeline": arch.pipelines,
             "scheduler": SCHEDULERS,
+            "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },
