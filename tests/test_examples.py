@@ -24,6 +24,7 @@ EXPECTED = {
     "09_registries.py": "registries of this process: decode, prefill",
     "10_advanced_benchmark.py": "chosen ",
     "11_registry_in.py": "an edited file is refused: edited.json: kernels[0]",
+    "12_epilogues.py": "_epi-bias-gelu",
 }
 
 

@@ -97,10 +97,13 @@ def to_numpy(array: Any) -> Any:
     return raw.view(dtypes.numpy_dtype(d))
 
 
-def fill_random(arrays: Sequence[Any], seed: int) -> None:
+def fill_random(
+    arrays: Sequence[Any], seed: int, values: Sequence[tuple[float, float] | None] = ()
+) -> None:
     """Fill with fresh random values: standard normal (rounded to the dtype), or integers over
-    the dtype's range."""
+    the dtype's range; where `values` gives an array two bounds, floats evenly between them."""
     for number, array in enumerate(arrays):
+        bounds = values[number] if values else None
         integer = dtypes.of(array).kind == "int"
         if is_torch(array):
             import torch
@@ -113,6 +116,9 @@ def fill_random(arrays: Sequence[Any], seed: int) -> None:
                         low, high + 1, array.shape, generator=generator, device=array.device
                     )
                 )
+            elif bounds:
+                even = torch.rand(array.shape, generator=generator, device=array.device)
+                array.copy_(even * (bounds[1] - bounds[0]) + bounds[0])
             else:
                 array.copy_(torch.randn(array.shape, generator=generator, device=array.device))
         else:
@@ -122,9 +128,11 @@ def fill_random(arrays: Sequence[Any], seed: int) -> None:
             if integer:
                 info = np.iinfo(array.dtype)
                 array[...] = rng.integers(info.min, info.max, array.shape, endpoint=True)
+            elif bounds:
+                array[...] = rng.uniform(*bounds, array.shape).astype(array.dtype)
             else:
-                values = rng.standard_normal(array.shape, dtype=np.float32)
-                array[...] = values.astype(array.dtype)
+                normal = rng.standard_normal(array.shape, dtype=np.float32)
+                array[...] = normal.astype(array.dtype)
 
 
 def poison(array: Any) -> None:

@@ -256,11 +256,12 @@ class Dispatcher:
         `BuildFailed`, `LaunchFailed`, `NoDriver`.
         """
         fast = self._fast
-        if fast is not None and out is not None and not options:
+        what = _call_of(op, options) if options else op
+        if fast is not None and out is not None and what is not None:
             self._forget_if_changed()
-            if stream is None and not fast.call(fast.torch, fast.known, op, (*operands, out)):
+            if stream is None and not fast.call(fast.torch, fast.known, what, (*operands, out)):
                 return out
-            if self._run_cached(fast, op, operands, out, stream):
+            if self._run_cached(fast, what, operands, out, stream):
                 return out
         return self._first_run(op, None, operands, out, stream, options)
 
@@ -304,24 +305,24 @@ class Dispatcher:
         ready = self._prepare(problem, config, _index(views[0]), views)
         addresses = tuple(v.address for v in views)
         self._launch(ready, given, target_out, addresses, stream)
-        if config is None and target_out is out and not options:
-            self._remember(op, ready, operands, out)
+        if config is None and target_out is out:
+            self._remember(_call_of(op, options), ready, operands, out)
         return target_out if out is None else out
 
-    def _remember(self, op: str, ready: _Ready, operands: Sequence[Any], out: Any) -> None:
+    def _remember(self, what: Any, ready: _Ready, operands: Sequence[Any], out: Any) -> None:
         assert self._fast is not None
-        key, _ = self._fast.describe(op, (*operands, out))
+        key, _ = self._fast.describe(what, (*operands, out))
         self._ready[key] = ready
         if not ready.plan.launch.workspace_bytes:
             self._fast.known[key] = ready.bound.native
 
     def _run_cached(
-        self, fast: _Fast, op: str, operands: Sequence[Any], out: Any, stream: Any
+        self, fast: _Fast, what: Any, operands: Sequence[Any], out: Any, stream: Any
     ) -> bool:
         """A cached plan in a case the compiled path leaves to Python: a stream of the caller's,
         a workspace, another current device, an operand at a new address."""
         try:
-            key, addresses = fast.describe(op, (*operands, out))
+            key, addresses = fast.describe(what, (*operands, out))
         except AttributeError:  # not torch's tensors, which are all this cache knows
             return False
         ready = self._ready.get(key)
@@ -458,6 +459,16 @@ def operation(op: str) -> Callable[..., Any]:
         "use. See `tilewright.Dispatcher.run` for what operands may be and what is raised."
     )
     return call
+
+
+def _call_of(op: str, options: dict[str, Any]) -> Any:
+    """What tells calls apart beside their operands: the operation, and the options if any; None
+    if an option is not hashable, which no family's is."""
+    try:
+        hash(what := (op, *options.items()))
+    except TypeError:
+        return None
+    return what if options else op
 
 
 def _selector(given: Selector | Callable[..., Sequence[Any]] | None) -> Selector:

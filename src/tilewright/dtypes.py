@@ -21,7 +21,8 @@ class DType:
 
     `name` is Tilewright's word, `bits` the storage width, `triton` the word in a kernel
     signature, `torch` the attribute of the torch module, `numpy` that of NumPy or ml_dtypes,
-    `eps` the spacing of values at 1.0 (0 for integers).
+    `eps` the spacing of values at 1.0 (0 for integers), `largest` the value at which casts to
+    it saturate (0 where they do not, but overflow or wrap).
     """
 
     name: str
@@ -31,6 +32,7 @@ class DType:
     torch: str
     numpy: str
     eps: float
+    largest: float = 0.0
 
     @property
     def bytes(self) -> int:
@@ -43,10 +45,21 @@ DTYPES: dict[str, DType] = {
         DType("fp32", 32, "float", "fp32", "float32", "float32", 2.0**-23),
         DType("fp16", 16, "float", "fp16", "float16", "float16", 2.0**-10),
         DType("bf16", 16, "float", "bf16", "bfloat16", "bfloat16", 2.0**-7),
-        DType("e4m3fn", 8, "float", "fp8e4nv", "float8_e4m3fn", "float8_e4m3fn", 2.0**-3),
-        DType("e5m2", 8, "float", "fp8e5", "float8_e5m2", "float8_e5m2", 2.0**-2),
-        DType("e4m3fnuz", 8, "float", "fp8e4b8", "float8_e4m3fnuz", "float8_e4m3fnuz", 2.0**-3),
-        DType("e5m2fnuz", 8, "float", "fp8e5b16", "float8_e5m2fnuz", "float8_e5m2fnuz", 2.0**-2),
+        DType("e4m3fn", 8, "float", "fp8e4nv", "float8_e4m3fn", "float8_e4m3fn", 2.0**-3, 448.0),
+        DType("e5m2", 8, "float", "fp8e5", "float8_e5m2", "float8_e5m2", 2.0**-2, 57344.0),
+        DType(
+            "e4m3fnuz", 8, "float", "fp8e4b8", "float8_e4m3fnuz", "float8_e4m3fnuz", 2.0**-3, 240.0
+        ),
+        DType(
+            "e5m2fnuz",
+            8,
+            "float",
+            "fp8e5b16",
+            "float8_e5m2fnuz",
+            "float8_e5m2fnuz",
+            2.0**-2,
+            57344.0,
+        ),
         DType("int8", 8, "int", "i8", "int8", "int8", 0.0),
         DType("int32", 32, "int", "i32", "int32", "int32", 0.0),
     )

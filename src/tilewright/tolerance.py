@@ -14,13 +14,14 @@ from tilewright.dtypes import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Element by element: ``|out - ref| <= relative * |ref| + scaled * rms(ref)``.
+    """Element by element: ``|out - ref| <= relative * |ref| + scaled * rms(ref) + absolute``.
 
-    Both zero means equal.
+    All zero means equal.
     """
 
     relative: float
     scaled: float
+    absolute: float = 0.0
 
 
 _SUM_ERROR: dict[str, float] = {
@@ -42,14 +43,38 @@ _OPERAND_ERROR: dict[str, float] = {"tf32": 2.0**-7}
 10 of fp32's 23 mantissa bits of both operands, cut rather than rounded on some GPUs."""
 
 
-def tolerance(operands: str, output: str, terms: int, splits: int = 1) -> Tolerance:
+_LEAST_STEP: dict[str, float] = {
+    # Spacing of the values next to zero, or the least normal one where smaller ones may be
+    # flushed: a relative error means nothing there.
+    "fp32": 2.0**-126,
+    "bf16": 2.0**-126,
+    "fp16": 2.0**-24,
+    "e4m3fn": 2.0**-9,
+    "e5m2": 2.0**-16,
+    "e4m3fnuz": 2.0**-10,
+    "e5m2fnuz": 2.0**-17,
+}
+
+_FP32_ERROR = 2.0**-21
+"""Share of rms(ref) that elementwise fp32 arithmetic on a sum (approximate division, exp and erf
+among it) may be off."""
+
+
+def tolerance(
+    operands: str, output: str, terms: int, splits: int = 1, amplified: float = 0.0
+) -> Tolerance:
     """The tolerance for sums of `terms` products of `operands`, written as `output`.
 
     `operands` is a dtype name or ``"tf32"``; each of `splits` partial sums beyond the first is
-    kept in fp32 and adds one rounding of it. Integer results must be equal.
+    kept in fp32 and adds one rounding of it. Integer results must be equal. `amplified`,
+    where elementwise arithmetic follows: by how much that can raise the share of its rms by
+    which a value is off (0: nothing follows).
     """
     if DTYPES[output].kind == "int":
         return Tolerance(0.0, 0.0)
     stored = "fp32" if operands == "tf32" else operands
-    scaled = _SUM_ERROR[stored] * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
-    return Tolerance(DTYPES[output].eps, scaled + (splits - 1) * DTYPES["fp32"].eps)
+    scaled = _SUM_ERROR.get(stored, 0.0) * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
+    scaled += (splits - 1) * DTYPES["fp32"].eps
+    if amplified:
+        scaled = (scaled + _FP32_ERROR) * amplified
+    return Tolerance(DTYPES[output].eps, scaled, _LEAST_STEP.get(output, 0.0))

@@ -73,7 +73,9 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     magnitude = xp.where(finite, reference, 0.0)
     error = abs(xp.where(finite, got, 0.0) - magnitude)
     rms_reference = float((magnitude**2).mean() ** 0.5)
-    allowed = tolerance.relative * abs(magnitude) + tolerance.scaled * rms_reference
+    allowed = (
+        tolerance.relative * abs(magnitude) + tolerance.scaled * rms_reference + tolerance.absolute
+    )
     within = xp.where(finite, error <= allowed, special)
     ratio = xp.where(error > 0, error / xp.where(allowed > 0, allowed, _LEAST), error)
     largest = float(error.max())
@@ -107,8 +109,9 @@ def _percentile(errors: Any, largest: float) -> float:
 def make_operands(problem: Any, seed: int, device: str = "cpu") -> tuple[list[Any], Any]:
     """Random inputs and a poisoned output for `problem`: NumPy arrays, or torch tensors when
     `device` is a GPU."""
-    made = [arrays.empty(o, device) for o in ops.family(problem.family).operands(problem)]
-    arrays.fill_random(made[:-1], seed)
+    declared = ops.family(problem.family).operands(problem)
+    made = [arrays.empty(o, device) for o in declared]
+    arrays.fill_random(made[:-1], seed, [o.values for o in declared])
     arrays.poison(made[-1])
     return made[:-1], made[-1]
 

@@ -21,7 +21,8 @@ from tilewright.ops.gemm.config import (
     check,
     parse,
 )
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator
+from tilewright.ops.gemm.epilogues import OPERATIONS
+from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator, outputs
 
 BASE = GemmConfig(
     layout="rcr",
@@ -52,6 +53,8 @@ BASE = GemmConfig(
 SPLIT = dataclasses.replace(BASE, scheduler="split_k", split_k=2, reduction="linear")
 
 counts = st.integers(1, 10_000)
+elementwise = sorted(name for name, o in OPERATIONS.items() if not o.halves)
+chains = st.lists(st.sampled_from(elementwise), max_size=6).map("+".join)
 
 
 @st.composite
@@ -60,12 +63,13 @@ def configs(draw):
     dtype = draw(st.sampled_from(sorted(OUTPUTS)))
     scheduler = draw(st.sampled_from(SCHEDULERS))
     reductions = REDUCTIONS[1:] if scheduler in SHARING else REDUCTIONS[:1]
+    epilogue = draw(st.just("") | chains)
     return check(
         GemmConfig(
             layout=draw(st.sampled_from(LAYOUTS)),
             dtype_a=dtype,
             dtype_b=dtype,
-            dtype_c=draw(st.sampled_from(OUTPUTS[dtype])),
+            dtype_c=draw(st.sampled_from(outputs(dtype, epilogue))),
             dtype_acc=accumulator(dtype),
             precision=draw(st.sampled_from(("ieee", "tf32") if dtype == "fp32" else ("ieee",))),
             tile_m=draw(counts),
@@ -85,6 +89,7 @@ def configs(draw):
             alignment=draw(st.sampled_from(ALIGNMENTS)),
             mma=draw(st.just((0, 0, 0)) | st.tuples(counts, counts, counts)),
             index_bits=draw(st.sampled_from(INDEX_BITS)),
+            epilogue=epilogue,
         )
     )
 
@@ -123,6 +128,7 @@ CHANGES = {
     "dtype_a": "fp16",
     "dtype_b": "fp16",
     "dtype_acc": "int32",
+    "epilogue": "bias+row_scale",
 }
 
 
@@ -148,6 +154,9 @@ def test_the_name_is_the_documented_one():
         "_tf32_mma32x32x4_i64"
     )
     assert parse(config.name) == config
+    config = dataclasses.replace(config, epilogue="row_scale+gelu_tanh+add")
+    assert config.name.endswith("_tf32_mma32x32x4_i64_epi-row_scale-gelu_tanh-add")
+    assert parse(config.name) == config
 
 
 GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmnk_al16"
@@ -171,6 +180,11 @@ GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmn
         GOOD.replace("_tile_", "_stream_k_"),
         GOOD.replace("_tile_", "_stream_k4_linear_"),
         GOOD + "_tf32",  # contradicts bf16
+        GOOD + "_epi-",
+        GOOD + "_epi-bias-",
+        GOOD + "_epi-bias+gelu",
+        GOOD + "_epi-bais",
+        GOOD + "_epi-bias_i64",  # the epilogue is last
         GOOD.replace("_padmnk", "_pad"),
         GOOD.replace("_padmnk", "_padnm"),
         GOOD.replace("al16", "al32"),
@@ -223,6 +237,9 @@ def test_a_cut_name_never_parses_to_another_spelling(config, data):
         ("dtype_c", "bf16"),
         ("dtype_acc", "fp16"),
         ("precision", "tf16"),
+        ("epilogue", "bias+"),
+        ("epilogue", ["bias"]),
+        ("epilogue", None),
     ],
 )
 def test_check_refuses_what_a_name_cannot_say(field, value):

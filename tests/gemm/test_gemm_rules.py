@@ -91,6 +91,8 @@ BROKEN = [
         change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, **GLUON),
         SM90,
     ),
+    ("combination", change(store="split", tile_n=32, epilogue="swiglu", **TMA), SM90),
+    ("dtype", change(epilogue="scale", dtype_c="e4m3fn"), SM80),
     ("padding", change(pad_m=False, **TMA), SM90),
     ("padding", change(pad_k=False, **TMA), SM90),
     ("alignment", change(alignment=8, **TMA), SM90),
@@ -127,6 +129,8 @@ LEGAL = [
         change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, store="split", **GLUON),
         SM90,
     ),
+    (change(store="split", tile_n=64, epilogue="swiglu", **TMA), SM90),
+    (change(epilogue="scale", dtype_c="e4m3fn"), SM90),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),
@@ -177,7 +181,7 @@ def problem(**fields):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"dtype_a": "fp16"}, {"dtype_c": "fp32"}, {"layout": "rrr"}],
+    [{"dtype_a": "fp16"}, {"dtype_c": "fp32"}, {"layout": "rrr"}, {"epilogue": "bias"}],
 )
 def test_a_kernel_serves_its_own_signature_only(fields):
     assert supports(BASE, problem(), SM90)
@@ -228,6 +232,10 @@ def test_pointer_kernels_need_aligned_extents_too_and_the_copy_engine_does_not()
     assert supports(BASE, ragged, SM90).rule == "vector_width"
     assert supports(change(alignment=4), ragged, SM90)
     assert supports(change(pipeline="tma"), ragged, SM90)
+    # What the copy engine does not load, an epilogue's matrix, is loaded like a pointer kernel's.
+    ragged = problem(n=250, ldc=256, epilogue="add", ldd=256)
+    assert supports(change(pipeline="tma", epilogue="add"), ragged, SM90).rule == "vector_width"
+    assert supports(change(epilogue="add", alignment=4), ragged, SM90)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +255,13 @@ def test_two_gibibytes_need_64_bit_addresses(sizes, operand):
     assert supports(change(pipeline="tma"), problem(**sizes), SM90)
     smaller = {d: size - 64 if size == 2**16 else size for d, size in sizes.items()}
     assert supports(BASE, problem(**smaller), SM90)
+
+
+def test_a_matrix_of_the_epilogue_counts_towards_the_span():
+    config = change(epilogue="add")
+    assert supports(config, problem(epilogue="add", ldd=2**21), SM90)
+    verdict = supports(config, problem(epilogue="add", ldd=2**23), SM90)
+    assert verdict.rule == "addressing" and verdict.reason.startswith("D spans")
 
 
 def test_a_wide_stride_counts_towards_the_span():

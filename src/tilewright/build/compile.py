@@ -65,8 +65,9 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     from triton.backends.compiler import GPUTarget
 
     source = job.source
-    function = getattr(importlib.import_module(source.module), source.function)
-    names = [name for name, _ in source.signature]
+    function = _imported(source.module, source.function)
+    signature = _signature(source)
+    names = [*signature]
     if names != list(function.arg_names):
         raise BuildFailed(
             f"the signature's arguments {names} are not those of {source.module}."
@@ -75,8 +76,10 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     target = GPUTarget(
         job.backend, int(job.target) if job.backend == "cuda" else job.target, job.warp_size
     )
-    signature, constants = dict(source.signature), dict(source.constants)
-    attributes = _attributes(source, names)
+    constants: dict[str, Any] = dict(source.constants)
+    for name, called in source.functions:
+        constants[name] = tuple(_imported(*one.split(":")) for one in called)
+    signature, attributes = _signature(source), _attributes(source, names)
     made = _FRONT_ENDS[source.language](function, signature, constants, attributes)
     with tempfile.TemporaryDirectory() as cache:  # Triton insists on one; the user's stays as is
         os.environ["TRITON_CACHE_DIR"] = cache
@@ -87,20 +90,20 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     return _kernel(job, built.metadata._asdict(), _resources(job, built)), files
 
 
-def _triton_source(function: Any, signature: dict[str, str], *rest: Any) -> Any:
+def _triton_source(function: Any, signature: dict[str, Any], *rest: Any) -> Any:
     from triton.compiler import ASTSource
 
     return ASTSource(function, signature, *rest)
 
 
-def _gluon_source(function: Any, signature: dict[str, str], *rest: Any) -> Any:
+def _gluon_source(function: Any, signature: dict[str, Any], *rest: Any) -> Any:
     """Gluon's types of descriptors name a layout in shared memory: the default of their block."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon._runtime import GluonASTSource
     from triton.language import str_to_ty
 
     for name, kind in signature.items():
-        if kind.startswith("tensordesc<"):
+        if isinstance(kind, str) and kind.startswith("tensordesc<"):
             block = str_to_ty(kind, None).block_type
             layout = gl.NVMMASharedLayout.get_default_for(block.shape, block.element_ty)
             signature[name] = f"{kind[:-1]},{layout!r}>"
@@ -110,12 +113,38 @@ def _gluon_source(function: Any, signature: dict[str, str], *rest: Any) -> Any:
 _FRONT_ENDS = {"triton": _triton_source, "gluon": _gluon_source}
 
 
-def _attributes(source: KernelSource, names: list[str]) -> dict[tuple[int], list[list[Any]]]:
-    attributes: dict[tuple[int], list[list[Any]]] = {}
+def _imported(module: str, function: str) -> Any:
+    """A Triton function. Raises `BuildFailed` if there is none by this name."""
+    from triton import JITFunction
+
+    found = getattr(importlib.import_module(module), function, None)
+    if not isinstance(found, JITFunction):
+        raise BuildFailed(f"{module} has no function '{function}' decorated with triton.jit")
+    return found
+
+
+def _signature(source: KernelSource) -> dict[str, Any]:
+    """The arguments as Triton takes them: a tuple argument has a tuple of types."""
+    made: dict[str, Any] = {}
+    for name, kind in source.signature:
+        whole, dot, _ = name.partition(".")
+        if dot:
+            made[whole] = (*made.get(whole, ()), kind)
+        else:
+            made[name] = () if kind == "()" else kind
+    return made
+
+
+def _attributes(source: KernelSource, names: list[str]) -> dict[tuple[int, ...], list[list[Any]]]:
+    def place(name: str) -> tuple[int, ...]:
+        whole, dot, element = name.partition(".")
+        return (names.index(whole), int(element)) if dot else (names.index(whole),)
+
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
     for name, value in source.divisibility:
-        attributes.setdefault((names.index(name),), []).append(["tt.divisibility", value])
+        attributes.setdefault(place(name), []).append(["tt.divisibility", value])
     for name in source.pointer_range_32:
-        attributes.setdefault((names.index(name),), []).append(["tt.pointer_range", 32])
+        attributes.setdefault(place(name), []).append(["tt.pointer_range", 32])
     return attributes
 
 
@@ -153,7 +182,7 @@ def _kernel(job: Job, made: Mapping[str, Any], resources: Resources) -> Kernel:
             "profile_scratch_align": made.get("profile_scratch_align") or 1,
             "cooperative": made["launch_cooperative_grid"],
             "pdl": made.get("launch_pdl", False),
-            "arguments": [(n, t) for n, t in job.source.signature if t != "constexpr"],
+            "arguments": job.source.arguments,
             "tensor_maps": made.get("tensordesc_meta") or [],
             "resources": resources,
             "blobs": {},

@@ -39,7 +39,7 @@ def sha256(data: bytes) -> str:
 
 def build_key(name: str, source: KernelSource, arch: Arch, module_digest: str) -> str:
     """The key of kernel `name` made from `source` for `arch`; `module_digest` is
-    `sources_digest(source.module)`."""
+    `sources_digest(*source.modules)`."""
     return sha256(
         canonical(
             {
@@ -54,25 +54,25 @@ def build_key(name: str, source: KernelSource, arch: Arch, module_digest: str) -
     )
 
 
-def sources_digest(module: str) -> str:
-    """One digest of the source of `module` and of all it imports, however indirectly.
+def sources_digest(*modules: str) -> str:
+    """One digest of the source of `modules` and of all they import, however indirectly.
 
-    Followed are modules under `tilewright` or under the module's own top package, and any
+    Followed are modules under `tilewright` or under the modules' own top packages, and any
     other that is not installed in the environment; of an installed package the version counts.
     Not seen: imports by computed names, data files, and the ``__init__`` of enclosing packages
-    unless imported by name. Raises `BuildFailed` if `module` cannot be found or parsed.
+    unless imported by name. Raises `BuildFailed` if one of `modules` cannot be found or parsed.
     """
-    own = {"tilewright", module.partition(".")[0]}
+    own = {"tilewright", *(module.partition(".")[0] for module in modules)}
     found: dict[str, str] = {}
-    todo = [module]
+    todo = [*modules]
     while todo:
         name = todo.pop()
         if name in found or name.partition(".")[0] in sys.stdlib_module_names | {"triton"}:
             continue  # the standard library comes with libtriton's Python; triton: see below
         spec = _find(name)
         if spec is None or spec.origin is None or not spec.has_location:
-            if name == module:
-                raise BuildFailed(f"the kernel's module {module} cannot be found")
+            if name in modules:
+                raise BuildFailed(f"the kernel's module {name} cannot be found")
             continue  # a name inside a module, a namespace package, or not installed
         top = name.partition(".")[0]
         if top not in own and _installed(spec.origin):

@@ -43,7 +43,7 @@ def build(
     results: list[BuildResult | None] = [None] * len(requests)
     tasks: dict[str, Task] = {}
     waiting: dict[str, list[int]] = {}
-    digests: dict[str, str] = {}
+    digests: dict[tuple[str, ...], str] = {}
     for number, (config, arch) in enumerate(requests):
         found = _look_up(config, by_name(arch), store, digests)
         if isinstance(found, Task):
@@ -81,7 +81,9 @@ def find(config: Any, arch: Arch | str, store: Store) -> Kernel | None:
     return found.kernel if isinstance(found, BuildResult) and found.ok else None
 
 
-def _look_up(config: Any, arch: Arch, store: Store, digests: dict[str, str]) -> BuildResult | Task:
+def _look_up(
+    config: Any, arch: Arch, store: Store, digests: dict[tuple[str, ...], str]
+) -> BuildResult | Task:
     """The result, when no compilation can change it, or what to compile."""
     from tilewright import ops
 
@@ -92,9 +94,9 @@ def _look_up(config: Any, arch: Arch, store: Store, digests: dict[str, str]) -> 
         return replace(pending, status="rejected", verdict=verdict, reason=str(verdict))
     try:
         source = family.source(config, arch)
-        if source.module not in digests:
-            digests[source.module] = sources_digest(source.module)
-        module_digest = digests[source.module]
+        if source.modules not in digests:
+            digests[source.modules] = sources_digest(*source.modules)
+        module_digest = digests[source.modules]
         key = build_key(config.name, source, arch, module_digest)
     except StoreError:
         raise

@@ -28,9 +28,10 @@ def handle(message: Message, _blobs: list[bytes]) -> tuple[Message, Sequence[Blo
     fields = message["job"]
     job = Job(**{**fields, "source": KernelSource(**fields["source"])})
     try:
-        if _imported_digest(job.source.module) != job.module_digest:
+        if _imported_digest(*job.source.modules) != job.module_digest:
+            names = " or ".join(job.source.modules)
             return {
-                "error": f"the source of {job.source.module} changed during the build, or the "
+                "error": f"the source of {names} changed during the build, or the "
                 "child finds another file than its parent",
                 "disk_full": False,
             }, ()

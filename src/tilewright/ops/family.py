@@ -49,6 +49,10 @@ class KernelSource:
     to less than 2 GiB (AMD buffer instructions). `options` go to the compiler (`num_warps`…).
     `language` says which compiler front end reads the function; a descriptor's type is written
     ``tensordesc<bf16[128, 64]>`` in both, and lies in shared memory as Gluon lays it by default.
+
+    Arguments called ``x.0``, ``x.1``… are the elements of the tuple argument ``x``; one that has
+    none is ``x`` of type ``"()"``. `functions` are constants that are tuples of Triton functions,
+    each as ``"module:function"``.
     """
 
     module: str
@@ -59,6 +63,18 @@ class KernelSource:
     pointer_range_32: tuple[str, ...] = ()
     options: tuple[tuple[str, int | bool | str], ...] = ()
     language: Literal["triton", "gluon"] = "triton"
+    functions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules the compiler is sent to: the kernel's, then those of `functions`."""
+        called = (name.partition(":")[0] for _, names in self.functions for name in names)
+        return tuple(dict.fromkeys((self.module, *called)))
+
+    @property
+    def arguments(self) -> tuple[tuple[str, str], ...]:
+        """(name, type) of what a launch passes: constants and empty tuples are not."""
+        return tuple((n, t) for n, t in self.signature if t not in ("constexpr", "()"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +130,18 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand of a problem as it lies in memory: shape, strides in elements, dtype name."""
+    """An operand of a problem as it lies in memory: shape, strides in elements, dtype name.
+
+    `values`: between which two its values lie, evenly spread, when they are made up; without,
+    they are standard normal, or any integers.
+    """
 
     name: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
     is_output: bool = False
+    values: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,8 @@ class Interpreter:
             "module": source.module,
             "function": source.function,
             "constants": dict(source.constants),
+            "functions": dict(source.functions),
+            "tuples": _tuples(source),
             "grid": launch.grid,
             "arguments": _arguments(source, launch, len(operands), len(arrays)),
             "operands": [
@@ -209,7 +211,7 @@ def _arguments(
     source: KernelSource, launch: Launch, operands: int, arrays: int
 ) -> list[dict[str, Any]]:
     """The launch's arguments with the kernel's names and types for them."""
-    declared = [(name, kind) for name, kind in source.signature if kind != "constexpr"]
+    declared = source.arguments
     if len(declared) != len(launch.arguments):
         raise BadArgument(
             f"kernel '{source.function}' has {len(declared)} arguments, "
@@ -225,6 +227,13 @@ def _arguments(
             raise BadArgument(f"argument '{name}' of '{source.function}': no such operand")
         described.append({"name": name, "operand": number, **_view(kind, argument)})
     return described
+
+
+def _tuples(source: KernelSource) -> list[str]:
+    """Names of the kernel's tuple arguments."""
+    elements = (name.partition(".") for name, _ in source.arguments)
+    empty = (name for name, kind in source.signature if kind == "()")
+    return list(dict.fromkeys((*(whole for whole, dot, _ in elements if dot), *empty)))
 
 
 def _view(kind: str, argument: Argument) -> dict[str, Any]:

@@ -72,6 +72,9 @@ def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> N
     builder.memory.regions = [_region(o, m) for o, m in zip(operands, memories, strict=True)]
     builder.grid_idx = None
     arguments: dict[str, Any] = dict(message["constants"])
+    for name, functions in message["functions"].items():
+        arguments[name] = tuple(_kernel(*function.split(":")) for function in functions)
+    arguments |= dict.fromkeys(message["tuples"], ())
     for argument in message["arguments"]:
         value = argument.get("value")
         if value is None:
@@ -81,7 +84,8 @@ def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> N
         if "block" in argument:
             shape, strides, block = argument["shape"], argument["strides"], argument["block"]
             built = patch.descriptor(built, shape, strides, block, builder)
-        arguments[argument["name"]] = built
+        whole, dot, _ = argument["name"].partition(".")
+        arguments[whole] = (*arguments[whole], built) if dot else built
     with np.errstate(all="ignore"):  # infinities and NaN are results like others
         kernel.run(grid=tuple(message["grid"]), warmup=False, **arguments)
 
@@ -92,7 +96,7 @@ def _kernel(module: str, function: str) -> Any:
     allowed = ["tilewright", *filter(None, os.environ.get(MODULES_VARIABLE, "").split(":"))]
     if not any(module == name or module.startswith(f"{name}.") for name in allowed):
         raise ImportError(f"module '{module}' may not be run: not named in {MODULES_VARIABLE}")
-    found = getattr(importlib.import_module(module), function)
+    found = getattr(importlib.import_module(module), function, None)
     if not patch.is_kernel(found):
         raise TypeError(f"'{module}.{function}' is not a Triton kernel")
     return found

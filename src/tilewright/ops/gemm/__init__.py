@@ -1,4 +1,4 @@
-"""GEMM: C = A·B."""
+"""GEMM: C = A·B, and what follows it elementwise."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
-from tilewright.dtypes import resolve
+from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import config as config_module
-from tilewright.ops.gemm import heuristic, operands, rules, spaces, tile_engine
+from tilewright.ops.gemm import epilogues, heuristic, operands, rules, spaces, tile_engine
 from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator
+from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
@@ -43,7 +43,7 @@ class GemmFamily:
                 )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("layout", "precision"):
+            elif field in ("layout", "precision", "epilogue"):
                 values[field] = text
             else:
                 try:
@@ -65,8 +65,11 @@ class GemmFamily:
         values = dict(fields)
         dtype_a = values["dtype_a"] = resolve(values["dtype_a"], arch.fp8)
         values["dtype_b"] = resolve(values["dtype_b"] or dtype_a, arch.fp8)
-        if not values["dtype_c"]:
-            values["dtype_c"] = OUTPUTS.get(dtype_a, (dtype_a,))[0]
+        if values["dtype_c"]:
+            values["dtype_c"] = resolve(values["dtype_c"], arch.fp8)
+        else:
+            known = dtype_a in OUTPUTS
+            values["dtype_c"] = outputs(dtype_a, values["epilogue"])[0] if known else dtype_a
         if not values["dtype_acc"]:
             values["dtype_acc"] = accumulator(dtype_a)
         return config_module.check(GemmConfig(**values))
@@ -106,7 +109,8 @@ class GemmFamily:
         return operands.problem_of(views, options, config.layout if config else "rcr")
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
-        return {} if problem.precision == "ieee" else {"precision": problem.precision}
+        said = {"precision": problem.precision, "epilogue": problem.epilogue}
+        return {name: word for name, word in said.items() if word not in ("ieee", "")}
 
     def rank(
         self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device
@@ -117,11 +121,14 @@ class GemmFamily:
         return heuristic.estimate(config, problem, device)
 
     def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
-        return inputs[0] @ inputs[1]
+        result = epilogues.reference(problem.epilogue, inputs[0] @ inputs[1], inputs[2:])
+        largest = DTYPES[problem.dtype_c].largest
+        return result.clip(-largest, largest) if largest else result
 
     def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
         operands, splits = rules.operand_dtype(config), rules.most_parts(config, problem)
-        return tolerance(operands, problem.dtype_c, problem.k, splits)
+        amplified = epilogues.amplification(problem.epilogue)
+        return tolerance(operands, problem.dtype_c, problem.k, splits, amplified)
 
 
 FAMILY = GemmFamily()

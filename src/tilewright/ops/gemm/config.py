@@ -11,18 +11,20 @@ the log line and the report:
 
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent) and ``i64`` (64-bit indices).
+instruction; the compiler's choice when absent), ``i64`` (64-bit indices) and, always last, the
+epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
 PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
@@ -38,9 +40,9 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision` are the signature, the rest the algorithm.
+    """How to compute a GEMM. Fields up to `epilogue` are the signature, the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
@@ -68,6 +70,8 @@ class GemmConfig:
     dtype_c: str
     dtype_acc: str
     precision: str
+    _: KW_ONLY
+    epilogue: str = ""
     tile_m: int
     tile_n: int
     tile_k: int
@@ -111,6 +115,8 @@ class GemmConfig:
             name += "_mma{}x{}x{}".format(*self.mma)
         if self.index_bits != 32:
             name += f"_i{self.index_bits}"
+        if self.epilogue:
+            name += "_epi-" + self.epilogue.replace("+", "-")
         return name
 
 
@@ -125,15 +131,19 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
-def _check_signature(layout: str, a: str, b: str, c: str, acc: str, precision: str) -> None:
+def _check_signature(
+    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str
+) -> None:
     check_layout(layout)
-    check_types(a, b, c, acc, precision)
+    check_types(a, b, c, acc, precision, epilogue)
 
 
 def check(config: GemmConfig) -> GemmConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
-    _check_signature(c.layout, c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc, c.precision)
+    types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
+    epilogues.parse(c.epilogue)
+    _check_signature(c.layout, *types, c.precision, c.epilogue)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -183,7 +193,7 @@ _NAME = re.compile(
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    "(?:_i(?P<index_bits>64))?",
+    "(?:_i(?P<index_bits>64))?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m", "alignment")
@@ -209,6 +219,7 @@ def parse(name: str) -> GemmConfig:
             GemmConfig(
                 **fields,
                 precision=said["precision"] or "ieee",
+                epilogue=(said["epilogue"] or "").replace("-", "+"),
                 split_k=int(said["split_k"] or 1),
                 reduction=said["reduction"] or "none",
                 mma=(mma[0], mma[1], mma[2]),

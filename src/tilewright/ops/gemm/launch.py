@@ -16,12 +16,13 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
 
-A, B, C = 0, 1, 2
-"""Operand numbers."""
+A, B, EXTRA = 0, 1, 2
+"""Operand numbers: A, B, those of the epilogue, and C last."""
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -54,7 +55,40 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("PRECISION", config.precision),
         ("INT_ACC", config.dtype_acc == "int32"),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
+        ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
+        ("FOLD", epilogues.fold(config.epilogue)),
+        ("LARGEST", int(DTYPES[config.dtype_c].largest)),
     ]
+
+
+def _chain(config: GemmConfig) -> tuple[epilogues.Operation, ...]:
+    return epilogues.parse(config.epilogue)
+
+
+def _functions(config: GemmConfig) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (("CHAIN", tuple(o.function for o in _chain(config))),)
+
+
+def _extra(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
+    """The epilogue's operands as elements of the kernels' tuple argument, and behind them the
+    leading dimension of its matrices if there are any."""
+    taken = epilogues.takes(config.epilogue)
+    dtypes = (epilogues.operand_dtype(t, config.dtype_c) for t in taken)
+    kinds = [f"*{DTYPES[d].triton}" for d in dtypes]
+    if epilogues.has_matrix(config.epilogue):
+        kinds.append(stride)
+    return tuple((f"extra.{i}", kind) for i, kind in enumerate(kinds)) or (("extra", "()"),)
+
+
+def _matrix_promises(config: GemmConfig) -> dict[str, int]:
+    """What alignment says of the epilogue's matrices and their leading dimension."""
+    taken = epilogues.takes(config.epilogue)
+    if config.alignment == 1 or not epilogues.has_matrix(config.epilogue):
+        return {}
+    found = {f"extra.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
+    matrix = next(t for t in taken if t.kind == "d")
+    count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, config.dtype_c)].bytes
+    return {**found, f"extra.{len(taken)}": count} if count > 1 else found
 
 
 def _basic_source(
@@ -74,18 +108,19 @@ def _basic_source(
         *pointers,
         *((name, "i32") for name in ("m", "n", "k")),
         *((name, stride) for name in ("lda", "ldb", "ldc")),
+        *_extra(config, stride),
         *_sharing_types(config),
     )
+    within_reach = ("a", "b", "c", *(n for n, t in _extra(config, stride) if t.startswith("*")))
     return KernelSource(
         module="tilewright.ops.gemm.kernels.basic",
         function="gemm_basic",
-        signature=_signature(arguments, constants),
+        signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=_promises(config),
-        pointer_range_32=("a", "b", "c")
-        if arch.backend == "hip" and config.index_bits == 32
-        else (),
+        pointer_range_32=within_reach if arch.backend == "hip" and config.index_bits == 32 else (),
         options=options,
+        functions=_functions(config),
     )
 
 
@@ -108,8 +143,10 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
         count = config.alignment // DTYPES[d].bytes
         if count > 1:
             promises[f"ld{name}"] = count
+            if extent == "n" and name == "c":
+                count *= epilogues.fold(config.epilogue)
             promises[extent] = max(count, promises.get(extent, 1))
-    return tuple(promises.items())
+    return tuple({**promises, **_matrix_promises(config)}.items())
 
 
 def _tma_source(
@@ -120,13 +157,23 @@ def _tma_source(
         ("SPLIT", config.store == "split"),
         ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
     ]
-    arguments = (*_descriptor_arguments(config), *_sharing_types(config))
+    arguments = (
+        *_descriptor_arguments(config),
+        *_extra(config, "i64"),
+        *_sharing_types(config),
+    )
+    promises = _matrix_promises(config)
+    if promises:  # so that the mask at C's edge leaves the loads of matrices wide
+        inner = "n" if config.layout[2] == "r" else "m"
+        promises[inner] = config.alignment // DTYPES[config.dtype_c].bytes
     return KernelSource(
         module="tilewright.ops.gemm.kernels.tma",
         function="gemm_tma",
-        signature=_signature(arguments, constants),
+        signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
+        divisibility=tuple(promises.items()),
         options=options,
+        functions=_functions(config),
     )
 
 
@@ -160,17 +207,22 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
 
 
 def _signature(
-    arguments: Sequence[tuple[str, str]], constants: Sequence[tuple[str, int | bool | str]]
+    arguments: Sequence[tuple[str, str]],
+    constants: Sequence[tuple[str, int | bool | str]],
+    functions: Sequence[tuple[str, tuple[str, ...]]] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Run-time arguments, then constants: the order every GEMM kernel declares them in."""
+    """Run-time arguments, then constants and the epilogue's functions: the order every GEMM
+    kernel declares them in."""
     named = {name for name, _ in arguments}
-    return (*arguments, *((name, "constexpr") for name, _ in constants if name not in named))
+    later = (name for name, _ in (*constants, *functions) if name not in named)
+    return (*arguments, *((name, "constexpr") for name in later))
 
 
 def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
     """Tile of A, B and C that one copy moves, as (outer, inner) in memory."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
-    n_store = n // 2 if config.store == "split" else n
+    columns = n // epilogues.fold(config.epilogue)
+    n_store = columns // 2 if config.store == "split" else columns
     if config.pipeline == "gluon_ws":  # a warp group takes its own rows, and two pieces of C
         m //= config.num_warps // WARPGROUP
         n_store //= 2
@@ -183,26 +235,34 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are (A, B, C)."""
+    """How to launch `config` for `problem` on `device`; operands are A, B, those of the epilogue
+    and C."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
     lds = (problem.lda, problem.ldb, problem.ldc)
+    count = len(epilogues.takes(config.epilogue))
+    places = (A, B, EXTRA + count)
+    stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
+    extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
+    if problem.ldd:
+        extra = (*extra, Scalar(stride, problem.ldd))
     arguments: tuple[Argument, ...]
     if config.pipeline == "basic":
-        stride = "i64" if config.index_bits == 64 else "i32"
         arguments = (
-            *(Pointer(operand) for operand in (A, B, C)),
+            *(Pointer(operand) for operand in places),
             *sizes,
             *(Scalar(stride, ld) for ld in lds),
+            *extra,
         )
     else:
         types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
         shapes = zip(problem.outer, problem.inner, strict=True)
-        views = zip((A, B, C), types, shapes, lds, _blocks(config), strict=True)
+        views = zip(places, types, shapes, lds, _blocks(config), strict=True)
         arguments = (
             *(Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views),
             *sizes,
+            *extra,
         )
     if config.scheduler not in SHARING:
         return Launch((programs, 1, 1), arguments)

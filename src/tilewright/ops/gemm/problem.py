@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.gemm import epilogues
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
@@ -24,7 +26,10 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "e5m2fnuz": ("bf16", "fp16", "fp32"),
     "int8": ("int32",),
 }
-"""Output dtypes of each operand dtype, the default first."""
+"""Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
+
+FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
+"""Outputs of an epilogue that ends by scaling: values beyond the largest become the largest."""
 
 MAX_SIZE = 2**31 - 512
 """Largest M, N, K or leading dimension: one tile past the end must still count in 32 bits."""
@@ -35,7 +40,19 @@ def accumulator(dtype_a: str) -> str:
     return "int32" if DTYPES[dtype_a].kind == "int" else "fp32"
 
 
-def check_types(dtype_a: str, dtype_b: str, dtype_c: str, dtype_acc: str, precision: str) -> None:
+def outputs(dtype_a: str, epilogue: str = "") -> tuple[str, ...]:
+    """Output dtypes of `dtype_a` operands, the default first. An epilogue is computed in fp32,
+    so integers become floats there."""
+    chain = epilogues.parse(epilogue)
+    if not chain:
+        return OUTPUTS[dtype_a]
+    plain = ("bf16", "fp16", "fp32") if DTYPES[dtype_a].kind == "int" else OUTPUTS[dtype_a]
+    return (*plain, *FP8) if chain[-1].scales else plain
+
+
+def check_types(
+    dtype_a: str, dtype_b: str, dtype_c: str, dtype_acc: str, precision: str, epilogue: str = ""
+) -> None:
     """Raise `BadArgument` unless some GEMM has these dtypes; says which would do."""
     for name in (dtype_a, dtype_b, dtype_c, dtype_acc):
         dtype(name)
@@ -43,9 +60,11 @@ def check_types(dtype_a: str, dtype_b: str, dtype_c: str, dtype_acc: str, precis
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
     if dtype_b != dtype_a:
         raise BadArgument(f"A is {dtype_a} but B is {dtype_b}; convert one to the other's dtype")
-    if dtype_c not in OUTPUTS[dtype_a]:
-        allowed = ", ".join(OUTPUTS[dtype_a])
-        raise BadArgument(f"{dtype_a} operands give C as {allowed}, not {dtype_c}")
+    if dtype_c not in outputs(dtype_a, epilogue):
+        allowed = ", ".join(outputs(dtype_a, epilogue))
+        after = f" after epilogue {epilogue}" if epilogue else ""
+        hint = "; end the epilogue with a scale for an 8-bit C" if dtype_c in FP8 else ""
+        raise BadArgument(f"{dtype_a} operands give C as {allowed}{after}, not {dtype_c}{hint}")
     if dtype_acc != accumulator(dtype_a):
         raise BadArgument(f"{dtype_a} is accumulated in {accumulator(dtype_a)}, not {dtype_acc}")
     if precision not in PRECISIONS:
@@ -66,13 +85,16 @@ def check_layout(layout: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
-    """C[m, n] = A[m, k] · B[k, n].
+    """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`.
 
     Sizes in elements, each from 1 to `MAX_SIZE`. `dtype_b` defaults to `dtype_a`, `dtype_c` to the
     usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS`. `lda`,
     `ldb`, `ldc`: elements between consecutive rows (columns, for a column-major matrix);
     0 means packed. `alignment`: bytes, a power of two up to 16, that every base address and
-    every leading dimension is a multiple of. `precision`: ``ieee``, or ``tf32`` for fp32.
+    every leading dimension is a multiple of (vectors and scalars of an epilogue apart).
+    `precision`: ``ieee``, or ``tf32`` for fp32. `epilogue`: operations in order, as in
+    ``"bias+gelu"`` (see `epilogues`); one that halves the columns makes C m × n/2. `ldd`: the
+    leading dimension of the epilogue's matrices, which lie as C does; 0 without one.
 
     Raises `BadArgument` for anything that cannot be meant.
     """
@@ -92,6 +114,8 @@ class GemmProblem:
     ldc: int = 0
     alignment: int = 0
     precision: str = "ieee"
+    epilogue: str = ""
+    ldd: int = 0
 
     def __post_init__(self) -> None:
         default = object.__setattr__
@@ -103,14 +127,23 @@ class GemmProblem:
                 raise BadArgument(f"{field} = {size} is outside 1 … {MAX_SIZE}")
         check_layout(self.layout)
         dtype(self.dtype_a)
+        epilogues.parse(self.epilogue)
+        if self.n % epilogues.fold(self.epilogue):
+            raise BadArgument(f"epilogue {self.epilogue} takes columns in twos, but n = {self.n}")
         if not self.dtype_b:
             default(self, "dtype_b", self.dtype_a)
         if not self.dtype_c and self.dtype_a in OUTPUTS:
-            default(self, "dtype_c", OUTPUTS[self.dtype_a][0])
+            default(self, "dtype_c", outputs(self.dtype_a, self.epilogue)[0])
         if not self.dtype_acc and self.dtype_a in OUTPUTS:
             default(self, "dtype_acc", accumulator(self.dtype_a))
-        check_types(self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc, self.precision)
-        for field, inner in zip(("lda", "ldb", "ldc"), self.inner, strict=True):
+        types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc)
+        check_types(*types, self.precision, self.epilogue)
+        leading = [*zip(("lda", "ldb", "ldc"), self.inner, strict=True)]
+        if epilogues.has_matrix(self.epilogue):
+            leading.append(("ldd", self.inner[2]))
+        elif self.ldd != 0:
+            raise BadArgument(f"ldd = {self.ldd}, but the epilogue has no matrix")
+        for field, inner in leading:
             ld = getattr(self, field)
             if not isinstance(ld, int) or isinstance(ld, bool):
                 raise BadArgument(f"{field} must be an integer, not {ld!r}")
@@ -126,7 +159,8 @@ class GemmProblem:
         elif self.alignment > rows:
             raise BadArgument(
                 f"alignment = {self.alignment} bytes, but the leading dimensions "
-                f"{self.lda}, {self.ldb}, {self.ldc} are only multiples of {rows} bytes"
+                f"{', '.join(str(getattr(self, field)) for field, _ in leading)}"
+                f" are only multiples of {rows} bytes"
             )
 
     def __str__(self) -> str:
@@ -134,11 +168,20 @@ class GemmProblem:
         words = [f"gemm {self.m}×{self.n}×{self.k}", "→".join(types), self.layout]
         if self.precision != "ieee":
             words.append(self.precision)
+        if self.epilogue:
+            words.append(self.epilogue)
         if (self.lda, self.ldb, self.ldc) != self.inner:
             words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
+        if self.ldd not in (0, self.inner[2]):
+            words.append(f"ldd {self.ldd}")
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
         return " ".join(words)
+
+    @property
+    def columns(self) -> int:
+        """Columns of C: n, unless the epilogue halves them."""
+        return self.n // epilogues.fold(self.epilogue)
 
     @property
     def inner(self) -> tuple[int, int, int]:
@@ -147,7 +190,7 @@ class GemmProblem:
         return (
             self.k if a == "r" else self.m,
             self.n if b == "r" else self.k,
-            self.n if c == "r" else self.m,
+            self.columns if c == "r" else self.m,
         )
 
     @property
@@ -157,14 +200,20 @@ class GemmProblem:
         return (
             self.m if a == "r" else self.k,
             self.k if b == "r" else self.n,
-            self.m if c == "r" else self.n,
+            self.m if c == "r" else self.columns,
         )
 
     @property
-    def strides_bytes(self) -> tuple[int, int, int]:
-        """Leading dimensions of A, B and C in bytes."""
-        a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
-        return self.lda * a, self.ldb * b, self.ldc * c
+    def dtype_d(self) -> str:
+        """The dtype of the epilogue's matrices: C's, or bf16 where C is 8-bit."""
+        return epilogues.operand_dtype(epilogues.Takes("", "d"), self.dtype_c)
+
+    @property
+    def strides_bytes(self) -> tuple[int, ...]:
+        """Leading dimensions of A, B, C and, if the epilogue has matrices, D in bytes."""
+        types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
+        lds = (self.lda, self.ldb, self.ldc, self.ldd)
+        return tuple(ld * DTYPES[d].bytes for ld, d in zip(lds, types, strict=True) if ld)
 
     @property
     def extent_alignment(self) -> int:
@@ -174,12 +223,13 @@ class GemmProblem:
         return natural_alignment(tuple(extent * DTYPES[d].bytes for extent, d in inner))
 
     @property
-    def spans_bytes(self) -> tuple[int, int, int]:
-        """Bytes from the first to past the last element of A, B and C in memory."""
-        types = (self.dtype_a, self.dtype_b, self.dtype_c)
-        parts = zip(self.outer, self.inner, (self.lda, self.ldb, self.ldc), types, strict=True)
-        a, b, c = (((out - 1) * ld + inn) * DTYPES[d].bytes for out, inn, ld, d in parts)
-        return a, b, c
+    def spans_bytes(self) -> tuple[int, ...]:
+        """Bytes from the first to past the last element of A, B, C and, if the epilogue has
+        matrices, D in memory."""
+        types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
+        outer, inner = (*self.outer, self.outer[2]), (*self.inner, self.inner[2])
+        parts = zip(outer, inner, (self.lda, self.ldb, self.ldc, self.ldd), types, strict=True)
+        return tuple(((o - 1) * ld + i) * DTYPES[d].bytes for o, i, ld, d in parts if ld)
 
     @property
     def flops(self) -> int:
@@ -188,9 +238,22 @@ class GemmProblem:
 
     @property
     def min_bytes(self) -> int:
-        """A and B read once, C written once."""
+        """A, B and the epilogue's operands read once, C written once."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
-        return self.m * self.k * a + self.k * self.n * b + self.m * self.n * c
+        size = self.m * self.k * a + self.k * self.n * b + self.m * self.columns * c
+        for shape, dtype_e in self.extra_shapes:
+            size += math.prod(shape) * DTYPES[dtype_e].bytes
+        return size
+
+    @property
+    def extra_shapes(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Shape and dtype of each operand of the epilogue, in order."""
+        taken = epilogues.takes(self.epilogue)
+        found = []
+        for t, n in zip(taken, epilogues.columns(self.epilogue, self.n), strict=True):
+            shapes = {"n": (n,), "m": (self.m,), "d": (self.m, n), "s": (1,)}
+            found.append((shapes[t.kind], epilogues.operand_dtype(t, self.dtype_c)))
+        return tuple(found)
 
 
 def natural_alignment(sizes: tuple[int, ...]) -> int:

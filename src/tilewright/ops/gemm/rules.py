@@ -13,6 +13,7 @@ from functools import lru_cache
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.verdict import YES, Verdict, no
@@ -80,7 +81,12 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     if config.pipeline == "basic":
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
-    staging = config.tile_m * config.tile_n * c // (2 if config.store == "split" else 1)
+    columns = config.tile_n // epilogues.fold(config.epilogue)
+    staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
+    if epilogues.has_matrix(config.epilogue):
+        # Through shared memory to the accumulator's threads, in as many parts as the compiler
+        # likes: between a quarter of it and twice its size (sm_90), usually half.
+        staging += staging // 2
     if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)
     if config.pipeline == "gluon_ws":
@@ -104,6 +110,9 @@ def _dtype(c: GemmConfig, arch: Arch) -> str | None:
     if support is None or support.support == "refused":
         why = f": {support.note}" if support is not None and support.note else ""
         return f"{arch.name} does not take {name} operands{why}"
+    stored = arch.dtypes.get(c.dtype_c)
+    if stored is not None and stored.support == "refused":
+        return f"{arch.name} does not store {c.dtype_c}: {stored.note}"
     return None
 
 
@@ -145,13 +154,16 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
 def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "tma_ws" and c.scheduler != "persistent":
         return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
+    if c.pipeline == "gluon_ws" and c.epilogue:
+        return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
     if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
     if c.store == "split":
         if c.pipeline == "basic":
             return "store split halves the staging buffer of tma stores; basic has none"
-        if c.tile_n < 32:
-            return f"store split needs tile_n of 32 or more, not {c.tile_n}"
+        least = 32 * epilogues.fold(c.epilogue)
+        if c.tile_n < least:
+            return f"store split needs tile_n of {least} or more, not {c.tile_n}"
     return None
 
 
@@ -277,10 +289,11 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 
 def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
-    for field in ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "precision"):
+    types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
+    for field in ("layout", *types, "precision", "epilogue"):
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
-            return f"{field} is {have}, the problem has {want}"
+            return f"{field} is {have or 'none'}, the problem has {want or 'none'}"
     return None
 
 
@@ -296,7 +309,8 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    if c.pipeline == "basic" and p.extent_alignment < c.alignment:
+    vectors = c.pipeline == "basic" or epilogues.has_matrix(c.epilogue)
+    if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None
 
@@ -319,7 +333,7 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
     if c.pipeline == "basic" and c.index_bits == 32:
         spans = p.spans_bytes
         if max(spans) >= INT32_SPAN:
-            operand = "ABC"[spans.index(max(spans))]
+            operand = "ABCD"[spans.index(max(spans))]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
     return None
 

@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
@@ -27,6 +28,7 @@ AXES: dict[str, Any] = {
     "dtype_c": "",
     "dtype_acc": "",
     "precision": "ieee",
+    "epilogue": "",
     "tile_m": 128,
     "tile_n": 128,
     "tile_k": 64,
@@ -75,6 +77,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "alignment": ALIGNMENTS,
         "index_bits": INDEX_BITS,
     }
+    if axis == "epilogue":
+        raise BadArgument("'*' has no meaning on axis epilogue: name the chains, as in bias+gelu")
     if axis not in values:
         raise BadArgument(f"'*' has no meaning on axis {axis}: it follows dtype_a; leave it out")
     return values[axis]
@@ -90,6 +94,7 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "dtype_a": [problem.dtype_a],
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
+            "epilogue": [problem.epilogue],
             "tile_m": (16, 64, 128),
             "tile_n": (32, 128, 256),
             "tile_k": (32, 64, 128),
@@ -97,6 +102,7 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "num_stages": (2, 3, 4),
             "pipeline": arch.pipelines,
             "scheduler": ("tile", "persistent"),
+            "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },

@@ -22,7 +22,7 @@ Tile Engine's axes becomes:
       default
     persistent true, false              scheduler persistent, tile
     epilogue cshuffle, default,         store direct: the compiler goes through shared memory where
-      default2d, tdm                    that makes stores wider
+      default2d, tdm                    that makes stores wider; a chain of operations is ours
 
 A warp tile becomes the instruction of its M and N whose K divides its own (CK issues it several
 times). Where the architecture has none, it stays as written for rule ``mma`` to drop; where the
@@ -41,7 +41,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES, FP8_ALIASES, resolve
 from tilewright.errors import BadArgument, BadFile, nearest
-from tilewright.ops.gemm import spaces
+from tilewright.ops.gemm import epilogues, spaces
 from tilewright.ops.gemm.config import PIPELINES, SCHEDULERS, STORES
 from tilewright.ops.gemm.problem import LAYOUTS, PRECISIONS
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
@@ -79,7 +79,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "pipeline": (*PIPELINES, *_CK_PIPELINES),
     "scheduler": (*SCHEDULERS, *_CK_SCHEDULERS),
-    "epilogue": _CK_EPILOGUES,
+    "epilogue": (*_CK_EPILOGUES, *epilogues.OPERATIONS),
     "store": STORES,
 }
 _FLAGS = ("pad_m", "pad_n", "pad_k", "persistent")
@@ -205,6 +205,13 @@ def _checked(name: str, value: Any, place: str) -> Any:
     if name.startswith("layout"):
         value = value.lower()
     follows = value == "" and spaces.AXES.get(name) == ""
+    if name == "epilogue" and value not in _WORDS[name]:
+        try:
+            epilogues.parse(value)
+            return value
+        except BadArgument as error:
+            if "+" in value:
+                raise BadFile(f"{place}: {error}") from None
     fourth = name == "layout" and len(value) == 4 and value[3] in "rc"  # D's, for multi-D
     if value[:3] in LAYOUTS if fourth else follows or value in _WORDS[name]:
         return value
@@ -401,10 +408,15 @@ def _read_scheduler(found: dict[str, _Axis], axes: dict[str, Any], notes: list[s
 
 def _read_epilogue(found: dict[str, _Axis], axes: dict[str, Any], notes: list[str]) -> None:
     axis = found.pop("epilogue", None)
-    if axis is None:
+    theirs = [v for v in axis.values if v in _CK_EPILOGUES] if axis else []
+    if axis is None or not theirs:
+        if axis is not None:
+            axes["epilogue"] = axis.values
         return
+    if len(theirs) < len(axis.values):
+        raise BadFile(f"{axis.place}: give CK's ways to store C, or operations on it, not both")
     axes.setdefault("store", ["direct"])
     notes.append(
-        f"{axis.place}: {', '.join(map(str, axis.values))} = store direct: {_COMPILER} whether"
+        f"{axis.place}: {', '.join(theirs)} = store direct: {_COMPILER} whether"
         " stores go through shared memory"
     )

@@ -25,6 +25,7 @@ the architectures without a copy engine.
 import triton
 import triton.language as tl
 
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
@@ -90,12 +91,18 @@ def _accumulate(
 
 @triton.jit
 def _write(
-    c, acc, m, n, ldc, tile_m, tile_n, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
-    C_ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+    c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
+    """The epilogue of a whole sum, and the tile of C."""
+    acc = apply(
+        acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N
+    )  # fmt: skip
+    out = rounded(acc, c.dtype.element_ty, LARGEST)
     offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
-    offs_n = tile_n * TILE_N + tl.arange(0, TILE_N)
-    out = acc.to(c.dtype.element_ty)
+    offs_n = tile_n * (TILE_N // FOLD) + tl.arange(0, TILE_N // FOLD)
+    n = n // FOLD
     if C_ROW:
         c_ptrs = c + offs_m[:, None] * ldc + offs_n[None, :]
     else:
@@ -112,17 +119,19 @@ def _write(
 
 @triton.jit
 def gemm_basic(
-    a, b, c, m, n, k, lda, ldb, ldc, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
     elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
     `*_ROW` say which of them are row-major. `work` (the workspace) and `splits` belong to the
-    schedulers that share tiles (see `schedule` and `reduce`); the others do without."""
+    schedulers that share tiles (see `schedule` and `reduce`); the others do without. `extra`,
+    TAKES and CHAIN: see `epilogue`; C has n / FOLD columns."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     tiles = tiles_m * tiles_n
@@ -142,14 +151,20 @@ def gemm_basic(
             acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
         )
         if whole:
-            _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)
+            _write(
+                c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
+                C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+            )  # fmt: skip
     elif SCHEDULER == "tile":
         tile_m, tile_n = tile_coordinates(first, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
             a, b, m, n, k, lda, ldb, tile_m, tile_n, 0, k, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
         )  # fmt: skip
-        _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)
+        _write(
+            c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+        )  # fmt: skip
     else:
         shared_tiles = 0
         if SCHEDULER == "stream_k":
@@ -174,7 +189,10 @@ def gemm_basic(
                         TILE_M, TILE_N, REDUCTION,
                     )  # fmt: skip
                 if whole:
-                    _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)
+                    _write(
+                        c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
+                        C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+                    )  # fmt: skip
                 at = min(end, (tile + 1) * steps)
         for tile in tl.range(shared_tiles + first, tiles, tl.num_programs(0)):
             tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
@@ -182,4 +200,7 @@ def gemm_basic(
                 a, b, m, n, k, lda, ldb, tile_m, tile_n, 0, k, TILE_M, TILE_N, TILE_K,
                 A_ROW, B_ROW, PRECISION, INT_ACC, MASK_M, MASK_N, MASK_K,
             )  # fmt: skip
-            _write(c, acc, m, n, ldc, tile_m, tile_n, TILE_M, TILE_N, C_ROW, MASK_M, MASK_N)
+            _write(
+                c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
+                C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+            )  # fmt: skip

@@ -10,6 +10,7 @@ staging buffer is half as large and one more operand stage fits.
 
 Edges. The engine fills what lies outside the matrix with zeros and does not write there, so
 there is nothing to mask; in exchange base addresses and rows must be multiples of 16 bytes.
+Operands of an epilogue come through pointers, masked in both dimensions.
 
 Schedulers (see `schedule`). In `persistent`, the tile loop and the K loop are flattened into one,
 so that the loads of the next tile run under the epilogue of this one. WARP_SPECIALIZE (pipeline
@@ -20,6 +21,7 @@ mma.sync. On sm_90 the request has no effect, so that architecture does not list
 import triton
 import triton.language as tl
 
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
@@ -52,21 +54,29 @@ def _accumulate(
 
 @triton.jit
 def _write(
-    c, acc, row, col, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
-    C_ROW: tl.constexpr, SPLIT: tl.constexpr,
+    c, acc, m, n, extra, row, col, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    SPLIT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
+    """The epilogue of a whole sum, and the tile of C."""
     if SPLIT:
         halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
         left, right = tl.split(halves)
-        _store(c, left, row, col, C_ROW)
-        _store(c, right, row, col + TILE_N // 2, C_ROW)
+        _store(c, left, m, n, extra, row, col, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+        _store(c, right, m, n, extra, row, col + TILE_N // 2, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
     else:
-        _store(c, acc, row, col, C_ROW)
+        _store(c, acc, m, n, extra, row, col, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
 
 
 @triton.jit
-def _store(c, acc, row, col, C_ROW: tl.constexpr):
-    out = acc.to(c.dtype)
+def _store(
+    c, acc, m, n, extra, row, col, C_ROW: tl.constexpr, TAKES: tl.constexpr,
+    FOLD: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    acc = apply(acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True)
+    out = rounded(acc, c.dtype, LARGEST)
+    if FOLD != 1:
+        col = col // FOLD
     if C_ROW:
         c.store([row, col], out)
     else:
@@ -75,16 +85,18 @@ def _store(c, acc, row, col, C_ROW: tl.constexpr):
 
 @triton.jit
 def gemm_tma(
-    a, b, c, m, n, k, work, splits,
+    a, b, c, m, n, k, extra, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
     column-major matrix is described as its row-major transpose). `work` (the workspace) and
-    `splits` belong to the schedulers that share tiles; the others do without."""
+    `splits` belong to the schedulers that share tiles; the others do without. `extra`, TAKES and
+    CHAIN: see `epilogue`; C has n / FOLD columns."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     tiles = tiles_m * tiles_n
@@ -105,7 +117,23 @@ def gemm_tma(
             acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
         )
         if whole:
-            _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
+            _write(
+                c,
+                acc,
+                m,
+                n,
+                extra,
+                row,
+                col,
+                TILE_M,
+                TILE_N,
+                C_ROW,
+                TAKES,
+                FOLD,
+                LARGEST,
+                SPLIT,
+                CHAIN,
+            )
     elif SCHEDULER == "tile":
         tile_m, tile_n = tile_coordinates(first, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M
@@ -113,7 +141,10 @@ def gemm_tma(
         acc = _accumulate(
             a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
         )
-        _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
+        _write(
+            c, acc, m, n, extra, row, col, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, SPLIT, CHAIN,
+        )  # fmt: skip
     else:
         shared_tiles = 0
         if SCHEDULER == "stream_k":
@@ -139,7 +170,23 @@ def gemm_tma(
                         TILE_M, TILE_N, REDUCTION,
                     )  # fmt: skip
                 if whole:
-                    _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
+                    _write(
+                        c,
+                        acc,
+                        m,
+                        n,
+                        extra,
+                        row,
+                        col,
+                        TILE_M,
+                        TILE_N,
+                        C_ROW,
+                        TAKES,
+                        FOLD,
+                        LARGEST,
+                        SPLIT,
+                        CHAIN,
+                    )
                 at = min(end, (tile + 1) * steps)
         for tile in tl.range(
             shared_tiles + first, tiles, tl.num_programs(0),
@@ -151,4 +198,20 @@ def gemm_tma(
             acc = _accumulate(
                 a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
             )
-            _write(c, acc, row, col, TILE_M, TILE_N, C_ROW, SPLIT)
+            _write(
+                c,
+                acc,
+                m,
+                n,
+                extra,
+                row,
+                col,
+                TILE_M,
+                TILE_N,
+                C_ROW,
+                TAKES,
+                FOLD,
+                LARGEST,
+                SPLIT,
+                CHAIN,
+            )

@@ -1,0 +1,297 @@
+"""Epilogues: what happens to a GEMM's sums, in fp32, before they are stored as C.
+
+An epilogue is a chain of operations, joined by ``+`` and applied in order: ``"bias+gelu"``,
+``"row_scale+col_scale"``, ``"scale+bias+silu+add"``. `OPERATIONS` is the one table of them; their
+device functions are in ``kernels/epilogue.py``. An operation of your own is one more entry:
+
+    # my_kernels.py, importable (the compiler's process imports it too)
+    @triton.jit
+    def squared_relu(acc):
+        return tl.where(acc > 0, acc * acc, 0.0)
+
+    register(Operation("squared_relu", "my_kernels:squared_relu", "max(x, 0)²",
+                       lambda x: x.clip(0) ** 2, amplifies=4))
+
+A device function takes the fp32 tile and then its operands, fp32 too and shaped to broadcast
+against it (a vector over N is 1 × N, one over M is M × 1, a scalar is a scalar).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, nearest
+
+KINDS = {
+    "n": "vector over C's columns",
+    "m": "vector over C's rows",
+    "d": "matrix of C's shape",
+    "s": "scalar on the device",
+}
+"""What an operand of an operation can be, by the letter kernels know it by."""
+
+MAX_OPERANDS = 12
+"""Operands of all operations of a chain together: the launcher takes 16 in all."""
+_MOST_EACH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """An operand of an operation: its name, a letter of `KINDS`, and its dtype: ``""`` is C's
+    own (bf16 where C is 8-bit). `values`: what made-up ones are: ``normal``, ``scale`` (positive
+    and modest), ``below`` or ``above`` (about as far from 0 as a usual sum)."""
+
+    name: str
+    kind: str
+    dtype: str = ""
+    values: str = "normal"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One step of an epilogue.
+
+    name: lower-case letters, digits and underscores. function: ``"module:function"``, a Triton
+    function of the tile and the operands. doc: one line. reference: the same on float64 arrays,
+    NumPy or torch. takes: its operands, at most 2. amplifies: by how much an error, as a share
+    of its values' rms, can grow. halves: gated pairs: columns come in twos and one is left.
+    """
+
+    name: str
+    function: str
+    doc: str
+    reference: Callable[..., Any]
+    takes: tuple[Takes, ...] = ()
+    amplifies: float = 1.0
+    halves: bool = False
+
+    @property
+    def scales(self) -> bool:
+        """Whether it only multiplies by scales, as must stand last before an 8-bit C."""
+        return bool(self.takes) and all(t.values == "scale" for t in self.takes)
+
+
+# --- references: float64, NumPy or torch ------------------------------------------------------
+
+
+def _exp(x: Any) -> Any:
+    if hasattr(x, "exp"):
+        return x.exp()
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return np.exp(x)
+
+
+def _erf(x: Any) -> Any:
+    if hasattr(x, "erf"):
+        return x.erf()
+    import numpy as np
+
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+def _silu(x: Any) -> Any:
+    return x / (1.0 + _exp(-x))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return x / (1.0 + _exp(-2.0 * inner))
+
+
+# --- the table --------------------------------------------------------------------------------
+
+_OWN = "tilewright.ops.gemm.kernels.epilogue:"
+
+OPERATIONS: dict[str, Operation] = {
+    o.name: o
+    for o in (
+        Operation(
+            "bias",
+            _OWN + "plus",
+            "adds a value to each column",
+            lambda x, bias: x + bias,
+            (Takes("bias", "n"),),
+        ),
+        Operation(
+            "row_scale",
+            _OWN + "times",
+            "multiplies each row by its scale",
+            lambda x, scale: x * scale,
+            (Takes("row_scale", "m", "fp32", "scale"),),
+            amplifies=2,
+        ),
+        Operation(
+            "col_scale",
+            _OWN + "times",
+            "multiplies each column by its scale",
+            lambda x, scale: x * scale,
+            (Takes("col_scale", "n", "fp32", "scale"),),
+            amplifies=2,
+        ),
+        Operation(
+            "scale",
+            _OWN + "times",
+            "multiplies all by one scale",
+            lambda x, scale: x * scale,
+            (Takes("scale", "s", "fp32", "scale"),),
+        ),
+        Operation("relu", _OWN + "relu", "max(x, 0)", lambda x: x.clip(0), amplifies=2),
+        Operation(
+            "gelu",
+            _OWN + "gelu",
+            "x·Φ(x), by the error function",
+            lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2))),
+            amplifies=3,
+        ),
+        Operation(
+            "gelu_tanh", _OWN + "gelu_tanh", "its approximation by tanh", _gelu_tanh, amplifies=3
+        ),
+        Operation("silu", _OWN + "silu", "x / (1 + exp(-x))", _silu, amplifies=3),
+        Operation(
+            "add",
+            _OWN + "plus",
+            "adds a matrix (a residual)",
+            lambda x, other: x + other,
+            (Takes("add", "d"),),
+        ),
+        Operation(
+            "mul",
+            _OWN + "times",
+            "multiplies by a matrix, element by element",
+            lambda x, other: x * other,
+            (Takes("mul", "d"),),
+            amplifies=8,
+        ),
+        Operation(
+            "clamp",
+            _OWN + "clamp",
+            "to between two values; NaN stays",
+            lambda x, low, high: x.clip(low, high),
+            (Takes("low", "s", "fp32", "below"), Takes("high", "s", "fp32", "above")),
+            amplifies=4,
+        ),
+        Operation(
+            "swiglu",
+            _OWN + "swiglu",
+            "silu(gate)·up; B's columns are gate, up, gate, up…, C has half as many",
+            lambda x: _silu(x[:, 0::2]) * x[:, 1::2],
+            amplifies=16,
+            halves=True,
+        ),
+    )
+}
+"""Every operation, by name."""
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+def register(operation: Operation) -> None:
+    """Add an operation of your own, under a name that kernels carry; registering the same again
+    changes nothing. Raises `BadArgument` for one that no kernel could use."""
+    o = operation
+    module, colon, function = o.function.partition(":")
+    if not _NAME.fullmatch(o.name):
+        raise BadArgument(f"'{o.name}' is no name for an operation: letters, digits, single _")
+    if not (module and colon and function):
+        raise BadArgument(f"function '{o.function}' of {o.name} is not 'module:function'")
+    if module == "__main__":
+        raise BadArgument(
+            f"the function of {o.name} is in the script itself, which the compiler's process does "
+            "not run; put it in a module"
+        )
+    if len(o.takes) > _MOST_EACH:
+        raise BadArgument(f"{o.name} takes {len(o.takes)} operands, over {_MOST_EACH}")
+    for t in o.takes:
+        if t.kind not in KINDS:
+            raise BadArgument(f"{o.name}: kind '{t.kind}' is not one of {', '.join(KINDS)}")
+    known = OPERATIONS.get(o.name)
+    if known is not None and known != o:
+        raise BadArgument(f"there is another operation called {o.name}: {known.doc}")
+    OPERATIONS[o.name] = o
+
+
+def parse(epilogue: str) -> tuple[Operation, ...]:
+    """The chain's operations. Raises `BadArgument` for an unknown one or an impossible order."""
+    if not isinstance(epilogue, str):
+        raise BadArgument(f"an epilogue is words joined by +, not {epilogue!r}")
+    return _parsed(epilogue)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(epilogue: str) -> tuple[Operation, ...]:
+    chain = []
+    for name in epilogue.split("+") if epilogue else ():
+        if name not in OPERATIONS:
+            raise BadArgument(
+                f"unknown operation '{name}' in epilogue '{epilogue}'{nearest(name, OPERATIONS)}; "
+                f"known: {', '.join(OPERATIONS)}"
+            )
+        chain.append(OPERATIONS[name])
+    halving = [i for i, o in enumerate(chain) if o.halves]
+    if len(halving) > 1:
+        raise BadArgument(f"epilogue '{epilogue}' halves the columns more than once")
+    if halving and any(t.kind == "d" for o in chain[: halving[0]] for t in o.takes):
+        raise BadArgument(
+            f"epilogue '{epilogue}': a matrix has C's shape, so it comes after "
+            f"{chain[halving[0]].name}"
+        )
+    count = sum(len(o.takes) for o in chain)
+    if count > MAX_OPERANDS:
+        raise BadArgument(f"epilogue '{epilogue}' takes {count} operands, over {MAX_OPERANDS}")
+    return tuple(chain)
+
+
+def takes(epilogue: str) -> tuple[Takes, ...]:
+    """The chain's operands, in order."""
+    return tuple(t for o in parse(epilogue) for t in o.takes)
+
+
+def fold(epilogue: str) -> int:
+    """Columns of A·B for each column of C: 1, or 2."""
+    return 2 if any(o.halves for o in parse(epilogue)) else 1
+
+
+def columns(epilogue: str, n: int) -> tuple[int, ...]:
+    """How many columns each operand of the chain stands before, of a product of `n`."""
+    found: list[int] = []
+    for o in parse(epilogue):
+        found += [n] * len(o.takes)
+        n //= 2 if o.halves else 1
+    return tuple(found)
+
+
+def has_matrix(epilogue: str) -> bool:
+    """Whether an operand of the chain is a matrix."""
+    return any(t.kind == "d" for t in takes(epilogue))
+
+
+def operand_dtype(given: Takes, dtype_c: str) -> str:
+    """The dtype of an operand where C is `dtype_c`."""
+    return given.dtype or ("bf16" if DTYPES[dtype_c].bits == 8 else dtype_c)
+
+
+def amplification(epilogue: str) -> float:
+    """For `tolerance`: how much the chain can raise an error's share of the result's rms."""
+    chain = parse(epilogue)
+    return math.prod(o.amplifies for o in chain) if chain else 0.0
+
+
+def reference(epilogue: str, product: Any, operands: Sequence[Any]) -> Any:
+    """The chain on a float64 product, with float64 operands as the caller gave them."""
+    left = iter(operands)
+    shapes = {"n": (1, -1), "m": (-1, 1), "s": ()}
+    for o in parse(epilogue):
+        given = []
+        for t in o.takes:
+            x = next(left)
+            given.append(x if t.kind == "d" else x.reshape(shapes[t.kind]))
+        product = o.reference(product, *given)
+    return product

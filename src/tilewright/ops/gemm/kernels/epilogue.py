@@ -1,0 +1,155 @@
+"""What happens to the accumulator on its way out: shared by every GEMM kernel.
+
+Idea. A kernel gets the operations of its epilogue as a compile-time tuple of functions, CHAIN,
+and their operands as a run-time tuple of pointers, `extra`. `apply` loads each operand for the
+tile at hand, as fp32, and calls the functions in order; nothing of an empty chain is left in the
+binary. TAKES says what each operation takes: a letter an operand (n, m: a vector over columns or
+rows; d: a matrix laid out as C; s: a scalar), a comma between operations. If there is a matrix,
+the last element of `extra` is the leading dimension that all of them share.
+
+Edges. Loads are masked where the kernel's stores are. NaN goes through every operation.
+Accuracy. fp32 throughout, with the target's approximate division and exponential (a few ulp).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.constexpr_function
+def _first(takes, i):
+    return sum(len(of) for of in takes.split(",")[:i])
+
+
+@triton.constexpr_function
+def _count(takes, i):
+    return len(takes.split(",")[i])
+
+
+@triton.constexpr_function
+def _kind(takes, j):
+    return takes.replace(",", "")[j]
+
+
+@triton.jit
+def _load(
+    extra, J: tl.constexpr, rows, cols, m, n,
+    TAKES: tl.constexpr, ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+):  # fmt: skip
+    KIND: tl.constexpr = _kind(TAKES, J)
+    if KIND == "n":
+        x = tl.load(extra[J] + cols, mask=(cols < n) if MASK_N else None)[None, :]
+    elif KIND == "m":
+        x = tl.load(extra[J] + rows, mask=(rows < m) if MASK_M else None)[:, None]
+    elif KIND == "d":
+        ld = extra[len(extra) - 1]
+        if ROW:
+            ptrs = extra[J] + rows[:, None] * ld + cols[None, :]
+        else:
+            ptrs = extra[J] + rows[:, None] + cols[None, :] * ld
+        if MASK_M and MASK_N:
+            x = tl.load(ptrs, mask=(rows < m)[:, None] & (cols < n)[None, :])
+        elif MASK_M:
+            x = tl.load(ptrs, mask=(rows < m)[:, None])
+        elif MASK_N:
+            x = tl.load(ptrs, mask=(cols < n)[None, :])
+        else:
+            x = tl.load(ptrs)
+    else:
+        x = tl.load(extra[J])
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _step(
+    acc, extra, row, col, m, n, STEP: tl.constexpr, WIDTH: tl.constexpr,
+    CHAIN: tl.constexpr, TAKES: tl.constexpr,
+    ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+):  # fmt: skip
+    FOLD: tl.constexpr = WIDTH // acc.shape[1]
+    J: tl.constexpr = _first(TAKES, STEP)
+    rows = row + tl.arange(0, acc.shape[0])
+    cols = col // FOLD + tl.arange(0, acc.shape[1])
+    n_now = n // FOLD
+    if _count(TAKES, STEP) == 0:
+        out = CHAIN[STEP](acc)
+    elif _count(TAKES, STEP) == 1:
+        out = CHAIN[STEP](acc, _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N))
+    else:
+        first = _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N)
+        second = _load(extra, J + 1, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N)
+        out = CHAIN[STEP](acc, first, second)
+    return out
+
+
+@triton.jit
+def apply(
+    acc, extra, row, col, m, n, CHAIN: tl.constexpr, TAKES: tl.constexpr,
+    ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+):  # fmt: skip
+    """`acc`, the tile of an m × n product at (row, col), after the operations of CHAIN."""
+    out = acc
+    if len(CHAIN) > 0:
+        WIDTH: tl.constexpr = acc.shape[1]
+        out = acc.to(tl.float32)
+        for i in tl.static_range(len(CHAIN)):
+            out = _step(
+                out, extra, row, col, m, n, i, WIDTH, CHAIN, TAKES, ROW, MASK_M, MASK_N
+            )  # fmt: skip
+    return out
+
+
+@triton.jit
+def rounded(acc, DTYPE: tl.constexpr, LARGEST: tl.constexpr):
+    """`acc` as it is stored. Unless LARGEST is 0, values saturate there, infinity too; NaN stays
+    NaN."""
+    out = acc
+    if LARGEST != 0:
+        top = LARGEST * 1.0
+        out = tl.where(out > top, top, tl.where(out < -top, -top, out))
+    return out.to(DTYPE)
+
+
+# --- the operations ---------------------------------------------------------------------------
+
+
+@triton.jit
+def plus(acc, x):
+    return acc + x
+
+
+@triton.jit
+def times(acc, x):
+    return acc * x
+
+
+@triton.jit
+def relu(acc):
+    return tl.where(acc < 0, 0.0, acc)
+
+
+@triton.jit
+def gelu(acc):
+    return 0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))
+
+
+@triton.jit
+def gelu_tanh(acc):
+    # 1 + tanh(z) is 2 / (1 + exp(-2z)), which overflows to the right limit on both sides.
+    z = 0.7978845608028654 * (acc + 0.044715 * acc * acc * acc)
+    return acc / (1.0 + tl.exp(-2.0 * z))
+
+
+@triton.jit
+def silu(acc):
+    return acc / (1.0 + tl.exp(-acc))
+
+
+@triton.jit
+def clamp(acc, low, high):
+    return tl.where(acc < low, low, tl.where(acc > high, high, acc))
+
+
+@triton.jit
+def swiglu(acc):
+    gate, up = tl.split(tl.reshape(acc, (acc.shape[0], acc.shape[1] // 2, 2)))
+    return silu(gate) * up
