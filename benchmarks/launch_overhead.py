@@ -19,7 +19,17 @@ import triton
 
 from environment import environment
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.gemm.kernels.basic import gemm_basic
+
+
+@triton.jit
+def product(a, b, c, m, n, k, lda, ldb, ldc, TILE: tl.constexpr):
+    """A one-tile product with a GEMM's arguments, as a user would launch it."""
+    i = tl.arange(0, TILE)
+    inside = (i < m)[:, None] & (i < n)[None, :]
+    x = tl.load(a + i[:, None] * lda + i[None, :], mask=(i < k)[None, :], other=0.0)
+    y = tl.load(b + i[None, :] * ldb + i[:, None], mask=(i < k)[:, None], other=0.0)
+    tl.store(c + i[:, None] * ldc + i[None, :], tl.dot(x, y).to(c.dtype.element_ty), mask=inside)
+
 
 CALLS_A_BATCH = 200
 BATCHES = 60
@@ -39,13 +49,7 @@ def main() -> None:
     torch_mm = lambda: torch.mm(a, b, out=out)  # noqa: E731
 
     def triton_jit() -> None:
-        gemm_basic[(1, 1, 1)](
-            a, b, out, 16, 16, 16, 16, 16, 16,
-            TILE_M=16, TILE_N=16, TILE_K=16, GROUP_M=1,
-            A_ROW=True, B_ROW=False, C_ROW=True, PERSISTENT=False,
-            PRECISION="ieee", INT_ACC=False, MASK_M=True, MASK_N=True, MASK_K=True,
-            num_warps=4, num_stages=2,
-        )  # fmt: skip
+        product[(1,)](a, b, out, 16, 16, 16, 16, 16, 16, TILE=16, num_warps=4)
 
     contenders = {
         "dispatched": dispatched,
