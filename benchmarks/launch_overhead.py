@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import triton
+import triton.language as tl
 
 from environment import environment
 from tilewright.dispatch import Dispatcher
