@@ -291,7 +291,7 @@ def test_threads_share_a_dispatcher_on_the_cpu():
 
 
 def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
-    monkeypatch.setattr(dispatch, "_live_device", lambda index: device("h200_sxm"))
+    monkeypatch.setattr(dispatch, "live_device", lambda index: device("h200_sxm"))
     with pytest.raises(WrongDevice, match=r"MI300X.*gfx942.*GPU 0.*H200"):
         Dispatcher(device="mi300x")._live(0)
     assert Dispatcher(device="h20")._live(0) == device("h20")  # same code, other size

@@ -54,7 +54,7 @@ def test_nothing_outside_a_family_names_it():
                 assert node.value != "gemm", f"{path}:{node.lineno}"
 
 
-LEVELS = ("arch", "ops", "build", "runtime", "select", "dispatch", "cli")
+LEVELS = ("arch", "ops", "build", "runtime", "select", "plan", "dispatch", "cli")
 
 
 def test_arrows_point_one_way():

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from tilewright.arch import Arch, Device
     from tilewright.arch.detect import live_device, live_devices
     from tilewright.build import BuildReport, Kernel, Store
-    from tilewright.dispatch import Dispatcher, Plan, default_dispatcher
+    from tilewright.dispatch import Dispatcher, default_dispatcher
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
+    from tilewright.plan import Plan
     from tilewright.registry import Registry
     from tilewright.select import ByFunction, Chain, FirstFit, Heuristic
     from tilewright.space import Expansion, KernelSpace, load_space
@@ -30,7 +31,8 @@ _EXPORTS = {
     "arch": ("Arch", "Device"),
     "arch.detect": ("live_device", "live_devices"),
     "build": ("BuildReport", "Kernel", "Store"),
-    "dispatch": ("Dispatcher", "Plan", "default_dispatcher"),
+    "dispatch": ("Dispatcher", "default_dispatcher"),
+    "plan": ("Plan",),
     "errors": ("TilewrightError",),
     "explain": ("Explanation",),
     "registry": ("Registry",),

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tilewright.build import BuildReport
     from tilewright.cli.run import Ran
     from tilewright.cli.selection import Selection
-    from tilewright.dispatch import Dispatcher, Plan
+    from tilewright.dispatch import Dispatcher
+    from tilewright.plan import Plan
 
 BEST_BUILT = 3
 """How many of each problem's best kernels the demo builds."""

@@ -16,6 +16,23 @@ Schedulers (see `schedule`). In `persistent`, the tile loop and the K loop are f
 so that the loads of the next tile run under the epilogue of this one. WARP_SPECIALIZE (pipeline
 `tma_ws`) lets the compiler give the copies a warp group of their own; it does so for tcgen05 and
 mma.sync. On sm_90 the request has no effect, so that architecture does not list the pipeline.
+
+Measured on an H200, bf16 rcr, best of a declared space against cuBLAS in one interleaved run
+(benchmarks/gemm_vs_vendor.py; the samples lie under benchmarks/results):
+
+    4096³                1.002  128x256x64, 8 warps, 4 stages, persistent, split, groups of 16
+    8192³                1.022  128x256x64, 8 warps, 3 stages, persistent, split, groups of 16
+    2048×28672×4096      0.989  128x256x64, 8 warps, 3 stages, persistent, groups of 16
+    8192×4096×14336      0.998  128x256x64, 8 warps, 4 stages, persistent, split, groups of 16
+    1×4096×4096          1.066  16x32x128, 5 stages, split_k 2, linear
+    32×4096×7168         1.072  16x64x256, 5 stages, tile
+    2048×2112×7168       0.732  128x64x64, 4 stages, tile: 144 tiles of 128x256 are 1.1 waves, and
+                                stream-K with that tile was slower than small tiles
+    256×256×16384        0.646  64x64x64, stream_k, tree
+    1024×1024×8192       0.820  128x256x64, split_k 4, linear
+
+Failures: before the two loops were flattened, persistent kernels stood at 0.96 to 1.01 where they
+now stand at 0.99 to 1.02.
 """
 
 import triton
