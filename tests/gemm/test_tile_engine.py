@@ -157,7 +157,6 @@ def test_a_published_sweep_expands_on_other_architectures(this):
     ("name", "word"),
     [
         ("universal", "k_block_per_cu"),
-        ("stream-K", "streamk_config"),
         ("multi-D", "multi_d_config"),
         ("preshuffle", "permute_n"),
         ("preshuffle", "preshufflev2"),
@@ -169,6 +168,29 @@ def test_a_published_sweep_expands_on_other_architectures(this):
 def test_what_has_no_counterpart_is_reported_by_name(name, word):
     assert noted(read(PUBLISHED[name])[1], word)
     assert not noted(read(document())[1], word)
+
+
+@pytest.mark.parametrize(
+    ("strategies", "reductions"),
+    [
+        (["atomic", "tree"], {"atomic", "tree"}),
+        ({"values": ["reduction", "linear"]}, {"linear"}),
+        (None, {"linear"}),
+    ],
+)
+def test_a_stream_k_block_makes_stream_k_kernels(strategies, reductions):
+    block = {} if strategies is None else {"reduction_strategy": strategies}
+    doc = {**document(persistent=values(False)), "streamk_config": block}
+    found = expand(doc).configs
+    assert {c.scheduler for c in found} == {"stream_k"}
+    assert {c.reduction for c in found} == reductions
+    assert noted(read(doc)[1], "streamk_config", "stream_k")
+
+
+def test_a_stream_k_block_with_an_unknown_strategy_is_refused():
+    doc = {**document(), "streamk_config": {"reduction_strategy": ["atomik"]}}
+    with pytest.raises(BadFile, match=r"\$.streamk_config.reduction_strategy.*'atomic'"):
+        read(doc)
 
 
 def test_every_combination_is_accounted_for():

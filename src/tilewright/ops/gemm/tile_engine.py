@@ -21,6 +21,7 @@ Tile Engine's axes becomes:
     scheduler intrawave, interwave,     nothing: the compiler orders instructions
       default
     persistent true, false              scheduler persistent, tile
+    streamk_config                      scheduler stream_k; its reduction_strategy is reduction
     epilogue cshuffle, default,         store direct: the compiler goes through shared memory where
       default2d, tdm                    that makes stores wider; a chain of operations is ours
 
@@ -42,11 +43,12 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES, FP8_ALIASES, resolve
 from tilewright.errors import BadArgument, BadFile, nearest
 from tilewright.ops.gemm import epilogues, spaces
-from tilewright.ops.gemm.config import PIPELINES, SCHEDULERS, STORES
+from tilewright.ops.gemm.config import PIPELINES, REDUCTIONS, SCHEDULERS, STORES
 from tilewright.ops.gemm.problem import LAYOUTS, PRECISIONS
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
-_BLOCKS = ("problem", "tile_config", "trait_config")
+STREAM_K = "streamk_config"
+_BLOCKS = ("problem", "tile_config", "trait_config", STREAM_K)
 
 _PRESHUFFLED = ("preshufflev1", "preshufflev2", "regv1")
 _CK_PIPELINES: dict[str, tuple[tuple[str, int], ...]] = {
@@ -67,11 +69,15 @@ _LAYOUTS = ("layout_a", "layout_b", "layout_c")
 _ALIASES = {
     "datatype": "dtype_a",
     "dtype": "dtype_a",
+    "reduction_strategy": "reduction",
     **{f"datatype_{x}": f"dtype_{x}" for x in ("a", "b", "c", "acc")},
     **{f"kPad{x.upper()}": f"pad_{x}" for x in "mnk"},
 }
 
 _DTYPE_WORDS = (*DTYPES, *FP8_ALIASES)
+_CK_REDUCTIONS = {"reduction": "linear"}
+"""CK's first word for adding partial tiles in order; `atomic`, `linear` and `tree` are the same."""
+
 _WORDS: dict[str, tuple[str, ...]] = {
     "layout": LAYOUTS,
     **dict.fromkeys(_LAYOUTS, ("r", "c")),
@@ -81,6 +87,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "scheduler": (*SCHEDULERS, *_CK_SCHEDULERS),
     "epilogue": (*_CK_EPILOGUES, *epilogues.OPERATIONS),
     "store": STORES,
+    "reduction": (*REDUCTIONS, *_CK_REDUCTIONS),
 }
 _FLAGS = ("pad_m", "pad_n", "pad_k", "persistent")
 _FIELDS = (*spaces.AXES, *_LAYOUTS, *_WARPS, *_WARP_TILES, "persistent", "epilogue")
@@ -90,11 +97,11 @@ _COMPILER = "the compiler decides"
 _NO_COUNTERPART: dict[str, str] = {
     **dict.fromkeys(
         (
-            "streamk_config", "multi_d_config", "multi_abd_config", "quant_config",
+            "multi_d_config", "multi_abd_config", "quant_config",
             "preshuffle_config", "batched_config", "grouped_config", "elementwise_op",
             "elementwise_ops", "num_d_tensors", "num_dim_g", "num_dim_m", "num_dim_n", "num_dim_k",
             "group_size_k", "group_size_n", "a_preshuffle_quant", "b_preshuffle_quant", "profile",
-            "preshuffle", "permute_n", "reduction_strategy", "split_k", "structured_sparsity",
+            "preshuffle", "permute_n", "structured_sparsity",
         ),
         _NOT_YET,
     ),
@@ -140,6 +147,8 @@ def read_sweep(
     _read_pipeline(found, arch, axes, linked, notes)
     _read_scheduler(found, axes, notes)
     _read_epilogue(found, axes, notes)
+    if STREAM_K in document:
+        _read_stream_k(found, axes, notes)
     axes.update((name, axis.values) for name, axis in found.items())
     return KernelSpace("gemm", axes, linked=linked), notes
 
@@ -404,6 +413,13 @@ def _read_scheduler(found: dict[str, _Axis], axes: dict[str, Any], notes: list[s
         axes["scheduler"] = list(
             dict.fromkeys(_wild([names.get(v, v) for v in persistent.values], SCHEDULERS))
         )
+
+
+def _read_stream_k(found: dict[str, _Axis], axes: dict[str, Any], notes: list[str]) -> None:
+    given = found.pop("reduction", _Axis(f"$.{STREAM_K}", ["linear"]))
+    axes["scheduler"] = ["stream_k"]
+    axes["reduction"] = list(dict.fromkeys(_CK_REDUCTIONS.get(v, v) for v in given.values))
+    notes.append(f"$.{STREAM_K}: scheduler stream_k, whatever persistent says")
 
 
 def _read_epilogue(found: dict[str, _Axis], axes: dict[str, Any], notes: list[str]) -> None:
