@@ -56,13 +56,17 @@ def test_a_wrong_result_exits_with_1(cli, monkeypatch):
     ("words", "code", "message"),
     [
         (["--on", "gpu"], 2, "cannot run on 'gpu'"),
-        (["--on", "cuda:99"], 1, "there is no cuda:99"),
         (["--kernel", "gemm_x"], 2, "is not the name of a GEMM kernel"),
         (["--kernel", NAME.replace("rcr", "ccr")], 2, "layout is ccr, the problem has rcr"),
     ],
 )
 def test_runs_that_cannot_be(cli, words, code, message):
     assert message in cli.fails(code, *WORDS, *words)
+
+
+def test_a_gpu_that_is_not_there(cli):
+    pytest.importorskip("torch")
+    assert "there is no cuda:99" in cli.fails(1, *WORDS, "--on", "cuda:99")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 from __future__ import annotations
 
 import re
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -40,7 +40,8 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `epilogue` are the signature, the rest the algorithm.
+    """How to compute a GEMM. Fields up to `precision`, and `epilogue`, are the signature, the rest
+    the algorithm.
 
     layout, dtype_a/b/c/acc, precision, epilogue: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
@@ -70,8 +71,6 @@ class GemmConfig:
     dtype_c: str
     dtype_acc: str
     precision: str
-    _: KW_ONLY
-    epilogue: str = ""
     tile_m: int
     tile_n: int
     tile_k: int
@@ -89,6 +88,7 @@ class GemmConfig:
     alignment: int
     mma: tuple[int, int, int]
     index_bits: int
+    epilogue: str = ""
 
     @property
     def _sharing(self) -> str:
