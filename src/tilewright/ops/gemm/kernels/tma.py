@@ -27,7 +27,7 @@ Measured on an H200, bf16 rcr, best of a declared space against cuBLAS in one in
     1×4096×4096          1.066  16x32x128, 5 stages, split_k 2, linear
     32×4096×7168         1.072  16x64x256, 5 stages, tile
     2048×2112×7168       0.732  128x64x64, 4 stages, tile: 144 tiles of 128x256 are 1.1 waves, and
-                                stream-K with that tile was slower than small tiles
+                                stream-K with that tile is not among the six fastest
     256×256×16384        0.646  64x64x64, stream_k, tree
     1024×1024×8192       0.820  128x256x64, split_k 4, linear
 
