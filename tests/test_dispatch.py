@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -300,3 +302,33 @@ def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
 
 def test_a_choice_says_where_it_comes_from():
     assert Choice(SMALL, "x", "because").selector == "x"
+
+
+def test_threads_do_not_come_between_zeroing_a_workspace_and_its_launch():
+    dispatcher, log = Dispatcher(device="h200_sxm"), []
+
+    def address(launch, index, stream):
+        log.append(("zeroed", threading.get_ident()))
+        time.sleep(0.002)
+        return 5
+
+    def bound(*arguments, **options):
+        log.append(("launched", threading.get_ident()))
+        return True
+
+    dispatcher._fast = SimpleNamespace(current_stream=lambda index: 1, several_gpus=False)
+    dispatcher.workspaces = SimpleNamespace(address=address)
+    plan = SimpleNamespace(launch=SimpleNamespace(workspace_bytes=9))
+    ready = SimpleNamespace(plan=plan, index=0, bound=bound)
+
+    def work() -> None:
+        for _ in range(10):
+            dispatcher._launch(ready, [], None, (1, 2), None)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for (first, who), (then, also) in zip(log[::2], log[1::2], strict=True):
+        assert (first, then) == ("zeroed", "launched") and who == also
