@@ -94,6 +94,14 @@ def test_nan_stays_and_8_bit_outputs_saturate(hopper):
         assert np.isnan(got[1]).all() and np.isfinite(got[3]).all()
 
 
+def test_activations_of_extreme_values_are_their_limits(hopper):
+    a = np.array([[np.inf], [3e38], [1e5], [0.0], [-1e5], [-3e38], [np.nan]], np.float32)
+    for chain in ("gelu", "gelu_tanh", "silu"):
+        got = hopper.run("gemm", a, np.ones((1, 4), np.float32), epilogue=chain)
+        assert np.array_equal(got[:4], np.maximum(a[:4], 0).repeat(4, 1)), chain
+        assert (got[4:6] == 0).all() and np.isnan(got[6]).all(), chain
+
+
 def test_int8_is_dequantised(hopper):
     rng = np.random.default_rng(0)
     a = rng.integers(-128, 128, (40, 64), np.int8)
