@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
@@ -90,6 +91,7 @@ def configs(draw):
             mma=draw(st.just((0, 0, 0)) | st.tuples(counts, counts, counts)),
             index_bits=draw(st.sampled_from(INDEX_BITS)),
             epilogue=epilogue,
+            batching=draw(st.sampled_from(BATCHINGS)),
         )
     )
 
@@ -129,6 +131,7 @@ CHANGES = {
     "dtype_b": "fp16",
     "dtype_acc": "int32",
     "epilogue": "bias+row_scale",
+    "batching": "strided",
 }
 
 
@@ -156,6 +159,9 @@ def test_the_name_is_the_documented_one():
     assert parse(config.name) == config
     config = dataclasses.replace(config, epilogue="row_scale+gelu_tanh+add")
     assert config.name.endswith("_tf32_mma32x32x4_i64_epi-row_scale-gelu_tanh-add")
+    assert parse(config.name) == config
+    config = dataclasses.replace(config, batching="pointers")
+    assert config.name.endswith("_i64_batch-pointers_epi-row_scale-gelu_tanh-add")
     assert parse(config.name) == config
 
 
@@ -185,6 +191,9 @@ GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmn
         GOOD + "_epi-bias+gelu",
         GOOD + "_epi-bais",
         GOOD + "_epi-bias_i64",  # the epilogue is last
+        GOOD + "_batch-none",
+        GOOD + "_batch-strided_i64",
+        GOOD + "_epi-bias_batch-strided",
         GOOD.replace("_padmnk", "_pad"),
         GOOD.replace("_padmnk", "_padnm"),
         GOOD.replace("al16", "al32"),
@@ -240,6 +249,9 @@ def test_a_cut_name_never_parses_to_another_spelling(config, data):
         ("epilogue", "bias+"),
         ("epilogue", ["bias"]),
         ("epilogue", None),
+        ("batching", ""),
+        ("batching", "batched"),
+        ("batching", None),
     ],
 )
 def test_check_refuses_what_a_name_cannot_say(field, value):

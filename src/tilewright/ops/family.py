@@ -133,7 +133,8 @@ class Operand:
     """An operand of a problem as it lies in memory: shape, strides in elements, dtype name.
 
     `values`: between which two its values lie, evenly spread, when they are made up; without,
-    they are standard normal, or any integers.
+    they are standard normal, or any integers. `pointers`: it is passed as an array of the addresses
+    of what its first dimension counts (`tilewright.pointers`).
     """
 
     name: str
@@ -142,18 +143,24 @@ class Operand:
     dtype: str
     is_output: bool = False
     values: tuple[float, float] | None = None
+    pointers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """An array the caller passed: like `Operand`, with the address of its first element in
-    bytes, and where it lives (``"cpu"``, ``"cuda:0"``)."""
+    bytes, and where it lives (``"cpu"``, ``"cuda:0"``).
+
+    `pointers`: 0, or bytes that the addresses in it are multiples of, if it is an array of
+    pointers; what its first dimension counts are arrays at these addresses.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
     address: int
     device: str
+    pointers: int = 0
 
 
 class Family(Protocol):
@@ -224,6 +231,10 @@ class Family(Protocol):
         """The problem that these operands state: all inputs, then the output if there is one;
         where they can be read in more than one way, in `config`'s. Raises `BadArgument` when
         they do not fit together or no kernel can read them."""
+
+    def output(self, problem: Any, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        """The output to make for the call that states `problem`, whose inputs `views` are, where
+        the caller gives none."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""

@@ -43,7 +43,7 @@ class GemmFamily:
                 )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("layout", "precision", "epilogue"):
+            elif field in ("layout", "precision", "epilogue", "batching"):
                 values[field] = text
             else:
                 try:
@@ -107,6 +107,11 @@ class GemmFamily:
         self, views: Sequence[View], options: Mapping[str, Any], config: GemmConfig | None = None
     ) -> GemmProblem:
         return operands.problem_of(views, options, config.layout if config else "rcr")
+
+    def output(
+        self, problem: GemmProblem, views: Sequence[View], options: Mapping[str, Any]
+    ) -> Operand:
+        return operands.output(problem, views, options)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         said = {"precision": problem.precision, "epilogue": problem.epilogue}

@@ -11,8 +11,8 @@ the log line and the report:
 
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent), ``i64`` (64-bit indices) and, always last, the
-epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
+instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``batch-strided`` or
+``batch-pointers`` and, always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
 PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
@@ -40,10 +41,10 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision`, and `epilogue`, are the signature, the rest
-    the algorithm.
+    """How to compute a GEMM. Fields up to `precision`, `epilogue` and `batching` are the signature,
+    the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision, epilogue: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, batching: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
@@ -89,6 +90,7 @@ class GemmConfig:
     mma: tuple[int, int, int]
     index_bits: int
     epilogue: str = ""
+    batching: str = "none"
 
     @property
     def _sharing(self) -> str:
@@ -115,6 +117,8 @@ class GemmConfig:
             name += "_mma{}x{}x{}".format(*self.mma)
         if self.index_bits != 32:
             name += f"_i{self.index_bits}"
+        if self.batching != "none":
+            name += f"_batch-{self.batching}"
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
         return name
@@ -143,6 +147,7 @@ def check(config: GemmConfig) -> GemmConfig:
     c = config
     types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
     epilogues.parse(c.epilogue)
+    check_batching(c.batching)
     _check_signature(c.layout, *types, c.precision, c.epilogue)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
@@ -193,7 +198,8 @@ _NAME = re.compile(
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    "(?:_i(?P<index_bits>64))?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?"
+    "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m", "alignment")
@@ -224,6 +230,7 @@ def parse(name: str) -> GemmConfig:
                 reduction=said["reduction"] or "none",
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
+                batching=said["batching"] or "none",
             )
         )
     except BadArgument as error:

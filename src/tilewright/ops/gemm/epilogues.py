@@ -182,7 +182,7 @@ OPERATIONS: dict[str, Operation] = {
             "swiglu",
             _OWN + "swiglu",
             "silu(gate)·up; B's columns are gate, up, gate, up…, C has half as many",
-            lambda x: _silu(x[:, 0::2]) * x[:, 1::2],
+            lambda x: _silu(x[..., 0::2]) * x[..., 1::2],
             amplifies=16,
             halves=True,
         ),

@@ -16,6 +16,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import operand_dtype
+from tilewright.ops.gemm.rules import tiles as tiles_of
 
 LAUNCH_SECONDS = 4e-6
 """What any kernel takes, however little it does."""
@@ -52,7 +53,7 @@ L2_OVER_MEMORY = 3.0
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     """Seconds `config` should take for `problem` on `device`."""
     this = arch(device.arch)
-    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    tiles = tiles_of(config, problem)
     parts, k = tiles * config.split_k, problem.k / config.split_k
     parts_per_cu = float(-(-parts // device.compute_units))
     if config.scheduler == "stream_k":

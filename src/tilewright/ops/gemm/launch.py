@@ -20,6 +20,7 @@ from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
+from tilewright.ops.gemm.rules import tiles as tiles_of
 
 A, B, EXTRA = 0, 1, 2
 """Operand numbers: A, B, those of the epilogue, and C last."""
@@ -58,6 +59,7 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
+        ("BATCHING", config.batching),
     ]
 
 
@@ -88,7 +90,11 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
     found = {f"extra.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
     matrix = next(t for t in taken if t.kind == "d")
     count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, config.dtype_c)].bytes
-    return {**found, f"extra.{len(taken)}": count} if count > 1 else found
+    if count > 1:
+        found[f"extra.{len(taken)}"] = count
+        if config.batching != "none":
+            found[_batch_types(config)[-1][0]] = count
+    return found
 
 
 def _basic_source(
@@ -102,6 +108,7 @@ def _basic_source(
         ("MASK_M", mask_m),
         ("MASK_N", mask_n),
         ("MASK_K", mask_k),
+        ("ALIGNMENT", config.alignment),
     ]
     pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
     arguments = (
@@ -109,9 +116,11 @@ def _basic_source(
         *((name, "i32") for name in ("m", "n", "k")),
         *((name, stride) for name in ("lda", "ldb", "ldc")),
         *_extra(config, stride),
+        *_batch_types(config),
         *_sharing_types(config),
     )
-    within_reach = ("a", "b", "c", *(n for n, t in _extra(config, stride) if t.startswith("*")))
+    matrices = () if config.batching == "pointers" else ("a", "b", "c")
+    within_reach = (*matrices, *(n for n, t in _extra(config, stride) if t.startswith("*")))
     return KernelSource(
         module="tilewright.ops.gemm.kernels.basic",
         function="gemm_basic",
@@ -122,6 +131,32 @@ def _basic_source(
         options=options,
         functions=_functions(config),
     )
+
+
+def _batch_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
+    """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
+    strides (for descriptors: steps) if they have any, and last that of the epilogue's."""
+    if config.batching == "none":
+        return (("batch", "()"),)
+    kinds = ["i32"]
+    if config.batching == "strided":
+        kinds += ["i64"] * 3 if config.pipeline == "basic" else ["i32"] * 2
+    if epilogues.has_matrix(config.epilogue):
+        kinds.append("i64")
+    return tuple((f"batch.{i}", kind) for i, kind in enumerate(kinds))
+
+
+def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]:
+    if config.batching == "none":
+        return ()
+    values = [p.batch]
+    if config.batching == "strided":
+        a, b, c, _ = p.batch_strides
+        values += [a, b, c] if config.pipeline == "basic" else [min(a, 1), min(b, 1)]
+    if epilogues.has_matrix(config.epilogue):
+        values.append(p.stride_d)
+    kinds = (kind for _, kind in _batch_types(config))
+    return tuple(Scalar(kind, value) for kind, value in zip(kinds, values, strict=True))
 
 
 def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
@@ -135,14 +170,16 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
     extents in elements."""
     if config.alignment == 1:
         return ()
-    promises = dict.fromkeys("abc", config.alignment)
+    promises = {} if config.batching == "pointers" else dict.fromkeys("abc", config.alignment)
     inner = ("k" if config.layout[0] == "r" else "m", "n" if config.layout[1] == "r" else "k")
     inner_c = "n" if config.layout[2] == "r" else "m"
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
-    for name, extent, d in zip("abc", (*inner, inner_c), types, strict=True):
+    for i, (name, extent, d) in enumerate(zip("abc", (*inner, inner_c), types, strict=True)):
         count = config.alignment // DTYPES[d].bytes
         if count > 1:
             promises[f"ld{name}"] = count
+            if config.batching == "strided":
+                promises[f"batch.{i + 1}"] = count
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
             promises[extent] = max(count, promises.get(extent, 1))
@@ -160,6 +197,7 @@ def _tma_source(
     arguments = (
         *_descriptor_arguments(config),
         *_extra(config, "i64"),
+        *_batch_types(config),
         *_sharing_types(config),
     )
     promises = _matrix_promises(config)
@@ -180,14 +218,15 @@ def _tma_source(
 def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
     descriptors = tuple(
-        (name, f"tensordesc<{DTYPES[d].triton}[{block[0]}, {block[1]}]>")
+        (name, f"tensordesc<{DTYPES[d].triton}[{', '.join(map(str, block))}]>")
         for name, d, block in zip("abc", types, _blocks(config), strict=True)
     )
     return (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
 
 
 def _gluon_source(config: GemmConfig) -> KernelSource:
-    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC")
+    tile = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M")
+    used = (*tile, "A_ROW", "B_ROW", "C_ROW", "INT_ACC", "BATCHING")
     constants = [
         *((name, value) for name, value in _constants(config) if name in used),
         ("SPLIT", config.store == "split"),
@@ -199,7 +238,7 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_ws",
         function="gemm_gluon_ws",
-        signature=_signature(_descriptor_arguments(config), constants),
+        signature=_signature((*_descriptor_arguments(config), *_batch_types(config)), constants),
         constants=tuple(constants),
         options=(("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))),
         language="gluon",
@@ -218,8 +257,8 @@ def _signature(
     return (*arguments, *((name, "constexpr") for name in later))
 
 
-def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Tile of A, B and C that one copy moves, as (outer, inner) in memory."""
+def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
+    """Tile of A, B and C that one copy moves, as (outer, inner) in memory, of one matrix."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
     columns = n // epilogues.fold(config.epilogue)
     n_store = columns // 2 if config.store == "split" else columns
@@ -227,17 +266,18 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
         m //= config.num_warps // WARPGROUP
         n_store //= 2
     a, b, c = tuple(config.layout)
+    one = () if config.batching == "none" else (1,)
     return (
-        (m, k) if a == "r" else (k, m),
-        (k, n) if b == "r" else (n, k),
-        (m, n_store) if c == "r" else (n_store, m),
+        (*one, m, k) if a == "r" else (*one, k, m),
+        (*one, k, n) if b == "r" else (*one, n, k),
+        (*one, m, n_store) if c == "r" else (*one, n_store, m),
     )
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     """How to launch `config` for `problem` on `device`; operands are A, B, those of the epilogue
     and C."""
-    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
     lds = (problem.lda, problem.ldb, problem.ldc)
@@ -256,14 +296,8 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
             *extra,
         )
     else:
-        types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
-        shapes = zip(problem.outer, problem.inner, strict=True)
-        views = zip(places, types, shapes, lds, _blocks(config), strict=True)
-        arguments = (
-            *(Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views),
-            *sizes,
-            *extra,
-        )
+        arguments = (*_descriptors(config, problem, places), *sizes, *extra)
+    arguments = (*arguments, *_batch_arguments(config, problem))
     if config.scheduler not in SHARING:
         return Launch((programs, 1, 1), arguments)
     # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
@@ -274,6 +308,23 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         workspace_bytes=FLAG_BYTES + slots * config.tile_m * config.tile_n * 4,
         zero_workspace=config.reduction == "atomic",
     )
+
+
+def _descriptors(
+    config: GemmConfig, p: GemmProblem, places: tuple[int, int, int]
+) -> tuple[Descriptor, ...]:
+    """Of A, B and C. A matrix that a whole batch shares is a batch of one: a tensor map has no
+    strides of 0."""
+    lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
+    found = []
+    for i, (place, block) in enumerate(zip(places, _blocks(config), strict=True)):
+        shape: tuple[int, ...] = (p.outer[i], p.inner[i])
+        strides: tuple[int, ...] = (lds[i], 1)
+        if config.batching == "strided":
+            shape = (p.matrices[i], *shape)
+            strides = (p.batch_strides[i] or p.outer[i] * lds[i], *strides)
+        found.append(Descriptor(place, types[i], shape, strides, block))
+    return tuple(found)
 
 
 def _share(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import Operand, View
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import batch as batches
+from tilewright.ops.gemm import contraction, epilogues
+from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-OPTIONS = ("precision", "epilogue")
+OPTIONS = ("precision", "epilogue", "equation")
 """Keyword options of a GEMM call besides its operands."""
 
 
@@ -21,18 +23,34 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     """A, B, the epilogue's operands and C, as they lie in memory."""
     p = problem
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
-    types = (p.dtype_a, p.dtype_b, p.dtype_c)
+    types, lds = (p.dtype_a, p.dtype_b, p.dtype_c), (p.lda, p.ldb, p.ldc)
     a, b, c = (
-        Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C")
-        for name, shape, row, ld, d in zip(
-            "ABC", shapes, p.layout, (p.lda, p.ldb, p.ldc), types, strict=True
+        _in_batch(
+            Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C"),
+            p,
+            stride,
+            p.batching == "pointers",
+        )
+        for name, shape, row, ld, d, stride in zip(
+            "ABC", shapes, p.layout, lds, types, p.batch_strides[:3], strict=True
         )
     )
     extra = []
     for t, (shape, d) in zip(epilogues.takes(p.epilogue), p.extra_shapes, strict=True):
         strides = (1,) if len(shape) == 1 else (p.ldd, 1) if p.layout[2] == "r" else (1, p.ldd)
-        extra.append(Operand(t.name, shape, strides, d, values=_made_up(t, p)))
+        one = Operand(t.name, shape, strides, d, values=_made_up(t, p))
+        extra.append(_in_batch(one, p, p.stride_d) if t.kind == "d" else one)
     return a, b, *extra, c
+
+
+def _in_batch(
+    one: Operand, problem: GemmProblem, stride: int, by_pointers: bool = False
+) -> Operand:
+    """A matrix of `problem` as its whole batch lies: itself, where it is everyone's."""
+    if not stride and not by_pointers:
+        return one
+    shape, strides = (problem.batch, *one.shape), (stride, *one.strides)
+    return replace(one, shape=shape, strides=strides, pointers=by_pointers)
 
 
 def _made_up(takes: Takes, problem: GemmProblem) -> tuple[float, float] | None:
@@ -52,12 +70,14 @@ def problem_of(
     views: Sequence[View], options: Mapping[str, Any], prefer: str = "rcr"
 ) -> GemmProblem:
     """The GEMM of A [m, k] and B [k, n] and the operands of its epilogue, into C [m, n] if it
-    is there.
+    is there; or a batch of them, with one more dimension in front.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
     layout most kernels are for. Vectors may be matrices of one row or column, scalars arrays
-    of one element. The epilogue's matrices lie as C does, with one leading dimension.
+    of one element. The epilogue's matrices lie as C does, with one leading dimension. In a batch,
+    a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted. With an `equation`,
+    operands have its dimensions (see `contraction`).
     """
     for option in options:
         if option not in OPTIONS:
@@ -70,47 +90,44 @@ def problem_of(
         raise BadArgument(
             f"gemm takes {names} and optionally out; {len(views)} operands were given"
         )
-    matrices = (views[0], views[1], *views[count:])
-    for name, view in zip("ABC", matrices, strict=False):
-        if len(view.shape) != 2:
-            raise BadArgument(f"{name} has shape {view.shape}; gemm takes matrices [rows, columns]")
-        if 0 in view.shape:
-            raise BadArgument(f"{name} has shape {view.shape}; every size must be 1 or more")
-    a, b = views[0], views[1]
+    if "equation" in options:
+        views = _contracted(views, options["equation"], epilogue)
+    named = zip(("A", "B", "out"), (views[0], views[1], *views[count:]), strict=False)
+    parts = [(name, batches.matrices(name, view)) for name, view in named]
+    batching, batch = batches.batch_of(parts)
+    a, b = (x.first for _, x in parts[:2])
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
     layout_a, lda = _layout("A", a, prefer[0])
     layout_b, ldb = _layout("B", b, prefer[1])
-    addresses: tuple[int, ...]
     columns = n // epilogues.fold(epilogue)
     if len(views) > count:
-        c = views[-1]
+        c = parts[2][1].first
         if c.shape != (m, columns):
             made = f"A·B after {epilogue}" if epilogue else "A·B"
             raise BadArgument(f"out is {c.shape[0]}×{c.shape[1]} but {made} is {m}×{columns}")
         layout_c, ldc = _layout("out", c, prefer[2])
-        dtype_c, addresses = c.dtype, (a.address, b.address, c.address)
+        dtype_c = c.dtype
     else:
         dtype_c, layout_c, ldc = _default_output(a.dtype, epilogue), "r", columns
-        addresses = (a.address, b.address)
     widths = epilogues.columns(epilogue, n)
-    found = [
-        _extra(t, view, (m, width), layout_c, dtype_c)
-        for t, view, width in zip(taken, views[2:count], widths, strict=True)
+    extras = [
+        (t, batches.matrices(t.name, view) if t.kind == "d" else batches.Matrices(None, 0, view))
+        for t, view in zip(taken, views[2:count], strict=True)
     ]
-    strides = {t.name: ld for t, ld in zip(taken, found, strict=True) if ld}
-    if len(set(strides.values())) > 1:
-        listed = ", ".join(f"{name} {ld}" for name, ld in strides.items())
-        raise BadArgument(
-            f"the epilogue's matrices must share one leading dimension, not {listed}; pass "
-            "contiguous copies"
-        )
-    ldd = next(iter(strides.values()), 0)
-    addresses += tuple(v.address for v, ld in zip(views[2:count], found, strict=True) if ld)
-    types = (a.dtype, b.dtype, dtype_c, epilogues.operand_dtype(Takes("", "d"), dtype_c))
-    rows = (ld * DTYPES[d].bytes for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
-    return GemmProblem(
+    found = [
+        _extra(t, x.first, (m, width), layout_c, dtype_c)
+        for (t, x), width in zip(extras, widths, strict=True)
+    ]
+    ldd = _common("leading dimension", [(t, ld) for t, ld in zip(taken, found, strict=True) if ld])
+    stride_d = _common("batch stride", _strides_of_matrices(extras, batching, batch))
+    made_of = [x for _, x in parts] + [x for t, x in extras if t.kind == "d"]
+    strides = [x.stride for _, x in parts] if batching == "strided" else []
+    if batch < 2:  # then they say nothing
+        strides = [PACKED if x.count is not None else 0 for _, x in parts]
+    stride_a, stride_b, stride_c = (*strides, *[PACKED] * (3 - len(strides)))
+    problem = GemmProblem(
         m,
         n,
         k,
@@ -121,11 +138,74 @@ def problem_of(
         lda=lda,
         ldb=ldb,
         ldc=ldc,
-        alignment=natural_alignment((*addresses, *rows)),
         precision=options.get("precision", "ieee"),
         epilogue=epilogue,
         ldd=ldd,
+        batch=batch,
+        batching=batching,
+        stride_a=stride_a,
+        stride_b=stride_b,
+        stride_c=stride_c,
+        stride_d=stride_d,
     )
+    addresses = (x.first.pointers or x.first.address for x in made_of)
+    return replace(problem, alignment=natural_alignment((problem.alignment, *addresses)))
+
+
+def _contracted(views: Sequence[View], equation: str, epilogue: str) -> list[View]:
+    """The operands of a contraction, the output among them, as matrices or batches of them."""
+    taken, (a, b) = epilogues.takes(epilogue), views[:2]
+    if epilogues.fold(epilogue) != 1:
+        raise BadArgument(f"epilogue {epilogue} halves columns, which an equation cannot say")
+    if len(views) > 2 + len(taken):
+        c = views[-1]
+    else:
+        shape = contraction.output_shape(equation, a, b)
+        c = replace(a, shape=shape, strides=contraction.packed(shape), address=0)
+        c = replace(c, dtype=_default_output(a.dtype, epilogue))
+    extras = list(views[2 : 2 + len(taken)])
+    places = [i for i, t in enumerate(taken) if t.kind == "d"]
+    named = [("A", a), ("B", b), ("out", c), *((taken[i].name, extras[i]) for i in places)]
+    vectors = [t.kind for t in taken if t.kind in ("m", "n")]
+    a, b, c, *found = contraction.matrices(equation, named, vectors)
+    for i, view in zip(places, found, strict=True):
+        extras[i] = view
+    return [a, b, *extras, c]
+
+
+def output(problem: GemmProblem, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+    """The output of the call that states `problem`, where the caller gives none."""
+    made = operands(problem)[-1]
+    if "equation" not in options:
+        return made
+    shape = contraction.output_shape(options["equation"], views[0], views[1])
+    return replace(made, shape=shape, strides=contraction.packed(shape))
+
+
+def _strides_of_matrices(
+    extras: Sequence[tuple[Takes, batches.Matrices]], batching: str, batch: int
+) -> list[tuple[Takes, int]]:
+    """The batch stride of each matrix of an epilogue."""
+    found = []
+    for t, x in extras:
+        if t.kind == "d":
+            if x.count not in (None, 1, batch) or (x.count is not None and batching == "none"):
+                raise BadArgument(f"{t.name} is a batch of {x.count}, the call's is {batch}")
+            if x.first.pointers:
+                raise BadArgument(f"{t.name} is pointers; the epilogue's matrices are arrays")
+            found.append((t, PACKED if batch < 2 and x.count is not None else x.stride))
+    return found
+
+
+def _common(what: str, found: Sequence[tuple[Takes, int]]) -> int:
+    """The value that all of an epilogue's matrices have; 0 without matrices."""
+    values = {value for _, value in found}
+    if len(values) > 1:
+        listed = ", ".join(f"{t.name} {value}" for t, value in found)
+        raise BadArgument(
+            f"the epilogue's matrices must share one {what}, not {listed}; pass contiguous copies"
+        )
+    return values.pop() if values else 0
 
 
 def _extra(takes: Takes, view: View, c: tuple[int, int], layout_c: str, dtype_c: str) -> int:
@@ -164,6 +244,8 @@ def _default_output(dtype_a: str, epilogue: str) -> str:
 def _layout(name: str, view: View, prefer: str) -> tuple[str, int]:
     """``r`` or ``c``, and the leading dimension in elements."""
     (rows, columns), (row_stride, column_stride) = view.shape, view.strides
+    if not rows or not columns:  # strides of nothing say nothing
+        return prefer, max(1, columns if prefer == "r" else rows)
     found = {}
     if column_stride == 1 or columns == 1:
         found["r"] = row_stride if rows > 1 else columns

@@ -33,6 +33,10 @@ OVERHEAD_REGISTERS = 26
 MAX_FLAGS = FLAG_BYTES // 4
 """Flags there are in a workspace, one for each part of a tile."""
 
+MAX_TILES = 2**31 - 2**20
+"""Tiles a launch can have: their numbers are 32-bit, and one step of a persistent workgroup past
+the last must still count."""
+
 WARPGROUP = 4
 """Warps that issue one wgmma together."""
 
@@ -92,6 +96,12 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     if config.pipeline == "gluon_ws":
         staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
+
+
+def tiles(config: GemmConfig, problem: GemmProblem) -> int:
+    """Tiles of C, of the whole batch."""
+    of_one = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    return problem.batch * of_one
 
 
 def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
@@ -218,6 +228,15 @@ def _index(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _batching(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline != "basic" and c.batching == "pointers":
+        return (
+            f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "
+            "needs basic"
+        )
+    return None
+
+
 def _mma(c: GemmConfig, arch: Arch) -> str | None:
     if c.mma == (0, 0, 0):
         return None
@@ -270,6 +289,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
+    ("batching", _batching),
     ("mma", _mma),
     ("registers", _registers),
     ("shared_memory", _shared_memory),
@@ -290,7 +310,7 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
     types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
-    for field in ("layout", *types, "precision", "epilogue"):
+    for field in ("layout", *types, "precision", "epilogue", "batching"):
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
             return f"{field} is {have or 'none'}, the problem has {want or 'none'}"
@@ -323,9 +343,19 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
         return (
             f"k = {p.k} is {steps} steps of {c.tile_k}, too few to split {max(2, c.split_k)} ways"
         )
-    slots = -(-p.m // c.tile_m) * -(-p.n // c.tile_n) * c.split_k
+    slots = tiles(c, p) * c.split_k
+    if not slots:
+        return "there is no tile to share"
     if c.scheduler == "split_k" and slots > MAX_FLAGS:
         return f"{slots} parts of tiles, over {MAX_FLAGS}: so many tiles need no splitting"
+    return None
+
+
+def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
+    if p.k == 0 and c.pipeline != "basic":
+        return f"pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
+    if tiles(c, p) > MAX_TILES:
+        return f"{tiles(c, p)} tiles, over {MAX_TILES}, which is as far as a kernel counts"
     return None
 
 
@@ -343,6 +373,7 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("divisibility", _divides),
     ("vector_width", _aligned),
     ("addressing", _addressable),
+    ("extent", _startable),
     ("sharing", _shareable),
 )
 

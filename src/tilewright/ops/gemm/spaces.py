@@ -9,6 +9,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
@@ -46,6 +47,7 @@ AXES: dict[str, Any] = {
     "alignment": 16,
     "mma": (0, 0, 0),
     "index_bits": 32,
+    "batching": "none",
 }
 """Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
 
@@ -76,6 +78,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "pad_k": (False, True),
         "alignment": ALIGNMENTS,
         "index_bits": INDEX_BITS,
+        "batching": BATCHINGS,
     }
     if axis == "epilogue":
         raise BadArgument("'*' has no meaning on axis epilogue: name the chains, as in bias+gelu")
@@ -95,6 +98,7 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
             "epilogue": [problem.epilogue],
+            "batching": [problem.batching],
             "tile_m": (16, 64, 128),
             "tile_n": (32, 128, 256),
             "tile_k": (32, 64, 128),
