@@ -1,4 +1,4 @@
-"""Batches: what a problem and a call of one mean, which kernels serve it, and that they are right."""
+"""Batches: what a problem and a call of one mean, which kernels serve it, that they are right."""
 
 from __future__ import annotations
 
