@@ -27,6 +27,8 @@ EXPECTED = {
     "12_epilogues.py": "_epi-bias-gelu",
     "13_batched.py": "an empty batch gives (0, 40, 48)",
     "14_contraction.py": "dimensions b, h of sizes 2, 3 must be walked as one",
+    "15_grouped_list.py": "4 products in one launch",
+    "16_mixture_of_experts.py": "96 rows through 6 experts in two launches",
 }
 
 
