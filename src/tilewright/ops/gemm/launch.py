@@ -17,9 +17,10 @@ from tilewright.ops.family import (
     Scalar,
 )
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
+from tilewright.ops.gemm.small_m import k_parts, vector
 
 A, B, EXTRA = 0, 1, 2
 """Operand numbers: A, B, those of the epilogue, and C last."""
@@ -33,10 +34,12 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
     ]
     if config.mma != (0, 0, 0):
         options.append(("matrix_instr_nonkdim", config.mma[0]))
-    if config.pipeline == "basic":
-        return _basic_source(config, arch, tuple(options))
+    if config.pipeline in POINTERS:
+        return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
+    if config.pipeline == "small_m_tma":
+        return _small_m_tma_source(config, tuple(options))
     return _tma_source(config, tuple(options))
 
 
@@ -91,7 +94,7 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
     return {**found, f"extra.{len(taken)}": count} if count > 1 else found
 
 
-def _basic_source(
+def _pointer_source(
     config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
 ) -> KernelSource:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
@@ -103,6 +106,14 @@ def _basic_source(
         ("MASK_N", mask_n),
         ("MASK_K", mask_k),
     ]
+    function = "gemm_basic"
+    if config.pipeline == "small_m":
+        function = "gemm_small_m"
+        constants += [
+            ("K_PARTS", k_parts(config)),
+            ("VECTOR", vector(config)),
+            ("STAGES", config.num_stages),
+        ]
     pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
     arguments = (
         *pointers,
@@ -113,8 +124,8 @@ def _basic_source(
     )
     within_reach = ("a", "b", "c", *(n for n, t in _extra(config, stride) if t.startswith("*")))
     return KernelSource(
-        module="tilewright.ops.gemm.kernels.basic",
-        function="gemm_basic",
+        module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
+        function=function,
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=_promises(config),
@@ -169,6 +180,30 @@ def _tma_source(
     return KernelSource(
         module="tilewright.ops.gemm.kernels.tma",
         function="gemm_tma",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
+        divisibility=tuple(promises.items()),
+        options=options,
+        functions=_functions(config),
+    )
+
+
+def _small_m_tma_source(
+    config: GemmConfig, options: tuple[tuple[str, int | bool | str], ...]
+) -> KernelSource:
+    """C is too small for a descriptor to pay: its kernel stores through a pointer."""
+    constants = [*_constants(config), ("K_PARTS", k_parts(config))]
+    a, b, _, *sizes = _descriptor_arguments(config)
+    c = ("c", f"*{DTYPES[config.dtype_c].triton}")
+    arguments = (a, b, c, *sizes, ("ldc", "i64"), *_extra(config, "i64"), *_sharing_types(config))
+    elements = config.alignment // DTYPES[config.dtype_c].bytes
+    inner = "n" if config.layout[2] == "r" else "m"
+    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
+    promises = {"c": config.alignment, "ldc": elements, inner: columns}
+    promises |= _matrix_promises(config)
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.small_m",
+        function="gemm_small_m_tma",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=tuple(promises.items()),
@@ -243,12 +278,12 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     lds = (problem.lda, problem.ldb, problem.ldc)
     count = len(epilogues.takes(config.epilogue))
     places = (A, B, EXTRA + count)
-    stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
+    stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
     extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
     if problem.ldd:
         extra = (*extra, Scalar(stride, problem.ldd))
     arguments: tuple[Argument, ...]
-    if config.pipeline == "basic":
+    if config.pipeline in POINTERS:
         arguments = (
             *(Pointer(operand) for operand in places),
             *sizes,
@@ -259,17 +294,20 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
         shapes = zip(problem.outer, problem.inner, strict=True)
         views = zip(places, types, shapes, lds, _blocks(config), strict=True)
-        arguments = (
-            *(Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views),
-            *sizes,
-            *extra,
-        )
+        made: list[Argument] = [
+            Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views
+        ]
+        arguments = (*made, *sizes, *extra)
+        if config.pipeline == "small_m_tma":
+            ldc = Scalar(stride, problem.ldc)
+            arguments = (*made[:2], Pointer(places[2]), *sizes, ldc, *extra)
+    grid = (tiles, config.split_k, 1) if config.pipeline in SMALL_M else (programs, 1, 1)
     if config.scheduler not in SHARING:
-        return Launch((programs, 1, 1), arguments)
+        return Launch(grid, arguments)
     # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
     slots = tiles * splits if config.scheduler == "split_k" else 2 * programs
     return Launch(
-        (programs, 1, 1),
+        grid,
         (*arguments, Pointer(WORKSPACE), Scalar("i32", splits)),
         workspace_bytes=FLAG_BYTES + slots * config.tile_m * config.tile_n * 4,
         zero_workspace=config.reduction == "atomic",
