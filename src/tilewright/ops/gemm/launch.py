@@ -141,11 +141,16 @@ def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     return ("work", "*i8" if shares else "constexpr"), ("splits", "i32" if shares else "constexpr")
 
 
+def _workspace_promises(config: GemmConfig) -> dict[str, int]:
+    """A workspace comes from an allocator: partial sums move in whole vectors."""
+    return {"work": 16} if config.scheduler in SHARING else {}
+
+
 def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
     """What alignment lets the compiler assume: addresses in bytes, strides and innermost
     extents in elements."""
     if config.alignment == 1:
-        return ()
+        return tuple(_workspace_promises(config).items())
     promises = dict.fromkeys("abc", config.alignment)
     inner = ("k" if config.layout[0] == "r" else "m", "n" if config.layout[1] == "r" else "k")
     inner_c = "n" if config.layout[2] == "r" else "m"
@@ -157,7 +162,8 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
             promises[extent] = max(count, promises.get(extent, 1))
-    return tuple({**promises, **_matrix_promises(config)}.items())
+    promises |= _matrix_promises(config)
+    return tuple({**promises, **_workspace_promises(config)}.items())
 
 
 def _tma_source(
@@ -182,7 +188,7 @@ def _tma_source(
         function="gemm_tma",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
-        divisibility=tuple(promises.items()),
+        divisibility=tuple({**promises, **_workspace_promises(config)}.items()),
         options=options,
         functions=_functions(config),
     )
@@ -200,7 +206,7 @@ def _small_m_tma_source(
     inner = "n" if config.layout[2] == "r" else "m"
     columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
     promises = {"c": config.alignment, "ldc": elements, inner: columns}
-    promises |= _matrix_promises(config)
+    promises |= {**_matrix_promises(config), **_workspace_promises(config)}
     return KernelSource(
         module="tilewright.ops.gemm.kernels.small_m",
         function="gemm_small_m_tma",

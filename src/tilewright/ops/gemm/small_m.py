@@ -28,6 +28,5 @@ def vector(config: GemmConfig) -> int:
 def k_parts(config: GemmConfig) -> int:
     """Parts of every step's K that the warps share out among themselves. With enough columns for
     each warp to have its own there is one: all then read the same part of A."""
-    if vector(config) or config.tile_n >= MATRIX_COLUMNS * config.num_warps:
-        return 1
-    return config.num_warps
+    shared = config.pipeline in SMALL_M and not vector(config)
+    return config.num_warps if shared and config.tile_n < MATRIX_COLUMNS * config.num_warps else 1
