@@ -56,6 +56,10 @@ def fp8(flavour, **fields):
 TMA = {"pipeline": "tma"}
 GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
 
+FEW = {"pipeline": "small_m", "group_m": 1, "tile_m": 8}
+FEW_TMA = {**FEW, "pipeline": "small_m_tma"}
+VECTOR = {**FEW, "tile_m": 1, "tile_n": 4, "tile_k": 1024, "num_stages": 1}
+
 BROKEN = [
     ("dtype", fp8("e4m3fnuz"), SM90),
     ("pipeline", change(**TMA), SM80),
@@ -92,6 +96,27 @@ BROKEN = [
         SM90,
     ),
     ("combination", change(store="split", tile_n=32, epilogue="swiglu", **TMA), SM90),
+    ("pipeline", change(**FEW_TMA), SM80),
+    ("tile", change(**{**FEW, "tile_m": 8}), GFX942),
+    ("tile", change(**{**FEW, "tile_n": 8, "tile_k": 128}), SM90),
+    ("tile", change(**{**FEW, "tile_n": 32, "tile_k": 32}), SM90),
+    ("tile", fp8("e4m3fn", **{**FEW, "tile_n": 32, "tile_k": 64}), SM90),
+    ("tile", change(**{**VECTOR, "tile_k": 4, "alignment": 8}), SM90),
+    ("tile", change(**{**VECTOR, "tile_k": 8192, "tile_n": 1, "num_warps": 8}), SM90),
+    ("tile", change(**{**VECTOR, "tile_n": 3}), SM90),
+    ("combination", change(store="split", **FEW), SM90),
+    ("small_m", change(scheduler="persistent", **FEW), SM90),
+    ("small_m", change(**{**FEW, "group_m": 8}), SM90),
+    ("small_m", change(mma=(16, 16, 16), **{**FEW, "tile_m": 16}), GFX942),
+    ("small_m", change(**{**VECTOR, "pipeline": "small_m_tma", "tile_n": 64, "tile_k": 64}), SM90),
+    (
+        "small_m",
+        change(dtype_a="fp32", dtype_b="fp32", dtype_c="fp32", precision="tf32", **VECTOR),
+        SM90,
+    ),
+    ("padding", change(pad_n=False, **FEW_TMA), SM90),
+    ("registers", change(**{**VECTOR, "tile_n": 64}), SM90),
+    ("shared_memory", change(**{**VECTOR, "tile_n": 16, "num_warps": 8, "num_stages": 8}), SM90),
     ("dtype", change(epilogue="scale", dtype_c="e4m3fn"), SM80),
     ("padding", change(pad_m=False, **TMA), SM90),
     ("padding", change(pad_k=False, **TMA), SM90),
@@ -133,6 +158,18 @@ LEGAL = [
     ),
     (change(store="split", tile_n=64, epilogue="swiglu", **TMA), SM90),
     (change(epilogue="scale", dtype_c="e4m3fn"), SM90),
+    (change(**FEW), SM90),
+    (change(**FEW_TMA), SM90),
+    (change(**{**FEW, "tile_m": 16}), GFX942),
+    (change(mma=(16, 16, 16)), GFX942),
+    (change(**{**FEW, "tile_n": 16, "tile_k": 64}), SM90),
+    (fp8("e4m3fn", **{**FEW, "tile_n": 32, "tile_k": 128}), SM90),
+    (change(scheduler="split_k", split_k=2, reduction="tree", **FEW), SM90),
+    (change(**VECTOR), SM90),
+    (change(**VECTOR), GFX942),
+    (change(**{**VECTOR, "tile_m": 4, "tile_n": 1, "tile_k": 8}), SM90),
+    (change(**{**VECTOR, "tile_k": 4096, "tile_n": 1, "num_warps": 8}), SM90),
+    (change(**{**VECTOR, "num_stages": 8}), SM90),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),
@@ -260,6 +297,13 @@ def test_two_gibibytes_need_64_bit_addresses(sizes, operand):
     assert supports(change(pipeline="tma"), problem(**sizes), SM90)
     smaller = {d: size - 64 if size == 2**16 else size for d, size in sizes.items()}
     assert supports(BASE, problem(**smaller), SM90)
+
+
+def test_the_pipelines_for_few_rows_have_one_row_of_tiles():
+    for fields in (FEW, FEW_TMA):
+        assert supports(change(**fields), problem(m=8), SM90)
+        verdict = supports(change(**fields), problem(m=9), SM90)
+        assert verdict.rule == "few_rows" and verdict.reason.startswith("m = 9 is over tile_m = 8")
 
 
 def test_a_matrix_of_the_epilogue_counts_towards_the_span():

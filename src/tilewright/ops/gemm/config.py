@@ -28,7 +28,13 @@ from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "small_m", "small_m_tma")
+POINTERS = ("basic", "small_m")
+"""Pipelines that read A and B through pointers, not tensor descriptors."""
+
+SMALL_M = ("small_m", "small_m_tma")
+"""Pipelines for few rows of A."""
+
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
@@ -49,16 +55,18 @@ class GemmConfig:
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply). scheduler: ``tile`` (a workgroup a tile),
-    ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
-    a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
-    the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or
-    ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py. group_m: rows of
-    tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves in two halves).
-    pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile where
-    it is an operand's innermost. alignment: bytes that base addresses, leading dimensions and
-    (for ``basic``) innermost extents are multiples of. mma: matrix instruction (m, n, k), or
-    (0, 0, 0) for the compiler's choice. index_bits: 32 when every operand spans under 2 GiB.
+    Gluon; num_warps counts the warps that multiply), ``small_m`` and ``small_m_tma`` (few rows of
+    A, through pointers or descriptors: see kernels/small_m.py). scheduler: ``tile`` (a workgroup
+    a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k`
+    workgroups a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py.
+    reduction: how the parts of a tile meet under the last two, ``none`` under the others:
+    ``atomic``, or ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py.
+    group_m: rows of tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves
+    in two halves). pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its
+    tile where it is an operand's innermost. alignment: bytes that base addresses, leading
+    dimensions and (except for ``tma`` and its kin) innermost extents are multiples of. mma: matrix
+    instruction (m, n, k), or (0, 0, 0) for the compiler's choice. index_bits: 32 when every operand
+    spans under 2 GiB.
 
     A config is only checked for being *expressible* (`BadArgument`); whether it is legal on an
     architecture is `rules.judge`'s to say.

@@ -17,10 +17,11 @@ from tilewright.ops.family import (
     Scalar,
 )
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
 from tilewright.ops.gemm.rules import tiles as tiles_of
+from tilewright.ops.gemm.small_m import k_parts, vector
 
 A, B, EXTRA = 0, 1, 2
 """Operand numbers: A, B, those of the epilogue, and C last."""
@@ -34,10 +35,12 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
     ]
     if config.mma != (0, 0, 0):
         options.append(("matrix_instr_nonkdim", config.mma[0]))
-    if config.pipeline == "basic":
-        return _basic_source(config, arch, tuple(options))
+    if config.pipeline in POINTERS:
+        return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
+    if config.pipeline == "small_m_tma":
+        return _small_m_tma_source(config, tuple(options))
     return _tma_source(config, tuple(options))
 
 
@@ -59,7 +62,6 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
-        ("BATCHING", config.batching),
     ]
 
 
@@ -97,33 +99,40 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
     return found
 
 
-def _basic_source(
+def _pointer_source(
     config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
 ) -> KernelSource:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
     stride = "i64" if config.index_bits == 64 else "i32"
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
-    constants = [
-        *_constants(config),
-        ("MASK_M", mask_m),
-        ("MASK_N", mask_n),
-        ("MASK_K", mask_k),
-        ("ALIGNMENT", config.alignment),
-    ]
+    masks = [("MASK_M", mask_m), ("MASK_N", mask_n), ("MASK_K", mask_k)]
+    if config.pipeline == "small_m":
+        function = "gemm_small_m"
+        constants = [
+            *_constants(config),
+            *masks,
+            ("K_PARTS", k_parts(config)),
+            ("VECTOR", vector(config)),
+            ("STAGES", config.num_stages),
+        ]
+    else:
+        function = "gemm_basic"
+        batching = ("BATCHING", config.batching)
+        constants = [*_constants(config), batching, *masks, ("ALIGNMENT", config.alignment)]
     pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
     arguments = (
         *pointers,
         *((name, "i32") for name in ("m", "n", "k")),
         *((name, stride) for name in ("lda", "ldb", "ldc")),
         *_extra(config, stride),
-        *_batch_types(config),
+        *(_batch_types(config) if config.pipeline == "basic" else ()),
         *_sharing_types(config),
     )
     matrices = () if config.batching == "pointers" else ("a", "b", "c")
     within_reach = (*matrices, *(n for n, t in _extra(config, stride) if t.startswith("*")))
     return KernelSource(
-        module="tilewright.ops.gemm.kernels.basic",
-        function="gemm_basic",
+        module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
+        function=function,
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=_promises(config),
@@ -165,11 +174,16 @@ def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     return ("work", "*i8" if shares else "constexpr"), ("splits", "i32" if shares else "constexpr")
 
 
+def _workspace_promises(config: GemmConfig) -> dict[str, int]:
+    """A workspace comes from an allocator: partial sums move in whole vectors."""
+    return {"work": 16} if config.scheduler in SHARING else {}
+
+
 def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
     """What alignment lets the compiler assume: addresses in bytes, strides and innermost
     extents in elements."""
     if config.alignment == 1:
-        return ()
+        return tuple(_workspace_promises(config).items())
     promises = {} if config.batching == "pointers" else dict.fromkeys("abc", config.alignment)
     inner = ("k" if config.layout[0] == "r" else "m", "n" if config.layout[1] == "r" else "k")
     inner_c = "n" if config.layout[2] == "r" else "m"
@@ -183,7 +197,8 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
             promises[extent] = max(count, promises.get(extent, 1))
-    return tuple({**promises, **_matrix_promises(config)}.items())
+    promises |= _matrix_promises(config)
+    return tuple({**promises, **_workspace_promises(config)}.items())
 
 
 def _tma_source(
@@ -191,6 +206,7 @@ def _tma_source(
 ) -> KernelSource:
     constants = [
         *_constants(config),
+        ("BATCHING", config.batching),
         ("SPLIT", config.store == "split"),
         ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
     ]
@@ -207,6 +223,30 @@ def _tma_source(
     return KernelSource(
         module="tilewright.ops.gemm.kernels.tma",
         function="gemm_tma",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
+        divisibility=tuple({**promises, **_workspace_promises(config)}.items()),
+        options=options,
+        functions=_functions(config),
+    )
+
+
+def _small_m_tma_source(
+    config: GemmConfig, options: tuple[tuple[str, int | bool | str], ...]
+) -> KernelSource:
+    """C is too small for a descriptor to pay: its kernel stores through a pointer."""
+    constants = [*_constants(config), ("K_PARTS", k_parts(config))]
+    a, b, _, *sizes = _descriptor_arguments(config)
+    c = ("c", f"*{DTYPES[config.dtype_c].triton}")
+    arguments = (a, b, c, *sizes, ("ldc", "i64"), *_extra(config, "i64"), *_sharing_types(config))
+    elements = config.alignment // DTYPES[config.dtype_c].bytes
+    inner = "n" if config.layout[2] == "r" else "m"
+    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
+    promises = {"c": config.alignment, "ldc": elements, inner: columns}
+    promises |= {**_matrix_promises(config), **_workspace_promises(config)}
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.small_m",
+        function="gemm_small_m_tma",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=tuple(promises.items()),
@@ -226,9 +266,10 @@ def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
 
 def _gluon_source(config: GemmConfig) -> KernelSource:
     tile = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M")
-    used = (*tile, "A_ROW", "B_ROW", "C_ROW", "INT_ACC", "BATCHING")
+    used = (*tile, "A_ROW", "B_ROW", "C_ROW", "INT_ACC")
     constants = [
         *((name, value) for name, value in _constants(config) if name in used),
+        ("BATCHING", config.batching),
         ("SPLIT", config.store == "split"),
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
@@ -283,12 +324,12 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     lds = (problem.lda, problem.ldb, problem.ldc)
     count = len(epilogues.takes(config.epilogue))
     places = (A, B, EXTRA + count)
-    stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
+    stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
     extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
     if problem.ldd:
         extra = (*extra, Scalar(stride, problem.ldd))
     arguments: tuple[Argument, ...]
-    if config.pipeline == "basic":
+    if config.pipeline in POINTERS:
         arguments = (
             *(Pointer(operand) for operand in places),
             *sizes,
@@ -296,14 +337,19 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
             *extra,
         )
     else:
-        arguments = (*_descriptors(config, problem, places), *sizes, *extra)
+        made = _descriptors(config, problem, places)
+        arguments = (*made, *sizes, *extra)
+        if config.pipeline == "small_m_tma":
+            ldc = Scalar(stride, problem.ldc)
+            arguments = (*made[:2], Pointer(places[2]), *sizes, ldc, *extra)
     arguments = (*arguments, *_batch_arguments(config, problem))
+    grid = (tiles, config.split_k, 1) if config.pipeline in SMALL_M else (programs, 1, 1)
     if config.scheduler not in SHARING:
-        return Launch((programs, 1, 1), arguments)
+        return Launch(grid, arguments)
     # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
     slots = tiles * splits if config.scheduler == "split_k" else 2 * programs
     return Launch(
-        (programs, 1, 1),
+        grid,
         (*arguments, Pointer(WORKSPACE), Scalar("i32", splits)),
         workspace_bytes=FLAG_BYTES + slots * config.tile_m * config.tile_n * 4,
         zero_workspace=config.reduction == "atomic",

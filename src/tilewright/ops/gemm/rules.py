@@ -14,8 +14,9 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
 from tilewright.verdict import YES, Verdict, no
 
 MAX_TILE = 256
@@ -82,9 +83,13 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     """
     a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
     stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
-    if config.pipeline == "basic":
+    if vector(config):  # only loads that run ahead pass through shared memory
+        return stage * (config.num_stages - 1)
+    if config.pipeline in POINTERS:
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
+    if config.pipeline == "small_m_tma":
+        return stage * config.num_stages
     columns = config.tile_n // epilogues.fold(config.epilogue)
     staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
     if epilogues.has_matrix(config.epilogue):
@@ -133,16 +138,36 @@ def _pipeline(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _tile(c: GemmConfig, arch: Arch) -> str | None:
-    least = arch.min_dot
-    for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
+    if vector(c):
+        return _vector_tile(c)
+    least_m, least_n, least_k = arch.min_dot
+    largest_k = MAX_TILE
+    if c.pipeline in SMALL_M:  # B's columns take the place of rows; steps hold a part for each warp
+        least_m, least_n = least_n, least_m
+        least_k *= k_parts(c)
+        largest_k *= k_parts(c)
+    least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
+    sizes = (c.tile_m, c.tile_n, c.tile_k)
+    for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
         if size & (size - 1):
             return f"tile_{axis} = {size} is not a power of two"
         if size < low:
             return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
-        if size > MAX_TILE:
-            return f"tile_{axis} = {size} is over {MAX_TILE}"
-    if DTYPES[c.dtype_a].bits == 8 and c.tile_k < LEAST_8_BIT_K:
-        return f"tile_k = {c.tile_k} is under {LEAST_8_BIT_K}, the least for 8-bit operands"
+        if size > high:
+            return f"tile_{axis} = {size} is over {high}"
+    least_k = LEAST_8_BIT_K * k_parts(c)
+    if DTYPES[c.dtype_a].bits == 8 and c.tile_k < least_k:
+        return f"tile_k = {c.tile_k} is under {least_k}, the least for 8-bit operands"
+    return None
+
+
+def _vector_tile(c: GemmConfig) -> str | None:
+    """On the vector units a tile has no least size but a thread's vector of K."""
+    for axis, size, high in (("m", c.tile_m, MAX_TILE), ("n", c.tile_n, MAX_TILE)):
+        if size & (size - 1) or size > high:
+            return f"tile_{axis} = {size} is not a power of two up to {high}"
+    if c.tile_k & (c.tile_k - 1) or not vector(c) <= c.tile_k <= MAX_TILE_K:
+        return f"tile_k = {c.tile_k} is not a power of two from {vector(c)} to {MAX_TILE_K}"
     return None
 
 
@@ -169,8 +194,8 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
     if c.store == "split":
-        if c.pipeline == "basic":
-            return "store split halves the staging buffer of tma stores; basic has none"
+        if c.pipeline in (*POINTERS, *SMALL_M):
+            return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
             return f"store split needs tile_n of {least} or more, not {c.tile_n}"
@@ -203,14 +228,31 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _small_m(c: GemmConfig, arch: Arch) -> str | None:
+    """What the pipelines for few rows leave to others."""
+    if c.pipeline not in SMALL_M:
+        return None
+    if c.scheduler not in ("tile", "split_k"):
+        return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
+    if c.group_m != 1:
+        return f"pipeline {c.pipeline} has one row of tiles: group_m stays 1"
+    if c.mma != (0, 0, 0):
+        return f"pipeline {c.pipeline} leaves the matrix instruction to the compiler: no mma"
+    if vector(c) and c.pipeline != "small_m":
+        return f"up to {VECTOR_ROWS} rows go to the vector units, which pipeline small_m feeds"
+    if vector(c) and c.precision == "tf32":
+        return f"up to {VECTOR_ROWS} rows go to the vector units, which have no tf32"
+    return None
+
+
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and not (c.pad_m and c.pad_n and c.pad_k):
+    if c.pipeline not in POINTERS and not (c.pad_m and c.pad_n and c.pad_k):
         return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
     return None
 
 
 def _alignment(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and c.alignment != 16:
+    if c.pipeline not in POINTERS and c.alignment != 16:
         return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
     element = DTYPES[c.dtype_a].bytes
     if 1 < c.alignment <= element:
@@ -223,12 +265,14 @@ def _alignment(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _index(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and c.index_bits != 32:
+    if c.pipeline not in POINTERS and c.index_bits != 32:
         return f"pipeline {c.pipeline} counts in elements, not bytes: index_bits stays 32"
     return None
 
 
 def _batching(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline in SMALL_M and c.batching != "none":
+        return f"pipeline {c.pipeline} has one matrix: batches go to basic and tma"
     if c.pipeline != "basic" and c.batching == "pointers":
         return (
             f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "
@@ -258,7 +302,10 @@ def _mma(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _registers(c: GemmConfig, arch: Arch) -> str | None:
-    accumulators = c.tile_m * c.tile_n // (c.num_warps * arch.warp_size)
+    accumulators = c.tile_m * c.tile_n * k_parts(c) // (c.num_warps * arch.warp_size)
+    if vector(c):  # a sum for every vector of K, and the vectors themselves
+        each = c.tile_m * c.tile_n + (c.tile_m + c.tile_n) * VECTOR_BYTES // 4
+        accumulators = each * c.tile_k // vector(c) // (c.num_warps * arch.warp_size)
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
     if accumulators + OVERHEAD_REGISTERS > available:
@@ -286,6 +333,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("stages", _stages),
     ("combination", _combination),
     ("warpgroups", _warpgroups),
+    ("small_m", _small_m),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
@@ -329,7 +377,7 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline == "basic" or epilogues.has_matrix(c.epilogue)
+    vectors = c.pipeline in (*POINTERS, *SMALL_M) or epilogues.has_matrix(c.epilogue)
     if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None
@@ -360,11 +408,17 @@ def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline == "basic" and c.index_bits == 32:
+    if c.pipeline in POINTERS and c.index_bits == 32:
         spans = p.spans_bytes
         if max(spans) >= INT32_SPAN:
             operand = "ABCD"[spans.index(max(spans))]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
+    return None
+
+
+def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
+    if c.pipeline in SMALL_M and p.m > c.tile_m:
+        return f"m = {p.m} is over tile_m = {c.tile_m}, and pipeline {c.pipeline} has no second row"
     return None
 
 
@@ -375,6 +429,7 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("addressing", _addressable),
     ("extent", _startable),
     ("sharing", _shareable),
+    ("few_rows", _few_rows),
 )
 
 
