@@ -6,7 +6,7 @@ torch is imported only when one of its tensors, or a GPU, is involved.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright import dtypes
@@ -58,7 +58,9 @@ def view(array: Any) -> View:
 
 
 def span(v: View) -> tuple[int, int]:
-    """First and past-the-last byte address that the elements of `v` occupy."""
+    """First and past-the-last byte address that the elements of `v` occupy; equal if it has none."""
+    if 0 in v.shape:
+        return v.address, v.address
     reach = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
     size = dtypes.dtype(v.dtype).bytes
     low = v.address + size * sum(r for r in reach if r < 0)
@@ -69,6 +71,7 @@ def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
     """An uninitialised array for `operand`: NumPy if `like` is (or there is no `like` and
     `device` is the CPU), else torch on `device`."""
     count = 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True))
+    count = 0 if 0 in operand.shape else count
     d = dtypes.dtype(operand.dtype)
     if is_numpy(like) or (like is None and device == "cpu"):
         import numpy as np
@@ -91,21 +94,34 @@ def to_numpy(array: Any) -> Any:
 
     d = dtypes.of(array)
     array = array.detach()
-    if d.name in ("fp32", "fp16", "int8", "int32"):
+    if d.name in ("fp32", "fp16", "int8", "int32", "int64"):
         return array.numpy()
     raw = array.view(torch.int16 if d.bits == 16 else torch.uint8).numpy()
     return raw.view(dtypes.numpy_dtype(d))
 
 
 def fill_random(
-    arrays: Sequence[Any], seed: int, values: Sequence[tuple[float, float] | None] = ()
+    arrays: Sequence[Any],
+    seed: int,
+    values: Sequence[tuple[float, float] | Callable[[int], Sequence[Any]] | None] = (),
 ) -> None:
     """Fill with fresh random values: standard normal (rounded to the dtype), or integers over
-    the dtype's range; where `values` gives an array two bounds, floats evenly between them."""
+    the dtype's range; where `values` gives an array two bounds, floats evenly between them;
+    where it gives a function, what that makes of the seed."""
     for number, array in enumerate(arrays):
         bounds = values[number] if values else None
         integer = dtypes.of(array).kind == "int"
-        if is_torch(array):
+        if callable(bounds):
+            import numpy as np
+
+            made = np.asarray(bounds(seed + number)).reshape(array.shape)
+            if is_torch(array):
+                import torch
+
+                array.copy_(torch.from_numpy(made))
+            else:
+                array[...] = made
+        elif is_torch(array):
             import torch
 
             generator = torch.Generator(array.device).manual_seed(seed + number)
@@ -136,12 +152,13 @@ def fill_random(
 
 
 def poison(array: Any) -> None:
-    """Fill with what no kernel may leave behind: NaN, or the least integer."""
-    if dtypes.of(array).kind == "int":
-        bits = dtypes.of(array).bits
-        array[...] = -(2 ** (bits - 1))
-    else:
-        array[...] = float("nan")
+    """Fill with what no kernel may leave behind where it has something to write."""
+    array[...] = poison_of(dtypes.of(array))
+
+
+def poison_of(kind: dtypes.DType) -> float:
+    """What an output of this type is filled with before a kernel runs: NaN, or the least integer."""
+    return float(-(2 ** (kind.bits - 1))) if kind.kind == "int" else float("nan")
 
 
 def to_float64(array: Any) -> Any:

@@ -6,7 +6,7 @@ of `Family`. Everything outside works through this protocol and never names a fa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -132,8 +132,9 @@ class Launch:
 class Operand:
     """An operand of a problem as it lies in memory: shape, strides in elements, dtype name.
 
-    `values`: between which two its values lie, evenly spread, when they are made up; without,
-    they are standard normal, or any integers.
+    `values`: between which two its values lie, evenly spread, when they are made up, or a
+    function that makes them (in a list for each dimension) from a seed; without, they are
+    standard normal, or any integers.
     """
 
     name: str
@@ -141,7 +142,7 @@ class Operand:
     strides: tuple[int, ...]
     dtype: str
     is_output: bool = False
-    values: tuple[float, float] | None = None
+    values: tuple[float, float] | Callable[[int], Sequence[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,8 @@ class Family(Protocol):
     name: str
     problem_type: type[Any]
     config_type: type[Any]
+    reads_unnamed: bool
+    """Whether a sweep document that names no family is this one's; true of one family at most."""
 
     # --- names and data -----------------------------------------------------------------
     def parse_name(self, name: str) -> Any:
@@ -237,7 +240,8 @@ class Family(Protocol):
 
     def reference(self, problem: Any, inputs: Sequence[Any]) -> Any:
         """The result in the arithmetic of `inputs`, which are float64 arrays (NumPy or torch)
-        made from the rounded operands."""
+        made from the rounded operands; `arrays.poison_of` the output where nothing is to be
+        written."""
 
     def tolerance(self, problem: Any, config: Any) -> Tolerance:
         """How far this config's output may be from the reference."""

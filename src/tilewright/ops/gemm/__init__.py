@@ -27,6 +27,7 @@ class GemmFamily:
     name = "gemm"
     problem_type = GemmProblem
     config_type = GemmConfig
+    reads_unnamed = True  # CK Tile Engine's sweeps do not say that they are of GEMMs
 
     def parse_name(self, name: str) -> GemmConfig:
         return config_module.parse(name)
