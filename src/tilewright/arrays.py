@@ -58,7 +58,8 @@ def view(array: Any) -> View:
 
 
 def span(v: View) -> tuple[int, int]:
-    """First and past-the-last byte address that the elements of `v` occupy; equal if it has none."""
+    """First and past-the-last byte address that the elements of `v` occupy; equal if there are
+    none."""
     if 0 in v.shape:
         return v.address, v.address
     reach = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
@@ -157,7 +158,7 @@ def poison(array: Any) -> None:
 
 
 def poison_of(kind: dtypes.DType) -> float:
-    """What an output of this type is filled with before a kernel runs: NaN, or the least integer."""
+    """What an output of this type is filled with to be poisoned: NaN, or the least integer."""
     return float(-(2 ** (kind.bits - 1))) if kind.kind == "int" else float("nan")
 
 

@@ -67,7 +67,8 @@ class GroupedGemmFamily:
         if missing:
             example = "sizes=64x128x32,7x48x80" if needed == ("sizes",) else "groups=8"
             raise BadArgument(
-                f"a {values['form']} grouped_gemm problem needs {', '.join(missing)} (as in {example})"
+                f"a {values['form']} grouped_gemm problem needs {', '.join(missing)} "
+                f"(as in {example})"
             )
         return GroupedGemmProblem(**values)
 

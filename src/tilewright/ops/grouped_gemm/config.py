@@ -59,9 +59,7 @@ class GroupedGemmConfig:
     def one(self) -> GemmConfig:
         """The GEMM kernel of one group."""
         shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "form"}
-        return GemmConfig(
-            **shared, scheduler="persistent", split_k=1, reduction="none", pad_m=True
-        )
+        return GemmConfig(**shared, scheduler="persistent", split_k=1, reduction="none", pad_m=True)
 
     @property
     def name(self) -> str:
@@ -79,7 +77,7 @@ def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
     gemm.check(config.one)
     if config.pipeline not in PIPELINES:
         raise BadArgument(
-            f"pipeline = {config.pipeline!r} is not one of {', '.join(PIPELINES)}, which walk groups"
+            f"pipeline = {config.pipeline!r} does not walk groups; {', '.join(PIPELINES)} do"
         )
     return config
 
@@ -100,5 +98,3 @@ def parse(name: str) -> GroupedGemmConfig:
             f"'{name}' is not the name of a grouped GEMM kernel; near it is '{config.name}'"
         )
     return config
-
-

@@ -1,8 +1,8 @@
 """A first guess at a kernel's time: that of the GEMM with as many rows as its tiles have.
 
 Sizes of groups are not known when a kernel is chosen, so rows are taken to be spread evenly. Every
-group with rows has a tile that is not whole, which is what small tiles are for; and every such group's
-B is read from memory, which no tile changes.
+group with rows has a tile that is not whole, which is what small tiles are for; and every such
+group's B is read from memory, which no tile changes.
 """
 
 from __future__ import annotations

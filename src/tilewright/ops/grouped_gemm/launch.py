@@ -146,9 +146,7 @@ def _promises(config: GroupedGemmConfig) -> tuple[tuple[str, int], ...]:
     promises["n"] = max(count if config.layout[1] == "r" else 1, count_c)
     if count_c > 1:
         promises["ldc"] = count_c // epilogues.fold(config.epilogue)
-    return tuple(
-        (name, by) for name, by in {**promises, **_matrices(config)}.items() if by > 1
-    )
+    return tuple((name, by) for name, by in {**promises, **_matrices(config)}.items() if by > 1)
 
 
 def _matrices(config: GroupedGemmConfig) -> dict[str, int]:

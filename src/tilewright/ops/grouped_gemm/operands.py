@@ -122,14 +122,16 @@ def problem_of(
     if not views or len(views[0].shape) not in forms:
         got = f"A has shape {views[0].shape}" if views else "no operands were given"
         raise BadArgument(
-            f"{got}; grouped_gemm takes A as rows sorted by group [m, k], or [groups, capacity, k], "
-            "or a packed list"
+            f"{got}; grouped_gemm takes A as rows sorted by group [m, k], or [groups, capacity, k],"
+            " or a packed list"
         )
     form = forms[len(views[0].shape)]
     known = OPTIONS["list" if form == "list" else "stacked"]
     for option in options:
         if option not in known:
-            raise BadArgument(f"a {form} grouped_gemm has no option '{option}'{nearest(option, known)}")
+            raise BadArgument(
+                f"a {form} grouped_gemm has no option '{option}'{nearest(option, known)}"
+            )
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
     count = 3 + len(taken)
@@ -137,7 +139,8 @@ def problem_of(
     if len(views) not in (count, count + 1):
         names = ", ".join(("A", "B", sizes, *(t.name for t in taken)))
         raise BadArgument(
-            f"a {form} grouped_gemm takes {names} and optionally out; {len(views)} operands were given"
+            f"a {form} grouped_gemm takes {names} and optionally out; {len(views)} operands were "
+            "given"
         )
     made = _of_list if form == "list" else _of_stacked
     return made(form, views, taken, options, prefer)
@@ -154,8 +157,8 @@ def _of_list(
     sizes: Sizes = options.get("sizes", ())
     if table.dtype != "int64" or table.shape != (len(sizes), 9) or table.strides != (9, 1):
         raise BadArgument(
-            f"the table is {table.dtype} of shape {table.shape}; for {len(sizes)} sizes it is int64 "
-            f"of shape ({len(sizes)}, 9): pack() makes both"
+            f"the table is {table.dtype} of shape {table.shape}; for {len(sizes)} sizes it is int64"
+            f" of shape ({len(sizes)}, 9): pack() makes both"
         )
     for name, view in (("A", a), ("B", b), ("out", views[-1])):
         if len(view.shape) != 1 or (view.strides != (1,) and view.shape[0] > 1):
@@ -272,20 +275,18 @@ def _leading(name: str, view: View) -> int:
         ld = view.strides[0]  # one row a group
     if not inner_ok or ld < columns:
         raise BadArgument(
-            f"{name} of shape {view.shape} has strides {view.strides}; its rows are sorted by group, "
-            "so each must be contiguous: pass a contiguous copy"
+            f"{name} of shape {view.shape} has strides {view.strides}; its rows are sorted by group,"
+            " so each must be contiguous: pass a contiguous copy"
         )
     if len(outer) == 2 and outer[0] > 1 and 0 not in outer and view.strides[0] != outer[1] * ld:
         raise BadArgument(
-            f"{name} of shape {view.shape} has strides {view.strides}; groups must follow each other "
-            "without a gap: pass a contiguous copy"
+            f"{name} of shape {view.shape} has strides {view.strides}; groups must follow each other"
+            " without a gap: pass a contiguous copy"
         )
     return ld
 
 
-def _extra(
-    t: Takes, view: View, rows: tuple[int, ...], width: int, form: str, dtype_c: str
-) -> int:
+def _extra(t: Takes, view: View, rows: tuple[int, ...], width: int, form: str, dtype_c: str) -> int:
     """Check an operand of an epilogue; the leading dimension if it is a matrix, else 0. `rows`:
     groups, and then the dimensions of C before its columns."""
     groups, *shape = rows

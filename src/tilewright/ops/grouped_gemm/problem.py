@@ -39,8 +39,8 @@ class GroupedGemmProblem:
 
     Groups without rows are ordinary. Fields from `dtype_a` on are as in `GemmProblem`, for every
     group; `stride_b`: elements from one group's B to the next, 0 for one right after the other.
-    For a ``list``, leading dimensions stand in the table; `alignment` (16 by default, as `pack` lays
-    out what it allocates) is what all addresses and leading dimensions there are multiples of.
+    For a ``list``, leading dimensions stand in the table; `alignment` (16 by default, as in what
+    `pack` allocates) is what all addresses and leading dimensions there are multiples of.
 
     Raises `BadArgument` for anything that cannot be meant.
     """
@@ -71,7 +71,9 @@ class GroupedGemmProblem:
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             known = ", ".join(FORMS)
-            raise BadArgument(f"form '{self.form}'{nearest(self.form, FORMS)} is not one of {known}")
+            raise BadArgument(
+                f"form '{self.form}'{nearest(self.form, FORMS)} is not one of {known}"
+            )
         default = object.__setattr__
         if self.form == "list":
             self._check_list()

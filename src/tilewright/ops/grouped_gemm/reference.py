@@ -29,7 +29,9 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
             part_a = matrix(a, at_a, (m, k), p.layout[0], lda)
             part_b = matrix(b, at_b, (k, n), p.layout[1], ldb)
             columns = n // epilogues.fold(p.epilogue)
-            matrix(out, at_c, (m, columns), p.layout[2], ldc)[...] = _finished(p, part_a @ part_b, extra)
+            matrix(out, at_c, (m, columns), p.layout[2], ldc)[...] = _finished(
+                p, part_a @ part_b, extra
+            )
         return out
     taken = epilogues.takes(p.epilogue)
     rows = a.reshape(p.rows, p.k)

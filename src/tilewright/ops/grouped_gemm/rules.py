@@ -32,8 +32,8 @@ def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if c.form == "list":
         if c.pipeline != "basic":
             return (
-                f"pipeline {c.pipeline} reads through tensor maps, which are made before the launch;"
-                " the addresses of a list are read on the device, which basic does"
+                f"pipeline {c.pipeline} reads through tensor maps, made before the launch; where a "
+                "list's matrices lie is read on the device, which basic does"
             )
         if c.index_bits != 32:
             return "a matrix of a list spans under 2 GiB, so index_bits stays 32"

@@ -11,6 +11,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadFile, nearest
 from tilewright.ops.gemm import epilogues, tile_engine
 from tilewright.ops.gemm import spaces as gemm
+from tilewright.ops.gemm.config import INDEX_BITS, STORES
 from tilewright.ops.grouped_gemm.config import PIPELINES, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
@@ -71,9 +72,9 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
             "pipeline": wildcard("pipeline", arch),
-            "store": gemm.STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
+            "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
             "alignment": (16, 1),
-            "index_bits": gemm.INDEX_BITS,
+            "index_bits": INDEX_BITS,
         },
         {"worth having": _worth_having},
     )

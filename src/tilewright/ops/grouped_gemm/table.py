@@ -147,8 +147,8 @@ def pack(
 def _size(place: int, a: View, b: View) -> tuple[int, int, int]:
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         raise BadArgument(
-            f"product {place}: A has shape {a.shape} and B {b.shape}; they must be matrices, with as "
-            "many rows of B as columns of A"
+            f"product {place}: A has shape {a.shape} and B {b.shape}; they must be matrices, with "
+            "as many rows of B as columns of A"
         )
     return a.shape[0], b.shape[1], a.shape[1]
 
@@ -156,7 +156,9 @@ def _size(place: int, a: View, b: View) -> tuple[int, int, int]:
 def _one_dtype(name: str, views: Sequence[View]) -> str:
     found = dict.fromkeys(v.dtype for v in views)
     if len(found) > 1:
-        raise BadArgument(f"{name} of the products are {', '.join(found)}; they must be of one dtype")
+        raise BadArgument(
+            f"{name} of the products are {', '.join(found)}; they must be of one dtype"
+        )
     return views[0].dtype
 
 
@@ -261,8 +263,8 @@ def _refuse_overlap(triples: Sequence[tuple[View, View, View]]) -> None:
 
 
 def check(a: Any, b: Any, sizes: Any) -> None:
-    """Raise `BadArgument` unless the offsets (A of two dimensions) or counts (of three) say rows that
-    there are, in order. Reads them, so on a GPU it waits; kernels do without and clamp them."""
+    """Raise `BadArgument` unless the offsets (A of two dimensions) or counts (of three) say rows
+    that there are, in order. Reads them, so on a GPU it waits; kernels clamp them instead."""
     groups, m = b.shape[0], a.shape[-2]
     values = [int(x) for x in sizes.tolist()]
     if len(a.shape) == 3:

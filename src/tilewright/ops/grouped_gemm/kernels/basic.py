@@ -94,8 +94,9 @@ def grouped_gemm_basic(
 ):  # fmt: skip
     """C_g = A_g·B_g for every group. `table`: the offsets (from element `lead` on, where groups
     end), the counts, or a list's table (see `walk`); m: rows of A (``contiguous``) or of each group
-    (``masked``). A list has sizes and leading dimensions in its table, and multiples of ELEMENTS
-    (of C's: ELEMENTS_C) there. `extra`, TAKES, WIDTHS, CHAIN: see `operands`; C has n / FOLD columns."""
+    (``masked``). A list has sizes and leading dimensions in its table, multiples of ELEMENTS there
+    (those of C: ELEMENTS_C). `extra`, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's
+    `epilogue`; C has n / FOLD columns."""
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
         group, first = find(tile, ends)

@@ -1,17 +1,18 @@
-"""Grouped GEMM with the warps' roles written out, in Gluon: one warp loads, the others multiply (sm_90).
+"""Grouped GEMM with the warps' roles written out: one warp loads, others multiply (sm_90).
 
-Idea. That of the GEMM kernel of the same name (`tilewright.ops.gemm.kernels.gluon_ws`): a producer
-warp keeps a ring of tiles of A and B full, one or two warp groups multiply, each its own rows of the
-tile, with its own copy of the loop; the ring runs on from tile to tile, and so from group to group.
+Idea. That of the GEMM kernel of the same name (`tilewright.ops.gemm.kernels.gluon_ws`): a
+producer warp keeps a ring of tiles of A and B full, one or two warp groups multiply, each its own
+rows of the tile, with its own copy of the loop; the ring runs on from tile to tile, and so from
+group to group.
 
-Groups. Before the roles part, four warps add up the groups' tiles (`walk`) into shared memory. Every role
-looks its tiles up there by itself, so none waits for another to be told what is next. It does so one
-tile ahead: the numbers of the next tile are on their way while this one's K is walked.
+Groups. Before the roles part, four warps add up the groups' tiles (as `walk`) into shared memory.
+Every role looks its tiles up there by itself, so none waits for another to be told what is next;
+a consumer does so one tile ahead, so that the numbers are on their way while it multiplies.
 
 Edges. Most groups end inside a tile. Where a warp group's rows all lie past the end, its A is not
 loaded, and it neither multiplies nor stores but only hands the slots of the ring back: the other
-warp group then has the matrix units to itself, so that half a tile costs about half the time. C leaves
-through a descriptor that ends with the group, as in `tma`.
+warp group then has the matrix units to itself, so that half a tile takes less than a whole one.
+C leaves through a descriptor that ends with the group, as in `tma`.
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 """
@@ -164,7 +165,7 @@ def _multiply(
     phase = 0
     last = 0
     step = gl.num_programs(0)
-    group, begin, rows, tile_m, tile_n = _place(
+    _, begin, rows, tile_m, tile_n = _place(
         gl.program_id(0), ends, table, m, groups, lead, tiles_n, FORM, TILE_M, GROUP_M, 4
     )
     for tile in range(gl.program_id(0), tiles, step):
@@ -172,7 +173,7 @@ def _multiply(
         rows_now = rows
         row = tile_m * TILE_M + MINE * ROWS
         col = tile_n * TILE_N
-        group, begin, rows, tile_m, tile_n = _place(
+        _, begin, rows, tile_m, tile_n = _place(
             tile + step, ends, table, m, groups, lead, tiles_n, FORM, TILE_M, GROUP_M, 4
         )
         if row < rows_now:
@@ -234,8 +235,8 @@ def grouped_gemm_gluon_ws(
     B_ROW: gl.constexpr, INT_ACC: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
     WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS multiply. The rest
-    as in `basic`."""
+    """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
+    multiply. The rest as in `basic`."""
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
     PIECE: gl.constexpr = TILE_N // 4 if SPLIT else TILE_N // 2
     a_tiles = _tiles(a, STAGES * WARP_GROUPS, ROWS, TILE_K)

@@ -1,8 +1,8 @@
 """Operands of an epilogue, moved to one group: shared by every grouped kernel.
 
-An epilogue's vectors over rows and its matrices lie as the rows of C do, so `apply` finds them by the
-row's number among all rows; a scalar is one for all. Vectors over columns are there once for each
-group, one after another.
+An epilogue's vectors over rows and its matrices lie as the rows of C do, so `apply` finds them by
+the row's number among all rows; a scalar is one for all. Vectors over columns are there once for
+each group, one after another.
 """
 
 import triton
@@ -29,7 +29,7 @@ def of_group(extra, group, n, WIDTHS: tl.constexpr):
     if _any(WIDTHS):
         out = ()
         for i in tl.static_range(len(extra)):
-            out = out + (_moved(extra[i], group, n, _width(WIDTHS, i)),)
+            out += (_moved(extra[i], group, n, _width(WIDTHS, i)),)
     return out
 
 

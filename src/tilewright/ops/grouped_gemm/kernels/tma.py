@@ -1,13 +1,13 @@
 """Grouped GEMM through tensor descriptors: the copy engine moves the tiles (sm_90 and later).
 
 Idea. As `basic`, but tiles are moved by the bulk tensor copy engine (TMA), for the forms whose
-matrices lie in one tensor. The loops over tiles and over K are flattened into one, so that the loads
-of the next tile, of whatever group, run under the epilogue of this one.
+matrices lie in one tensor. The loops over tiles and over K are flattened into one, so that the
+loads of the next tile, of whatever group, run under the epilogue of this one.
 
 Data movement. A is one matrix of all rows; a tile begins at any row, and what it reads of the next
-group's rows is never stored. B has three dimensions, the group first, so that K and N end where they
-should in every group. C leaves through a descriptor that ends where the group does: three of its
-dimensions walk the rows (`launch._ragged` says how), and the engine does not write past the
+group's rows is never stored. B has three dimensions, the group first, so that K and N end where
+they should in every group. C leaves through a descriptor that ends where the group does: three of
+its dimensions walk the rows (`launch._ragged` says how), and the engine does not write past the
 extent of the last one. So there is one way out for every tile, whole or not.
 
 Edges. The engine fills what lies outside with zeros and does not write there; base addresses and

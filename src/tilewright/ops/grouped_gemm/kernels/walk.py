@@ -1,14 +1,14 @@
 """Which tile of which group a workgroup computes: shared by every grouped kernel.
 
-Sizes of groups are known on the device only. Each workgroup reads them all once, as a vector,
-and adds up how many tiles the groups before each one's end have; the group of tile number t is
-then the count of ends at or before t. That costs two reductions over the vector for each tile, however
+Sizes of groups are known on the device only. Each workgroup reads them all once, as a vector, and
+adds up how many tiles the groups before each one's end have; the group of tile number t is then
+the count of ends at or before t. That costs two reductions over the vector for each tile, however
 many groups there are, and no communication between workgroups.
 
 Offsets and counts come from the device, unchecked. Each is clamped before use, so that whatever
 they say, no row outside A and C is read or written: a group of the ``contiguous`` form begins and
-ends within the m rows there are, and is empty if it ends before it begins; one of the ``masked`` form
-has from 0 to m rows.
+ends within the m rows there are, and is empty if it ends before it begins; one of the ``masked``
+form has from 0 to m rows.
 
 Tiles are numbered group by group, and within a group as in a GEMM (`schedule`), so that
 workgroups that run together read the same group's B.
