@@ -59,16 +59,18 @@ class GroupedGemmFamily:
                 values[field] = text == "true"
             else:
                 values[field] = _whole(word, text)
-        if "form" not in values:
-            raise BadArgument(f"a grouped_gemm problem needs form, one of {', '.join(FORMS)}")
-        stacked = ("groups", "m", "n", "k")
-        needed = ("sizes",) if values["form"] == "list" else stacked
+        form = values.get("form", "")
+        if form not in FORMS:
+            raise BadArgument(
+                f"a grouped_gemm problem needs form, one of {', '.join(FORMS)}, not '{form}'"
+                f"{nearest(form, FORMS)}"
+            )
+        needed = ("sizes",) if form == "list" else ("groups", "m", "n", "k")
         missing = [field for field in needed if field not in values]
         if missing:
             example = "sizes=64x128x32,7x48x80" if needed == ("sizes",) else "groups=8"
             raise BadArgument(
-                f"a {values['form']} grouped_gemm problem needs {', '.join(missing)} "
-                f"(as in {example})"
+                f"a {form} grouped_gemm problem needs {', '.join(missing)} (as in {example})"
             )
         return GroupedGemmProblem(**values)
 

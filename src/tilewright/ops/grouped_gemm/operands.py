@@ -160,11 +160,11 @@ def _of_list(
             f"the table is {table.dtype} of shape {table.shape}; for {len(sizes)} sizes it is int64"
             f" of shape ({len(sizes)}, 9): pack() makes both"
         )
+    if len(views) == 3 + len(taken):
+        raise BadArgument("a list needs its out, which pack() makes")
     for name, view in (("A", a), ("B", b), ("out", views[-1])):
         if len(view.shape) != 1 or (view.strides != (1,) and view.shape[0] > 1):
             raise BadArgument(f"{name} of a list has shape {view.shape}; pack() makes it 1-D")
-    if len(views) == 3 + len(taken):
-        raise BadArgument("a list needs its out, which pack() makes")
     dtype_c = views[-1].dtype
     for t, view in zip(taken, views[3:], strict=False):
         _scalar(t, view, dtype_c)
@@ -269,19 +269,21 @@ def _check_sizes(form: str, view: View, groups: int) -> bool:
 def _leading(name: str, view: View) -> int:
     """The leading dimension of a matrix, or of a stack of them without gaps, that has rows."""
     *outer, columns = view.shape
+    if 0 in outer:
+        return columns
     inner_ok = view.strides[-1] == 1 or columns == 1
     ld = view.strides[-2] if outer[-1] > 1 else max(columns, 1)
     if len(outer) == 2 and outer[1] <= 1 < outer[0]:
         ld = view.strides[0]  # one row a group
     if not inner_ok or ld < columns:
         raise BadArgument(
-            f"{name} of shape {view.shape} has strides {view.strides}; its rows are sorted by group,"
-            " so each must be contiguous: pass a contiguous copy"
+            f"{name} of shape {view.shape} has strides {view.strides}; rows are sorted by group, so"
+            " each must be contiguous: pass a contiguous copy"
         )
-    if len(outer) == 2 and outer[0] > 1 and 0 not in outer and view.strides[0] != outer[1] * ld:
+    if len(outer) == 2 and outer[0] > 1 and view.strides[0] != outer[1] * ld:
         raise BadArgument(
-            f"{name} of shape {view.shape} has strides {view.strides}; groups must follow each other"
-            " without a gap: pass a contiguous copy"
+            f"{name} of shape {view.shape} has strides {view.strides}; groups must follow each"
+            " other without a gap: pass a contiguous copy"
         )
     return ld
 
