@@ -9,7 +9,8 @@ torch.bmm over all of the capacity, which is what torch has for it, and of torch
 same rows gathered.
 
 Each kernel is checked against float64 on a poisoned output before it is timed, briefly; the fastest
-few are then timed against each other and against torch.
+few are then timed against each other and against torch, and so is the kernel that the default
+dispatcher chooses, which measures nothing.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def main() -> None:
     chosen = [shapes[i] for i in options.only] if options.only else shapes
     rows = [measure(options.set, shape, usable, store, options.rounds) for shape in chosen]
     geomean = math.exp(sum(math.log(row["ratio"]) for row in rows) / len(rows))
-    print(f"geometric mean of the ratios: {geomean:.3f}")
+    default = math.exp(sum(math.log(row["default_ratio"]) for row in rows) / len(rows))
+    print(f"geometric mean of the ratios: {geomean:.3f}; of the default's choices: {default:.3f}")
     if options.json:
         document = {
             "environment": environment(),
@@ -123,6 +125,7 @@ def main() -> None:
             "rounds": options.rounds,
             "rows": rows,
             "geomean_ratio": geomean,
+            "geomean_default_ratio": default,
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
@@ -167,11 +170,17 @@ def measure(form: str, shape: tuple[int, int, int, int], usable, store: Store, r
             calls[config.name] = lambda only=only: only.run("grouped_gemm", a, b, where, out=out)
         else:
             wrong.append(config.name)
-    del reference
     warm_up(torch_grouped)
     first = compare(calls, rounds=3)
     best = sorted(calls, key=lambda name: first[name].median)[:FINALISTS]
-    final = compare({**vendor, **{name: calls[name] for name in best}}, rounds)
+    usual = Dispatcher(store=store)
+    out.fill_(float("nan"))
+    usual.run("grouped_gemm", a, b, where, out=out)
+    config = usual.select(problem).config
+    default_ok = verify.compare(out, reference, family.tolerance(problem, config)).ok
+    del reference
+    default = {"default": lambda: usual.run("grouped_gemm", a, b, where, out=out)}
+    final = compare({**vendor, **default, **{name: calls[name] for name in best}}, rounds)
     winner = min(best, key=lambda name: final[name].median)
     theirs = min(vendor, key=lambda name: final[name].median)
     time, vendor_time = final[winner].median, final[theirs].median
@@ -180,7 +189,8 @@ def measure(form: str, shape: tuple[int, int, int, int], usable, store: Store, r
     print(
         f"{tokens:6} rows {experts:3} experts {n}x{k}: {time:.1f} us, "
         f"{flops / time / 1e6:.0f} TFLOP/s, {moved / time / 1e3:.0f} GB/s; "
-        f"{theirs} {vendor_time:.1f} us; {vendor_time / time:.3f}  {winner[13:]}",
+        f"{theirs} {vendor_time:.1f} us; {vendor_time / time:.3f} "
+        f"(default {vendor_time / final['default'].median:.3f})  {winner[13:]}",
         flush=True,
     )
     return {
@@ -197,6 +207,9 @@ def measure(form: str, shape: tuple[int, int, int, int], usable, store: Store, r
         "vendor": theirs,
         "vendor_us": vendor_time,
         "ratio": vendor_time / time,
+        "default_kernel": config.name,
+        "default_ok": default_ok,
+        "default_ratio": vendor_time / final["default"].median,
         "kernels_timed": len(calls),
         "kernels_wrong": wrong,
         "first": {name: timing.median for name, timing in first.items()},

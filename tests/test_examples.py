@@ -25,6 +25,8 @@ EXPECTED = {
     "10_advanced_benchmark.py": "chosen ",
     "11_registry_in.py": "an edited file is refused: edited.json: kernels[0]",
     "12_epilogues.py": "_epi-bias-gelu",
+    "15_grouped_list.py": "4 products in one launch",
+    "16_mixture_of_experts.py": "96 rows through 6 experts in two launches",
 }
 
 

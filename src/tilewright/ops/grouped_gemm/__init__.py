@@ -142,7 +142,7 @@ class GroupedGemmFamily:
         configs: Iterable[GroupedGemmConfig],
         device: Device,
     ) -> list[GroupedGemmConfig]:
-        return sorted(configs, key=lambda c: (self.estimate(c, problem, device), c.name))
+        return sorted(configs, key=lambda c: heuristic.key(c, problem, device))
 
     def estimate(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
