@@ -21,25 +21,26 @@ MATRIX = {
 
 
 def kernels(name: str) -> list:
-    """Each form and pipeline with dtypes, layouts and epilogues in turn."""
+    """Each form and pipeline with an epilogue and a layout in turn, and with another dtype."""
     made = []
     types = list(signatures(name))
-    chains = ("", "swiglu", "", "bias+silu", "row_scale+col_scale")
-    for number, form in enumerate(("contiguous", "list", "masked", "contiguous")):
-        for place, pipeline in enumerate(FAMILY.wildcard("pipeline", arch(name))):
-            kernel = config(
-                name,
-                form=form,
-                pipeline=pipeline,
-                tile_n=128,
-                layout=("rcr", "rrr")[(number + place) % 2],
-                epilogue=chains[(2 * number + place) % 5] if form != "list" else "",
-                **types[(3 * number + place) % len(types)] if number > 2 else {},
+    chains = ("", "swiglu", "bias+silu", "row_scale+add")
+    for place, pipeline in enumerate(FAMILY.wildcard("pipeline", arch(name))):
+        for number, form in enumerate(("contiguous", "masked", "list")):
+            fields = {"pipeline": pipeline, "form": form, "tile_n": 128}
+            turn = place + number
+            plain = form == "list" or pipeline == "gluon_ws"
+            made.append(
+                config(
+                    name,
+                    layout=("rcr", "rrr")[turn % 2],
+                    epilogue="" if plain else chains[(2 * place + number) % 4],
+                    **fields,
+                )
             )
-            if FAMILY.judge(kernel, arch(name)):
-                made.append(kernel)
+            made.append(config(name, **types[(5 * turn + 1) % len(types)], **fields))
     made.append(config(name, alignment=1, index_bits=64))
-    return made
+    return [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
 
 
 @pytest.fixture(scope="module")
