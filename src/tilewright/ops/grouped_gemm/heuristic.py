@@ -23,7 +23,7 @@ from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 WALK_SECONDS = 2e-6
 """What reading the groups' sizes and adding up their tiles takes."""
 
-LATENCY_SECONDS = 1e-6
+LATENCY_SECONDS = 3e-6
 """From asking memory for a tile to having it, under load."""
 
 OVERLAP = 0.8

@@ -68,7 +68,7 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
             "epilogue": [problem.epilogue],
             "tile_m": (16, 64, 128),
             "tile_n": (32, 128, 256),
-            "tile_k": (32, 64, 128),
+            "tile_k": (32, 64, 128, 256),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
             "pipeline": wildcard("pipeline", arch),
@@ -85,9 +85,11 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
-    if config.tile_k * DTYPES[config.dtype_a].bytes != gemm.ROW_BYTES:
-        return False
+    rows_of_k = config.tile_k * DTYPES[config.dtype_a].bytes // gemm.ROW_BYTES
     if config.pipeline != "basic":
-        return config.num_stages > 2
+        # Where weights are read for a few rows, deep tiles keep more of them under way.
+        return config.num_stages > 2 and rows_of_k in ((1, 2) if config.tile_m <= 64 else (1,))
+    if rows_of_k != 1:
+        return False
     last_resort = config.alignment == 1 or config.index_bits == 64
     return not (last_resort and config.num_stages > 2)
