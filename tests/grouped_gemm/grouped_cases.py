@@ -72,9 +72,8 @@ def cases(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
             kernel = config(
                 arch_name, form=form, num_warps=warps, tile_m=tile_m, **fields, **common
             )
-            if FAMILY.judge(kernel, arch(arch_name)):
-                made.append((kernel, GroupedGemmProblem(form, **edges, **common, bounds=bounds)))
-    return made
+            made.append((kernel, GroupedGemmProblem(form, **edges, **common, bounds=bounds)))
+    return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
 
 
 def epilogues(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:

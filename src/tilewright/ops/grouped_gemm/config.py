@@ -75,6 +75,8 @@ def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
             f"form = {config.form!r}{nearest(str(config.form), FORMS)} is not one of {known}"
         )
     gemm.check(config.one)
+    if config.dtype_b != config.dtype_a:
+        raise BadArgument(f"dtype_b = {config.dtype_b!r} is not dtype_a, {config.dtype_a}")
     if config.pipeline not in PIPELINES:
         raise BadArgument(
             f"pipeline = {config.pipeline!r} does not walk groups; {', '.join(PIPELINES)} do"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.dtypes import DTYPES
@@ -14,7 +15,7 @@ from tilewright.ops.gemm import operands as gemm
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, natural_alignment, outputs
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
-from tilewright.ops.grouped_gemm.table import arrange
+from tilewright.ops.grouped_gemm.table import arrange, orders
 
 OPTIONS = {
     "stacked": ("precision", "epilogue"),
@@ -50,12 +51,12 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         )
     )
     extra = []
-    for t, (shape, d) in zip(epilogues.takes(p.epilogue), p.extra_shapes, strict=True):
-        if t.kind == "d":
+    for of_one, (shape, _) in zip(_extra_of_one(p), p.extra_shapes, strict=True):
+        if len(of_one.shape) == 2:
             strides = by_rows(p.ldd)
         else:
             strides = (shape[1], 1) if len(shape) == 2 else (1,)
-        extra.append(Operand(t.name, shape, strides, d, values=gemm._made_up(t, p.one)))
+        extra.append(replace(of_one, shape=shape, strides=strides))
     return (
         Operand("A", (*rows, p.k), by_rows(p.lda), p.dtype_a),
         Operand("B", (p.groups, p.k, p.n), (p.stride_b, *b_strides), p.dtype_b),
@@ -67,17 +68,18 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
 
 def _list_operands(p: GroupedGemmProblem) -> tuple[Operand, ...]:
     table, (a, b, c) = arrange(p)
-    extra = (
-        Operand(t.name, (1,), (1,), d, values=gemm._made_up(t, p.one))
-        for t, (_, d) in zip(epilogues.takes(p.epilogue), p.extra_shapes, strict=True)
-    )
     return (
         Operand("A", (a,), (1,), p.dtype_a),
         Operand("B", (b,), (1,), p.dtype_b),
         Operand("table", (p.groups, 9), (9, 1), "int64", values=lambda seed: table),
-        *extra,
+        *_extra_of_one(p),
         Operand("C", (c,), (1,), p.dtype_c, is_output=True),
     )
+
+
+def _extra_of_one(p: GroupedGemmProblem) -> tuple[Operand, ...]:
+    """The epilogue's operands as a GEMM of all rows has them."""
+    return gemm.operands(p.one)[2:-1]
 
 
 def _skewed(groups: int, total: int, seed: int) -> list[int]:
@@ -201,7 +203,15 @@ def _of_stacked(
     if form == "masked" and a.shape[0] != groups:
         raise BadArgument(f"A is of {a.shape[0]} groups but B of {groups}")
     bounds = _check_sizes(form, sizes, groups)
-    layout_b, ldb = gemm._layout("B", View(b.shape[1:], b.strides[1:], b.dtype, 0, ""), prefer[1])
+    one_b = replace(b, shape=b.shape[1:], strides=b.strides[1:])
+    letters = orders(one_b)
+    if not letters:
+        raise BadArgument(
+            f"B of shape {b.shape} has strides {b.strides}: neither rows nor columns of a group "
+            "are contiguous and apart; pass a contiguous copy"
+        )
+    layout_b = prefer[1] if prefer[1] in letters else next(iter(letters))
+    ldb = letters[layout_b]
     lda = _leading("A", a)
     columns = n // epilogues.fold(epilogue)
     addresses = [a.address, b.address]

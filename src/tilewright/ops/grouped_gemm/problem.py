@@ -74,6 +74,10 @@ class GroupedGemmProblem:
             raise BadArgument(
                 f"form '{self.form}'{nearest(self.form, FORMS)} is not one of {known}"
             )
+        if self.dtype_b not in ("", self.dtype_a):
+            raise BadArgument(
+                f"A is {self.dtype_a} but B is {self.dtype_b}; convert one to the other's dtype"
+            )
         default = object.__setattr__
         if self.form == "list":
             self._check_list()

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import rules as gemm
+from tilewright.ops.gemm.rules import WARPGROUP
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.verdict import Verdict, no
@@ -42,6 +44,25 @@ def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _dtype(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    if DTYPES[c.dtype_a].bits < 8:
+        return f"{c.dtype_a} operands are packed, which no grouped kernel reads"
+    return None
+
+
+def _tile(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    for axis, size in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), strict=True):
+        if size & (size - 1):
+            return f"tile_{axis} = {size} is not a power of two"
+    return None
+
+
+def _warpgroups(c: GroupedGemmConfig, arch: Arch) -> str | None:
+    if c.pipeline == "gluon_ws" and c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
+        return f"pipeline gluon_ws multiplies with 4 or 8 warps, not {c.num_warps}"
+    return None
+
+
 def _epilogue(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "gluon_ws" and c.epilogue:
         return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
@@ -58,6 +79,9 @@ def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
 
 LEGALITY: tuple[tuple[str, Callable[[GroupedGemmConfig, Arch], str | None]], ...] = (
     ("form", _form),
+    ("dtype", _dtype),
+    ("tile", _tile),
+    ("warpgroups", _warpgroups),
     ("combination", _epilogue),
     ("shared_memory", _table),
 )

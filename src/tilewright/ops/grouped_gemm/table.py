@@ -162,7 +162,7 @@ def _one_dtype(name: str, views: Sequence[View]) -> str:
     return views[0].dtype
 
 
-def _orders(view: View) -> dict[str, int]:
+def orders(view: View) -> dict[str, int]:
     """The letters a matrix can be called by, each with its leading dimension."""
     (rows, columns), (row_stride, column_stride) = view.shape, view.strides
     if 0 in view.shape:
@@ -179,7 +179,7 @@ def _letter(name: str, views: Sequence[View]) -> str:
     """``r`` or ``c``, whichever all of them can be called; B's is rather ``c``."""
     prefer = "c" if name == "B" else "r"
     for letter in (prefer, "r", "c"):
-        if all(letter in _orders(v) for v in views):
+        if all(letter in orders(v) for v in views):
             return letter
     raise BadArgument(
         f"{name} of the products are neither all row-major nor all column-major: pass contiguous "
@@ -213,7 +213,7 @@ def _addresses(
     for (m, n, k), triple in zip(p.sizes, triples, strict=True):
         begins, lds = [], []
         for view, letter, base, size in zip(triple, p.layout, bases, types, strict=True):
-            ld = _orders(view)[letter]
+            ld = orders(view)[letter]
             low, high = arrays.span(view)
             if high - low >= LIST_SPAN:
                 raise BadArgument(f"a matrix of a list spans under 2 GiB, not {high - low} bytes")
