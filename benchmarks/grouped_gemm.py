@@ -1,6 +1,6 @@
 """Mixture-of-experts products against torch: the best kernel of a declared space, interleaved.
 
-    python benchmarks/grouped_gemm.py --set masked --json benchmarks/results/grouped_masked_h200.json
+    python benchmarks/grouped_gemm.py --set masked --json grouped_masked_h200.json
 
 bf16, weights as [experts, n, k]. Loads are skewed as routers skew them: expert number r has a share
 like 1/(r+1), in random order, and every eighth expert has no row. ``contiguous`` is compared with
