@@ -1,6 +1,6 @@
 """Mixture-of-experts products against torch: the best kernel of a declared space, interleaved.
 
-    python benchmarks/grouped_gemm.py --set contiguous --json benchmarks/results/grouped_h200.json
+    python benchmarks/grouped_gemm.py --set masked --json grouped_masked_h200.json
 
 bf16, weights as [experts, n, k]. Loads are skewed as routers skew them: expert number r has a share
 like 1/(r+1), in random order, and every eighth expert has no row. ``contiguous`` is compared with
@@ -198,7 +198,8 @@ def measure(form: str, shape: tuple[int, int, int, int], usable, store: Store, r
         "experts": experts,
         "n": n,
         "k": k,
-        "loads": sizes,
+        "experts_with_rows": sum(size > 0 for size in sizes),
+        "largest_load": max(sizes),
         "capacity": m if form == "masked" else None,
         "kernel": winner,
         "us": time,
