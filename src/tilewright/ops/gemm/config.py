@@ -27,7 +27,7 @@ from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "gluon_cdna")
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
@@ -48,8 +48,10 @@ class GemmConfig:
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply). scheduler: ``tile`` (a workgroup a tile),
-    ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
+    Gluon; num_warps counts the warps that multiply), ``gluon_cdna`` (pointers, with CDNA's
+    instructions written out in Gluon; num_stages counts tiles in shared memory). scheduler:
+    ``tile`` (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles),
+    ``split_k`` (`split_k` workgroups
     a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
     the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or
     ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py. group_m: rows of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.arch import arch
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import (
@@ -16,10 +17,10 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import cdna, epilogues
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import WARPGROUP, masked
+from tilewright.ops.gemm.rules import POINTERS, WARPGROUP, masked
 
 A, B, EXTRA = 0, 1, 2
 """Operand numbers: A, B, those of the epilogue, and C last."""
@@ -37,6 +38,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         return _basic_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
+    if config.pipeline == "gluon_cdna":
+        return _cdna_source(config, arch)
     return _tma_source(config, tuple(options))
 
 
@@ -94,7 +97,6 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
 def _basic_source(
     config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
 ) -> KernelSource:
-    types = (config.dtype_a, config.dtype_b, config.dtype_c)
     stride = "i64" if config.index_bits == 64 else "i32"
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
     constants = [
@@ -103,11 +105,8 @@ def _basic_source(
         ("MASK_N", mask_n),
         ("MASK_K", mask_k),
     ]
-    pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
     arguments = (
-        *pointers,
-        *((name, "i32") for name in ("m", "n", "k")),
-        *((name, stride) for name in ("lda", "ldb", "ldc")),
+        *_pointer_arguments(config, stride),
         *_extra(config, stride),
         *_sharing_types(config),
     )
@@ -121,6 +120,15 @@ def _basic_source(
         pointer_range_32=within_reach if arch.backend == "hip" and config.index_bits == 32 else (),
         options=options,
         functions=_functions(config),
+    )
+
+
+def _pointer_arguments(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
+    types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    return (
+        *((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True)),
+        *((name, "i32") for name in ("m", "n", "k")),
+        *((name, stride) for name in ("lda", "ldb", "ldc")),
     )
 
 
@@ -206,6 +214,40 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
     )
 
 
+def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
+    assert arch.cdna is not None
+    used = (
+        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC"),
+        *("TAKES", "FOLD", "LARGEST"),
+    )
+    how = cdna.mapping(config, arch)
+    constants = [
+        *((name, value) for name, value in _constants(config) if name in used),
+        ("GENERATION", arch.cdna.generation),
+        ("MMA_MN", how.mma[0]),
+        ("MMA_K", how.mma[2]),
+        ("K_WIDTH", how.k_width),
+        ("FORMAT", how.format),
+        ("WARPS_M", how.warps_m),
+        ("BANK_BYTES", arch.cdna.bank_bytes),
+        ("DIRECT", arch.cdna.direct_to_shared),
+        ("STAGES", config.num_stages),
+    ]
+    extra = _extra(config, "i32")
+    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"))
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_cdna",
+        function="gemm_gluon_cdna",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
+        divisibility=_promises(config),
+        pointer_range_32=("a", "b", "c", *(n for n, t in extra if t.startswith("*"))),
+        options=(("num_warps", config.num_warps), ("waves_per_eu", 2)),
+        language="gluon",
+        functions=_functions(config),
+    )
+
+
 def _signature(
     arguments: Sequence[tuple[str, str]],
     constants: Sequence[tuple[str, int | bool | str]],
@@ -243,17 +285,18 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     lds = (problem.lda, problem.ldb, problem.ldc)
     count = len(epilogues.takes(config.epilogue))
     places = (A, B, EXTRA + count)
-    stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
+    stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
     extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
     if problem.ldd:
         extra = (*extra, Scalar(stride, problem.ldd))
     arguments: tuple[Argument, ...]
-    if config.pipeline == "basic":
+    if config.pipeline in POINTERS:
         arguments = (
             *(Pointer(operand) for operand in places),
             *sizes,
             *(Scalar(stride, ld) for ld in lds),
             *extra,
+            *((Scalar("i32", _dies(device)),) if config.pipeline == "gluon_cdna" else ()),
         )
     else:
         types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
@@ -274,6 +317,13 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         workspace_bytes=FLAG_BYTES + slots * config.tile_m * config.tile_n * 4,
         zero_workspace=config.reduction == "atomic",
     )
+
+
+def _dies(device: Device) -> int:
+    """Dies with an L2 each that a device, or the partition of one, consists of."""
+    cdna = arch(device.arch).cdna
+    per_die = cdna.compute_units_per_die if cdna else 0
+    return max(1, device.compute_units // per_die) if per_die else 1
 
 
 def _share(

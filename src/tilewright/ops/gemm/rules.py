@@ -13,7 +13,7 @@ from functools import lru_cache
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import cdna, epilogues
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.verdict import YES, Verdict, no
@@ -42,6 +42,9 @@ WARPGROUP_ROWS = 64
 SPECIALISATION_BYTES = 256
 """Shared memory `gluon_ws` takes beside its tiles: two barriers a stage, and what the compiler
 hands to the warps (148 to 208 bytes seen)."""
+
+POINTERS = ("basic", "gluon_cdna")
+"""Pipelines that read through pointers; the others are given descriptors of whole matrices."""
 
 INT32_SPAN = 2**31
 """Bytes an operand may span when the kernel counts in 32 bits."""
@@ -78,6 +81,8 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     """
     a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
     stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
+    if config.pipeline == "gluon_cdna":
+        return stage * config.num_stages
     if config.pipeline == "basic":
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
@@ -158,9 +163,11 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
         return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
     if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
+    if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
+        return f"pipeline gluon_cdna has no scheduler {c.scheduler}; basic has it"
     if c.store == "split":
-        if c.pipeline == "basic":
-            return "store split halves the staging buffer of tma stores; basic has none"
+        if c.pipeline in POINTERS:
+            return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
             return f"store split needs tile_n of {least} or more, not {c.tile_n}"
@@ -195,7 +202,7 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
 
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline != "basic" and not (c.pad_m and c.pad_n and c.pad_k):
-        return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
+        return f"pipeline {c.pipeline} always pads: declare pad_m, pad_n and pad_k"
     return None
 
 
@@ -214,7 +221,12 @@ def _alignment(c: GemmConfig, arch: Arch) -> str | None:
 
 def _index(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline != "basic" and c.index_bits != 32:
-        return f"pipeline {c.pipeline} counts in elements, not bytes: index_bits stays 32"
+        why = (
+            "its instructions take 32-bit offsets"
+            if c.pipeline in POINTERS
+            else ("it counts in elements, not bytes")
+        )
+        return f"pipeline {c.pipeline}: {why}; index_bits stays 32"
     return None
 
 
@@ -267,6 +279,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("stages", _stages),
     ("combination", _combination),
     ("warpgroups", _warpgroups),
+    ("cdna", cdna.objection),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
@@ -309,7 +322,7 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline == "basic" or epilogues.has_matrix(c.epilogue)
+    vectors = c.pipeline in POINTERS or epilogues.has_matrix(c.epilogue)
     if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None
@@ -330,11 +343,20 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline == "basic" and c.index_bits == 32:
+    if c.pipeline in POINTERS and c.index_bits == 32:
         spans = p.spans_bytes
         if max(spans) >= INT32_SPAN:
             operand = "ABCD"[spans.index(max(spans))]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
+    return None
+
+
+def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
+    if c.pipeline == "gluon_cdna" and p.k <= (c.num_stages - 1) * c.tile_k:
+        return (
+            f"k = {p.k} is under {c.num_stages} steps of {c.tile_k}, which pipeline gluon_cdna has "
+            "under way"
+        )
     return None
 
 
@@ -344,6 +366,7 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("vector_width", _aligned),
     ("addressing", _addressable),
     ("sharing", _shareable),
+    ("depth", _deep_enough),
 )
 
 
