@@ -14,6 +14,7 @@ from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, gated, judge, supports
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
 GFX942 = arch("gfx942")
+GFX950 = arch("gfx950")
 SPECIALISING = dataclasses.replace(SM90, pipelines=("basic", "tma", "tma_ws"))
 """sm_90 with a compiler that specialises warps."""
 
@@ -55,6 +56,9 @@ def fp8(flavour, **fields):
 
 TMA = {"pipeline": "tma"}
 GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
+CDNA = {"pipeline": "gluon_cdna"}
+
+FP32 = ("dtype_a", "dtype_b", "dtype_c")
 
 FEW = {"pipeline": "small_m", "group_m": 1, "tile_m": 8}
 FEW_TMA = {**FEW, "pipeline": "small_m_tma"}
@@ -95,6 +99,22 @@ BROKEN = [
         change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, **GLUON),
         SM90,
     ),
+    ("pipeline", change(**CDNA), SM90),
+    ("cdna", change(epilogue="swiglu", layout="rcc", **CDNA), GFX942),
+    ("combination", change(scheduler="split_k", split_k=2, reduction="tree", **CDNA), GFX942),
+    ("combination", change(store="split", **CDNA), GFX942),
+    ("padding", change(pad_n=False, **CDNA), GFX942),
+    ("alignment", change(alignment=8, **CDNA), GFX942),
+    ("index", change(index_bits=64, **CDNA), GFX942),
+    ("cdna", change(num_stages=3, **CDNA), GFX942),
+    ("cdna", change(num_stages=1, **CDNA), GFX950),
+    ("cdna", change(tile_m=16, tile_n=16, **CDNA), GFX942),
+    ("cdna", change(tile_k=16, mma=(16, 16, 16), **CDNA), GFX942),
+    ("cdna", change(tile_m=32, tile_n=32, tile_k=16, **CDNA), GFX942),
+    ("cdna", change(tile_m=128, tile_n=256, tile_k=32, **CDNA), GFX942),
+    ("cdna", fp8("e4m3fn", **CDNA), GFX942),
+    ("cdna", change(**dict.fromkeys(FP32, "fp32"), precision="tf32", tile_k=16, **CDNA), GFX942),
+    ("shared_memory", change(tile_m=128, tile_n=128, tile_k=128, num_warps=8, **CDNA), GFX942),
     ("combination", change(store="split", tile_n=32, epilogue="swiglu", **TMA), SM90),
     ("pipeline", change(**FEW_TMA), SM80),
     ("tile", change(**{**FEW, "tile_m": 8}), GFX942),
@@ -156,6 +176,14 @@ LEGAL = [
         change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, store="split", **GLUON),
         SM90,
     ),
+    (change(**CDNA), GFX942),
+    (change(num_stages=4, **CDNA), GFX950),
+    (change(epilogue="bias+swiglu", **CDNA), GFX942),
+    (change(epilogue="bias+gelu", layout="rcc", **CDNA), GFX942),
+    (change(mma=(16, 16, 16), tile_m=16, num_warps=1, **CDNA), GFX942),
+    (change(tile_m=128, tile_n=256, tile_k=32, num_warps=8, **CDNA), GFX942),
+    (fp8("e4m3fnuz", tile_k=128, **CDNA), GFX942),
+    (change(tile_m=128, tile_n=128, tile_k=128, num_warps=8, **CDNA), GFX950),
     (change(store="split", tile_n=64, epilogue="swiglu", **TMA), SM90),
     (change(epilogue="scale", dtype_c="e4m3fn"), SM90),
     (change(**FEW), SM90),
@@ -278,6 +306,20 @@ def test_pointer_kernels_need_aligned_extents_too_and_the_copy_engine_does_not()
     ragged = problem(n=250, ldc=256, epilogue="add", ldd=256)
     assert supports(change(pipeline="tma", epilogue="add"), ragged, SM90).rule == "vector_width"
     assert supports(change(epilogue="add", alignment=4), ragged, SM90)
+
+
+def test_what_reads_through_pointers_needs_aligned_extents_and_32_bits():
+    cdna = change(**CDNA)
+    assert supports(cdna, problem(), GFX942)
+    assert supports(cdna, problem(k=250, lda=256, ldb=256), GFX942).rule == "vector_width"
+    assert supports(cdna, problem(lda=2**23), GFX942).rule == "addressing"
+
+
+def test_a_pipeline_has_to_be_filled():
+    assert supports(change(**CDNA), problem(k=72), GFX942)
+    verdict = supports(change(**CDNA), problem(k=64), GFX942)
+    assert verdict.rule == "depth" and "k = 64 is under 2 steps of 64" in verdict.reason
+    assert supports(change(**TMA), problem(k=64), SM90)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ from tilewright.verdict import Verdict
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
 
 
+SIBLINGS = {"gluon_ws": "tma", "gluon_cdna": "basic"}
+"""The Triton pipeline that computes what a pipeline in Gluon computes."""
+
+
 class GemmFamily:
     """See `tilewright.ops.family.Family`."""
 
@@ -96,7 +100,7 @@ class GemmFamily:
         return launch_module.source(config, arch)
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
-        return replace(config, pipeline="tma") if config.pipeline == "gluon_ws" else config
+        return replace(config, pipeline=SIBLINGS.get(config.pipeline, config.pipeline))
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)

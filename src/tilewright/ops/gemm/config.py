@@ -28,9 +28,12 @@ from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "small_m", "small_m_tma")
-POINTERS = ("basic", "small_m")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "gluon_cdna", "small_m", "small_m_tma")
+POINTERS = ("basic", "small_m", "gluon_cdna")
 """Pipelines that read A and B through pointers, not tensor descriptors."""
+
+MASKING = ("basic", "small_m")
+"""Pipelines that take padding, alignment and width of index as they are declared."""
 
 SMALL_M = ("small_m", "small_m_tma")
 """Pipelines for few rows of A."""
@@ -55,8 +58,10 @@ class GemmConfig:
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply), ``small_m`` and ``small_m_tma`` (few rows of
-    A, through pointers or descriptors: see kernels/small_m.py). scheduler: ``tile`` (a workgroup
+    Gluon; num_warps counts the warps that multiply), ``gluon_cdna`` (pointers, with CDNA's
+    instructions written out in Gluon; num_stages counts tiles in shared memory), ``small_m`` and
+    ``small_m_tma`` (few rows of A, through pointers or descriptors: see kernels/small_m.py).
+    scheduler: ``tile`` (a workgroup
     a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k`
     workgroups a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py.
     reduction: how the parts of a tile meet under the last two, ``none`` under the others:

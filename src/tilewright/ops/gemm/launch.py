@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.arch import arch
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import (
@@ -16,8 +17,8 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm import cdna, epilogues
+from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
 from tilewright.ops.gemm.rules import tiles as tiles_of
@@ -35,12 +36,14 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
     ]
     if config.mma != (0, 0, 0):
         options.append(("matrix_instr_nonkdim", config.mma[0]))
-    if config.pipeline in POINTERS:
+    if config.pipeline in MASKING:
         return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
     if config.pipeline == "small_m_tma":
         return _small_m_tma_source(config, tuple(options))
+    if config.pipeline == "gluon_cdna":
+        return _cdna_source(config, arch)
     return _tma_source(config, tuple(options))
 
 
@@ -102,7 +105,6 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
 def _pointer_source(
     config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
 ) -> KernelSource:
-    types = (config.dtype_a, config.dtype_b, config.dtype_c)
     stride = "i64" if config.index_bits == 64 else "i32"
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
     masks = [("MASK_M", mask_m), ("MASK_N", mask_n), ("MASK_K", mask_k)]
@@ -119,11 +121,8 @@ def _pointer_source(
         function = "gemm_basic"
         batching = ("BATCHING", config.batching)
         constants = [*_constants(config), batching, *masks, ("ALIGNMENT", config.alignment)]
-    pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
     arguments = (
-        *pointers,
-        *((name, "i32") for name in ("m", "n", "k")),
-        *((name, stride) for name in ("lda", "ldb", "ldc")),
+        *_pointer_arguments(config, stride),
         *_extra(config, stride),
         *(_batch_types(config) if config.pipeline == "basic" else ()),
         *_sharing_types(config),
@@ -166,6 +165,15 @@ def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]
         values.append(p.stride_d)
     kinds = (kind for _, kind in _batch_types(config))
     return tuple(Scalar(kind, value) for kind, value in zip(kinds, values, strict=True))
+
+
+def _pointer_arguments(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
+    types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    return (
+        *((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True)),
+        *((name, "i32") for name in ("m", "n", "k")),
+        *((name, stride) for name in ("lda", "ldb", "ldc")),
+    )
 
 
 def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
@@ -286,6 +294,40 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
     )
 
 
+def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
+    assert arch.cdna is not None
+    used = (
+        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC"),
+        *("TAKES", "FOLD", "LARGEST"),
+    )
+    how = cdna.mapping(config, arch)
+    constants = [
+        *((name, value) for name, value in _constants(config) if name in used),
+        ("GENERATION", arch.cdna.generation),
+        ("MMA_MN", how.mma[0]),
+        ("MMA_K", how.mma[2]),
+        ("K_WIDTH", how.k_width),
+        ("FORMAT", how.format),
+        ("WARPS_M", how.warps_m),
+        ("BANK_BYTES", arch.cdna.bank_bytes),
+        ("DIRECT", arch.cdna.direct_to_shared),
+        ("STAGES", config.num_stages),
+    ]
+    extra = _extra(config, "i32")
+    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"))
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_cdna",
+        function="gemm_gluon_cdna",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
+        divisibility=_promises(config),
+        pointer_range_32=("a", "b", "c", *(n for n, t in extra if t.startswith("*"))),
+        options=(("num_warps", config.num_warps), ("waves_per_eu", 2)),
+        language="gluon",
+        functions=_functions(config),
+    )
+
+
 def _signature(
     arguments: Sequence[tuple[str, str]],
     constants: Sequence[tuple[str, int | bool | str]],
@@ -335,6 +377,7 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
             *sizes,
             *(Scalar(stride, ld) for ld in lds),
             *extra,
+            *((Scalar("i32", _dies(device)),) if config.pipeline == "gluon_cdna" else ()),
         )
     else:
         made = _descriptors(config, problem, places)
@@ -371,6 +414,13 @@ def _descriptors(
             strides = (p.batch_strides[i] or p.outer[i] * lds[i], *strides)
         found.append(Descriptor(place, types[i], shape, strides, block))
     return tuple(found)
+
+
+def _dies(device: Device) -> int:
+    """Dies with an L2 each that a device, or the partition of one, consists of."""
+    cdna = arch(device.arch).cdna
+    per_die = cdna.compute_units_per_die if cdna else 0
+    return max(1, device.compute_units // per_die) if per_die else 1
 
 
 def _share(

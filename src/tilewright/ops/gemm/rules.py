@@ -13,8 +13,8 @@ from functools import lru_cache
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm import cdna, epilogues
+from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
 from tilewright.verdict import YES, Verdict, no
@@ -83,13 +83,13 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     """
     a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
     stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
+    if config.pipeline in ("gluon_cdna", "small_m_tma"):
+        return stage * config.num_stages
     if vector(config):  # only loads that run ahead pass through shared memory
         return stage * (config.num_stages - 1)
     if config.pipeline in POINTERS:
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
-    if config.pipeline == "small_m_tma":
-        return stage * config.num_stages
     columns = config.tile_n // epilogues.fold(config.epilogue)
     staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
     if epilogues.has_matrix(config.epilogue):
@@ -193,6 +193,8 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
         return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
     if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
+    if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
+        return f"pipeline gluon_cdna has no scheduler {c.scheduler}; basic has it"
     if c.store == "split":
         if c.pipeline in (*POINTERS, *SMALL_M):
             return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
@@ -246,13 +248,13 @@ def _small_m(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in POINTERS and not (c.pad_m and c.pad_n and c.pad_k):
-        return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
+    if c.pipeline not in MASKING and not (c.pad_m and c.pad_n and c.pad_k):
+        return f"pipeline {c.pipeline} always pads: declare pad_m, pad_n and pad_k"
     return None
 
 
 def _alignment(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in POINTERS and c.alignment != 16:
+    if c.pipeline not in MASKING and c.alignment != 16:
         return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
     element = DTYPES[c.dtype_a].bytes
     if 1 < c.alignment <= element:
@@ -265,14 +267,16 @@ def _alignment(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _index(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in POINTERS and c.index_bits != 32:
-        return f"pipeline {c.pipeline} counts in elements, not bytes: index_bits stays 32"
+    if c.pipeline not in MASKING and c.index_bits != 32:
+        elements = "it counts in elements, not bytes"
+        why = "its instructions take 32-bit offsets" if c.pipeline in POINTERS else elements
+        return f"pipeline {c.pipeline}: {why}; index_bits stays 32"
     return None
 
 
 def _batching(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline in SMALL_M and c.batching != "none":
-        return f"pipeline {c.pipeline} has one matrix: batches go to basic and tma"
+    if c.pipeline in (*SMALL_M, "gluon_cdna") and c.batching != "none":
+        return f"pipeline {c.pipeline} has no batches; basic has, and tma"
     if c.pipeline != "basic" and c.batching == "pointers":
         return (
             f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "
@@ -334,6 +338,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("combination", _combination),
     ("warpgroups", _warpgroups),
     ("small_m", _small_m),
+    ("cdna", cdna.objection),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
@@ -422,6 +427,15 @@ def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
     return None
 
 
+def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
+    if c.pipeline == "gluon_cdna" and p.k <= (c.num_stages - 1) * c.tile_k:
+        return (
+            f"k = {p.k} is under {c.num_stages} steps of {c.tile_k}, which pipeline gluon_cdna has "
+            "under way"
+        )
+    return None
+
+
 SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...] = (
     ("signature", _signature),
     ("divisibility", _divides),
@@ -430,6 +444,7 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("extent", _startable),
     ("sharing", _shareable),
     ("few_rows", _few_rows),
+    ("depth", _deep_enough),
 )
 
 

@@ -182,6 +182,8 @@ def _worth_having(config: GemmConfig) -> bool:
         return False
     if config.tile_k * DTYPES[config.dtype_a].bytes != ROW_BYTES:
         return False
+    if config.pipeline == "gluon_cdna":
+        return config.scheduler == "persistent" and config.num_stages == 2
     if config.pipeline != "basic":
         return config.scheduler == "persistent" and config.num_stages > 2
     last_resort = config.alignment == 1 or config.index_bits == 64
