@@ -89,7 +89,7 @@ class Matrices:
 
 def matrices(name: str, view: View) -> Matrices:
     """An operand taken apart. Raises `BadArgument` unless it has two or three dimensions."""
-    if len(view.shape) == 2:
+    if len(view.shape) == 2 and not view.pointers:
         return Matrices(None, 0, view)
     if len(view.shape) != 3:
         raise BadArgument(
@@ -100,6 +100,8 @@ def matrices(name: str, view: View) -> Matrices:
     first = replace(view, shape=view.shape[1:], strides=view.strides[1:])
     if view.pointers:
         return Matrices(count, 0, first)
+    if 0 in view.shape:  # strides of nothing say nothing
+        return Matrices(count, PACKED, replace(first, strides=(max(1, view.shape[2]), 1)))
     if stride < 0:
         raise BadArgument(f"{name} has batch stride {stride}; batches run forwards")
     return Matrices(count, 0 if count == 1 else stride, first)

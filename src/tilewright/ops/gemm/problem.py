@@ -247,7 +247,7 @@ class GemmProblem:
         """What the batch strides are where nothing lies between matrices; 0 for what is not
         there."""
         outer, lds = (*self.outer, self.outer[2]), (self.lda, self.ldb, self.ldc, self.ldd)
-        return tuple(rows * ld for rows, ld in zip(outer, lds, strict=True))
+        return tuple(max(1, rows) * ld for rows, ld in zip(outer, lds, strict=True))
 
     @property
     def matrices(self) -> tuple[int, int, int, int]:
