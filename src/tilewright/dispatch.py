@@ -161,7 +161,7 @@ class Dispatcher(Planner):
             raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
         problem = family.problem_of(views, options, config)
         if target_out is None:
-            made = family.output(problem, views, options)
+            made = family.output(views, options)
             target_out = arrays.empty(made, views[0].device, given[0])
             views.append(arrays.view(target_out))
         _refuse_overlap(views)

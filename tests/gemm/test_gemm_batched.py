@@ -199,7 +199,7 @@ def test_operands_lie_as_the_problem_says_and_say_it_again(strides, layout):
     assert [o.name for o in found] == ["A", "B", "bias", "add", "C"]
     assert found[-1].shape == found[3].shape == (BATCH, 64, 32) and found[2].shape == (32,)
     views = [View(o.shape, o.strides, o.dtype, 256, "cpu") for o in found]
-    assert problem_of(views, {"epilogue": "bias+add"}) == given
+    assert problem_of(views, FAMILY.options(given)) == given
 
 
 # --- calls ---------------------------------------------------------------------------------
@@ -243,7 +243,8 @@ def test_a_broadcast_view_is_one_matrix():
         ((ones(3, 4, 5)[::-1], ones(3, 5, 6)), "run forwards"),
         ((ones(3, 4, 5), ones(3, 6, 6)), "A's columns must equal B's rows"),
         ((ones(3, 4, 5), ones(3, 5, 6), np.broadcast_to(ones(4, 6), (3, 4, 6))), "overlap"),
-        ((tw.pointers([ones(4, 5)]), ones(1, 5, 6)), "A are pointers and the others are not"),
+        ((tw.pointers([ones(4, 5)]), ones(1, 5, 6)), "A is pointers and B is not"),
+        ((ones(1, 4, 5), ones(1, 5, 6), tw.pointers([ones(4, 6)])), "out is pointers and A is not"),
         ((tw.pointers([ones(4, 5)]), tw.pointers([ones(5, 6)] * 2)), "sizes differ"),
         ((tw.pointers([ones(4)]), tw.pointers([ones(4)])), "A has shape"),
     ],
@@ -257,7 +258,7 @@ def test_calls_that_do_not_fit_are_refused(made, words):
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        ((ones(2, 4, 6),), "add is a batch of 2"),
+        ((ones(2, 4, 6),), "sizes differ: A 3, B 3, out 3, add 2"),
         ((tw.pointers([ones(4, 6)] * 3),), "arrays"),
         ((ones(3, 4, 6), ones(4, 6)), "one batch stride, not add 24, mul 0"),
     ],
@@ -271,6 +272,56 @@ def test_an_epilogues_matrices_are_batched_alike_or_shared(extra, words):
 def test_a_matrix_of_the_epilogue_can_be_everyones():
     out = tw.gemm(ones(3, 4, 5), ones(3, 5, 6), ones(4, 6), epilogue="add")
     assert (out == 6).all()
+
+
+# --- folding -------------------------------------------------------------------------------
+
+
+def test_a_batch_over_one_b_that_lies_as_one_matrix_is_one_gemm_of_more_rows():
+    a, b = ones(3, 4, 5), ones(5, 6)
+    p = problem_of([arrays.view(x) for x in (a, b)], {})
+    assert (p.m, p.n, p.k, p.batching, p.layout) == (12, 6, 5, "none", "rrr")
+    assert tw.gemm(a, b).shape == (3, 4, 6)
+    # So with one row each, at whatever distance, and with a matrix added.
+    p = problem_of([arrays.view(x) for x in (ones(3, 9, 5)[:, :1], b)], {})
+    assert (p.m, p.lda, p.batching) == (3, 45, "none")
+    p = problem_of([arrays.view(x) for x in (a, b, ones(3, 4, 6))], {"epilogue": "add"})
+    assert (p.m, p.ldd, p.batching) == (12, 6, "none")
+
+
+def test_a_batch_over_one_a_is_one_gemm_of_more_columns_if_c_lies_so():
+    a, b, c = ones(4, 5), ones(3, 6, 5), ones(4, 18)
+    columns = np.lib.stride_tricks.as_strided(c, (3, 4, 6), (24, 72, 4))
+    assert (np.hstack(columns) == c).all()
+    p = problem_of([arrays.view(x) for x in (a, b.transpose(0, 2, 1), columns)], {})
+    assert (p.m, p.n, p.layout, p.ldc, p.batching) == (4, 18, "rcr", 18, "none")
+    columns[...] = 0
+    assert (tw.gemm(a, b.transpose(0, 2, 1), out=columns) == 5).all()
+
+
+@pytest.mark.parametrize(
+    ("a", "extra", "epilogue"),
+    [
+        (ones(3, 7, 5)[:, :4], (), ""),  # room between the matrices of A
+        (ones(3, 4, 5), (ones(4),), "row_scale"),  # a value for each row of a matrix
+        (ones(3, 4, 5), (ones(4, 6),), "add"),  # a matrix for all
+    ],
+)
+def test_other_batches_over_one_b_stay_batches(a, extra, epilogue):
+    p = problem_of([arrays.view(x) for x in (a, ones(5, 6), *extra)], {"epilogue": epilogue})
+    assert (p.m, p.batch, p.batching, p.stride_b) == (4, 3, "strided", 0)
+    out = tw.gemm(a, ones(5, 6), *extra, epilogue=epilogue)
+    assert out.shape == (3, 4, 6) and (out == 5 + (epilogue == "add")).all()
+
+
+def test_a_batch_can_be_asked_for(hopper):
+    views = [arrays.view(x) for x in (ones(3, 4, 5), ones(5, 6))]
+    assert problem_of(views, {"batching": "strided"}).batching == "strided"
+    assert problem_of(views, {}, batching="strided").batching == "strided"
+    kernel = config(dtype_a="fp32", layout="rrr", batching="strided", alignment=1)
+    assert (hopper.run_named(kernel.name, ones(3, 4, 5), ones(5, 6)) == 5).all()
+    with pytest.raises(BadArgument, match="batching is strided, but the operands are none"):
+        tw.gemm(ones(4, 5), ones(5, 6), batching="strided")
 
 
 # --- pointers ------------------------------------------------------------------------------

@@ -232,9 +232,8 @@ class Family(Protocol):
         where they can be read in more than one way, in `config`'s. Raises `BadArgument` when
         they do not fit together or no kernel can read them."""
 
-    def output(self, problem: Any, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
-        """The output to make for the call that states `problem`, whose inputs `views` are, where
-        the caller gives none."""
+    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        """The output to make for a call with these inputs, where the caller gives none."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""

@@ -106,15 +106,17 @@ class GemmFamily:
     def problem_of(
         self, views: Sequence[View], options: Mapping[str, Any], config: GemmConfig | None = None
     ) -> GemmProblem:
-        return operands.problem_of(views, options, config.layout if config else "rcr")
+        if config is None:
+            return operands.problem_of(views, options)
+        return operands.problem_of(views, options, config.layout, config.batching)
 
-    def output(
-        self, problem: GemmProblem, views: Sequence[View], options: Mapping[str, Any]
-    ) -> Operand:
-        return operands.output(problem, views, options)
+    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        return operands.output(views, options)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         said = {"precision": problem.precision, "epilogue": problem.epilogue}
+        if problem.batching == "strided" and 0 in problem.batch_strides[:2]:
+            said["batching"] = problem.batching  # else the call might be folded
         return {name: word for name, word in said.items() if word not in ("ieee", "")}
 
     def rank(

@@ -3,10 +3,14 @@
 strided   matrix z of an operand lies z strides behind its first: 3-D arrays [batch, rows,
           columns]. A stride of 0 is one matrix for all (broadcast).
 pointers  each operand is an array of addresses on the device (see `tilewright.pointers`)
+
+A call whose matrices of A and C lie as one matrix, over one B for all, is no batch but one GEMM of
+more rows (see `fold`), which reads B once for many of them; so with more columns, over one A.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -74,6 +78,11 @@ def _check_apart(p: GemmProblem, stride: int) -> None:
         )
 
 
+def packed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a row-major array without gaps."""
+    return tuple(math.prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape)))
+
+
 # --- what a call's operands say ---------------------------------------------------------------
 
 
@@ -101,33 +110,74 @@ def matrices(name: str, view: View) -> Matrices:
     if view.pointers:
         return Matrices(count, 0, first)
     if 0 in view.shape:  # strides of nothing say nothing
-        return Matrices(count, PACKED, replace(first, strides=(max(1, view.shape[2]), 1)))
+        return Matrices(count, PACKED, replace(first, strides=packed(first.shape)))
     if stride < 0:
         raise BadArgument(f"{name} has batch stride {stride}; batches run forwards")
     return Matrices(count, 0 if count == 1 else stride, first)
 
 
-def batch_of(given: Sequence[tuple[str, Matrices]]) -> tuple[str, int]:
-    """How the operands of a call are batched, and the size of the batch. A and B come first, then
-    the output if there is one. Raises `BadArgument` if they do not agree."""
-    counts = {name: x.count for name, x in given if x.count is not None}
-    if not counts:
+def batch_of(parts: Sequence[tuple[str, Matrices]]) -> tuple[str, int]:
+    """How the operands of a call (A, B, out, and matrices of an epilogue) are batched, and the size
+    of the batch. Raises `BadArgument` if they do not agree."""
+    three, others = parts[:3], parts[3:]
+    counts = {name: x.count for name, x in three if x.count is not None}
+    by_pointers = bool(three[0][1].first.pointers)
+    for name, x in others:
+        if x.first.pointers:
+            raise BadArgument(f"{name} is pointers; the epilogue's matrices are arrays")
+    for name, x in three[1:]:
+        if bool(x.first.pointers) != by_pointers:
+            one, other = ("A", name) if by_pointers else (name, "A")
+            raise BadArgument(
+                f"{one} is pointers and {other} is not; A, B and out are alike in that"
+            )
+    if not counts and all(x.count is None for _, x in others):
         return "none", 1
-    forms = {name: bool(x.first.pointers) for name, x in given}
-    if len(set(forms.values())) > 1:
-        listed = " and ".join(name for name, is_pointers in forms.items() if is_pointers)
-        raise BadArgument(
-            f"{listed} are pointers and the others are not; of A, B and out all are, or none"
-        )
     inputs = [counts[name] for name in ("A", "B") if name in counts]
     if not inputs:
-        raise BadArgument("out is a batch, but A and B are single matrices")
+        raise BadArgument(f"A and B are single matrices, but there is a batch: {_listed(parts)}")
+    if "out" not in counts:
+        raise BadArgument(f"out is one matrix, but there is a batch: {_listed(parts)}")
     batch = next((count for count in inputs if count != 1), 1)
-    for name, count in counts.items():
-        one_for_all = count == 1 and name in ("A", "B") and not forms[name]
-        if count != batch and not one_for_all:
-            listed = ", ".join(f"{n} {c}" for n, c in counts.items())
-            raise BadArgument(f"the batch's sizes differ: {listed}; only A and B of 1 broadcast")
-    if "out" in dict(given) and "out" not in counts:
-        raise BadArgument(f"out is one matrix, but the batch has {batch}")
-    return ("pointers" if forms["A"] else "strided"), batch
+    for name, x in parts:
+        may_be_one = name != "out" and not by_pointers
+        if x.count not in (None, batch) and not (x.count == 1 and may_be_one):
+            raise BadArgument(
+                f"the batch's sizes differ: {_listed(parts)}; a batch of 1 is shared, but not out's"
+            )
+    return ("pointers" if by_pointers else "strided"), batch
+
+
+def _listed(parts: Sequence[tuple[str, Matrices]]) -> str:
+    return ", ".join(f"{name} {x.count}" for name, x in parts if x.count is not None)
+
+
+def fold(
+    parts: Sequence[tuple[str, Matrices]], batch: int, vectors: Sequence[str]
+) -> list[tuple[str, Matrices]] | None:
+    """The operands of a batch as those of one GEMM of more rows or columns, if they lie so; else
+    None. `vectors`: kinds of the epilogue's (``m``, ``n``), which must keep their lengths."""
+    (_, a), (_, b) = parts[:2]
+    if batch < 2 or bool(a.stride) == bool(b.stride):
+        return None
+    axis, shared = (0, 1) if a.stride else (1, 0)
+    if "mn"[axis] in vectors:
+        return None
+    found = []
+    for place, (name, x) in enumerate(parts):
+        view = x.first if place == shared else _as_one(x, axis, batch)
+        if view is None:
+            return None
+        found.append((name, Matrices(None, 0, view)))
+    return found
+
+
+def _as_one(x: Matrices, axis: int, batch: int) -> View | None:
+    """One matrix that has all rows (`axis` 0) or columns of these; None if they do not lie so."""
+    shape, strides = list(x.first.shape), list(x.first.strides)
+    step = strides[axis] if shape[axis] > 1 else x.stride
+    if x.stride <= 0 or 0 in shape or x.stride != shape[axis] * step:
+        return None
+    shape[axis], strides[axis] = batch * shape[axis], step
+    apart = [strides[1 - i] == 1 and strides[i] >= shape[1 - i] for i in (0, 1)]
+    return replace(x.first, shape=tuple(shape), strides=tuple(strides)) if any(apart) else None

@@ -13,13 +13,13 @@ which dimensions stand in the way.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.errors import BadArgument
 from tilewright.ops.family import View
+from tilewright.ops.gemm.batch import packed
 
 C = 2
 NAMES = ("A", "B", "out")
@@ -83,11 +83,6 @@ def output_shape(equation: str, a: View, b: View) -> tuple[int, ...]:
     terms = parse(equation)
     sizes = _sizes(equation, terms[:2], (("A", a), ("B", b)))
     return tuple(sizes[label] for label in terms[C])
-
-
-def packed(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a row-major array without gaps."""
-    return tuple(math.prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape)))
 
 
 def matrices(

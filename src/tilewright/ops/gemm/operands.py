@@ -15,7 +15,7 @@ from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-OPTIONS = ("precision", "epilogue", "equation")
+OPTIONS = ("precision", "epilogue", "equation", "batching")
 """Keyword options of a GEMM call besides its operands."""
 
 
@@ -67,7 +67,10 @@ def _made_up(takes: Takes, problem: GemmProblem) -> tuple[float, float] | None:
 
 
 def problem_of(
-    views: Sequence[View], options: Mapping[str, Any], prefer: str = "rcr"
+    views: Sequence[View],
+    options: Mapping[str, Any],
+    prefer: str = "rcr",
+    batching: str = "",
 ) -> GemmProblem:
     """The GEMM of A [m, k] and B [k, n] and the operands of its epilogue, into C [m, n] if it
     is there; or a batch of them, with one more dimension in front.
@@ -76,136 +79,130 @@ def problem_of(
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
     layout most kernels are for. Vectors may be matrices of one row or column, scalars arrays
     of one element. The epilogue's matrices lie as C does, with one leading dimension. In a batch,
-    a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted. With an `equation`,
-    operands have its dimensions (see `contraction`).
+    a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted; and where it can be
+    folded (see `batch.fold`) it is, unless `batching`, or the option of that name, is ``strided``.
+    With an `equation`, operands have its dimensions (see `contraction`).
     """
-    for option in options:
-        if option not in OPTIONS:
-            raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    count = 2 + len(taken)
-    if len(views) not in (count, count + 1):
-        names = ", ".join(("A", "B", *(t.name for t in taken)))
-        raise BadArgument(
-            f"gemm takes {names} and optionally out; {len(views)} operands were given"
-        )
+    a, b, c, extras = _call(views, options)
+    matrices = [t.kind == "d" for t in taken]
+    named = [("A", a), ("B", b), ("out", c)]
+    named += [(t.name, x) for t, x, is_d in zip(taken, extras, matrices, strict=True) if is_d]
+    vectors = [t.kind for t in taken if t.kind in ("m", "n")]
     if "equation" in options:
-        views = _contracted(views, options["equation"], epilogue)
-    named = zip(("A", "B", "out"), (views[0], views[1], *views[count:]), strict=False)
+        found = contraction.matrices(options["equation"], named, vectors)
+        named = [(name, view) for (name, _), view in zip(named, found, strict=True)]
     parts = [(name, batches.matrices(name, view)) for name, view in named]
-    batching, batch = batches.batch_of(parts)
-    a, b = (x.first for _, x in parts[:2])
+    form, batch = batches.batch_of(parts)
+    if options.get("batching", form) != form:
+        raise BadArgument(f"batching is {options['batching']}, but the operands are {form}")
+    if form == "strided" and options.get("batching", batching) != form:
+        folded = batches.fold(parts, batch, vectors)
+        if folded is not None:
+            parts, form, batch = folded, "none", 1
+
+    a, b, c = (x.first for _, x in parts[:3])
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
-    layout_a, lda = _layout("A", a, prefer[0])
-    layout_b, ldb = _layout("B", b, prefer[1])
     columns = n // epilogues.fold(epilogue)
-    if len(views) > count:
-        c = parts[2][1].first
-        if c.shape != (m, columns):
-            made = f"A·B after {epilogue}" if epilogue else "A·B"
-            raise BadArgument(f"out is {c.shape[0]}×{c.shape[1]} but {made} is {m}×{columns}")
-        layout_c, ldc = _layout("out", c, prefer[2])
-        dtype_c = c.dtype
-    else:
-        dtype_c, layout_c, ldc = _default_output(a.dtype, epilogue), "r", columns
+    if c.shape != (m, columns):
+        made = f"A·B after {epilogue}" if epilogue else "A·B"
+        raise BadArgument(f"out is {c.shape[0]}×{c.shape[1]} but {made} is {m}×{columns}")
+    (layout_a, lda), (layout_b, ldb), (layout_c, ldc) = (
+        _layout(name, x.first, letter) for (name, x), letter in zip(parts[:3], prefer, strict=True)
+    )
+    left = iter(x.first for _, x in parts[3:])
     widths = epilogues.columns(epilogue, n)
-    extras = [
-        (t, batches.matrices(t.name, view) if t.kind == "d" else batches.Matrices(None, 0, view))
-        for t, view in zip(taken, views[2:count], strict=True)
+    ldds = [
+        _extra(t, next(left) if is_d else view, (m, width), layout_c, c.dtype)
+        for t, view, is_d, width in zip(taken, extras, matrices, widths, strict=True)
     ]
-    found = [
-        _extra(t, x.first, (m, width), layout_c, dtype_c)
-        for (t, x), width in zip(extras, widths, strict=True)
-    ]
-    ldd = _common("leading dimension", [(t, ld) for t, ld in zip(taken, found, strict=True) if ld])
-    stride_d = _common("batch stride", _strides_of_matrices(extras, batching, batch))
-    made_of = [x for _, x in parts] + [x for t, x in extras if t.kind == "d"]
-    strides = [x.stride for _, x in parts] if batching == "strided" else []
-    if batch < 2:  # then they say nothing
-        strides = [PACKED if x.count is not None else 0 for _, x in parts]
-    stride_a, stride_b, stride_c = (*strides, *[PACKED] * (3 - len(strides)))
+    strides = [_stride(x, form, batch) for _, x in parts]
+    others = [name for name, _ in parts[3:]]
     problem = GemmProblem(
         m,
         n,
         k,
         dtype_a=a.dtype,
         dtype_b=b.dtype,
-        dtype_c=dtype_c,
+        dtype_c=c.dtype,
         layout=layout_a + layout_b + layout_c,
         lda=lda,
         ldb=ldb,
         ldc=ldc,
         precision=options.get("precision", "ieee"),
         epilogue=epilogue,
-        ldd=ldd,
+        ldd=_common("leading dimension", others, [ld for ld in ldds if ld]),
         batch=batch,
-        batching=batching,
-        stride_a=stride_a,
-        stride_b=stride_b,
-        stride_c=stride_c,
-        stride_d=stride_d,
+        batching=form,
+        stride_a=strides[0],
+        stride_b=strides[1],
+        stride_c=strides[2],
+        stride_d=_common("batch stride", others, strides[3:]),
     )
-    addresses = (x.first.pointers or x.first.address for x in made_of)
+    addresses = (x.first.pointers or x.first.address for _, x in parts)
     return replace(problem, alignment=natural_alignment((problem.alignment, *addresses)))
 
 
-def _contracted(views: Sequence[View], equation: str, epilogue: str) -> list[View]:
-    """The operands of a contraction, the output among them, as matrices or batches of them."""
-    taken, (a, b) = epilogues.takes(epilogue), views[:2]
-    if epilogues.fold(epilogue) != 1:
-        raise BadArgument(f"epilogue {epilogue} halves columns, which an equation cannot say")
-    if len(views) > 2 + len(taken):
-        c = views[-1]
+def _call(
+    views: Sequence[View], options: Mapping[str, Any]
+) -> tuple[View, View, View, Sequence[View]]:
+    """A, B, the output and the epilogue's operands; an output that is not given is made up."""
+    for option in options:
+        if option not in OPTIONS:
+            raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
+    taken = epilogues.takes(options.get("epilogue", ""))
+    count = 2 + len(taken)
+    if len(views) not in (count, count + 1):
+        names = ", ".join(("A", "B", *(t.name for t in taken)))
+        raise BadArgument(
+            f"gemm takes {names} and optionally out; {len(views)} operands were given"
+        )
+    if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
+        raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
+    a, b = views[:2]
+    c = views[count] if len(views) > count else _output(a, b, options)
+    return a, b, c, views[2:count]
+
+
+def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
+    """The output where the caller gives none: row-major and packed, of the usual dtype."""
+    epilogue = options.get("epilogue", "")
+    if "equation" in options:
+        shape = contraction.output_shape(options["equation"], a, b)
     else:
-        shape = contraction.output_shape(equation, a, b)
-        c = replace(a, shape=shape, strides=contraction.packed(shape), address=0)
-        c = replace(c, dtype=_default_output(a.dtype, epilogue))
-    extras = list(views[2 : 2 + len(taken)])
-    places = [i for i, t in enumerate(taken) if t.kind == "d"]
-    named = [("A", a), ("B", b), ("out", c), *((taken[i].name, extras[i]) for i in places)]
-    vectors = [t.kind for t in taken if t.kind in ("m", "n")]
-    a, b, c, *found = contraction.matrices(equation, named, vectors)
-    for i, view in zip(places, found, strict=True):
-        extras[i] = view
-    return [a, b, *extras, c]
+        x, y = batches.matrices("A", a), batches.matrices("B", b)
+        counts = [part.count for part in (x, y) if part.count is not None]
+        batch = next((count for count in counts if count != 1), 1)
+        columns = y.first.shape[1] // epilogues.fold(epilogue)
+        shape = (*((batch,) if counts else ()), x.first.shape[0], columns)
+    dtype_c, strides = _default_output(a.dtype, epilogue), batches.packed(shape)
+    return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)
 
 
-def output(problem: GemmProblem, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
-    """The output of the call that states `problem`, where the caller gives none."""
-    made = operands(problem)[-1]
-    if "equation" not in options:
-        return made
-    shape = contraction.output_shape(options["equation"], views[0], views[1])
-    return replace(made, shape=shape, strides=contraction.packed(shape))
+def output(views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+    """The output of a call, where the caller gives none."""
+    _, _, c, _ = _call(views, options)
+    return Operand("C", c.shape, c.strides, c.dtype, is_output=True, pointers=bool(c.pointers))
 
 
-def _strides_of_matrices(
-    extras: Sequence[tuple[Takes, batches.Matrices]], batching: str, batch: int
-) -> list[tuple[Takes, int]]:
-    """The batch stride of each matrix of an epilogue."""
-    found = []
-    for t, x in extras:
-        if t.kind == "d":
-            if x.count not in (None, 1, batch) or (x.count is not None and batching == "none"):
-                raise BadArgument(f"{t.name} is a batch of {x.count}, the call's is {batch}")
-            if x.first.pointers:
-                raise BadArgument(f"{t.name} is pointers; the epilogue's matrices are arrays")
-            found.append((t, PACKED if batch < 2 and x.count is not None else x.stride))
-    return found
+def _stride(x: batches.Matrices, form: str, batch: int) -> int:
+    """A batch stride as a problem says it: nothing for one matrix, or by pointers."""
+    if form == "none" or x.first.pointers:
+        return 0
+    return PACKED if batch < 2 and x.count is not None else x.stride
 
 
-def _common(what: str, found: Sequence[tuple[Takes, int]]) -> int:
+def _common(what: str, names: Sequence[str], values: Sequence[int]) -> int:
     """The value that all of an epilogue's matrices have; 0 without matrices."""
-    values = {value for _, value in found}
-    if len(values) > 1:
-        listed = ", ".join(f"{t.name} {value}" for t, value in found)
+    if len(set(values)) > 1:
+        listed = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
         raise BadArgument(
             f"the epilogue's matrices must share one {what}, not {listed}; pass contiguous copies"
         )
-    return values.pop() if values else 0
+    return values[0] if values else 0
 
 
 def _extra(takes: Takes, view: View, c: tuple[int, int], layout_c: str, dtype_c: str) -> int:
