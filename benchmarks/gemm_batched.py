@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from environment import environment
-from gemm_vs_vendor import FINALISTS, bound
 from harness import compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
@@ -27,6 +26,9 @@ from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
+from tilewright.registry import Registry
+
+FINALISTS = 6
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ class Row:
         return f"{self.batch}x[{self.m},{self.k}]x[{self.k},{self.n}] {self.layout}{shared}"
 
     @property
-    def problem(self) -> GemmProblem:
-        stride_b = 0 if self.shares_b else -1
-        sizes = (self.m, self.n, self.k)
-        return GemmProblem(*sizes, layout=self.layout, batch=self.batch, stride_b=stride_b)
+    def problems(self) -> dict[str, GemmProblem]:
+        """By how they are batched: the row as a batch, and, where it shares B, folded."""
+        how = {"layout": self.layout, "batch": self.batch}
+        if not self.shares_b:
+            return {"strided": GemmProblem(self.m, self.n, self.k, **how)}
+        return {
+            "strided": GemmProblem(self.m, self.n, self.k, **how, stride_b=0),
+            "none": GemmProblem(self.batch * self.m, self.n, self.k, layout=self.layout),
+        }
 
 
 ROWS = (
@@ -68,34 +75,47 @@ ROWS = (
 """Attention's scores and outputs, for many tokens and for one; square batches; shared weights."""
 
 
-def space(layout: str) -> KernelSpace:
-    """The bf16 kernels that can win on these shapes: some two hundred."""
+SCHEDULES = [
+    ("tile", 1, "none"),
+    ("persistent", 1, "none"),
+    ("split_k", 2, "linear"),
+    ("split_k", 4, "linear"),
+]
+
+
+def space(layout: str, batching: str) -> KernelSpace:
+    """The bf16 kernels that can win on these shapes: some two hundred for each layout."""
     return KernelSpace(
         "gemm",
         {
             "layout": (layout,),
-            "batching": ("strided",),
+            "batching": (batching,),
             "tile_m": (16, 64, 128),
             "tile_n": (64, 128, 256),
             "tile_k": (64, 128),
             "num_warps": (4, 8),
-            "num_stages": (2, 3, 4),
+            "num_stages": (2, 3, 4, 6),
             "pipeline": ("tma", "gluon_ws"),
-            "scheduler": ("tile", "persistent"),
+            "group_m": (1, 8),
             "store": ("direct", "split"),
         },
         {"worth timing": _worth_timing},
+        linked={("scheduler", "split_k", "reduction"): SCHEDULES},
     )
 
 
 def _worth_timing(c) -> bool:
+    """Small tiles for few rows; wide ones, walked by rows of C or by groups of rows, for many."""
     work = c.tile_m * c.tile_n // c.num_warps
-    if not 256 <= work <= 4096 or (c.tile_m == 16) != (c.num_warps == 4 and work <= 1024):
-        return False
     if c.tile_m == 16:
-        return c.pipeline == "tma" and c.scheduler == "tile" and c.store == "direct"
-    if c.pipeline == "tma" and c.scheduler == "tile":
-        return c.num_stages < 4 and c.store == "direct"
+        few = c.num_warps == 4 and c.tile_n < 256 and c.group_m == 8 and c.store == "direct"
+        return few and c.pipeline == "tma" and c.scheduler != "persistent" and c.num_stages > 2
+    if c.scheduler == "split_k" or not 1024 <= work <= 4096 or c.num_stages > 4:
+        return False
+    if c.tile_m == 64 and c.group_m == 1:
+        return False
+    if c.scheduler == "tile":
+        return c.pipeline == "tma" and c.num_stages == 2 and c.store == "direct" and work < 4096
     return c.num_stages > 2 and (c.store == "split" or c.tile_n < 256)
 
 
@@ -106,8 +126,8 @@ def main() -> None:
     options = parser.parse_args()
 
     gpu = live_device(0)
-    layouts = dict.fromkeys(row.layout for row in ROWS)
-    configs = [c for layout in layouts for c in space(layout).expand(arch(gpu.arch)).configs]
+    signatures = dict.fromkeys((row.layout, form) for row in ROWS for form in row.problems)
+    configs = [c for s in signatures for c in space(*s).expand(arch(gpu.arch)).configs]
     store = Store()
     report = build([(c, gpu.arch) for c in configs], store=store)
     print(f"{len(configs)} kernels for {gpu.name}: {report}")
@@ -151,17 +171,18 @@ def vendors(row: Row, a, b, out):
 
 def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
     """One row: every kernel checked and timed briefly, then the best with the vendor's."""
-    family, problem = ops.family("gemm"), row.problem
+    family, problems, this = ops.family("gemm"), row.problems, arch(gpu.arch)
     a, b, out = operands(row)
     reference = torch.matmul(a.double(), b.double())
     calls, wrong = {}, []
     for config in usable:
-        if not family.supports(config, problem, arch(gpu.arch)):
+        problem = problems.get(config.batching)
+        if problem is None or not family.supports(config, problem, this):
             continue
         out.fill_(float("nan"))
         dispatcher.run_named(config.name, a, b, out=out)
         if verify.compare(out, reference, family.tolerance(problem, config)).ok:
-            calls[config.name] = bound(dispatcher, config, a, b, out)
+            calls[config.name] = bound(dispatcher, config, a, b, out, family.options(problem))
         else:
             wrong.append(config.name)
     del reference
@@ -169,17 +190,22 @@ def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
     warm_up(vendor["bmm"])
     first = compare(calls, rounds=3)
     best = sorted(calls, key=lambda name: first[name].median)[:FINALISTS]
-    guess = next(c.config for c in choices(dispatcher, problem, usable, gpu))
-    final = compare({**vendor, **{name: calls[name] for name in (*best, guess.name)}}, rounds)
+    # What a call without a registry of measured kernels takes, of this space.
+    *_, stated = problems.values()
+    fitting = [c for c in usable if family.supports(c, stated, this)]
+    guess = family.rank(stated, fitting, gpu)[0].name
+    finalists = {**vendor, **{name: calls[name] for name in (*best, guess)}}
+    final = compare({**finalists, "fill": out.zero_}, rounds)
     winner = min(best, key=lambda name: final[name].median)
     against = min(vendor, key=lambda name: final[name].median)
     ratio = final[against].median / final[winner].median
-    guessed = final[against].median / final[guess.name].median
+    guessed = final[against].median / final[guess].median
     seconds = final[winner].median / 1e6
+    bandwidth = stated.min_bytes / seconds / 1e12
     print(
         f"{row}: {final[winner].median:.1f} vs {final[against].median:.1f} us ({against}), "
-        f"{ratio:.3f}; {problem.flops / seconds / 1e12:.0f} TFLOP/s, "
-        f"{problem.min_bytes / seconds / 1e12:.2f} TB/s; by estimate {guessed:.3f}"
+        f"{ratio:.3f}; {stated.flops / seconds / 1e12:.0f} TFLOP/s, {bandwidth:.2f} TB/s, "
+        f"C filled in {final['fill'].median:.1f} us; by estimate {guessed:.3f}"
         f"{f'; {len(wrong)} WRONG' if wrong else ''}  {winner}"
     )
     return {
@@ -191,8 +217,8 @@ def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
         "shares_b": row.shares_b,
         "kernel": winner,
         "vendor": against,
-        "tflops": problem.flops / seconds / 1e12,
-        "terabytes_per_second": problem.min_bytes / seconds / 1e12,
+        "tflops": stated.flops / seconds / 1e12,
+        "terabytes_per_second": bandwidth,
         "ratio": ratio,
         "ratio_by_estimate": guessed,
         "kernels_timed": len(calls),
@@ -203,12 +229,11 @@ def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
     }
 
 
-def choices(dispatcher: Dispatcher, problem: GemmProblem, usable, gpu):
-    """Kernels of the space that serve the problem, best first by the family's estimate."""
-    family, this = ops.family("gemm"), arch(gpu.arch)
-    return dispatcher.selector.order(
-        problem, [c for c in usable if family.supports(c, problem, this)], gpu
-    )
+def bound(dispatcher: Dispatcher, config, a, b, out, options):
+    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make."""
+    only = Dispatcher(Registry("one").register_all([config]), store=dispatcher.store)
+    only.run("gemm", a, b, out=out, **options)
+    return lambda: only.run("gemm", a, b, out=out, **options)
 
 
 if __name__ == "__main__":
