@@ -83,14 +83,16 @@ def span(v: View) -> tuple[int, int]:
 def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
     """An uninitialised array for `operand`: NumPy if `like` is (or there is no `like` and
     `device` is the CPU), else torch on `device`. Where it is passed by pointers, those to
-    arrays that lie one behind the other."""
+    such arrays."""
     if isinstance(like, Pointers):
         like = next(iter(like.arrays), None)
     if operand.pointers:
-        count, *each = operand.shape
-        rows, row = max(range(len(each)), key=lambda i: operand.strides[i + 1]), operand.strides[1:]
-        packed = replace(operand, strides=(each[rows] * row[rows], *row), pointers=False)
-        return pointers(list(empty(packed, device, like)))
+        one = replace(operand, shape=operand.shape[1:], strides=operand.strides[1:], pointers=False)
+        count = operand.shape[0]
+        made = pointers([empty(one, device, like) for _ in range(max(1, count))])
+        if count:
+            return made
+        return replace(made, addresses=made.addresses[:0], shape=operand.shape, arrays=())
     steps = [(n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True)]
     count = 0 if 0 in operand.shape else 1 + sum(steps)
     d = dtypes.dtype(operand.dtype)
@@ -189,13 +191,15 @@ def stacked(array: Any) -> Any:
     """What `Pointers` point to, as one array; any other array itself."""
     if not isinstance(array, Pointers):
         return array
-    if is_torch(array.arrays[0]):
+    if len(array.arrays) != array.shape[0]:
+        raise BadArgument(f"{array} has addresses only; what lies there is the caller's to read")
+    if is_torch(array.addresses):
         import torch
 
-        return torch.stack(array.arrays)
+        return torch.stack(array.arrays) if array.arrays else torch.empty(array.shape)
     import numpy as np
 
-    return np.stack(array.arrays)
+    return np.stack(array.arrays) if array.arrays else np.empty(array.shape)
 
 
 def overlap(one: View, other: View) -> bool:

@@ -110,6 +110,7 @@ def test_a_sum_over_nothing_is_what_the_epilogue_makes_of_zeros(hopper):
         GemmProblem(0, 64, 64),
         GemmProblem(64, 64, 0, batch=2),
         GemmProblem(64, 64, 64, batch=0, batching="strided", stride_b=0),
+        GemmProblem(64, 64, 64, batch=0, batching="pointers"),
     ],
     ids=str,
 )
