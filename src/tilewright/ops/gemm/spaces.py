@@ -137,6 +137,7 @@ _MATRIX_TILES = (
     (32, 512, 4, 4),
     (64, 256, 4, 6),
     (64, 512, 4, 4),
+    (128, 256, 4, 3),
     (64, 128, 4, 2),
 )
 """The same for the matrix units; the last is for little shared memory."""
