@@ -94,15 +94,13 @@ def _accumulate(
 
 
 @triton.jit
-def _write(
-    c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n,
+def write(
+    c, acc, m, n, ldc, extra, tile_m, tile_n,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The epilogue of a whole sum, and the tile of matrix `z` of C."""
-    c = matrix_of(c, batch, z, 3, BATCHING, ALIGNMENT)
-    extra = extra_of(extra, batch, z, TAKES, BATCHING)
+    """The epilogue of a whole sum, and the tile of C."""
     acc = apply(
         acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N
     )  # fmt: skip
@@ -122,6 +120,21 @@ def _write(
         tl.store(c_ptrs, out, mask=(offs_n < n)[None, :])
     else:
         tl.store(c_ptrs, out)
+
+
+@triton.jit
+def _write(
+    c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """The same for matrix `z` of C."""
+    write(
+        matrix_of(c, batch, z, 3, BATCHING, ALIGNMENT), acc, m, n, ldc,
+        extra_of(extra, batch, z, TAKES, BATCHING), tile_m, tile_n,
+        TILE_M, TILE_N, C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+    )  # fmt: skip
 
 
 @triton.jit

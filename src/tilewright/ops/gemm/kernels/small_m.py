@@ -66,7 +66,7 @@ L2.
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.basic import _write
+from tilewright.ops.gemm.kernels.basic import write
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
 from tilewright.ops.gemm.kernels.schedule import split_range
 
@@ -147,12 +147,12 @@ def _finish(
             acc, flags, partials, part, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
         )
         if whole:
-            _write(
+            write(
                 c, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
                 C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
             )  # fmt: skip
     else:
-        _write(
+        write(
             c, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
             C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
         )  # fmt: skip
