@@ -27,7 +27,12 @@ import triton.language as tl
 
 from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, matrix_of
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.reduce import (
+    reduce,
+    take_turn,
+    within_tile,
+    workspace,
+)
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -172,9 +177,12 @@ def gemm_basic(
             TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT,
         )  # fmt: skip
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         whole, acc = reduce(
-            acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
-        )
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            i, splits, base, 1, 0, REDUCTION,
+        )  # fmt: skip
         if whole:
             _write(
                 c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
@@ -211,9 +219,11 @@ def gemm_basic(
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
                 if count > 1:
+                    base = tile if REDUCTION == "atomic" else 2 * earliest
+                    last = take_turn(flags, count, base, 2, shift, REDUCTION)
                     whole, acc = reduce(
-                        acc, flags, partials, first - earliest, count, 2 * earliest, 2, shift,
-                        TILE_M, TILE_N, REDUCTION,
+                        acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+                        first - earliest, count, base, 2, shift, REDUCTION,
                     )  # fmt: skip
                 if whole:
                     _write(

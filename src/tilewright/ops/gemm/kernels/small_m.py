@@ -67,7 +67,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
 from tilewright.ops.gemm.kernels.schedule import split_range
 
 
@@ -143,9 +143,12 @@ def _finish(
     if SCHEDULER == "split_k":
         flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
         part = tl.program_id(1)
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         whole, acc = reduce(
-            acc, flags, partials, part, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
-        )
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            part, splits, base, 1, 0, REDUCTION,
+        )  # fmt: skip
         if whole:
             write(
                 c, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
