@@ -14,6 +14,7 @@ from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, gated, judge, supports
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
 GFX942 = arch("gfx942")
+GFX950 = arch("gfx950")
 SPECIALISING = dataclasses.replace(SM90, pipelines=("basic", "tma", "tma_ws"))
 """sm_90 with a compiler that specialises warps."""
 
@@ -102,6 +103,11 @@ BROKEN = [
     ("mma", change(mma=(16, 16, 16)), SM90),
     ("mma", change(mma=(16, 16, 8)), GFX942),
     ("mma", change(mma=(32, 32, 8), tile_m=16), GFX942),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x64"), SM90),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x128", scale_b="64x64"), SM90),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_b="64x1"), GFX950),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x128", scale_b="128x128", **GLUON), SM90),
+    ("registers", change(tile_m=128, tile_n=256, num_warps=8, scale_a="1x64"), SM90),
     ("registers", change(tile_m=256, tile_n=256), SM90),
     ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
     ("shared_memory", change(tile_m=128, tile_n=128, num_stages=4), GFX942),
@@ -131,6 +137,9 @@ LEGAL = [
     ),
     (change(store="split", tile_n=64, epilogue="swiglu", **TMA), SM90),
     (change(epilogue="scale", dtype_c="e4m3fn"), SM90),
+    (fp8("e4m3fn", tile_k=64, scale_a="1x64", scale_b="64x128"), SM90),
+    (fp8("e4m3fn", tile_k=64, scale_a="1x128", scale_b="128x128", **TMA), SM90),
+    (change(tile_m=128, tile_n=128, num_warps=8, scale_a="1x64"), SM90),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),

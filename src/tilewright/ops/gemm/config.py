@@ -11,8 +11,9 @@ the log line and the report:
 
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent), ``i64`` (64-bit indices) and, always last, the
-epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
+instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``sa1x128`` and
+``sb128x128`` (blocks of A's and B's scales) and, always last, the epilogue: ``epi-bias-gelu`` for
+``bias+gelu``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
 PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
@@ -40,10 +41,10 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision`, and `epilogue`, are the signature, the rest
-    the algorithm.
+    """How to compute a GEMM. Fields up to `precision`, and from `epilogue` on, are the signature,
+    the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision, epilogue: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, scale_a, scale_b: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
@@ -89,6 +90,8 @@ class GemmConfig:
     mma: tuple[int, int, int]
     index_bits: int
     epilogue: str = ""
+    scale_a: str = ""
+    scale_b: str = ""
 
     @property
     def _sharing(self) -> str:
@@ -115,6 +118,7 @@ class GemmConfig:
             name += "_mma{}x{}x{}".format(*self.mma)
         if self.index_bits != 32:
             name += f"_i{self.index_bits}"
+        name += scales.names(self)
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
         return name
@@ -132,10 +136,10 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
 def _check_signature(
-    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str
+    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str, scaled: bool
 ) -> None:
     check_layout(layout)
-    check_types(a, b, c, acc, precision, epilogue)
+    check_types(a, b, c, acc, precision, epilogue, scaled)
 
 
 def check(config: GemmConfig) -> GemmConfig:
@@ -143,7 +147,8 @@ def check(config: GemmConfig) -> GemmConfig:
     c = config
     types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
     epilogues.parse(c.epilogue)
-    _check_signature(c.layout, *types, c.precision, c.epilogue)
+    scales.parse(c.scale_a), scales.parse(c.scale_b)
+    _check_signature(c.layout, *types, c.precision, c.epilogue, scales.count(c) > 0)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -193,7 +198,7 @@ _NAME = re.compile(
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    "(?:_i(?P<index_bits>64))?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    f"(?:_i(?P<index_bits>64))?{scales.PATTERN}(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m", "alignment")
@@ -224,6 +229,8 @@ def parse(name: str) -> GemmConfig:
                 reduction=said["reduction"] or "none",
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
+                scale_a=said["scale_a"] or "",
+                scale_b=said["scale_b"] or "",
             )
         )
     except BadArgument as error:

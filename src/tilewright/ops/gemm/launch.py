@@ -16,13 +16,13 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
 
 A, B, EXTRA = 0, 1, 2
-"""Operand numbers: A, B, those of the epilogue, and C last."""
+"""Operand numbers: A, B, their scales from EXTRA on, behind these the epilogue's, and C last."""
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -53,11 +53,12 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("REDUCTION", config.reduction),
         ("FLAG_BYTES", FLAG_BYTES),
         ("PRECISION", config.precision),
-        ("INT_ACC", config.dtype_acc == "int32"),
+        ("INT_ACC", config.dtype_acc == "int32" and not scales.count(config)),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
         ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
+        ("SCALES", scales.kernel_blocks(config)),
     ]
 
 
@@ -109,9 +110,11 @@ def _basic_source(
         *((name, "i32") for name in ("m", "n", "k")),
         *((name, stride) for name in ("lda", "ldb", "ldc")),
         *_extra(config, stride),
+        *scales.kernel_types(config),
         *_sharing_types(config),
     )
-    within_reach = ("a", "b", "c", *(n for n, t in _extra(config, stride) if t.startswith("*")))
+    others = (*_extra(config, stride), *scales.kernel_types(config))
+    within_reach = ("a", "b", "c", *(name for name, kind in others if kind.startswith("*")))
     return KernelSource(
         module="tilewright.ops.gemm.kernels.basic",
         function="gemm_basic",
@@ -160,6 +163,7 @@ def _tma_source(
     arguments = (
         *_descriptor_arguments(config),
         *_extra(config, "i64"),
+        *scales.kernel_types(config),
         *_sharing_types(config),
     )
     promises = _matrix_promises(config)
@@ -235,18 +239,23 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are A, B, those of the epilogue
-    and C."""
+    """How to launch `config` for `problem` on `device`; operands are A, B, their scales,
+    those of the epilogue and C."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
     lds = (problem.lda, problem.ldb, problem.ldc)
+    scaled = scales.of(problem)
+    behind = EXTRA + len(scaled)
     count = len(epilogues.takes(config.epilogue))
-    places = (A, B, EXTRA + count)
+    places = (A, B, behind + count)
     stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
-    extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
+    extra: tuple[Argument, ...] = tuple(Pointer(behind + i) for i in range(count))
     if problem.ldd:
         extra = (*extra, Scalar(stride, problem.ldd))
+    for number, s in enumerate(scaled):
+        steps = (step if size > 1 else 0 for step, size in zip(s.strides, s.shape, strict=True))
+        extra = (*extra, Pointer(EXTRA + number), *(Scalar("i32", step) for step in steps))
     arguments: tuple[Argument, ...]
     if config.pipeline == "basic":
         arguments = (

@@ -9,16 +9,16 @@ from typing import Any
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import Operand, View
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-OPTIONS = ("precision", "epilogue")
+OPTIONS = ("precision", "epilogue", "scale_a", "scale_b")
 """Keyword options of a GEMM call besides its operands."""
 
 
 def operands(problem: GemmProblem) -> tuple[Operand, ...]:
-    """A, B, the epilogue's operands and C, as they lie in memory."""
+    """A, B, their scales, the epilogue's operands and C, as they lie in memory."""
     p = problem
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
     types = (p.dtype_a, p.dtype_b, p.dtype_c)
@@ -28,7 +28,7 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
             "ABC", shapes, p.layout, (p.lda, p.ldb, p.ldc), types, strict=True
         )
     )
-    extra = []
+    extra = [s.operand for s in scales.of(p)]
     for t, (shape, d) in zip(epilogues.takes(p.epilogue), p.extra_shapes, strict=True):
         strides = (1,) if len(shape) == 1 else (p.ldd, 1) if p.layout[2] == "r" else (1, p.ldd)
         extra.append(Operand(t.name, shape, strides, d, values=_made_up(t, p)))
@@ -51,8 +51,8 @@ def _made_up(takes: Takes, problem: GemmProblem) -> tuple[float, float] | None:
 def problem_of(
     views: Sequence[View], options: Mapping[str, Any], prefer: str = "rcr"
 ) -> GemmProblem:
-    """The GEMM of A [m, k] and B [k, n] and the operands of its epilogue, into C [m, n] if it
-    is there.
+    """The GEMM of A [m, k] and B [k, n], their scales and the operands of its epilogue, into
+    C [m, n] if it is there.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
@@ -63,10 +63,13 @@ def problem_of(
         if option not in OPTIONS:
             raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
     epilogue = options.get("epilogue", "")
+    blocks = {name: options.get(name, "") for name in ("scale_a", "scale_b")}
+    scaled = [name for name, word in blocks.items() if scales.parse(word)]
     taken = epilogues.takes(epilogue)
-    count = 2 + len(taken)
+    behind = 2 + len(scaled)
+    count = behind + len(taken)
     if len(views) not in (count, count + 1):
-        names = ", ".join(("A", "B", *(t.name for t in taken)))
+        names = ", ".join(("A", "B", *scaled, *(t.name for t in taken)))
         raise BadArgument(
             f"gemm takes {names} and optionally out; {len(views)} operands were given"
         )
@@ -80,6 +83,7 @@ def problem_of(
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
+    strides = scales.read(views[2:behind], blocks, m, n, k)
     layout_a, lda = _layout("A", a, prefer[0])
     layout_b, ldb = _layout("B", b, prefer[1])
     addresses: tuple[int, ...]
@@ -92,22 +96,23 @@ def problem_of(
         layout_c, ldc = _layout("out", c, prefer[2])
         dtype_c, addresses = c.dtype, (a.address, b.address, c.address)
     else:
-        dtype_c, layout_c, ldc = _default_output(a.dtype, epilogue), "r", columns
+        dtype_c = _default_output(a.dtype, epilogue, bool(scaled))
+        layout_c, ldc = "r", columns
         addresses = (a.address, b.address)
     widths = epilogues.columns(epilogue, n)
     found = [
         _extra(t, view, (m, width), layout_c, dtype_c)
-        for t, view, width in zip(taken, views[2:count], widths, strict=True)
+        for t, view, width in zip(taken, views[behind:count], widths, strict=True)
     ]
-    strides = {t.name: ld for t, ld in zip(taken, found, strict=True) if ld}
-    if len(set(strides.values())) > 1:
-        listed = ", ".join(f"{name} {ld}" for name, ld in strides.items())
+    leading = {t.name: ld for t, ld in zip(taken, found, strict=True) if ld}
+    if len(set(leading.values())) > 1:
+        listed = ", ".join(f"{name} {ld}" for name, ld in leading.items())
         raise BadArgument(
             f"the epilogue's matrices must share one leading dimension, not {listed}; pass "
             "contiguous copies"
         )
-    ldd = next(iter(strides.values()), 0)
-    addresses += tuple(v.address for v, ld in zip(views[2:count], found, strict=True) if ld)
+    ldd = next(iter(leading.values()), 0)
+    addresses += tuple(v.address for v, ld in zip(views[behind:count], found, strict=True) if ld)
     types = (a.dtype, b.dtype, dtype_c, epilogues.operand_dtype(Takes("", "d"), dtype_c))
     rows = (ld * DTYPES[d].bytes for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
     return GemmProblem(
@@ -125,6 +130,10 @@ def problem_of(
         precision=options.get("precision", "ieee"),
         epilogue=epilogue,
         ldd=ldd,
+        scale_a=blocks["scale_a"],
+        scale_b=blocks["scale_b"],
+        strides_sa=strides["scale_a"],
+        strides_sb=strides["scale_b"],
     )
 
 
@@ -155,10 +164,10 @@ def _extra(takes: Takes, view: View, c: tuple[int, int], layout_c: str, dtype_c:
     return 0
 
 
-def _default_output(dtype_a: str, epilogue: str) -> str:
+def _default_output(dtype_a: str, epilogue: str, scaled: bool) -> str:
     if dtype_a not in OUTPUTS:
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
-    return outputs(dtype_a, epilogue)[0]
+    return outputs(dtype_a, epilogue, scaled)[0]
 
 
 def _layout(name: str, view: View, prefer: str) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, scales
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
@@ -40,18 +40,24 @@ def accumulator(dtype_a: str) -> str:
     return "int32" if DTYPES[dtype_a].kind == "int" else "fp32"
 
 
-def outputs(dtype_a: str, epilogue: str = "") -> tuple[str, ...]:
-    """Output dtypes of `dtype_a` operands, the default first. An epilogue is computed in fp32,
-    so integers become floats there."""
+def outputs(dtype_a: str, epilogue: str = "", scaled: bool = False) -> tuple[str, ...]:
+    """Output dtypes of `dtype_a` operands, the default first. Scales are applied and an epilogue
+    is computed in fp32, so integers become floats there."""
     chain = epilogues.parse(epilogue)
-    if not chain:
+    if not chain and not scaled:
         return OUTPUTS[dtype_a]
     plain = ("bf16", "fp16", "fp32") if DTYPES[dtype_a].kind == "int" else OUTPUTS[dtype_a]
-    return (*plain, *FP8) if chain[-1].scales else plain
+    return (*plain, *FP8) if chain and chain[-1].scales else plain
 
 
 def check_types(
-    dtype_a: str, dtype_b: str, dtype_c: str, dtype_acc: str, precision: str, epilogue: str = ""
+    dtype_a: str,
+    dtype_b: str,
+    dtype_c: str,
+    dtype_acc: str,
+    precision: str,
+    epilogue: str = "",
+    scaled: bool = False,
 ) -> None:
     """Raise `BadArgument` unless some GEMM has these dtypes; says which would do."""
     for name in (dtype_a, dtype_b, dtype_c, dtype_acc):
@@ -60,9 +66,9 @@ def check_types(
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
     if dtype_b != dtype_a:
         raise BadArgument(f"A is {dtype_a} but B is {dtype_b}; convert one to the other's dtype")
-    if dtype_c not in outputs(dtype_a, epilogue):
-        allowed = ", ".join(outputs(dtype_a, epilogue))
-        after = f" after epilogue {epilogue}" if epilogue else ""
+    if dtype_c not in outputs(dtype_a, epilogue, scaled):
+        allowed = ", ".join(outputs(dtype_a, epilogue, scaled))
+        after = " times their scales" * scaled + f" after epilogue {epilogue}" * bool(epilogue)
         hint = "; end the epilogue with a scale for an 8-bit C" if dtype_c in FP8 else ""
         raise BadArgument(f"{dtype_a} operands give C as {allowed}{after}, not {dtype_c}{hint}")
     if dtype_acc != accumulator(dtype_a):
@@ -94,7 +100,9 @@ class GemmProblem:
     every leading dimension is a multiple of (vectors and scalars of an epilogue apart).
     `precision`: ``ieee``, or ``tf32`` for fp32. `epilogue`: operations in order, as in
     ``"bias+gelu"`` (see `epilogues`); one that halves the columns makes C m × n/2. `ldd`: the
-    leading dimension of the epilogue's matrices, which lie as C does; 0 without one.
+    leading dimension of the epilogue's matrices, which lie as C does; 0 without one. `scale_a`,
+    `scale_b`: the block of A and of B that one scale serves, ``"1x128"`` (see `scales`).
+    `strides_sa`, `strides_sb`: strides of the scales, in elements; () means packed, row-major.
 
     Raises `BadArgument` for anything that cannot be meant.
     """
@@ -116,6 +124,10 @@ class GemmProblem:
     precision: str = "ieee"
     epilogue: str = ""
     ldd: int = 0
+    scale_a: str = ""
+    scale_b: str = ""
+    strides_sa: tuple[int, ...] = ()
+    strides_sb: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         default = object.__setattr__
@@ -128,16 +140,22 @@ class GemmProblem:
         check_layout(self.layout)
         dtype(self.dtype_a)
         epilogues.parse(self.epilogue)
+        scales.check(self)
+        scaled = scales.count(self) > 0
+        if not self.strides_sa:
+            default(self, "strides_sa", scales.packed(self.scale_a, self.m, self.k))
+        if not self.strides_sb:
+            default(self, "strides_sb", scales.packed(self.scale_b, self.k, self.n))
         if self.n % epilogues.fold(self.epilogue):
             raise BadArgument(f"epilogue {self.epilogue} takes columns in twos, but n = {self.n}")
         if not self.dtype_b:
             default(self, "dtype_b", self.dtype_a)
         if not self.dtype_c and self.dtype_a in OUTPUTS:
-            default(self, "dtype_c", outputs(self.dtype_a, self.epilogue)[0])
+            default(self, "dtype_c", outputs(self.dtype_a, self.epilogue, scaled)[0])
         if not self.dtype_acc and self.dtype_a in OUTPUTS:
             default(self, "dtype_acc", accumulator(self.dtype_a))
         types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc)
-        check_types(*types, self.precision, self.epilogue)
+        check_types(*types, self.precision, self.epilogue, scaled)
         leading = [*zip(("lda", "ldb", "ldc"), self.inner, strict=True)]
         if epilogues.has_matrix(self.epilogue):
             leading.append(("ldd", self.inner[2]))
@@ -168,6 +186,7 @@ class GemmProblem:
         words = [f"gemm {self.m}×{self.n}×{self.k}", "→".join(types), self.layout]
         if self.precision != "ieee":
             words.append(self.precision)
+        words += [f"{s.name} {getattr(self, s.name)}" for s in scales.of(self)]
         if self.epilogue:
             words.append(self.epilogue)
         if (self.lda, self.ldb, self.ldc) != self.inner:
@@ -238,11 +257,13 @@ class GemmProblem:
 
     @property
     def min_bytes(self) -> int:
-        """A, B and the epilogue's operands read once, C written once."""
+        """A, B, their scales and the epilogue's operands read once, C written once."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
         size = self.m * self.k * a + self.k * self.n * b + self.m * self.columns * c
         for shape, dtype_e in self.extra_shapes:
             size += math.prod(shape) * DTYPES[dtype_e].bytes
+        for s in scales.of(self):
+            size += math.prod(s.shape) * DTYPES[s.block.dtype].bytes
         return size
 
     @property

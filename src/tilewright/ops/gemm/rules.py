@@ -13,7 +13,7 @@ from functools import lru_cache
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.verdict import YES, Verdict, no
@@ -193,6 +193,18 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _scales(c: GemmConfig, arch: Arch) -> str | None:
+    """A K step's products have one scale of A a row and one of B a column."""
+    if not scales.count(c):
+        return None
+    if c.pipeline == "gluon_ws":
+        return "pipeline gluon_ws has no block scales; basic and tma have them"
+    along_k = scales.k_block(c)
+    if along_k % c.tile_k:
+        return f"tile_k = {c.tile_k} does not divide the {along_k} of K that one scale serves"
+    return None
+
+
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline != "basic" and not (c.pad_m and c.pad_n and c.pad_k):
         return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
@@ -242,6 +254,8 @@ def _registers(c: GemmConfig, arch: Arch) -> str | None:
     accumulators = c.tile_m * c.tile_n // (c.num_warps * arch.warp_size)
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
+    if scales.count(c):  # products that have no scales yet, and the sum of those that do
+        accumulators *= 2
     if accumulators + OVERHEAD_REGISTERS > available:
         return (
             f"{accumulators} accumulators and {OVERHEAD_REGISTERS} other registers a thread, "
@@ -267,6 +281,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("stages", _stages),
     ("combination", _combination),
     ("warpgroups", _warpgroups),
+    ("scales", _scales),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
@@ -290,7 +305,7 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
     types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
-    for field in ("layout", *types, "precision", "epilogue"):
+    for field in ("layout", *types, "precision", "epilogue", "scale_a", "scale_b"):
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
             return f"{field} is {have or 'none'}, the problem has {want or 'none'}"
@@ -335,6 +350,9 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
         if max(spans) >= INT32_SPAN:
             operand = "ABCD"[spans.index(max(spans))]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
+    for s in scales.of(p):
+        if s.elements * DTYPES[s.block.dtype].bytes >= INT32_SPAN:
+            return f"{s.name} spans {s.elements} elements, beyond 32-bit addressing"
     return None
 
 

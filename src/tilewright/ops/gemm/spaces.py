@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
@@ -46,6 +46,8 @@ AXES: dict[str, Any] = {
     "alignment": 16,
     "mma": (0, 0, 0),
     "index_bits": 32,
+    "scale_a": "",
+    "scale_b": "",
 }
 """Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
 
@@ -79,6 +81,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     }
     if axis == "epilogue":
         raise BadArgument("'*' has no meaning on axis epilogue: name the chains, as in bias+gelu")
+    if axis in ("scale_a", "scale_b"):
+        raise BadArgument(f"'*' has no meaning on axis {axis}: name the blocks, as in 1x128")
     if axis not in values:
         raise BadArgument(f"'*' has no meaning on axis {axis}: it follows dtype_a; leave it out")
     return values[axis]
@@ -105,13 +109,16 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
+            "scale_a": [problem.scale_a],
+            "scale_b": [problem.scale_b],
         },
         {"worth having": _worth_having},
     )
 
 
 ROW_BYTES = 128
-"""Bytes of K in a tile: what a 128-byte swizzle spans, and a whole line of every L2 here."""
+"""Bytes of K in a tile: what a 128-byte swizzle spans, and a whole line of every L2 here. Blocks
+of scales may be shorter along K, and then so are tiles."""
 
 
 def _worth_having(config: GemmConfig) -> bool:
@@ -119,7 +126,8 @@ def _worth_having(config: GemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
-    if config.tile_k * DTYPES[config.dtype_a].bytes != ROW_BYTES:
+    deepest = ROW_BYTES // DTYPES[config.dtype_a].bytes
+    if config.tile_k != min(deepest, scales.k_block(config) or deepest):
         return False
     if config.pipeline != "basic":
         return config.scheduler == "persistent" and config.num_stages > 2

@@ -40,6 +40,7 @@ import triton.language as tl
 
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.scale import scaled
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -50,9 +51,10 @@ from tilewright.ops.gemm.kernels.schedule import (
 
 @triton.jit
 def _accumulate(
-    a, b, row, col, k_begin, k_end,
+    a, b, scales, m, n, row, col, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    SCALES: tl.constexpr,
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
@@ -65,7 +67,11 @@ def _accumulate(
             b_tile = b.load([k0, col])
         else:
             b_tile = b.load([col, k0]).T
-        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        if SCALES != "":
+            partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
+            acc += scaled(partial, scales, row, col, k0, m, n, SCALES)
+        else:
+            acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     return acc
 
 
@@ -102,18 +108,18 @@ def _store(
 
 @triton.jit
 def gemm_tma(
-    a, b, c, m, n, k, extra, work, splits,
+    a, b, c, m, n, k, extra, scales, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
     column-major matrix is described as its row-major transpose). `work` (the workspace) and
     `splits` belong to the schedulers that share tiles; the others do without. `extra`, TAKES and
-    CHAIN: see `epilogue`; C has n / FOLD columns."""
+    CHAIN: see `epilogue`; C has n / FOLD columns. `scales` and SCALES: see `scale`."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     tiles = tiles_m * tiles_n
@@ -128,8 +134,9 @@ def gemm_tma(
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = _accumulate(
-            a, b, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
-        )
+            a, b, scales, m, n, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, SCALES,
+        )  # fmt: skip
         whole, acc = reduce(
             acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
         )
@@ -156,8 +163,9 @@ def gemm_tma(
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = _accumulate(
-            a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
-        )
+            a, b, scales, m, n, row, col, 0, k, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, SCALES,
+        )  # fmt: skip
         _write(
             c, acc, m, n, extra, row, col, TILE_M, TILE_N,
             C_ROW, TAKES, FOLD, LARGEST, SPLIT, CHAIN,
@@ -176,8 +184,8 @@ def gemm_tma(
                 row = tile_m * TILE_M
                 col = tile_n * TILE_N
                 acc = _accumulate(
-                    a, b, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
-                    A_ROW, B_ROW, PRECISION, INT_ACC,
+                    a, b, scales, m, n, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+                    A_ROW, B_ROW, PRECISION, INT_ACC, SCALES,
                 )  # fmt: skip
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
@@ -213,8 +221,9 @@ def gemm_tma(
             row = tile_m * TILE_M
             col = tile_n * TILE_N
             acc = _accumulate(
-                a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
-            )
+                a, b, scales, m, n, row, col, 0, k, TILE_M, TILE_N, TILE_K,
+                A_ROW, B_ROW, PRECISION, INT_ACC, SCALES,
+            )  # fmt: skip
             _write(
                 c,
                 acc,
