@@ -107,7 +107,8 @@ class GemmFamily:
         return launch_module.source(config, arch)
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
-        return replace(config, pipeline="tma") if config.pipeline == "gluon_ws" else config
+        gluon = config.pipeline in ("gluon_ws", "gluon_scaled")
+        return replace(config, pipeline="tma") if gluon else config
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from tilewright import blocks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "gluon_scaled")
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
@@ -49,7 +50,8 @@ class GemmConfig:
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply). scheduler: ``tile`` (a workgroup a tile),
+    Gluon; num_warps counts the warps that multiply), ``gluon_scaled`` (the same for operands with
+    block scales). scheduler: ``tile`` (a workgroup a tile),
     ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
     a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
     the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or
@@ -147,7 +149,7 @@ def check(config: GemmConfig) -> GemmConfig:
     c = config
     types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
     epilogues.parse(c.epilogue)
-    scales.parse(c.scale_a), scales.parse(c.scale_b)
+    blocks.parse(c.scale_a), blocks.parse(c.scale_b)
     _check_signature(c.layout, *types, c.precision, c.epilogue, scales.count(c) > 0)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)

@@ -19,7 +19,7 @@ from tilewright.ops.family import (
 from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import WARPGROUP, masked
+from tilewright.ops.gemm.rules import PART_COLUMNS, WARPGROUP, WARPGROUP_ROWS, masked
 
 A, B, EXTRA = 0, 1, 2
 """Operand numbers: A, B, their scales from EXTRA on, behind these the epilogue's, and C last."""
@@ -37,6 +37,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         return _basic_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
+    if config.pipeline == "gluon_scaled":
+        return _gluon_scaled_source(config)
     return _tma_source(config, tuple(options))
 
 
@@ -198,14 +200,38 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
     ]
-    # One more warp group's worth of registers goes to the producer, and most of it back.
-    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_ws",
         function="gemm_gluon_ws",
         signature=_signature(_descriptor_arguments(config), constants),
         constants=tuple(constants),
-        options=(("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))),
+        options=_specialised(config),
+        language="gluon",
+    )
+
+
+def _specialised(config: GemmConfig) -> tuple[tuple[str, int], ...]:
+    """Compiler options of a kernel that gives one more warp group than multiplies to its
+    producer: its worth of registers, of which most goes back."""
+    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
+    return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
+
+
+def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
+    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW", "SCALES")
+    constants = [
+        *((name, value) for name, value in _constants(config) if name in used),
+        ("SPLIT", config.store == "split"),
+        ("STAGES", config.num_stages),
+        ("GROUPS", config.num_warps // WARPGROUP),
+    ]
+    arguments = (*_descriptor_arguments(config), *scales.kernel_types(config))
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_scaled",
+        function="gemm_gluon_scaled",
+        signature=_signature(arguments, constants),
+        constants=tuple(constants),
+        options=_specialised(config),
         language="gluon",
     )
 
@@ -230,6 +256,9 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
     if config.pipeline == "gluon_ws":  # a warp group takes its own rows, and two pieces of C
         m //= config.num_warps // WARPGROUP
         n_store //= 2
+    if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
+        m, n = WARPGROUP_ROWS, min(n, PART_COLUMNS)
+        n_store = n // (4 if config.store == "split" else 2)
     a, b, c = tuple(config.layout)
     return (
         (m, k) if a == "r" else (k, m),

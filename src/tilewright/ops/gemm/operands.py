@@ -64,7 +64,7 @@ def problem_of(
             raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
     epilogue = options.get("epilogue", "")
     blocks = {name: options.get(name, "") for name in ("scale_a", "scale_b")}
-    scaled = [name for name, word in blocks.items() if scales.parse(word)]
+    scaled = [name for name, word in blocks.items() if word]
     taken = epilogues.takes(epilogue)
     behind = 2 + len(scaled)
     count = behind + len(taken)

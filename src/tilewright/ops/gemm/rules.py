@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
@@ -39,8 +40,11 @@ WARPGROUP = 4
 WARPGROUP_ROWS = 64
 """Rows of C that one wgmma computes."""
 
+PART_COLUMNS = 128
+"""Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
+
 SPECIALISATION_BYTES = 256
-"""Shared memory `gluon_ws` takes beside its tiles: two barriers a stage, and what the compiler
+"""Shared memory Gluon kernels take beside their tiles: two barriers a stage, and what the compiler
 hands to the warps (148 to 208 bytes seen)."""
 
 INT32_SPAN = 2**31
@@ -83,13 +87,19 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         return stage * max(1, config.num_stages - spare)
     columns = config.tile_n // epilogues.fold(config.epilogue)
     staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
+    if config.pipeline == "gluon_scaled":  # of C, a part for each warp group; and the scales
+        parts = config.num_warps // WARPGROUP * min(config.tile_n, PART_COLUMNS)
+        staging = WARPGROUP_ROWS * parts * c // (2 if config.store == "split" else 1)
+        rows = config.tile_m if config.scale_a else 0
+        rows += WARPGROUP_ROWS * -(-config.tile_n // PART_COLUMNS) if config.scale_b else 0
+        stage += rows * 4
     if epilogues.has_matrix(config.epilogue):
         # Through shared memory to the accumulator's threads, in as many parts as the compiler
         # likes: between a quarter of it and twice its size (sm_90), usually half.
         staging += staging // 2
     if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)
-    if config.pipeline == "gluon_ws":
+    if config.pipeline in ("gluon_ws", "gluon_scaled"):
         staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
 
@@ -195,14 +205,49 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
 
 def _scales(c: GemmConfig, arch: Arch) -> str | None:
     """A K step's products have one scale of A a row and one of B a column."""
+    if c.pipeline == "gluon_scaled":
+        return _gluon_scaled(c)
     if not scales.count(c):
         return None
     if c.pipeline == "gluon_ws":
-        return "pipeline gluon_ws has no block scales; basic and tma have them"
+        return "pipeline gluon_ws has no block scales; gluon_scaled, basic and tma have them"
+    return _one_block(c)
+
+
+def _one_block(c: GemmConfig) -> str | None:
     along_k = scales.k_block(c)
     if along_k % c.tile_k:
         return f"tile_k = {c.tile_k} does not divide the {along_k} of K that one scale serves"
     return None
+
+
+def _gluon_scaled(c: GemmConfig) -> str | None:
+    """What the kernel in Gluon for scales asks of a config: parts of C of one wgmma, one or two
+    for a warp group, each with one scale of B."""
+    if not scales.count(c):
+        return "pipeline gluon_scaled is for block scales; without any, gluon_ws does the same"
+    if DTYPES[c.dtype_a].bits != 8 or c.layout[:2] != "rc":
+        return (
+            "pipeline gluon_scaled takes 8-bit operands with K contiguous (a layout that begins "
+            f"with rc), not {c.dtype_a} in {c.layout}"
+        )
+    if c.epilogue or c.scheduler != "persistent":
+        return "pipeline gluon_scaled has scheduler persistent and no epilogue"
+    if c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
+        return f"pipeline gluon_scaled multiplies with 4 or 8 warps, not {c.num_warps}"
+    rows, columns = WARPGROUP_ROWS * c.num_warps // WARPGROUP, min(c.tile_n, PART_COLUMNS)
+    if c.tile_m * c.tile_n not in (rows * columns, 2 * rows * columns) or c.tile_m < rows:
+        return (
+            f"a warp group of gluon_scaled computes one or two parts of {WARPGROUP_ROWS}x{columns},"
+            f" so with {c.num_warps} warps the tile is not {c.tile_m}x{c.tile_n}"
+        )
+    block = blocks.parse(c.scale_b)
+    if block and block.columns % columns:
+        return (
+            f"a part of {columns} columns has one scale of B in gluon_scaled, but scale_b = "
+            f"{c.scale_b} has one for {block.columns}"
+        )
+    return _one_block(c)
 
 
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
@@ -255,7 +300,10 @@ def _registers(c: GemmConfig, arch: Arch) -> str | None:
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
     if scales.count(c):  # products that have no scales yet, and the sum of those that do
-        accumulators *= 2
+        products = accumulators
+        if c.pipeline == "gluon_scaled":
+            products = WARPGROUP_ROWS * min(c.tile_n, PART_COLUMNS) // (WARPGROUP * arch.warp_size)
+        accumulators += products
     if accumulators + OVERHEAD_REGISTERS > available:
         return (
             f"{accumulators} accumulators and {OVERHEAD_REGISTERS} other registers a thread, "

@@ -15,22 +15,15 @@ A scale that does not change along K belongs in the epilogue (``row_scale``, ``c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
+from tilewright.blocks import Block, parse
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import epilogues
-
-DTYPE = "fp32"
-"""The dtype of scales whose block does not name one."""
-
-SCALE_DTYPES = ("fp32", "fp16", "bf16")
-"""What scales can be kept in; kernels compute with them in fp32."""
 
 AMPLIFIES = 2.0
 """For `tolerance`: how much the scales of one operand can raise an error's share of the result's
@@ -44,42 +37,6 @@ class Scaled(Protocol):
     def scale_a(self) -> str: ...
     @property
     def scale_b(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """The elements that one scale serves, `rows` × `columns` of its operand, and its dtype."""
-
-    rows: int
-    columns: int
-    dtype: str = DTYPE
-
-    def shape(self, rows: int, columns: int) -> tuple[int, int]:
-        """Shape of the scales of a rows × columns operand."""
-        return -(-rows // self.rows), -(-columns // self.columns)
-
-
-_BLOCK = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:-(\w+))?", re.ASCII)
-
-
-@lru_cache(maxsize=256)
-def parse(word: str) -> Block | None:
-    """The block that `word` describes, None for ``""``. Raises `BadArgument`."""
-    if word == "":
-        return None
-    match = _BLOCK.fullmatch(word) if isinstance(word, str) else None
-    if match is None:
-        raise BadArgument(f"{word!r} is no block of scales; one looks like 1x128 or 1x128-bf16")
-    rows, columns, named = int(match[1]), int(match[2]), match[3]
-    if named == DTYPE:
-        raise BadArgument(f"block '{word}': {DTYPE} is what scales are; write {rows}x{columns}")
-    if named is not None and named not in SCALE_DTYPES:
-        listed = ", ".join(SCALE_DTYPES)
-        raise BadArgument(f"block '{word}': scales are {listed}, not {named}")
-    for size in (rows, columns):
-        if size & (size - 1):
-            raise BadArgument(f"block '{word}': {size} is not a power of two")
-    return Block(rows, columns, named or DTYPE)
 
 
 def count(of: Scaled) -> int:

@@ -22,7 +22,8 @@ import triton.language as tl
 
 
 @triton.constexpr_function
-def _size(blocks, operand, axis):
+def size_of(blocks, operand, axis):
+    """From SCALES: rows (axis 0) or columns of the block of A (operand 0) or B."""
     return int(blocks.split(",")[operand].split("x")[axis])
 
 
@@ -52,10 +53,10 @@ def _load(
 def scaled(partial, scales, row, col, k0, m, n, SCALES: tl.constexpr):
     """`partial`, the products of one K step at `k0` of the tile at (row, col), as fp32 and times
     the scales of both operands."""
-    A_ROWS: tl.constexpr = _size(SCALES, 0, 0)
-    A_K: tl.constexpr = _size(SCALES, 0, 1)
-    B_K: tl.constexpr = _size(SCALES, 1, 0)
-    B_COLS: tl.constexpr = _size(SCALES, 1, 1)
+    A_ROWS: tl.constexpr = size_of(SCALES, 0, 0)
+    A_K: tl.constexpr = size_of(SCALES, 0, 1)
+    B_K: tl.constexpr = size_of(SCALES, 1, 0)
+    B_COLS: tl.constexpr = size_of(SCALES, 1, 1)
     TILE_M: tl.constexpr = partial.shape[0]
     TILE_N: tl.constexpr = partial.shape[1]
     factor = 1.0

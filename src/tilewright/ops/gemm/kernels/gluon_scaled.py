@@ -1,0 +1,277 @@
+"""Block-scaled 8-bit GEMM with the warps' roles written out, in Gluon (sm_90).
+
+(prose to be written with the measurements)
+"""
+
+from tilewright.ops.gemm.kernels.gluon_api import (
+    copy_arrive,
+    copy_load,
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from tilewright.ops.gemm.kernels.scale import size_of
+from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+
+PRODUCER_REGISTERS = gl.constexpr(40)
+CONSUMER_REGISTERS = gl.constexpr(232)
+ROWS = gl.constexpr(64)
+"""Rows of a part: what one wgmma computes."""
+
+
+@jit
+def _load(
+    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    SCALES: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The producer: every K step of every tile of this workgroup into the ring."""
+    tiles_m = gl.cdiv(m, TILE_M)
+    tiles_n = gl.cdiv(n, TILE_N)
+    COLS: gl.constexpr = b.block_type.shape[0]
+    A_PARTS: gl.constexpr = TILE_M // ROWS
+    B_PARTS: gl.constexpr = TILE_N // COLS
+    A_SCALES: gl.constexpr = A_PARTS if size_of(SCALES, 0, 0) > 0 else 0
+    B_SCALES: gl.constexpr = B_PARTS if size_of(SCALES, 1, 0) > 0 else 0
+    BYTES: gl.constexpr = A_PARTS * a.block_type.nbytes + B_PARTS * b.block_type.nbytes
+    stage = 0
+    phase = 1  # of a ring nobody has used: every slot counts as released
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        row = tile_m * TILE_M
+        col = tile_n * TILE_N
+        for k0 in range(0, k, TILE_K):
+            ready = full.index(stage)
+            mbarrier.wait(empty.index(stage), phase)
+            mbarrier.expect(ready, BYTES)
+            for part in gl.static_range(A_PARTS):
+                tma_load(a, [row + part * ROWS, k0], ready, a_tiles.index(stage * A_PARTS + part))
+            for part in gl.static_range(B_PARTS):
+                tma_load(b, [col + part * COLS, k0], ready, b_tiles.index(stage * B_PARTS + part))
+            first = stage * (A_SCALES + B_SCALES)
+            for part in gl.static_range(A_SCALES):
+                _copy_a(scales, row + part * ROWS, k0, m, factors.index(first + part), SCALES)
+            for part in gl.static_range(B_SCALES):
+                to = factors.index(first + A_SCALES + part)
+                _copy_b(scales, col + part * COLS, k0, n, to, SCALES)
+            copy_arrive(ready, increment_count=False)
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@jit
+def _copy_a(scales, row, k0, m, to, SCALES: gl.constexpr):
+    """Ask for A's scales of the ROWS rows from `row` on. What would lie outside is read at the
+    edge, and multiplied with zeros."""
+    lanes = gl.arange(0, ROWS, gl.BlockedLayout([1], [32], [1], [0]))
+    rows = gl.minimum(row + lanes, m - 1) // size_of(SCALES, 0, 0)
+    copy_load(to, scales[0] + rows * scales[1] + k0 // size_of(SCALES, 0, 1) * scales[2])
+
+
+@jit
+def _copy_b(scales, col, k0, n, to, SCALES: gl.constexpr):
+    """Ask for B's scale of the columns from `col` on, which lie in one block: once for each row."""
+    FIRST: gl.constexpr = 3 if size_of(SCALES, 0, 0) > 0 else 0
+    zeros = gl.zeros((ROWS,), gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
+    cols = gl.minimum(col, n - 1) // size_of(SCALES, 1, 1)
+    step = k0 // size_of(SCALES, 1, 0) * scales[FIRST + 1]
+    copy_load(to, scales[FIRST] + (step + cols * scales[FIRST + 2]) + zeros)
+
+
+@jit
+def _factor(
+    factors, first, A_PART: gl.constexpr, B_PART: gl.constexpr, A_PARTS: gl.constexpr,
+    SCALES: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Scales of a part of the tile, a factor for each row."""
+    VECTOR: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+    if size_of(SCALES, 0, 0) == 0:
+        factor = factors.index(first + B_PART).load(VECTOR)
+    else:
+        factor = factors.index(first + A_PART).load(VECTOR)
+        if size_of(SCALES, 1, 0) > 0:
+            factor *= factors.index(first + A_PARTS + B_PART).load(VECTOR)
+    return factor
+
+
+@jit
+def _store(c, row, col, piece, staging, C_ROW: gl.constexpr):
+    """One piece of C from registers to memory, through the staging buffer `staging`."""
+    out = piece.to(c.dtype)
+    tma_store_wait(1)  # the piece before the last has left this buffer
+    if C_ROW:
+        staging.store(out)
+        fence_async_shared()
+        tma_store(c, [row, col], staging)
+    else:
+        staging.permute((1, 0)).store(out)
+        fence_async_shared()
+        tma_store(c, [col, row], staging)
+
+
+@jit
+def _halves(tile):
+    """The left and the right half of a tile in registers."""
+    M: gl.constexpr = tile.shape[0]
+    N: gl.constexpr = tile.shape[1]
+    return tile.reshape((M, 2, N // 2)).permute((0, 2, 1)).split()
+
+
+@jit
+def _store_part(c, row, col, acc, one, other, C_ROW: gl.constexpr, SPLIT: gl.constexpr):
+    """A part of C in two pieces (with SPLIT, four), through two staging buffers."""
+    COLS: gl.constexpr = acc.shape[1]
+    left, right = _halves(acc)
+    if SPLIT:
+        Q: gl.constexpr = COLS // 4
+        p0, p1 = _halves(left)
+        p2, p3 = _halves(right)
+        _store(c, row, col, p0, one, C_ROW)
+        _store(c, row, col + Q, p1, other, C_ROW)
+        _store(c, row, col + 2 * Q, p2, one, C_ROW)
+        _store(c, row, col + 3 * Q, p3, other, C_ROW)
+    else:
+        _store(c, row, col, left, one, C_ROW)
+        _store(c, row, col + COLS // 2, right, other, C_ROW)
+
+
+@jit
+def _multiply(
+    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    C_ROW: gl.constexpr, SCALES: gl.constexpr, SPLIT: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
+    tiles_m = gl.cdiv(m, TILE_M)
+    tiles_n = gl.cdiv(n, TILE_N)
+    COLS: gl.constexpr = b_tiles.shape[1]
+    A_PARTS: gl.constexpr = TILE_M // ROWS
+    B_PARTS: gl.constexpr = TILE_N // COLS
+    MINE: gl.constexpr = A_PARTS // GROUPS
+    DOWN: gl.constexpr = MINE - 1  # where the second part lies, if there is one
+    RIGHT: gl.constexpr = B_PARTS - 1
+    VECTORS: gl.constexpr = factors.shape[0] // STAGES
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 32])
+    SUM: gl.constexpr = gl.int32 if a_tiles.dtype == gl.int8 else gl.float32
+    stage = 0
+    phase = 0
+    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        row = tile_m * TILE_M + GROUP * MINE * ROWS
+        col = tile_n * TILE_N
+        acc0 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
+        acc1 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
+        for _ in range(0, k, TILE_K):
+            mbarrier.wait(full.index(stage), phase)
+            a_tile = a_tiles.index(stage * A_PARTS + GROUP * MINE)
+            b_tile = b_tiles.index(stage * B_PARTS).permute((1, 0))
+            first = stage * VECTORS
+            none = gl.zeros((ROWS, COLS), SUM, LAYOUT)
+            part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
+            factor0 = _factor(factors, first, GROUP * MINE, 0, A_PARTS, SCALES, LAYOUT)
+            if DOWN + RIGHT:
+                factor1 = _factor(
+                    factors, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, SCALES, LAYOUT
+                )
+            part = warpgroup_mma_wait(0, deps=(part,))
+            if DOWN + RIGHT:
+                acc0 += part.to(gl.float32) * factor0[:, None]
+                # Without this the compiler moves the additions behind the next products, and a
+                # second set of registers for those does not fit.
+                acc0 = warpgroup_mma_wait(0, deps=(acc0,))
+                mbarrier.wait(full.index(stage), phase)
+                a_tile = a_tiles.index(stage * A_PARTS + GROUP * MINE + DOWN)
+                b_tile = b_tiles.index(stage * B_PARTS + RIGHT).permute((1, 0))
+                part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
+                part = warpgroup_mma_wait(0, deps=(part,))
+                mbarrier.arrive(empty.index(stage), count=1)
+                acc1 += part.to(gl.float32) * factor1[:, None]
+            else:
+                mbarrier.arrive(empty.index(stage), count=1)
+                acc0 += part.to(gl.float32) * factor0[:, None]
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+        one = c_tiles.index(2 * GROUP)
+        other = c_tiles.index(2 * GROUP + 1)
+        _store_part(c, row, col, acc0, one, other, C_ROW, SPLIT)
+        if DOWN + RIGHT:
+            _store_part(c, row + DOWN * ROWS, col + RIGHT * COLS, acc1, one, other, C_ROW, SPLIT)
+    tma_store_wait(0)
+
+
+@jit
+def _tiles(matrix, COUNT: gl.constexpr):
+    """Shared memory for COUNT of the tiles that one copy of `matrix` moves."""
+    BLOCK: gl.constexpr = matrix.block_type.shape
+    return gl.allocate_shared_memory(matrix.dtype, [COUNT, BLOCK[0], BLOCK[1]], matrix.layout)
+
+
+@jit
+def gemm_gluon_scaled(
+    a, b, c, m, n, k, scales,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    C_ROW: gl.constexpr, SCALES: gl.constexpr, SPLIT: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (A row-major,
+    B column-major; so B is described as its transpose); GROUPS warp groups multiply. `scales` and
+    SCALES: see `scale`."""
+    a_tiles = _tiles(a, STAGES * (TILE_M // ROWS))
+    b_tiles = _tiles(b, STAGES * (TILE_N // b.block_type.shape[0]))
+    c_tiles = _tiles(c, 2 * GROUPS)
+    A_SCALES: gl.constexpr = TILE_M // ROWS if size_of(SCALES, 0, 0) > 0 else 0
+    B_SCALES: gl.constexpr = TILE_N // b.block_type.shape[0] if size_of(SCALES, 1, 0) > 0 else 0
+    factors = gl.allocate_shared_memory(
+        gl.float32, [STAGES * (A_SCALES + B_SCALES), ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=33)
+        mbarrier.init(empty.index(stage), count=GROUPS)
+    fence_async_shared()  # the copy engine sees the barriers too
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SPLIT, STAGES, GROUPS, 0,
+                )),
+                (_load, (
+                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, STAGES,
+                )),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SPLIT, STAGES, GROUPS, 0,
+                )),
+                (_multiply, (
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SPLIT, STAGES, GROUPS, 1,
+                )),
+                (_load, (
+                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, STAGES,
+                )),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
