@@ -115,7 +115,7 @@ def test_a_transposed_view_is_quantised_in_its_own_order():
     weights = np.random.default_rng(1).standard_normal((96, 256), np.float32)
     values, scales = quantise(weights.T, "128x32")
     same, other = quantise(weights, "32x128")
-    assert (values.T == same).all() and (scales.T == other).all()
+    assert (same == values.T).all() and (other == scales.T).all()
     assert values.T.flags.c_contiguous and values.shape == (256, 96)
     tensor, _ = quantise(torch.from_numpy(weights).T, "128x32")
     assert tensor.T.is_contiguous()

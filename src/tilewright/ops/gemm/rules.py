@@ -100,7 +100,7 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)
     if config.pipeline in ("gluon_ws", "gluon_scaled"):
-        staging += SPECIALISATION_BYTES
+        staging += SPECIALISATION_BYTES + (64 if config.pipeline == "gluon_scaled" else 0)
     return stage * config.num_stages + staging
 
 

@@ -27,7 +27,7 @@ import triton.language as tl
 
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
-from tilewright.ops.gemm.kernels.scale import scaled
+from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -68,6 +68,11 @@ def _accumulate(
         b_step = TILE_K
 
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    if SCALES != "":
+        k1 = min(k_begin, k_end - 1)  # the last part of a split K may be empty
+        x, y = load_scales(
+            scales, tile_m * TILE_M, tile_n * TILE_N, k1, m, n, TILE_M, TILE_N, SCALES
+        )
     for k0 in range(k_begin, k_end, TILE_K):
         in_k = tl.arange(0, TILE_K) < k - k0
         if MASK_M and not A_ROW:
@@ -86,7 +91,11 @@ def _accumulate(
             b_tile = tl.load(b_ptrs)
         if SCALES != "":
             partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
-            acc += scaled(partial, scales, tile_m * TILE_M, tile_n * TILE_N, k0, m, n, SCALES)
+            acc += scaled(partial, x, y, SCALES)
+            k1 = min(k0 + TILE_K, k_end - 1)
+            x, y = load_scales(
+                scales, tile_m * TILE_M, tile_n * TILE_N, k1, m, n, TILE_M, TILE_N, SCALES
+            )
         else:
             acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
         a_ptrs += a_step

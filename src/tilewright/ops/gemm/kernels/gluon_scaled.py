@@ -162,46 +162,50 @@ def _multiply(
     VECTORS: gl.constexpr = factors.shape[0] // STAGES
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 32])
     SUM: gl.constexpr = gl.int32 if a_tiles.dtype == gl.int8 else gl.float32
+    tiles = tiles_m * tiles_n
     stage = 0
     phase = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    last = 0
+    mbarrier.wait(full.index(stage), phase)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M + GROUP * MINE * ROWS
         col = tile_n * TILE_N
         acc0 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
         acc1 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
-        for _ in range(0, k, TILE_K):
-            mbarrier.wait(full.index(stage), phase)
+        none = gl.zeros((ROWS, COLS), SUM, LAYOUT)
+        for k0 in range(0, k, TILE_K):
             a_tile = a_tiles.index(stage * A_PARTS + GROUP * MINE)
             b_tile = b_tiles.index(stage * B_PARTS).permute((1, 0))
-            first = stage * VECTORS
-            none = gl.zeros((ROWS, COLS), SUM, LAYOUT)
             part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
-            factor0 = _factor(factors, first, GROUP * MINE, 0, A_PARTS, SCALES, LAYOUT)
-            if DOWN + RIGHT:
-                factor1 = _factor(
-                    factors, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, SCALES, LAYOUT
-                )
-            part = warpgroup_mma_wait(0, deps=(part,))
-            if DOWN + RIGHT:
-                acc0 += part.to(gl.float32) * factor0[:, None]
-                # Without this the compiler moves the additions behind the next products, and a
-                # second set of registers for those does not fit.
-                acc0 = warpgroup_mma_wait(0, deps=(acc0,))
-                mbarrier.wait(full.index(stage), phase)
-                a_tile = a_tiles.index(stage * A_PARTS + GROUP * MINE + DOWN)
-                b_tile = b_tiles.index(stage * B_PARTS + RIGHT).permute((1, 0))
-                part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
-                part = warpgroup_mma_wait(0, deps=(part,))
-                mbarrier.arrive(empty.index(stage), count=1)
-                acc1 += part.to(gl.float32) * factor1[:, None]
-            else:
-                mbarrier.arrive(empty.index(stage), count=1)
-                acc0 += part.to(gl.float32) * factor0[:, None]
+            mbarrier.arrive(empty.index(last), count=1, pred=k0 > 0)
+            first = stage * VECTORS
+            factor = _factor(factors, first, GROUP * MINE, 0, A_PARTS, SCALES, LAYOUT)
+            last = stage
             stage += 1
             if stage == STAGES:
                 stage = 0
                 phase ^= 1
+            more = (k0 + TILE_K < k) | (tile + gl.num_programs(0) < tiles)
+            if DOWN + RIGHT:
+                other = _factor(factors, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, SCALES, LAYOUT)
+                part = warpgroup_mma_wait(0, deps=(part,))
+                acc0 += part.to(gl.float32) * factor[:, None]
+                # The additions must come before the next products, which take the same registers
+                # (they do not read them: k is not below 0). Left alone, the compiler mixes the
+                # two, and a second set of registers does not fit.
+                acc0, part = warpgroup_mma_wait(0, deps=(acc0, part))
+                a_tile = a_tiles.index(last * A_PARTS + GROUP * MINE + DOWN)
+                b_tile = b_tiles.index(last * B_PARTS + RIGHT).permute((1, 0))
+                part = warpgroup_mma(a_tile, b_tile, part, use_acc=k < 0, is_async=True)
+                mbarrier.wait(full.index(stage), phase, pred=more)
+                part = warpgroup_mma_wait(0, deps=(part,))
+                acc1 += part.to(gl.float32) * other[:, None]
+            else:
+                mbarrier.wait(full.index(stage), phase, pred=more)
+                part = warpgroup_mma_wait(0, deps=(part,))
+                acc0 += part.to(gl.float32) * factor[:, None]
+        mbarrier.arrive(empty.index(last), count=1)
         one = c_tiles.index(2 * GROUP)
         other = c_tiles.index(2 * GROUP + 1)
         _store_part(c, row, col, acc0, one, other, C_ROW, SPLIT)

@@ -9,6 +9,8 @@ other before the tile, which then costs one multiply-add an element.
 That also keeps sums of 8-bit products short: the matrix units of sm_89 and sm_90 hold about 14
 bits of theirs.
 
+Scales are read from memory one K step ahead of their use, which hides some of the way there.
+
 What limits it. The multiply-adds run on the ordinary units while the matrix units wait, unless
 another warp group keeps them busy: see `gluon_scaled`.
 
@@ -28,7 +30,8 @@ def size_of(blocks, operand, axis):
 
 
 @triton.constexpr_function
-def _covers(block, size):
+def covers(block, size):
+    """Whether a block has whole tiles of `size`, so that one scale serves each."""
     return block % size == 0
 
 
@@ -41,34 +44,42 @@ def _load(
     a scalar where BLOCK covers all of its SIZE; `across` is its block along K."""
     step = scales[FIRST + 1 + AXIS]
     there = scales[FIRST] + across * scales[FIRST + 2 - AXIS]
-    if _covers(BLOCK, SIZE):
-        x = tl.load(there + along // BLOCK * step).to(tl.float32)
+    if covers(BLOCK, SIZE):
+        x = tl.load(there + along // BLOCK * step)
     else:
         at = along + tl.arange(0, SIZE)
-        x = tl.load(there + at // BLOCK * step, mask=at < size, other=0.0).to(tl.float32)
-    return x
+        x = tl.load(there + at // BLOCK * step, mask=at < size, other=0.0)
+    return x.to(tl.float32)
 
 
 @triton.jit
-def scaled(partial, scales, row, col, k0, m, n, SCALES: tl.constexpr):
-    """`partial`, the products of one K step at `k0` of the tile at (row, col), as fp32 and times
-    the scales of both operands."""
+def load_scales(
+    scales, row, col, k0, m, n,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """A's and B's scales of the K step at `k0` of the tile at (row, col), as factors that broadcast
+    against it: fp32 columns, rows or scalars."""
     A_ROWS: tl.constexpr = size_of(SCALES, 0, 0)
-    A_K: tl.constexpr = size_of(SCALES, 0, 1)
-    B_K: tl.constexpr = size_of(SCALES, 1, 0)
     B_COLS: tl.constexpr = size_of(SCALES, 1, 1)
-    TILE_M: tl.constexpr = partial.shape[0]
-    TILE_N: tl.constexpr = partial.shape[1]
-    factor = 1.0
+    x = 1.0
+    y = 1.0
     if A_ROWS > 0:
-        x = _load(scales, 0, row, k0 // A_K, m, TILE_M, A_ROWS, 0)
-        factor = x if _covers(A_ROWS, TILE_M) else x[:, None]
-    out = partial.to(tl.float32)
+        x = _load(scales, 0, row, k0 // size_of(SCALES, 0, 1), m, TILE_M, A_ROWS, 0)
+        x = x if covers(A_ROWS, TILE_M) else x[:, None]
     if B_COLS > 0:
         FIRST: tl.constexpr = 3 if A_ROWS > 0 else 0
-        y = _load(scales, FIRST, col, k0 // B_K, n, TILE_N, B_COLS, 1)
-        if _covers(B_COLS, TILE_N):
-            factor = factor * y
-        else:
-            out = out * y[None, :]
-    return out * factor
+        y = _load(scales, FIRST, col, k0 // size_of(SCALES, 1, 0), n, TILE_N, B_COLS, 1)
+        y = y if covers(B_COLS, TILE_N) else y[None, :]
+    return x, y
+
+
+@triton.jit
+def scaled(products, x, y, SCALES: tl.constexpr):
+    """A K step's products, as fp32 and times the scales of both operands."""
+    out = products.to(tl.float32)
+    B_COLS: tl.constexpr = size_of(SCALES, 1, 1)
+    if B_COLS > 0 and not covers(B_COLS, products.shape[1]):
+        out = out * y * x
+    else:
+        out = out * (x * y)
+    return out

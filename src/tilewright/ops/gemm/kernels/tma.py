@@ -40,7 +40,7 @@ import triton.language as tl
 
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
-from tilewright.ops.gemm.kernels.scale import scaled
+from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -58,6 +58,9 @@ def _accumulate(
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    if SCALES != "":
+        k1 = min(k_begin, k_end - 1)  # the last part of a split K may be empty
+        x, y = load_scales(scales, row, col, k1, m, n, TILE_M, TILE_N, SCALES)
     for k0 in range(k_begin, k_end, TILE_K):
         if A_ROW:
             a_tile = a.load([row, k0])
@@ -69,7 +72,9 @@ def _accumulate(
             b_tile = b.load([col, k0]).T
         if SCALES != "":
             partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
-            acc += scaled(partial, scales, row, col, k0, m, n, SCALES)
+            acc += scaled(partial, x, y, SCALES)
+            k1 = min(k0 + TILE_K, k_end - 1)
+            x, y = load_scales(scales, row, col, k1, m, n, TILE_M, TILE_N, SCALES)
         else:
             acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     return acc
