@@ -13,6 +13,7 @@ from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, gated, judge, supports
 
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
+SM89 = arch("sm_89")
 GFX942 = arch("gfx942")
 GFX950 = arch("gfx950")
 SPECIALISING = dataclasses.replace(SM90, pipelines=("basic", "tma", "tma_ws"))
@@ -56,6 +57,13 @@ def fp8(flavour, **fields):
 
 TMA = {"pipeline": "tma"}
 GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
+SCALED = {
+    "pipeline": "gluon_scaled",
+    "scheduler": "persistent",
+    "scale_a": "1x128",
+    "scale_b": "128x128",
+    "tile_k": 128,
+}
 
 BROKEN = [
     ("dtype", fp8("e4m3fnuz"), SM90),
@@ -108,6 +116,18 @@ BROKEN = [
     ("scales", fp8("e4m3fn", tile_k=128, scale_b="64x1"), GFX950),
     ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x128", scale_b="128x128", **GLUON), SM90),
     ("registers", change(tile_m=128, tile_n=256, num_warps=8, scale_a="1x64"), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_a": "", "scale_b": ""}), SM90),
+    ("scales", change(**SCALED), SM90),
+    ("scales", fp8("e4m3fn", layout="rrr", **SCALED), SM90),
+    ("scales", fp8("e4m3fn", epilogue="relu", **SCALED), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scheduler": "tile"}), SM90),
+    ("scales", fp8("e4m3fn", num_warps=2, **SCALED), SM90),
+    ("scales", fp8("e4m3fn", num_warps=8, tile_m=64, tile_n=128, **SCALED), SM90),
+    ("scales", fp8("e4m3fn", num_warps=4, tile_m=256, tile_n=64, **SCALED), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_a": "1x128-bf16"}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "128x32"}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "64x128"}), SM90),
+    ("pipeline", fp8("e4m3fn", **SCALED), SM89),
     ("registers", change(tile_m=256, tile_n=256), SM90),
     ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
     ("shared_memory", change(tile_m=128, tile_n=128, num_stages=4), GFX942),
@@ -140,6 +160,9 @@ LEGAL = [
     (fp8("e4m3fn", tile_k=64, scale_a="1x64", scale_b="64x128"), SM90),
     (fp8("e4m3fn", tile_k=64, scale_a="1x128", scale_b="128x128", **TMA), SM90),
     (change(tile_m=128, tile_n=128, num_warps=8, scale_a="1x64"), SM90),
+    (fp8("e4m3fn", **SCALED), SM90),
+    (fp8("e4m3fn", **{**SCALED, "scale_b": "128x64"}), SM90),
+    (fp8("e4m3fn", num_warps=8, tile_m=256, tile_n=128, store="split", **SCALED), SM90),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),

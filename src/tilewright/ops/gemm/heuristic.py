@@ -13,6 +13,7 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import operand_dtype
@@ -29,6 +30,9 @@ NARROW_ROW_RATE = 0.85
 PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0, "gluon_ws": 0.96, "gluon_scaled": 0.96}
 """Share of the matrix rate a pipeline reaches with the largest tile."""
 
+
+SCALED_RATE = 0.55
+"""Share of its rate a kernel keeps that adds scaled products while the matrix units wait."""
 
 MEETING_SECONDS = 2e-6
 """What the workgroups of a tile spend on publishing their partial sums and finding each other."""
@@ -63,6 +67,8 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     reuse = config.tile_m * config.tile_n / (config.tile_m + config.tile_n)
     reached = PIPELINE_RATE[config.pipeline] * reuse / (reuse + HALF_RATE_REUSE)
     reached *= STAGE_RATE.get(config.num_stages, 1.0)
+    if scales.count(config) and config.pipeline != "gluon_scaled":
+        reached *= SCALED_RATE
     element = DTYPES[problem.dtype_a].bytes
     if config.tile_k * element < 128:
         reached *= NARROW_ROW_RATE

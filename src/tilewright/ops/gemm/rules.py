@@ -241,7 +241,9 @@ def _gluon_scaled(c: GemmConfig) -> str | None:
             f"a warp group of gluon_scaled computes one or two parts of {WARPGROUP_ROWS}x{columns},"
             f" so with {c.num_warps} warps the tile is not {c.tile_m}x{c.tile_n}"
         )
-    block = blocks.parse(c.scale_b)
+    a, block = blocks.parse(c.scale_a), blocks.parse(c.scale_b)
+    if any(scale and scale.dtype != "fp32" for scale in (a, block)):
+        return "pipeline gluon_scaled copies scales in pieces of 4 bytes, so they must be fp32"
     if block and block.columns % columns:
         return (
             f"a part of {columns} columns has one scale of B in gluon_scaled, but scale_b = "

@@ -1,6 +1,56 @@
 """Block-scaled 8-bit GEMM with the warps' roles written out, in Gluon (sm_90).
 
-(prose to be written with the measurements)
+Idea. As `gluon_ws`: one warp loads, one or two warp groups of four multiply, each its own rows of
+C, each in a partition of its own. Here the products of every K step start from zero, are waited
+for, and are added to the sum times their scales by ordinary multiply-adds. While one group adds,
+the other one's products keep the matrix units busy.
+
+Registers decide the tile. A group holds its sums and one set of products, and 232 registers a
+thread hold 64x128 products (64 of them) beside sums of twice that. So a tile is made of parts of
+64 rows and 128 columns (or fewer), and a group has one part or two, which take the products'
+registers one after the other. (DeepGEMM's 256x128 tile shares them in this way.) Two parts halve
+what a group reads from L2 for each product.
+
+Data movement. A ring of STAGES slots, each with parts of A and of B by the copy engine, and the
+scales by asynchronous copies of 4 bytes (so scales are fp32): a vector of 64 for each part of A,
+and for each part of B its one scale, 64 times over, so that both are read alike. A slot's `full`
+barrier counts the bytes of the former and an arrival from each lane of the latter; `empty` counts
+the groups. What a group need not do between products it does under them: it reads scales, releases
+the slot before, and waits for the slot behind. C leaves as in `gluon_ws`, part by part, in two
+pieces (with SPLIT, four).
+
+Edges. As in `tma`. Scales outside are read at the edge; their products are zeros, or never stored.
+
+On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
+
+What limits it. On the large shapes power: profiled (4096×7168×16384, 256x128 tiles, before the
+waits were moved under the products), the clock is 1.53 of 1.98 GHz, at which full matrix units
+give 1654 TFLOP/s, and they are busy for 73 % of the time; without the additions 86 %. Issue slots
+are 31 % used, L2 69 % of its rate.
+
+Measured (H200, Triton 3.6; benchmarks/gemm_quantised.py, interleaved, L2 flushed, medians of 16),
+against torch._scaled_mm (cuBLAS) with the same scales, in TFLOP/s:
+
+    4096×7168×16384   1217 to 1191   1.022   128x256 s3 split g8; 1362 by the profiler
+    4096×7168×2048    1165 to 1118   1.042   128x256 s3 split g16
+    4096×4096×7168    1309 to 1273   1.029   128x256 s3 split g16
+    2048×28672×4096   1292 to 1251   1.033   128x256 s3 split g16
+    8192×4096×14336   1076 to 1045   1.029   128x256 s4 split g16
+    4096×24576×1536   1180 to 1143   1.032   128x256 s4 split g16
+    128×7168×2048      308 to  280   1.102   64x128 s8 split, one group
+    64×2112×7168       122 to   76   1.599   `tma`, 64x32, split_k 7: this kernel is behind it
+
+In one run on 4096×7168×16384: cuBLAS with one scale for all 716 us, this loop without the
+additions (and so wrong) 757, with them 812, cuBLAS with these scales 827.
+
+Tried, on that shape, in multiples of the time of cuBLAS with one scale in the same run. Scales
+read from memory by the groups, a K step ahead: 1.27 to 1.33 (256x128), 1.46 to 1.53 (128x256), 1.9
+to 2.0 (128x128, whose steps are shorter than the way to L2). Through the ring: 1.21 to 1.27, 1.28,
+1.37 to 1.38. Waits under the products, as now: 1.18 to 1.21, 1.13 to 1.15, 1.33. Left out: groups
+that take turns, where one issues after the other has issued (1.21 to 1.33) or after a part of the
+other's products are done (1.29 to 1.59), since a turn costs more than the overlap it ensures; one
+part a group and two sets of products (128x128), so that each group always has some under way
+(1.52). Scales of A that lie row by row instead of M-major cost 2 to 4 %.
 """
 
 from tilewright.ops.gemm.kernels.gluon_api import (
@@ -19,6 +69,7 @@ from tilewright.ops.gemm.kernels.gluon_api import (
 from tilewright.ops.gemm.kernels.scale import size_of
 from tilewright.ops.gemm.kernels.schedule import tile_coordinates
 
+LANES = gl.constexpr(32)
 PRODUCER_REGISTERS = gl.constexpr(40)
 CONSUMER_REGISTERS = gl.constexpr(232)
 ROWS = gl.constexpr(64)
@@ -71,7 +122,7 @@ def _load(
 def _copy_a(scales, row, k0, m, to, SCALES: gl.constexpr):
     """Ask for A's scales of the ROWS rows from `row` on. What would lie outside is read at the
     edge, and multiplied with zeros."""
-    lanes = gl.arange(0, ROWS, gl.BlockedLayout([1], [32], [1], [0]))
+    lanes = gl.arange(0, ROWS, gl.BlockedLayout([1], [LANES], [1], [0]))
     rows = gl.minimum(row + lanes, m - 1) // size_of(SCALES, 0, 0)
     copy_load(to, scales[0] + rows * scales[1] + k0 // size_of(SCALES, 0, 1) * scales[2])
 
@@ -80,7 +131,7 @@ def _copy_a(scales, row, k0, m, to, SCALES: gl.constexpr):
 def _copy_b(scales, col, k0, n, to, SCALES: gl.constexpr):
     """Ask for B's scale of the columns from `col` on, which lie in one block: once for each row."""
     FIRST: gl.constexpr = 3 if size_of(SCALES, 0, 0) > 0 else 0
-    zeros = gl.zeros((ROWS,), gl.int32, gl.BlockedLayout([1], [32], [1], [0]))
+    zeros = gl.zeros((ROWS,), gl.int32, gl.BlockedLayout([1], [LANES], [1], [0]))
     cols = gl.minimum(col, n - 1) // size_of(SCALES, 1, 1)
     step = k0 // size_of(SCALES, 1, 0) * scales[FIRST + 1]
     copy_load(to, scales[FIRST] + (step + cols * scales[FIRST + 2]) + zeros)
@@ -242,7 +293,7 @@ def gemm_gluon_scaled(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=33)
+        mbarrier.init(full.index(stage), count=1 + LANES)
         mbarrier.init(empty.index(stage), count=GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
     if GROUPS == 1:
