@@ -11,8 +11,8 @@ from tilewright.errors import BadArgument
 DTYPE = "fp32"
 """The dtype of scales whose block does not name one."""
 
-SCALE_DTYPES = ("fp32", "fp16", "bf16")
-"""What scales can be kept in; kernels compute with them in fp32."""
+SCALE_DTYPES = ("fp32", "fp16", "bf16", "e8m0")
+"""What scales can be kept in; e8m0 is a power of two in a byte, as in the MX formats."""
 
 
 @dataclass(frozen=True, slots=True)

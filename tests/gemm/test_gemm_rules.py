@@ -65,6 +65,9 @@ SCALED = {
     "tile_k": 128,
 }
 
+MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
+FP16_MX = {"dtype_a": "fp16", "dtype_b": "e2m1", "dtype_c": "fp16", "scale_b": "32x1-e8m0"}
+
 BROKEN = [
     ("dtype", fp8("e4m3fnuz"), SM90),
     ("pipeline", change(**TMA), SM80),
@@ -108,6 +111,17 @@ BROKEN = [
     ("alignment", change(alignment=2), SM90),
     ("alignment", fp8("e4m3fn", tile_n=8, layout="rrr"), SM90),
     ("index", change(index_bits=64, **TMA), SM90),
+    ("packed", change(dtype_b="int4"), SM90),
+    ("packed", change(dtype_b="e2m1", **TMA), SM90),
+    ("packed", change(pipeline="weights"), SM90),
+    ("packed", change(pipeline="weights", dtype_b="int4", tile_k=16, alignment=8), SM90),
+    ("packed", change(pipeline="weights", dtype_b="int4", scale_b="16x1"), SM90),
+    ("packed", change(pipeline="mx"), SM90),
+    ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1"), SM90),
+    ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1-e8m0", tile_k=32), SM90),
+    ("packed", change(pipeline="mx", **FP16_MX), SM80),
+    ("dtype", fp8("e4m3fn", tile_k=64, pipeline="mx", **MX), SM80),
+    ("combination", change(pipeline="weights", dtype_b="int4", scheduler="persistent"), SM90),
     ("mma", change(mma=(16, 16, 16)), SM90),
     ("mma", change(mma=(16, 16, 8)), GFX942),
     ("mma", change(mma=(32, 32, 8), tile_m=16), GFX942),
@@ -163,6 +177,10 @@ LEGAL = [
     (fp8("e4m3fn", **SCALED), SM90),
     (fp8("e4m3fn", **{**SCALED, "scale_b": "128x64"}), SM90),
     (fp8("e4m3fn", num_warps=8, tile_m=256, tile_n=128, store="split", **SCALED), SM90),
+    (change(pipeline="weights", dtype_b="int4", scale_b="64x1-bf16"), SM90),
+    (change(pipeline="weights", dtype_b="e2m1", scale_b="32x1-e8m0"), GFX942),
+    (change(pipeline="mx", **FP16_MX), SM90),
+    (fp8("e4m3fn", tile_k=64, pipeline="mx", **MX), GFX950),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),

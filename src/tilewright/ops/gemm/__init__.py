@@ -14,6 +14,7 @@ from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
     epilogues,
     heuristic,
+    lowbit,
     operands,
     rules,
     scales,
@@ -123,6 +124,9 @@ class GemmFamily:
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         said = {name: getattr(problem, name) for name in operands.OPTIONS}
+        for name in ("dtype_a", "dtype_b"):  # arrays say theirs, unless it is packed in bytes
+            if DTYPES[said[name]].packed == 1:
+                del said[name]
         return {name: word for name, word in said.items() if word not in ("ieee", "")}
 
     def rank(
@@ -135,6 +139,7 @@ class GemmFamily:
 
     def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
         a, b, *extra = inputs
+        a, b = lowbit.decoded(a, b, problem)
         if problem.scale_a:
             a = scales.dequantised(a, extra.pop(0), problem.scale_a)
         if problem.scale_b:

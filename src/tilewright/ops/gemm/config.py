@@ -29,7 +29,7 @@ from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "gluon_scaled")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "gluon_scaled", "weights", "mx")
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
@@ -51,7 +51,8 @@ class GemmConfig:
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
     Gluon; num_warps counts the warps that multiply), ``gluon_scaled`` (the same for operands with
-    block scales). scheduler: ``tile`` (a workgroup a tile),
+    block scales), ``weights`` (pointers; 4-bit operands unpacked in registers), ``mx`` (pointers;
+    block-scaled matrix instructions). scheduler: ``tile`` (a workgroup a tile),
     ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
     a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
     the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or

@@ -27,7 +27,15 @@ PROLOGUE_K = 128
 NARROW_ROW_RATE = 0.85
 """Share of its rate a kernel keeps when a tile's rows are under 128 bytes: a swizzle's span."""
 
-PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0, "gluon_ws": 0.96, "gluon_scaled": 0.96}
+PIPELINE_RATE = {
+    "basic": 0.75,
+    "tma": 0.95,
+    "tma_ws": 1.0,
+    "gluon_ws": 0.96,
+    "gluon_scaled": 0.96,
+    "weights": 0.4,
+    "mx": 0.6,
+}
 """Share of the matrix rate a pipeline reaches with the largest tile."""
 
 
@@ -67,15 +75,15 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     reuse = config.tile_m * config.tile_n / (config.tile_m + config.tile_n)
     reached = PIPELINE_RATE[config.pipeline] * reuse / (reuse + HALF_RATE_REUSE)
     reached *= STAGE_RATE.get(config.num_stages, 1.0)
-    if scales.count(config) and config.pipeline != "gluon_scaled":
+    if scales.count(config) and config.pipeline in ("basic", "tma", "tma_ws"):
         reached *= SCALED_RATE
-    element = DTYPES[problem.dtype_a].bytes
-    if config.tile_k * element < 128:
+    a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
+    if a.size(config.tile_k) < 128:
         reached *= NARROW_ROW_RATE
     rate = peak_tflops(this, device, operand_dtype(config)) * 1e12 * reached
     compute = parts_per_cu * tile_flops / (rate / device.compute_units)
 
-    loads = tiles * (config.tile_m + config.tile_n) * problem.k * element
+    loads = tiles * (a.size(config.tile_m * problem.k) + b.size(config.tile_n * problem.k))
     shares = device.compute_units if config.scheduler == "stream_k" else parts
     busy = min(1.0, shares / device.compute_units)
     bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)

@@ -16,10 +16,16 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import PART_COLUMNS, WARPGROUP, WARPGROUP_ROWS, masked
+from tilewright.ops.gemm.rules import (
+    PART_COLUMNS,
+    POINTERS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    masked,
+)
 
 A, B, EXTRA = 0, 1, 2
 """Operand numbers: A, B, their scales from EXTRA on, behind these the epilogue's, and C last."""
@@ -33,8 +39,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
     ]
     if config.mma != (0, 0, 0):
         options.append(("matrix_instr_nonkdim", config.mma[0]))
-    if config.pipeline == "basic":
-        return _basic_source(config, arch, tuple(options))
+    if config.pipeline in POINTERS:
+        return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
     if config.pipeline == "gluon_scaled":
@@ -94,7 +100,7 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
     return {**found, f"extra.{len(taken)}": count} if count > 1 else found
 
 
-def _basic_source(
+def _pointer_source(
     config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
 ) -> KernelSource:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
@@ -106,6 +112,9 @@ def _basic_source(
         ("MASK_N", mask_n),
         ("MASK_K", mask_k),
     ]
+    if config.pipeline in lowbit.PIPELINES:
+        unused = ("PRECISION", "INT_ACC", *(("B_ROW",) if config.pipeline == "weights" else ()))
+        constants = [one for one in constants if one[0] not in unused] + lowbit.constants(config)
     pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
     arguments = (
         *pointers,
@@ -118,8 +127,8 @@ def _basic_source(
     others = (*_extra(config, stride), *scales.kernel_types(config))
     within_reach = ("a", "b", "c", *(name for name, kind in others if kind.startswith("*")))
     return KernelSource(
-        module="tilewright.ops.gemm.kernels.basic",
-        function="gemm_basic",
+        module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
+        function=f"gemm_{config.pipeline}",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=_promises(config),
@@ -150,6 +159,7 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
             promises[f"ld{name}"] = count
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
+            count *= DTYPES[d].packed
             promises[extent] = max(count, promises.get(extent, 1))
     return tuple({**promises, **_matrix_promises(config)}.items())
 
@@ -273,12 +283,17 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
-    lds = (problem.lda, problem.ldb, problem.ldc)
+    types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
+    lds = tuple(
+        ld // DTYPES[d].packed
+        for ld, d in zip((problem.lda, problem.ldb, problem.ldc), types, strict=True)
+    )
     scaled = scales.of(problem)
     behind = EXTRA + len(scaled)
     count = len(epilogues.takes(config.epilogue))
     places = (A, B, behind + count)
-    stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
+    pointers = config.pipeline in POINTERS
+    stride = "i64" if config.index_bits == 64 or not pointers else "i32"
     extra: tuple[Argument, ...] = tuple(Pointer(behind + i) for i in range(count))
     if problem.ldd:
         extra = (*extra, Scalar(stride, problem.ldd))
@@ -286,7 +301,7 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         steps = (step if size > 1 else 0 for step, size in zip(s.strides, s.shape, strict=True))
         extra = (*extra, Pointer(EXTRA + number), *(Scalar("i32", step) for step in steps))
     arguments: tuple[Argument, ...]
-    if config.pipeline == "basic":
+    if pointers:
         arguments = (
             *(Pointer(operand) for operand in places),
             *sizes,
@@ -294,7 +309,6 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
             *extra,
         )
     else:
-        types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
         shapes = zip(problem.outer, problem.inner, strict=True)
         views = zip(places, types, shapes, lds, _blocks(config), strict=True)
         arguments = (

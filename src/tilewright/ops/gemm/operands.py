@@ -9,11 +9,11 @@ from typing import Any
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import Operand, View
-from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-OPTIONS = ("precision", "epilogue", "scale_a", "scale_b")
+OPTIONS = ("precision", "epilogue", "scale_a", "scale_b", "dtype_a", "dtype_b")
 """Keyword options of a GEMM call besides its operands."""
 
 
@@ -23,7 +23,9 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
     types = (p.dtype_a, p.dtype_b, p.dtype_c)
     a, b, c = (
-        Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C")
+        lowbit.stored(name, shape, ld, row, d)
+        if DTYPES[d].packed > 1
+        else Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C")
         for name, shape, row, ld, d in zip(
             "ABC", shapes, p.layout, (p.lda, p.ldb, p.ldc), types, strict=True
         )
@@ -79,7 +81,7 @@ def problem_of(
             raise BadArgument(f"{name} has shape {view.shape}; gemm takes matrices [rows, columns]")
         if 0 in view.shape:
             raise BadArgument(f"{name} has shape {view.shape}; every size must be 1 or more")
-    a, b = views[0], views[1]
+    a, b = lowbit.read(views[0], views[1], options)
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
@@ -114,7 +116,7 @@ def problem_of(
     ldd = next(iter(leading.values()), 0)
     addresses += tuple(v.address for v, ld in zip(views[behind:count], found, strict=True) if ld)
     types = (a.dtype, b.dtype, dtype_c, epilogues.operand_dtype(Takes("", "d"), dtype_c))
-    rows = (ld * DTYPES[d].bytes for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
+    rows = (DTYPES[d].size(ld) for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
     return GemmProblem(
         m,
         n,

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
@@ -25,6 +25,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "e4m3fnuz": ("bf16", "fp16", "fp32"),
     "e5m2fnuz": ("bf16", "fp16", "fp32"),
     "int8": ("int32",),
+    "e2m1": ("bf16", "fp16", "fp32"),
 }
 """Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
 
@@ -60,11 +61,11 @@ def check_types(
     scaled: bool = False,
 ) -> None:
     """Raise `BadArgument` unless some GEMM has these dtypes; says which would do."""
-    for name in (dtype_a, dtype_b, dtype_c, dtype_acc):
-        dtype(name)
-    if dtype_a not in OUTPUTS:
+    if dtype(dtype_a).name not in OUTPUTS:
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
-    if dtype_b != dtype_a:
+    for name in (dtype_b, dtype_c, dtype_acc):
+        dtype(name)
+    if dtype_b != dtype_a and dtype_b not in lowbit.PARTNERS.get(dtype_a, ()):
         raise BadArgument(f"A is {dtype_a} but B is {dtype_b}; convert one to the other's dtype")
     if dtype_c not in outputs(dtype_a, epilogue, scaled):
         allowed = ", ".join(outputs(dtype_a, epilogue, scaled))
@@ -93,7 +94,8 @@ def check_layout(layout: str) -> None:
 class GemmProblem:
     """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`.
 
-    Sizes in elements, each from 1 to `MAX_SIZE`. `dtype_b` defaults to `dtype_a`, `dtype_c` to the
+    Sizes in elements, each from 1 to `MAX_SIZE`. `dtype_b` defaults to `dtype_a` (``int4`` and
+    ``e2m1`` may meet other types: see `lowbit`), `dtype_c` to the
     usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS`. `lda`,
     `ldb`, `ldc`: elements between consecutive rows (columns, for a column-major matrix);
     0 means packed. `alignment`: bytes, a power of two up to 16, that every base address and
@@ -156,6 +158,7 @@ class GemmProblem:
             default(self, "dtype_acc", accumulator(self.dtype_a))
         types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc)
         check_types(*types, self.precision, self.epilogue, scaled)
+        lowbit.check(self)
         leading = [*zip(("lda", "ldb", "ldc"), self.inner, strict=True)]
         if epilogues.has_matrix(self.epilogue):
             leading.append(("ldd", self.inner[2]))
@@ -169,6 +172,8 @@ class GemmProblem:
                 default(self, field, inner)
             elif not inner <= ld <= MAX_SIZE:
                 raise BadArgument(f"{field} = {ld} is outside {inner} … {MAX_SIZE}")
+            elif ld % lowbit.stored_as(self, field):
+                raise BadArgument(f"{field} = {ld} is no whole number of bytes of 4-bit elements")
         rows = natural_alignment(self.strides_bytes)
         if self.alignment == 0:
             default(self, "alignment", rows)
@@ -232,14 +237,14 @@ class GemmProblem:
         """Leading dimensions of A, B, C and, if the epilogue has matrices, D in bytes."""
         types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
         lds = (self.lda, self.ldb, self.ldc, self.ldd)
-        return tuple(ld * DTYPES[d].bytes for ld, d in zip(lds, types, strict=True) if ld)
+        return tuple(DTYPES[d].size(ld) for ld, d in zip(lds, types, strict=True) if ld)
 
     @property
     def extent_alignment(self) -> int:
         """Bytes (a power of two up to 16) that every innermost extent is a multiple of."""
         types = (self.dtype_a, self.dtype_b, self.dtype_c)
         inner = zip(self.inner, types, strict=True)
-        return natural_alignment(tuple(extent * DTYPES[d].bytes for extent, d in inner))
+        return natural_alignment(tuple(DTYPES[d].size(extent) for extent, d in inner))
 
     @property
     def spans_bytes(self) -> tuple[int, ...]:
@@ -248,7 +253,7 @@ class GemmProblem:
         types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
         outer, inner = (*self.outer, self.outer[2]), (*self.inner, self.inner[2])
         parts = zip(outer, inner, (self.lda, self.ldb, self.ldc, self.ldd), types, strict=True)
-        return tuple(((o - 1) * ld + i) * DTYPES[d].bytes for o, i, ld, d in parts if ld)
+        return tuple(DTYPES[d].size((o - 1) * ld + i) for o, i, ld, d in parts if ld)
 
     @property
     def flops(self) -> int:
@@ -258,8 +263,9 @@ class GemmProblem:
     @property
     def min_bytes(self) -> int:
         """A, B, their scales and the epilogue's operands read once, C written once."""
-        a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
-        size = self.m * self.k * a + self.k * self.n * b + self.m * self.columns * c
+        counts = (self.m * self.k, self.k * self.n, self.m * self.columns)
+        types = (self.dtype_a, self.dtype_b, self.dtype_c)
+        size = sum(DTYPES[d].size(count) for d, count in zip(types, counts, strict=True))
         for shape, dtype_e in self.extra_shapes:
             size += math.prod(shape) * DTYPES[dtype_e].bytes
         for s in scales.of(self):

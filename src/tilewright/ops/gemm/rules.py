@@ -14,7 +14,7 @@ from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.verdict import YES, Verdict, no
@@ -47,12 +47,20 @@ SPECIALISATION_BYTES = 256
 """Shared memory Gluon kernels take beside their tiles: two barriers a stage, and what the compiler
 hands to the warps (148 to 208 bytes seen)."""
 
+POINTERS = ("basic", "weights", "mx")
+"""Pipelines that read operands through pointers rather than tensor descriptors."""
+
 INT32_SPAN = 2**31
 """Bytes an operand may span when the kernel counts in 32 bits."""
 
 
 def operand_dtype(config: GemmConfig) -> str:
-    """The operand dtype as architectures list it: ``tf32`` is one of its own."""
+    """The operand dtype as architectures list it: ``tf32`` is one of its own, and so are the MX
+    formats where their instructions are used; pipeline weights multiplies what it unpacked."""
+    if config.pipeline == "mx" and config.dtype_a in lowbit.MX_FORMATS:
+        return "mxfp4" if config.dtype_a == config.dtype_b == "e2m1" else "mxfp8"
+    if config.pipeline == "weights":
+        return lowbit.multiplied_as(config)
     return "tf32" if config.precision == "tf32" else config.dtype_a
 
 
@@ -80,9 +88,10 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     Where matrix instructions read shared memory on their own (wgmma, tcgen05), every stage's
     buffer is live; elsewhere the stage in use sits in registers and one buffer is saved.
     """
-    a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
-    stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
-    if config.pipeline == "basic":
+    a, b = DTYPES[config.dtype_a], DTYPES[config.dtype_b]
+    c = DTYPES[config.dtype_c].bytes
+    stage = a.size(config.tile_m * config.tile_k) + b.size(config.tile_n * config.tile_k)
+    if config.pipeline in POINTERS:
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare)
     columns = config.tile_n // epilogues.fold(config.epilogue)
@@ -115,11 +124,11 @@ def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
 
 
 def _dtype(c: GemmConfig, arch: Arch) -> str | None:
-    name = operand_dtype(c)
-    support = arch.dtypes.get(name)
-    if support is None or support.support == "refused":
-        why = f": {support.note}" if support is not None and support.note else ""
-        return f"{arch.name} does not take {name} operands{why}"
+    for name in dict.fromkeys((operand_dtype(c), c.dtype_a, c.dtype_b)):
+        support = arch.dtypes.get(name)
+        if name != "int4" and (support is None or support.support == "refused"):
+            why = f": {support.note}" if support is not None and support.note else ""
+            return f"{arch.name} does not take {name} operands{why}"
     stored = arch.dtypes.get(c.dtype_c)
     if stored is not None and stored.support == "refused":
         return f"{arch.name} does not store {c.dtype_c}: {stored.note}"
@@ -168,9 +177,11 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
         return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
     if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
+    if c.pipeline in lowbit.PIPELINES and c.scheduler not in ("tile", "split_k"):
+        return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
     if c.store == "split":
-        if c.pipeline == "basic":
-            return "store split halves the staging buffer of tma stores; basic has none"
+        if c.pipeline in POINTERS:
+            return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
             return f"store split needs tile_n of {least} or more, not {c.tile_n}"
@@ -216,7 +227,7 @@ def _scales(c: GemmConfig, arch: Arch) -> str | None:
 
 def _one_block(c: GemmConfig) -> str | None:
     along_k = scales.k_block(c)
-    if along_k % c.tile_k:
+    if along_k % c.tile_k and not lowbit.scales_any_group(c):
         return f"tile_k = {c.tile_k} does not divide the {along_k} of K that one scale serves"
     return None
 
@@ -252,27 +263,31 @@ def _gluon_scaled(c: GemmConfig) -> str | None:
     return _one_block(c)
 
 
+def _packed(c: GemmConfig, arch: Arch) -> str | None:
+    return lowbit.refused(c, arch)
+
+
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and not (c.pad_m and c.pad_n and c.pad_k):
+    if c.pipeline not in POINTERS and not (c.pad_m and c.pad_n and c.pad_k):
         return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
     return None
 
 
 def _alignment(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and c.alignment != 16:
+    if c.pipeline not in POINTERS and c.alignment != 16:
         return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
-    element = DTYPES[c.dtype_a].bytes
-    if 1 < c.alignment <= element:
+    a, b = DTYPES[c.dtype_a], DTYPES[c.dtype_b]
+    if 1 < c.alignment <= min(a.bytes, b.bytes):
         return f"alignment {c.alignment} says no more than alignment 1 for {c.dtype_a}"
     inner_a = c.tile_k if c.layout[0] == "r" else c.tile_m
     inner_b = c.tile_n if c.layout[1] == "r" else c.tile_k
-    if min(inner_a, inner_b) * element < c.alignment:
+    if min(a.size(inner_a), b.size(inner_b)) < c.alignment:
         return f"the tile's rows are shorter than its alignment of {c.alignment} bytes"
     return None
 
 
 def _index(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and c.index_bits != 32:
+    if c.pipeline not in POINTERS and c.index_bits != 32:
         return f"pipeline {c.pipeline} counts in elements, not bytes: index_bits stays 32"
     return None
 
@@ -301,7 +316,8 @@ def _registers(c: GemmConfig, arch: Arch) -> str | None:
     accumulators = c.tile_m * c.tile_n // (c.num_warps * arch.warp_size)
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
-    if scales.count(c):  # products that have no scales yet, and the sum of those that do
+    if scales.count(c) and not lowbit.scales_elements(c):
+        # Products that have no scales yet, and the sum of those that do.
         products = accumulators
         if c.pipeline == "gluon_scaled":
             products = WARPGROUP_ROWS * min(c.tile_n, PART_COLUMNS) // (WARPGROUP * arch.warp_size)
@@ -332,6 +348,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("combination", _combination),
     ("warpgroups", _warpgroups),
     ("scales", _scales),
+    ("packed", _packed),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
@@ -374,7 +391,7 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline == "basic" or epilogues.has_matrix(c.epilogue)
+    vectors = c.pipeline in POINTERS or epilogues.has_matrix(c.epilogue)
     if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None
@@ -395,7 +412,7 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline == "basic" and c.index_bits == 32:
+    if c.pipeline in POINTERS and c.index_bits == 32:
         spans = p.spans_bytes
         if max(spans) >= INT32_SPAN:
             operand = "ABCD"[spans.index(max(spans))]

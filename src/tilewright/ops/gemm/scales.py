@@ -8,6 +8,8 @@ the scales behind it where that is not fp32: ``"1x128-bf16"``. The forms in use:
     A 1x128, B 128x128    DeepSeek-V3 (arXiv:2412.19437, section 3.3.2): a scale for each token
                           and 128 of K, and for each 128×128 of the weights
     B 128x1               weights in groups of 128 along K, as GPTQ and AWQ store them
+    A 1x32-e8m0, B 32x1-e8m0   the MX formats (OCP Microscaling Formats specification v1.0): powers
+                          of two for each 32 of K, of fp8 or e2m1 elements
 
 A scale that does not change along K belongs in the epilogue (``row_scale``, ``col_scale``,
 ``scale``), which costs nothing in the loop over K.
@@ -137,7 +139,7 @@ def read(
                 f"{name} has shape {view.shape}; blocks of {block.rows}x{block.columns} on a "
                 f"{rows}×{columns} operand have scales of shape {shape}"
             )
-        if view.dtype != block.dtype:
+        if view.dtype != block.dtype and (view.dtype, block.dtype) != ("uint8", "e8m0"):
             raise BadArgument(f"{name} is {view.dtype}, but '{word}' means {block.dtype} scales")
         if min(view.strides) < 0:
             raise BadArgument(f"{name} has strides {view.strides}; pass one that runs forward")

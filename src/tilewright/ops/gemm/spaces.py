@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
@@ -91,6 +91,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
     which one serves every size, alignment and stride."""
+    if lowbit.concerns(problem):
+        return _few_bits(problem, arch)
     return KernelSpace(
         "gemm",
         {
@@ -113,6 +115,43 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "scale_b": [problem.scale_b],
         },
         {"worth having": _worth_having},
+    )
+
+
+def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
+    """The same for 4-bit operands and the MX formats."""
+    signature = ("layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue")
+    return KernelSpace(
+        "gemm",
+        {
+            **{field: [getattr(problem, field)] for field in signature},
+            "tile_m": (16, 64, 128),
+            "tile_n": (64, 128),
+            "tile_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (2, 3),
+            "pipeline": [p for p in arch.pipelines if p in ("basic", *lowbit.PIPELINES)],
+            "alignment": (16, 1),
+            "index_bits": INDEX_BITS,
+            "scale_a": [problem.scale_a],
+            "scale_b": [problem.scale_b],
+        },
+        {"worth having": _worth_having_of_few_bits},
+        linked={
+            ("scheduler", "split_k", "reduction"): [("tile", 1, "none"), ("split_k", 4, "linear")]
+        },
+    )
+
+
+def _worth_having_of_few_bits(config: GemmConfig) -> bool:
+    deepest = 128
+    if not lowbit.scales_any_group(config):
+        deepest = min(deepest, scales.k_block(config) or deepest)
+    last_resort = config.alignment == 1 or config.index_bits == 64
+    return (
+        config.tile_k == deepest
+        and (config.num_warps == 8) == (config.tile_m == 128)
+        and not (last_resort and (config.num_stages > 2 or config.scheduler != "tile"))
     )
 
 

@@ -37,6 +37,19 @@ def covers(block, size):
 
 
 @triton.jit
+def number(x):
+    """Scales as fp32: e8m0 ones come as bytes, whose value is 2^(byte - 127), and NaN for 255."""
+    if x.dtype == tl.uint8:
+        # As fp32's own exponent, where 0 and 255 mean something else.
+        bits = x.to(tl.uint32) << 23
+        bits = tl.where(x == 0, 0x00400000, tl.where(x == 255, 0x7FC00000, bits))
+        out = bits.to(tl.uint32).to(tl.float32, bitcast=True)
+    else:
+        out = x.to(tl.float32)
+    return out
+
+
+@triton.jit
 def _load(
     scales, FIRST: tl.constexpr, along, across, size,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, AXIS: tl.constexpr,
@@ -46,11 +59,11 @@ def _load(
     step = scales[FIRST + 1 + AXIS]
     there = scales[FIRST] + across * scales[FIRST + 2 - AXIS]
     if covers(BLOCK, SIZE):
-        x = tl.load(there + along // BLOCK * step)
+        x = number(tl.load(there + along // BLOCK * step))
     else:
         at = along + tl.arange(0, SIZE)
-        x = tl.load(there + at // BLOCK * step, mask=at < size, other=0.0)
-    return x.to(tl.float32)
+        x = number(tl.load(there + at // BLOCK * step, mask=at < size, other=0))
+    return x
 
 
 @triton.jit
