@@ -56,6 +56,8 @@ SPLIT = dataclasses.replace(BASE, scheduler="split_k", split_k=2, reduction="lin
 counts = st.integers(1, 10_000)
 elementwise = sorted(name for name, o in OPERATIONS.items() if not o.halves)
 chains = st.lists(st.sampled_from(elementwise), max_size=6).map("+".join)
+powers = st.integers(0, 12).map(lambda e: 2**e)
+blocks = st.just("") | st.builds("{}x{}{}".format, powers, powers, st.sampled_from(("", "-bf16")))
 
 
 @st.composite
@@ -65,12 +67,14 @@ def configs(draw):
     scheduler = draw(st.sampled_from(SCHEDULERS))
     reductions = REDUCTIONS[1:] if scheduler in SHARING else REDUCTIONS[:1]
     epilogue = draw(st.just("") | chains)
+    scale_a, scale_b = draw(blocks), draw(blocks)
+    scaled = bool(scale_a or scale_b)
     return check(
         GemmConfig(
             layout=draw(st.sampled_from(LAYOUTS)),
             dtype_a=dtype,
             dtype_b=dtype,
-            dtype_c=draw(st.sampled_from(outputs(dtype, epilogue))),
+            dtype_c=draw(st.sampled_from(outputs(dtype, epilogue, scaled))),
             dtype_acc=accumulator(dtype),
             precision=draw(st.sampled_from(("ieee", "tf32") if dtype == "fp32" else ("ieee",))),
             tile_m=draw(counts),
@@ -92,6 +96,8 @@ def configs(draw):
             index_bits=draw(st.sampled_from(INDEX_BITS)),
             epilogue=epilogue,
             batching=draw(st.sampled_from(BATCHINGS)),
+            scale_a=scale_a,
+            scale_b=scale_b,
         )
     )
 
@@ -132,6 +138,8 @@ CHANGES = {
     "dtype_acc": "int32",
     "epilogue": "bias+row_scale",
     "batching": "strided",
+    "scale_a": "1x128",
+    "scale_b": "128x128",
 }
 
 

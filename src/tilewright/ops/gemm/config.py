@@ -12,7 +12,8 @@ the log line and the report:
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
 instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``batch-strided`` or
-``batch-pointers`` and, always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
+``batch-pointers``, ``sa1x128`` and ``sb128x128`` (blocks of A's and B's scales) and, always last,
+the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
 from __future__ import annotations
@@ -22,17 +23,29 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from tilewright import blocks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "gluon_cdna", "small_m", "small_m_tma")
-POINTERS = ("basic", "small_m", "gluon_cdna")
+PIPELINES = (
+    "basic",
+    "tma",
+    "tma_ws",
+    "gluon_ws",
+    "gluon_cdna",
+    "small_m",
+    "small_m_tma",
+    "gluon_scaled",
+    "weights",
+    "mx",
+)
+POINTERS = ("basic", "small_m", "gluon_cdna", "weights", "mx")
 """Pipelines that read A and B through pointers, not tensor descriptors."""
 
-MASKING = ("basic", "small_m")
+MASKING = ("basic", "small_m", "weights", "mx")
 """Pipelines that take padding, alignment and width of index as they are declared."""
 
 SMALL_M = ("small_m", "small_m_tma")
@@ -50,20 +63,22 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision`, `epilogue` and `batching` are the signature,
+    """How to compute a GEMM. Fields up to `precision`, and from `epilogue` on, are the signature,
     the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision, epilogue, batching: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, batching, scale_a, scale_b: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply), ``gluon_cdna`` (pointers, with CDNA's
-    instructions written out in Gluon; num_stages counts tiles in shared memory), ``small_m`` and
-    ``small_m_tma`` (few rows of A, through pointers or descriptors: see kernels/small_m.py).
-    scheduler: ``tile`` (a workgroup
-    a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k`
-    workgroups a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py.
+    Gluon; num_warps counts the warps that multiply), ``gluon_scaled`` (the same for operands with
+    block scales), ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon;
+    num_stages counts tiles in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A,
+    through pointers or descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands
+    unpacked in registers), ``mx`` (pointers; block-scaled matrix instructions). scheduler: ``tile``
+    (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k``
+    (`split_k` workgroups a tile) or ``stream_k`` (equal shares of all K steps); see
+    kernels/schedule.py.
     reduction: how the parts of a tile meet under the last two, ``none`` under the others:
     ``atomic``, or ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py.
     group_m: rows of tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves
@@ -104,6 +119,8 @@ class GemmConfig:
     index_bits: int
     epilogue: str = ""
     batching: str = "none"
+    scale_a: str = ""
+    scale_b: str = ""
 
     @property
     def _sharing(self) -> str:
@@ -132,6 +149,7 @@ class GemmConfig:
             name += f"_i{self.index_bits}"
         if self.batching != "none":
             name += f"_batch-{self.batching}"
+        name += scales.names(self)
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
         return name
@@ -149,10 +167,10 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
 def _check_signature(
-    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str
+    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str, scaled: bool
 ) -> None:
     check_layout(layout)
-    check_types(a, b, c, acc, precision, epilogue)
+    check_types(a, b, c, acc, precision, epilogue, scaled)
 
 
 def check(config: GemmConfig) -> GemmConfig:
@@ -161,7 +179,8 @@ def check(config: GemmConfig) -> GemmConfig:
     types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
     epilogues.parse(c.epilogue)
     check_batching(c.batching)
-    _check_signature(c.layout, *types, c.precision, c.epilogue)
+    blocks.parse(c.scale_a), blocks.parse(c.scale_b)
+    _check_signature(c.layout, *types, c.precision, c.epilogue, scales.count(c) > 0)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -211,7 +230,7 @@ _NAME = re.compile(
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?"
+    f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?{scales.PATTERN}"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
@@ -244,6 +263,8 @@ def parse(name: str) -> GemmConfig:
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
                 batching=said["batching"] or "none",
+                scale_a=said["scale_a"] or "",
+                scale_b=said["scale_b"] or "",
             )
         )
     except BadArgument as error:

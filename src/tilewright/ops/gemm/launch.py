@@ -17,15 +17,23 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import cdna, epilogues
+from tilewright.ops.gemm import cdna, epilogues, lowbit, scales
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import THREE_PARTS, WARPGROUP, masked
+from tilewright.ops.gemm.rules import (
+    BATCHED,
+    PART_COLUMNS,
+    SCALED,
+    THREE_PARTS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    masked,
+)
 from tilewright.ops.gemm.rules import tiles as tiles_of
 from tilewright.ops.gemm.small_m import k_parts, vector
 
 A, B, EXTRA = 0, 1, 2
-"""Operand numbers: A, B, those of the epilogue, and C last."""
+"""Operand numbers: A, B, their scales from EXTRA on, behind these the epilogue's, and C last."""
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -40,6 +48,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
+    if config.pipeline == "gluon_scaled":
+        return _gluon_scaled_source(config)
     if config.pipeline == "small_m_tma":
         return _small_m_tma_source(config, tuple(options))
     if config.pipeline == "gluon_cdna":
@@ -60,12 +70,27 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("REDUCTION", config.reduction),
         ("FLAG_BYTES", FLAG_BYTES),
         ("PRECISION", config.precision),
-        ("INT_ACC", config.dtype_acc == "int32"),
+        ("INT_ACC", config.dtype_acc == "int32" and not scales.count(config)),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
         ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
     ]
+
+
+def _scales_and_batch(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
+    """The constants of kernels that have block scales, and of those that have batches."""
+    found: list[tuple[str, int | bool | str]] = []
+    if config.pipeline in (*SCALED, "gluon_scaled"):
+        found.append(("SCALES", scales.kernel_blocks(config)))
+    if config.pipeline in BATCHED:
+        found.append(("BATCHING", config.batching))
+    return found
+
+
+def _scale_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
+    """The kernels' tuple argument `scales`, of those that have one (see kernels/scale.py)."""
+    return scales.kernel_types(config) if config.pipeline in (*SCALED, "gluon_scaled") else ()
 
 
 def _chain(config: GemmConfig) -> tuple[epilogues.Operation, ...]:
@@ -108,30 +133,28 @@ def _pointer_source(
     stride = "i64" if config.index_bits == 64 else "i32"
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
     masks = [("MASK_M", mask_m), ("MASK_N", mask_n), ("MASK_K", mask_k)]
-    if config.pipeline == "small_m":
-        function = "gemm_small_m"
-        constants = [
-            *_constants(config),
-            *masks,
-            ("K_PARTS", k_parts(config)),
-            ("VECTOR", vector(config)),
-            ("STAGES", config.num_stages),
-        ]
+    constants = [*_constants(config), *_scales_and_batch(config), *masks]
+    if config.pipeline == "basic":
+        constants.append(("ALIGNMENT", config.alignment))
+    elif config.pipeline == "small_m":
+        parts = ("K_PARTS", k_parts(config))
+        constants += [parts, ("VECTOR", vector(config)), ("STAGES", config.num_stages)]
     else:
-        function = "gemm_basic"
-        batching = ("BATCHING", config.batching)
-        constants = [*_constants(config), batching, *masks, ("ALIGNMENT", config.alignment)]
+        unused = ("PRECISION", "INT_ACC", *(("B_ROW",) if config.pipeline == "weights" else ()))
+        constants = [one for one in constants if one[0] not in unused] + lowbit.constants(config)
     arguments = (
         *_pointer_arguments(config, stride),
         *_extra(config, stride),
-        *(_batch_types(config) if config.pipeline == "basic" else ()),
+        *_scale_types(config),
+        *_batch_types(config),
         *_sharing_types(config),
     )
     matrices = () if config.batching == "pointers" else ("a", "b", "c")
-    within_reach = (*matrices, *(n for n, t in _extra(config, stride) if t.startswith("*")))
+    others = (*_extra(config, stride), *_scale_types(config))
+    within_reach = (*matrices, *(name for name, kind in others if kind.startswith("*")))
     return KernelSource(
         module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
-        function=function,
+        function=f"gemm_{config.pipeline}",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=_promises(config),
@@ -144,6 +167,8 @@ def _pointer_source(
 def _batch_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
     strides (for descriptors: steps) if they have any, and last that of the epilogue's."""
+    if config.pipeline not in BATCHED:
+        return ()
     if config.batching == "none":
         return (("batch", "()"),)
     kinds = ["i32"]
@@ -204,6 +229,7 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
                 promises[f"batch.{i + 1}"] = count
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
+            count *= DTYPES[d].packed
             promises[extent] = max(count, promises.get(extent, 1))
     promises |= _matrix_promises(config)
     return tuple({**promises, **_workspace_promises(config)}.items())
@@ -214,13 +240,14 @@ def _tma_source(
 ) -> KernelSource:
     constants = [
         *_constants(config),
-        ("BATCHING", config.batching),
+        *_scales_and_batch(config),
         ("SPLIT", config.store == "split"),
         ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
     ]
     arguments = (
         *_descriptor_arguments(config),
         *_extra(config, "i64"),
+        *_scale_types(config),
         *_batch_types(config),
         *_sharing_types(config),
     )
@@ -275,7 +302,7 @@ def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
 def _gluon_source(config: GemmConfig) -> KernelSource:
     constants = [
         *_constants(config),
-        ("BATCHING", config.batching),
+        *_scales_and_batch(config),
         ("SPLIT", config.store == "split"),
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
@@ -286,17 +313,42 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
         *_batch_types(config),
         *_sharing_types(config),
     )
-    # One more warp group's worth of registers goes to the producer, and most of it back.
-    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_ws",
         function="gemm_gluon_ws",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=tuple({**_matrix_promises(config), **_workspace_promises(config)}.items()),
-        options=(("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))),
+        options=_specialised(config),
         language="gluon",
         functions=_functions(config),
+    )
+
+
+def _specialised(config: GemmConfig) -> tuple[tuple[str, int], ...]:
+    """Compiler options of a kernel that gives one more warp group than multiplies to its
+    producer: its worth of registers, of which most goes back."""
+    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
+    return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
+
+
+def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
+    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW")
+    constants = [
+        *((name, value) for name, value in _constants(config) if name in used),
+        *_scales_and_batch(config),
+        ("SPLIT", config.store == "split"),
+        ("STAGES", config.num_stages),
+        ("GROUPS", config.num_warps // WARPGROUP),
+    ]
+    arguments = (*_descriptor_arguments(config), *_scale_types(config))
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_scaled",
+        function="gemm_gluon_scaled",
+        signature=_signature(arguments, constants),
+        constants=tuple(constants),
+        options=_specialised(config),
+        language="gluon",
     )
 
 
@@ -355,6 +407,9 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
         m //= config.num_warps // WARPGROUP
         n_store //= n // 64 if n == THREE_PARTS else 2
         n = 64 if n == THREE_PARTS else n
+    if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
+        m, n = WARPGROUP_ROWS, min(n, PART_COLUMNS)
+        n_store = n // (4 if config.store == "split" else 2)
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)
     return (
@@ -365,18 +420,27 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are A, B, those of the epilogue
-    and C."""
+    """How to launch `config` for `problem` on `device`; operands are A, B, their scales, those of
+    the epilogue and C."""
     tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
-    lds = (problem.lda, problem.ldb, problem.ldc)
+    types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
+    lds = tuple(
+        ld // DTYPES[d].packed
+        for ld, d in zip((problem.lda, problem.ldb, problem.ldc), types, strict=True)
+    )
+    scaled = scales.of(problem)
+    behind = EXTRA + len(scaled)
     count = len(epilogues.takes(config.epilogue))
-    places = (A, B, EXTRA + count)
+    places = (A, B, behind + count)
     stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
-    extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
+    extra: tuple[Argument, ...] = tuple(Pointer(behind + i) for i in range(count))
     if problem.ldd:
         extra = (*extra, Scalar(stride, problem.ldd))
+    for number, s in enumerate(scaled):
+        steps = (step if size > 1 else 0 for step, size in zip(s.strides, s.shape, strict=True))
+        extra = (*extra, Pointer(EXTRA + number), *(Scalar("i32", step) for step in steps))
     arguments: tuple[Argument, ...]
     if config.pipeline in POINTERS:
         arguments = (

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import contraction, epilogues
+from tilewright.ops.gemm import contraction, epilogues, lowbit, scales
 from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-OPTIONS = ("precision", "epilogue", "equation", "batching")
+TOLD = ("precision", "epilogue", "scale_a", "scale_b", "dtype_a", "dtype_b")
+"""Options of a call that are fields of its problem."""
+
+OPTIONS = (*TOLD, "equation", "batching")
 """Keyword options of a GEMM call besides its operands."""
+
+SCALES = ("scale_a", "scale_b")
+"""Options that come with an array of scales each."""
 
 
 def operands(problem: GemmProblem) -> tuple[Operand, ...]:
-    """A, B, the epilogue's operands and C, as they lie in memory."""
+    """A, B, their scales, the epilogue's operands and C, as they lie in memory."""
     p = problem
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
     types, lds = (p.dtype_a, p.dtype_b, p.dtype_c), (p.lda, p.ldb, p.ldc)
     a, b, c = (
-        _in_batch(
+        lowbit.stored(name, shape, ld, row, d)
+        if DTYPES[d].packed > 1
+        else _in_batch(
             Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C"),
             p,
             stride,
@@ -35,7 +44,7 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
             "ABC", shapes, p.layout, lds, types, p.batch_strides[:3], strict=True
         )
     )
-    extra = []
+    extra = [s.operand for s in scales.of(p)]
     for t, (shape, d) in zip(epilogues.takes(p.epilogue), p.extra_shapes, strict=True):
         strides = (1,) if len(shape) == 1 else (p.ldd, 1) if p.layout[2] == "r" else (1, p.ldd)
         one = Operand(t.name, shape, strides, d, values=_made_up(t, p))
@@ -72,8 +81,8 @@ def problem_of(
     prefer: str = "rcr",
     batching: str = "",
 ) -> GemmProblem:
-    """The GEMM of A [m, k] and B [k, n] and the operands of its epilogue, into C [m, n] if it
-    is there; or a batch of them, with one more dimension in front.
+    """The GEMM of A [m, k] and B [k, n], their scales and the operands of its epilogue, into
+    C [m, n] if it is there; or a batch of them, with one more dimension in front.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
@@ -85,16 +94,18 @@ def problem_of(
     """
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    a, b, c, extras = _call(views, options)
+    call = _call(views, options)
     matrices = [t.kind == "d" for t in taken]
-    named = [("A", a), ("B", b), ("out", c)]
-    named += [(t.name, x) for t, x, is_d in zip(taken, extras, matrices, strict=True) if is_d]
+    named = [("A", call.a), ("B", call.b), ("out", call.c)]
+    named += [(t.name, x) for t, x, is_d in zip(taken, call.extras, matrices, strict=True) if is_d]
     vectors = [t.kind for t in taken if t.kind in ("m", "n")]
     if "equation" in options:
         found = contraction.matrices(options["equation"], named, vectors)
         named = [(name, view) for (name, _), view in zip(named, found, strict=True)]
     parts = [(name, batches.matrices(name, view)) for name, view in named]
     form, batch = batches.batch_of(parts)
+    if form != "none" and call.scales:
+        raise BadArgument("operands with block scales have no batches; call for each")
     if options.get("batching", form) != form:
         raise BadArgument(f"batching is {options['batching']}, but the operands are {form}")
     if form == "strided" and options.get("batching", batching) != form:
@@ -106,6 +117,8 @@ def problem_of(
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
+    blocks = {name: options.get(name, "") for name in SCALES}
+    strides_of = scales.read(call.scales, blocks, m, n, k)
     columns = n // epilogues.fold(epilogue)
     if c.shape != (m, columns):
         made = f"A·B after {epilogue}" if epilogue else "A·B"
@@ -117,7 +130,7 @@ def problem_of(
     widths = epilogues.columns(epilogue, n)
     ldds = [
         _extra(t, next(left) if is_d else view, (m, width), layout_c, c.dtype)
-        for t, view, is_d, width in zip(taken, extras, matrices, widths, strict=True)
+        for t, view, is_d, width in zip(taken, call.extras, matrices, widths, strict=True)
     ]
     strides = [_stride(x, form, batch) for _, x in parts]
     others = [name for name, _ in parts[3:]]
@@ -141,30 +154,43 @@ def problem_of(
         stride_b=strides[1],
         stride_c=strides[2],
         stride_d=_common("batch stride", others, strides[3:]),
+        **blocks,
+        strides_sa=strides_of["scale_a"],
+        strides_sb=strides_of["scale_b"],
     )
     addresses = (x.first.pointers or x.first.address for _, x in parts)
     return replace(problem, alignment=natural_alignment((problem.alignment, *addresses)))
 
 
-def _call(
-    views: Sequence[View], options: Mapping[str, Any]
-) -> tuple[View, View, View, Sequence[View]]:
-    """A, B, the output and the epilogue's operands; an output that is not given is made up."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The operands of a call by what they are; an output that is not given is made up."""
+
+    a: View
+    b: View
+    c: View
+    scales: Sequence[View]
+    extras: Sequence[View]
+
+
+def _call(views: Sequence[View], options: Mapping[str, Any]) -> _Call:
     for option in options:
         if option not in OPTIONS:
             raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
     taken = epilogues.takes(options.get("epilogue", ""))
-    count = 2 + len(taken)
+    scaled = [name for name in SCALES if options.get(name)]
+    behind = 2 + len(scaled)
+    count = behind + len(taken)
     if len(views) not in (count, count + 1):
-        names = ", ".join(("A", "B", *(t.name for t in taken)))
+        names = ", ".join(("A", "B", *scaled, *(t.name for t in taken)))
         raise BadArgument(
             f"gemm takes {names} and optionally out; {len(views)} operands were given"
         )
     if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
         raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
-    a, b = views[:2]
+    a, b = lowbit.read(views[0], views[1], options)
     c = views[count] if len(views) > count else _output(a, b, options)
-    return a, b, c, views[2:count]
+    return _Call(a, b, c, views[2:behind], views[behind:count])
 
 
 def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
@@ -178,13 +204,14 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
         batch = next((count for count in counts if count != 1), 1)
         columns = y.first.shape[1] // epilogues.fold(epilogue)
         shape = (*((batch,) if counts else ()), x.first.shape[0], columns)
-    dtype_c, strides = _default_output(a.dtype, epilogue), batches.packed(shape)
+    scaled = any(options.get(name) for name in SCALES)
+    dtype_c, strides = _default_output(a.dtype, epilogue, scaled), batches.packed(shape)
     return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)
 
 
 def output(views: Sequence[View], options: Mapping[str, Any]) -> Operand:
     """The output of a call, where the caller gives none."""
-    _, _, c, _ = _call(views, options)
+    c = _call(views, options).c
     return Operand("C", c.shape, c.strides, c.dtype, is_output=True, pointers=bool(c.pointers))
 
 
@@ -232,10 +259,10 @@ def _extra(takes: Takes, view: View, c: tuple[int, int], layout_c: str, dtype_c:
     return 0
 
 
-def _default_output(dtype_a: str, epilogue: str) -> str:
+def _default_output(dtype_a: str, epilogue: str, scaled: bool) -> str:
     if dtype_a not in OUTPUTS:
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
-    return outputs(dtype_a, epilogue)[0]
+    return outputs(dtype_a, epilogue, scaled)[0]
 
 
 def _layout(name: str, view: View, prefer: str) -> tuple[str, int]:
