@@ -6,7 +6,7 @@ of `Family`. Everything outside works through this protocol and never names a fa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -162,6 +162,8 @@ class Family(Protocol):
     name: str
     problem_type: type[Any]
     config_type: type[Any]
+    helpers: ClassVar[Mapping[str, Callable[..., Any]]]
+    """Functions that prepare operands, by the name they have at the top level."""
 
     # --- names and data -----------------------------------------------------------------
     def parse_name(self, name: str) -> Any:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import config as config_module
-from tilewright.ops.gemm import epilogues, heuristic, operands, rules, spaces, tile_engine
+from tilewright.ops.gemm import (
+    epilogues,
+    heuristic,
+    operands,
+    pre,
+    rules,
+    shuffle,
+    spaces,
+    tile_engine,
+)
 from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
@@ -27,6 +36,10 @@ class GemmFamily:
     name = "gemm"
     problem_type = GemmProblem
     config_type = GemmConfig
+    helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "shuffle": shuffle.shuffle,
+        "unshuffle": shuffle.unshuffle,
+    }
 
     def parse_name(self, name: str) -> GemmConfig:
         return config_module.parse(name)
@@ -43,7 +56,7 @@ class GemmFamily:
                 )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("layout", "precision", "epilogue"):
+            elif field in ("layout", *operands.OPTIONS):
                 values[field] = text
             else:
                 try:
@@ -109,7 +122,7 @@ class GemmFamily:
         return operands.problem_of(views, options, config.layout if config else "rcr")
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
-        said = {"precision": problem.precision, "epilogue": problem.epilogue}
+        said = {option: getattr(problem, option) for option in operands.OPTIONS}
         return {name: word for name, word in said.items() if word not in ("ieee", "")}
 
     def rank(
@@ -121,14 +134,23 @@ class GemmFamily:
         return heuristic.estimate(config, problem, device)
 
     def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
-        result = epilogues.reference(problem.epilogue, inputs[0] @ inputs[1], inputs[2:])
+        a, b, *rest = inputs
+        if problem.layout[1] == "s":
+            b = shuffle.matrix(b)
+        of_a, of_b = len(problem.pre_a_shapes), len(problem.pre_b_shapes)
+        a = pre.reference(problem.pre_a, a, rest[:of_a], problem.dtype_a)
+        b = pre.reference(problem.pre_b, b, rest[of_a : of_a + of_b], problem.dtype_b)
+        result = epilogues.reference(problem.epilogue, a @ b, rest[of_a + of_b :])
         largest = DTYPES[problem.dtype_c].largest
         return result.clip(-largest, largest) if largest else result
 
     def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
         operands, splits = rules.operand_dtype(config), rules.most_parts(config, problem)
-        amplified = epilogues.amplification(problem.epilogue)
-        return tolerance(operands, problem.dtype_c, problem.k, splits, amplified)
+        amplified, combined = (
+            sum(epilogues.amplification(chain) for chain in chains)
+            for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))
+        )
+        return tolerance(operands, problem.dtype_c, problem.k, splits, amplified, combined)
 
 
 FAMILY = GemmFamily()

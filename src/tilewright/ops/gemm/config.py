@@ -11,7 +11,8 @@ the log line and the report:
 
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent), ``i64`` (64-bit indices) and, always last, the
+instruction; the compiler's choice when absent), ``i64`` (64-bit indices), what A and B go through
+before the product (``prea-add-row.scale`` for ``add+row_scale``; ``preb-…``) and, always last, the
 epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
@@ -24,10 +25,13 @@ from typing import Any, ClassVar
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
+from tilewright.ops.gemm import epilogues, pre
+from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws")
+PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "preshuffle")
+POINTERS = ("basic", "preshuffle")
+"""Pipelines that read operands through pointers, and so guard edges and count bytes themselves."""
+
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
 """Schedulers under which several workgroups sum parts of one tile's K."""
@@ -40,15 +44,16 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision`, and `epilogue`, are the signature, the rest
-    the algorithm.
+    """How to compute a GEMM. Fields up to `precision`, and those from `epilogue` on, are the
+    signature, the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision, epilogue: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, pre_a, pre_b: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply). scheduler: ``tile`` (a workgroup a tile),
+    Gluon; num_warps counts the warps that multiply), ``preshuffle`` (pointers, B shuffled).
+    scheduler: ``tile`` (a workgroup a tile),
     ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
     a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
     the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or
@@ -89,6 +94,8 @@ class GemmConfig:
     mma: tuple[int, int, int]
     index_bits: int
     epilogue: str = ""
+    pre_a: str = ""
+    pre_b: str = ""
 
     @property
     def _sharing(self) -> str:
@@ -115,6 +122,9 @@ class GemmConfig:
             name += "_mma{}x{}x{}".format(*self.mma)
         if self.index_bits != 32:
             name += f"_i{self.index_bits}"
+        for side, chain in (("a", self.pre_a), ("b", self.pre_b)):
+            if chain:  # a dot for an underscore, which would be where the next part begins
+                name += f"_pre{side}-" + chain.replace("+", "-").replace("_", ".")
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
         return name
@@ -132,18 +142,21 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
 def _check_signature(
-    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str
-) -> None:
+    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str,
+    pre_a: str, pre_b: str,
+) -> None:  # fmt: skip
     check_layout(layout)
     check_types(a, b, c, acc, precision, epilogue)
+    pre.check(layout, a, pre_a, pre_b, epilogue)
 
 
 def check(config: GemmConfig) -> GemmConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
     types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
-    epilogues.parse(c.epilogue)
-    _check_signature(c.layout, *types, c.precision, c.epilogue)
+    for chain in (c.epilogue, c.pre_a, c.pre_b):
+        epilogues.parse(chain)
+    _check_signature(c.layout, *types, c.precision, c.epilogue, c.pre_a, c.pre_b)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -187,17 +200,22 @@ _SCHEDULE = (
     f"|split_k(?=[1-9])|stream_k(?=_))(?:{_count('split_k')})?(?:_{_one('reduction', REDUCTIONS)})?"
 )
 _NAME = re.compile(
-    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}"
+    f"gemm_{_one('layout', (*LAYOUTS, *SHUFFLED_LAYOUTS))}_{_TYPES}"
     f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
     f"_w{_count('num_warps')}_s{_count('num_stages')}"
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    "(?:_i(?P<index_bits>64))?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    "(?:_i(?P<index_bits>64))?"
+    "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m", "alignment")
 _WORDS = ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "pipeline", "scheduler", "store")
+
+
+def _chain(said: str | None) -> str:
+    return (said or "").replace("-", "+").replace(".", "_")
 
 
 def parse(name: str) -> GemmConfig:
@@ -219,11 +237,13 @@ def parse(name: str) -> GemmConfig:
             GemmConfig(
                 **fields,
                 precision=said["precision"] or "ieee",
-                epilogue=(said["epilogue"] or "").replace("-", "+"),
+                epilogue=_chain(said["epilogue"]),
                 split_k=int(said["split_k"] or 1),
                 reduction=said["reduction"] or "none",
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
+                pre_a=_chain(said["pre_a"]),
+                pre_b=_chain(said["pre_b"]),
             )
         )
     except BadArgument as error:

@@ -29,15 +29,16 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 
 KINDS = {
-    "n": "vector over C's columns",
-    "m": "vector over C's rows",
-    "d": "matrix of C's shape",
-    "s": "scalar on the device",
+    "n": "vector over the columns of",
+    "m": "vector over the rows of",
+    "d": "matrix of the shape of",
+    "s": "scalar on the device beside",
 }
-"""What an operand of an operation can be, by the letter kernels know it by."""
+"""What an operand of an operation can be, by the letter kernels know it by: of C in an epilogue,
+of A or B before the product (see `pre`)."""
 
 MAX_OPERANDS = 12
-"""Operands of all operations of a chain together: the launcher takes 16 in all."""
+"""Operands of all operations of a GEMM together: the launcher takes 16 in all."""
 _MOST_EACH = 2
 
 

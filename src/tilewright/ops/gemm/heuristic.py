@@ -26,7 +26,7 @@ PROLOGUE_K = 128
 NARROW_ROW_RATE = 0.85
 """Share of its rate a kernel keeps when a tile's rows are under 128 bytes: a swizzle's span."""
 
-PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0, "gluon_ws": 0.96}
+PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0, "gluon_ws": 0.96, "preshuffle": 0.75}
 """Share of the matrix rate a pipeline reaches with the largest tile."""
 
 

@@ -16,13 +16,13 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm import epilogues, shuffle
+from tilewright.ops.gemm.config import POINTERS, SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
 
-A, B, EXTRA = 0, 1, 2
-"""Operand numbers: A, B, those of the epilogue, and C last."""
+A, B, MORE = 0, 1, 2
+"""Operand numbers: A, B, those of `pre_a`, of `pre_b` and of the epilogue, and C last."""
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -33,8 +33,10 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
     ]
     if config.mma != (0, 0, 0):
         options.append(("matrix_instr_nonkdim", config.mma[0]))
-    if config.pipeline == "basic":
-        return _basic_source(config, arch, tuple(options))
+    if config.pipeline == "preshuffle" and arch.kpack > 1:
+        options.append(("kpack", arch.kpack))  # so that 16 bytes of B are whole operands
+    if config.pipeline in POINTERS:
+        return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
     return _tma_source(config, tuple(options))
@@ -55,43 +57,65 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("PRECISION", config.precision),
         ("INT_ACC", config.dtype_acc == "int32"),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
-        ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
+        ("TAKES", _takes(config.epilogue)),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
     ]
 
 
-def _chain(config: GemmConfig) -> tuple[epilogues.Operation, ...]:
-    return epilogues.parse(config.epilogue)
+def _takes(chain: str) -> str:
+    """What the operations of a chain take, as kernels read it: ``"n,,ss"``."""
+    return ",".join("".join(t.kind for t in o.takes) for o in epilogues.parse(chain))
 
 
 def _functions(config: GemmConfig) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (("CHAIN", tuple(o.function for o in _chain(config))),)
+    chains = [("CHAIN", config.epilogue)]
+    if config.pipeline == "basic":
+        chains += [("CHAIN_A", config.pre_a), ("CHAIN_B", config.pre_b)]
+    return tuple(
+        (name, tuple(o.function for o in epilogues.parse(chain))) for name, chain in chains
+    )
+
+
+def _chains(config: GemmConfig) -> tuple[tuple[str, str, str], ...]:
+    """The tuple arguments of the kernels, each with its chain and the dtype it starts from."""
+    extra = ("extra", config.epilogue, config.dtype_c)
+    if config.pipeline != "basic":
+        return (extra,)
+    return (
+        ("pre_a", config.pre_a, config.dtype_a), ("pre_b", config.pre_b, config.dtype_b), extra
+    )  # fmt: skip
 
 
 def _extra(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
-    """The epilogue's operands as elements of the kernels' tuple argument, and behind them the
-    leading dimension of its matrices if there are any."""
-    taken = epilogues.takes(config.epilogue)
-    dtypes = (epilogues.operand_dtype(t, config.dtype_c) for t in taken)
-    kinds = [f"*{DTYPES[d].triton}" for d in dtypes]
-    if epilogues.has_matrix(config.epilogue):
-        kinds.append(stride)
-    return tuple((f"extra.{i}", kind) for i, kind in enumerate(kinds)) or (("extra", "()"),)
+    """The operands of each chain as elements of a tuple argument, and behind them the leading
+    dimension of its matrices if there are any."""
+    found: list[tuple[str, str]] = []
+    for name, chain, dtype in _chains(config):
+        dtypes = (epilogues.operand_dtype(t, dtype) for t in epilogues.takes(chain))
+        kinds = [f"*{DTYPES[d].triton}" for d in dtypes]
+        if epilogues.has_matrix(chain):
+            kinds.append(stride)
+        found += [(f"{name}.{i}", kind) for i, kind in enumerate(kinds)] or [(name, "()")]
+    return tuple(found)
 
 
 def _matrix_promises(config: GemmConfig) -> dict[str, int]:
-    """What alignment says of the epilogue's matrices and their leading dimension."""
-    taken = epilogues.takes(config.epilogue)
-    if config.alignment == 1 or not epilogues.has_matrix(config.epilogue):
-        return {}
-    found = {f"extra.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
-    matrix = next(t for t in taken if t.kind == "d")
-    count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, config.dtype_c)].bytes
-    return {**found, f"extra.{len(taken)}": count} if count > 1 else found
+    """What alignment says of the chains' matrices and their leading dimensions."""
+    found: dict[str, int] = {}
+    for name, chain, dtype in _chains(config):
+        taken = epilogues.takes(chain)
+        if config.alignment == 1 or not epilogues.has_matrix(chain):
+            continue
+        found |= {f"{name}.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
+        matrix = next(t for t in taken if t.kind == "d")
+        count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, dtype)].bytes
+        if count > 1:
+            found[f"{name}.{len(taken)}"] = count
+    return found
 
 
-def _basic_source(
+def _pointer_source(
     config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
 ) -> KernelSource:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
@@ -99,6 +123,7 @@ def _basic_source(
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
     constants = [
         *_constants(config),
+        *_operand_constants(config),
         ("MASK_M", mask_m),
         ("MASK_N", mask_n),
         ("MASK_K", mask_k),
@@ -113,8 +138,8 @@ def _basic_source(
     )
     within_reach = ("a", "b", "c", *(n for n, t in _extra(config, stride) if t.startswith("*")))
     return KernelSource(
-        module="tilewright.ops.gemm.kernels.basic",
-        function="gemm_basic",
+        module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
+        function=f"gemm_{config.pipeline}",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=_promises(config),
@@ -122,6 +147,17 @@ def _basic_source(
         options=options,
         functions=_functions(config),
     )
+
+
+def _operand_constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
+    """How operands reach the matrix units, where pipelines differ in it."""
+    if config.pipeline == "preshuffle":
+        return [("VECTOR", shuffle.vector(config.dtype_b))]
+    return [
+        ("TAKES_A", _takes(config.pre_a)),
+        ("TAKES_B", _takes(config.pre_b)),
+        ("LARGEST_AB", int(DTYPES[config.dtype_a].largest)),
+    ]
 
 
 def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
@@ -235,20 +271,28 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are A, B, those of the epilogue
-    and C."""
+    """How to launch `config` for `problem` on `device`; operands are A, B, those of `pre_a`, of
+    `pre_b` and of the epilogue, and C."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
     lds = (problem.lda, problem.ldb, problem.ldc)
-    count = len(epilogues.takes(config.epilogue))
-    places = (A, B, EXTRA + count)
-    stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
-    extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
-    if problem.ldd:
-        extra = (*extra, Scalar(stride, problem.ldd))
+    stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
+    chains = (
+        (config.pre_a, problem.ldpa),
+        (config.pre_b, problem.ldpb),
+        (config.epilogue, problem.ldd),
+    )
+    extra: list[Argument] = []
+    number = MORE
+    for chain, ld in chains:
+        count = len(epilogues.takes(chain))
+        extra += [Pointer(number + i) for i in range(count)]
+        extra += [Scalar(stride, ld)] if ld else []
+        number += count
+    places = (A, B, number)
     arguments: tuple[Argument, ...]
-    if config.pipeline == "basic":
+    if config.pipeline in POINTERS:
         arguments = (
             *(Pointer(operand) for operand in places),
             *sizes,

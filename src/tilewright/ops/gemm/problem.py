@@ -8,10 +8,13 @@ from typing import ClassVar
 
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, pre, shuffle
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
+
+SHUFFLED_LAYOUTS = ("rsr", "csr", "rsc", "csc")
+"""The same with B shuffled, once and for all, into blocks (see `shuffle`)."""
 
 PRECISIONS = ("ieee", "tf32")
 """How fp32 operands are multiplied; other dtypes have only ``ieee``."""
@@ -75,11 +78,11 @@ def check_types(
 
 
 def check_layout(layout: str) -> None:
-    """Raise `BadArgument` unless `layout` is three letters of ``r`` and ``c``."""
-    if layout not in LAYOUTS:
+    """Raise `BadArgument` unless `layout` is three letters of ``r`` and ``c``, or ``s`` for B."""
+    if layout not in LAYOUTS and layout not in SHUFFLED_LAYOUTS:
         raise BadArgument(
-            f"layout '{layout}' is not one of {', '.join(LAYOUTS)}"
-            " (row or column major of A, B and C)"
+            f"layout '{layout}' is not one of {', '.join((*LAYOUTS, *SHUFFLED_LAYOUTS))}"
+            " (row or column major of A, B and C; s: B is shuffled)"
         )
 
 
@@ -88,13 +91,16 @@ class GemmProblem:
     """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`.
 
     Sizes in elements, each from 1 to `MAX_SIZE`. `dtype_b` defaults to `dtype_a`, `dtype_c` to the
-    usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS`. `lda`,
-    `ldb`, `ldc`: elements between consecutive rows (columns, for a column-major matrix);
-    0 means packed. `alignment`: bytes, a power of two up to 16, that every base address and
-    every leading dimension is a multiple of (vectors and scalars of an epilogue apart).
-    `precision`: ``ieee``, or ``tf32`` for fp32. `epilogue`: operations in order, as in
-    ``"bias+gelu"`` (see `epilogues`); one that halves the columns makes C m × n/2. `ldd`: the
-    leading dimension of the epilogue's matrices, which lie as C does; 0 without one.
+    usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS` and
+    `SHUFFLED_LAYOUTS`. `lda`, `ldb`, `ldc`: elements between consecutive rows (columns, for a
+    column-major matrix; rows of blocks, for a shuffled one); 0 means packed. `alignment`: bytes,
+    a power of two up to 16, that every base address and every leading dimension is a multiple of
+    (the chains' vectors and scalars apart). `precision`: ``ieee``, or ``tf32`` for fp32.
+
+    `epilogue`: operations in order, as in ``"bias+gelu"`` (see `epilogues`); one that halves the
+    columns makes C m × n/2. `ldd`: the leading dimension of its matrices, which lie as C does; 0
+    without one. `pre_a`, `pre_b`: operations on A and on B before the product (see `pre`). `ldpa`,
+    `ldpb`: the same of their matrices, which lie as A and as B do.
 
     Raises `BadArgument` for anything that cannot be meant.
     """
@@ -116,6 +122,10 @@ class GemmProblem:
     precision: str = "ieee"
     epilogue: str = ""
     ldd: int = 0
+    pre_a: str = ""
+    pre_b: str = ""
+    ldpa: int = 0
+    ldpb: int = 0
 
     def __post_init__(self) -> None:
         default = object.__setattr__
@@ -127,7 +137,9 @@ class GemmProblem:
                 raise BadArgument(f"{field} = {size} is outside 1 … {MAX_SIZE}")
         check_layout(self.layout)
         dtype(self.dtype_a)
-        epilogues.parse(self.epilogue)
+        pre.check(self.layout, self.dtype_a, self.pre_a, self.pre_b, self.epilogue)
+        if self.layout[1] == "s":
+            shuffle.check(self.n, self.k, self.dtype_a)
         if self.n % epilogues.fold(self.epilogue):
             raise BadArgument(f"epilogue {self.epilogue} takes columns in twos, but n = {self.n}")
         if not self.dtype_b:
@@ -139,10 +151,12 @@ class GemmProblem:
         types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc)
         check_types(*types, self.precision, self.epilogue)
         leading = [*zip(("lda", "ldb", "ldc"), self.inner, strict=True)]
-        if epilogues.has_matrix(self.epilogue):
-            leading.append(("ldd", self.inner[2]))
-        elif self.ldd != 0:
-            raise BadArgument(f"ldd = {self.ldd}, but the epilogue has no matrix")
+        optional = (("ldd", "epilogue", 2), ("ldpa", "pre_a", 0), ("ldpb", "pre_b", 1))
+        for field, chain, beside in optional:
+            if epilogues.has_matrix(getattr(self, chain)):
+                leading.append((field, self.inner[beside]))
+            elif getattr(self, field) != 0:
+                raise BadArgument(f"{field} = {getattr(self, field)}, but {chain} has no matrix")
         for field, inner in leading:
             ld = getattr(self, field)
             if not isinstance(ld, int) or isinstance(ld, bool):
@@ -168,12 +182,13 @@ class GemmProblem:
         words = [f"gemm {self.m}×{self.n}×{self.k}", "→".join(types), self.layout]
         if self.precision != "ieee":
             words.append(self.precision)
-        if self.epilogue:
-            words.append(self.epilogue)
+        chains = (("A: ", self.pre_a), ("B: ", self.pre_b), ("", self.epilogue))
+        words += [f"{of}{chain}" for of, chain in chains if chain]
         if (self.lda, self.ldb, self.ldc) != self.inner:
             words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
-        if self.ldd not in (0, self.inner[2]):
-            words.append(f"ldd {self.ldd}")
+        for field, beside in (("ldd", 2), ("ldpa", 0), ("ldpb", 1)):
+            if getattr(self, field) not in (0, self.inner[beside]):
+                words.append(f"{field} {getattr(self, field)}")
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
         return " ".join(words)
@@ -185,11 +200,12 @@ class GemmProblem:
 
     @property
     def inner(self) -> tuple[int, int, int]:
-        """Extent of the innermost (unit-stride) dimension of A, B and C."""
+        """Extent of the innermost (unit-stride) dimension of A, B and C; of a shuffled B, a row of
+        blocks."""
         a, b, c = tuple(self.layout)
         return (
             self.k if a == "r" else self.m,
-            self.n if b == "r" else self.k,
+            {"r": self.n, "c": self.k, "s": self.k * shuffle.COLUMNS}[b],
             self.columns if c == "r" else self.m,
         )
 
@@ -199,7 +215,7 @@ class GemmProblem:
         a, b, c = tuple(self.layout)
         return (
             self.m if a == "r" else self.k,
-            self.k if b == "r" else self.n,
+            {"r": self.k, "c": self.n, "s": self.n // shuffle.COLUMNS}[b],
             self.m if c == "r" else self.columns,
         )
 
@@ -209,11 +225,24 @@ class GemmProblem:
         return epilogues.operand_dtype(epilogues.Takes("", "d"), self.dtype_c)
 
     @property
+    def matrices(self) -> tuple[tuple[str, int, int, str], ...]:
+        """Every matrix there is: its name, which of A, B, C (0, 1, 2) it lies as, its leading
+        dimension and its dtype. Matrices of one chain are one entry."""
+        matrix = epilogues.Takes("", "d")
+        found = (
+            ("A", 0, self.lda, self.dtype_a),
+            ("B", 1, self.ldb, self.dtype_b),
+            ("C", 2, self.ldc, self.dtype_c),
+            ("D", 2, self.ldd, self.dtype_d),
+            ("a matrix of pre_a", 0, self.ldpa, epilogues.operand_dtype(matrix, self.dtype_a)),
+            ("a matrix of pre_b", 1, self.ldpb, epilogues.operand_dtype(matrix, self.dtype_b)),
+        )
+        return tuple(entry for entry in found if entry[2])
+
+    @property
     def strides_bytes(self) -> tuple[int, ...]:
-        """Leading dimensions of A, B, C and, if the epilogue has matrices, D in bytes."""
-        types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
-        lds = (self.lda, self.ldb, self.ldc, self.ldd)
-        return tuple(ld * DTYPES[d].bytes for ld, d in zip(lds, types, strict=True) if ld)
+        """Leading dimensions of `matrices` in bytes."""
+        return tuple(ld * DTYPES[d].bytes for _, _, ld, d in self.matrices)
 
     @property
     def extent_alignment(self) -> int:
@@ -224,12 +253,11 @@ class GemmProblem:
 
     @property
     def spans_bytes(self) -> tuple[int, ...]:
-        """Bytes from the first to past the last element of A, B, C and, if the epilogue has
-        matrices, D in memory."""
-        types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
-        outer, inner = (*self.outer, self.outer[2]), (*self.inner, self.inner[2])
-        parts = zip(outer, inner, (self.lda, self.ldb, self.ldc, self.ldd), types, strict=True)
-        return tuple(((o - 1) * ld + i) * DTYPES[d].bytes for o, i, ld, d in parts if ld)
+        """Bytes from the first to past the last element of each of `matrices` in memory."""
+        outer, inner = self.outer, self.inner
+        return tuple(
+            ((outer[i] - 1) * ld + inner[i]) * DTYPES[d].bytes for _, i, ld, d in self.matrices
+        )
 
     @property
     def flops(self) -> int:
@@ -238,15 +266,25 @@ class GemmProblem:
 
     @property
     def min_bytes(self) -> int:
-        """A, B and the epilogue's operands read once, C written once."""
+        """A, B and the operands of all chains read once, C written once."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
         size = self.m * self.k * a + self.k * self.n * b + self.m * self.columns * c
-        for shape, dtype_e in self.extra_shapes:
+        for shape, dtype_e in (*self.pre_a_shapes, *self.pre_b_shapes, *self.extra_shapes):
             size += math.prod(shape) * DTYPES[dtype_e].bytes
         return size
 
     @property
-    def extra_shapes(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+    def pre_a_shapes(self) -> pre.Shapes:
+        """Shape and dtype of each operand of `pre_a`, in order."""
+        return pre.shapes(self.pre_a, self.m, self.k, self.dtype_a)
+
+    @property
+    def pre_b_shapes(self) -> pre.Shapes:
+        """Shape and dtype of each operand of `pre_b`, in order."""
+        return pre.shapes(self.pre_b, self.k, self.n, self.dtype_b)
+
+    @property
+    def extra_shapes(self) -> pre.Shapes:
         """Shape and dtype of each operand of the epilogue, in order."""
         taken = epilogues.takes(self.epilogue)
         found = []

@@ -13,8 +13,8 @@ from functools import lru_cache
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm import epilogues, shuffle
+from tilewright.ops.gemm.config import POINTERS, SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.verdict import YES, Verdict, no
 
@@ -55,11 +55,12 @@ def operand_dtype(config: GemmConfig) -> str:
 def gated(layout: str) -> tuple[bool, bool, bool]:
     """Whether M, N and K are the innermost dimension of some operand.
 
-    A or C column-major gates M, B or C row-major gates N, A row-major or B column-major gates
-    K: only there does an unpadded kernel need whole tiles.
+    A or C column-major gates M, B or C row-major gates N, A row-major or B column-major (or
+    shuffled: its blocks follow one another along K) gates K: only there does an unpadded kernel
+    need whole tiles.
     """
     a, b, c = tuple(layout)
-    return a == "c" or c == "c", b == "r" or c == "r", a == "r" or b == "c"
+    return a == "c" or c == "c", b == "r" or c == "r", a == "r" or b in "cs"
 
 
 @lru_cache(maxsize=256)
@@ -78,9 +79,9 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     """
     a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
     stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
-    if config.pipeline == "basic":
+    if config.pipeline in POINTERS:
         spare = 0 if arch.async_mma else 1
-        return stage * max(1, config.num_stages - spare)
+        return stage * max(1, config.num_stages - spare) + _combining(config, arch)
     columns = config.tile_n // epilogues.fold(config.epilogue)
     staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
     if epilogues.has_matrix(config.epilogue):
@@ -92,6 +93,21 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     if config.pipeline == "gluon_ws":
         staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
+
+
+def _combining(config: GemmConfig, arch: Arch) -> int:
+    """Bytes more for `pre_a` and `pre_b`: on NVIDIA their matrices are pipelined too, and what
+    comes out of a chain goes back through shared memory; on AMD both stay in registers."""
+    total = 0
+    sides = (
+        (config.pre_a, config.tile_m, config.dtype_a), (config.pre_b, config.tile_n, config.dtype_b)
+    )  # fmt: skip
+    for chain, outer, dtype in sides if arch.backend == "cuda" else ():
+        matrices = (t for t in epilogues.takes(chain) if t.kind == "d")
+        each = sum(DTYPES[epilogues.operand_dtype(t, dtype)].bytes for t in matrices)
+        back = DTYPES[dtype].bytes if chain and not arch.async_mma else 0
+        total += outer * config.tile_k * (each * max(1, config.num_stages - 1) + back)
+    return total
 
 
 def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
@@ -133,6 +149,10 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
             return f"tile_{axis} = {size} is over {MAX_TILE}"
     if DTYPES[c.dtype_a].bits == 8 and c.tile_k < LEAST_8_BIT_K:
         return f"tile_k = {c.tile_k} is under {LEAST_8_BIT_K}, the least for 8-bit operands"
+    if c.layout[1] == "s":
+        rows, columns = shuffle.rows(c.dtype_a), shuffle.COLUMNS
+        if c.tile_k < rows or c.tile_n < columns:
+            return f"a {c.tile_k}×{c.tile_n} tile of B is under a shuffled block, {rows}×{columns}"
     return None
 
 
@@ -154,13 +174,25 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
 def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "tma_ws" and c.scheduler != "persistent":
         return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
+    if (c.pipeline == "preshuffle") != (c.layout[1] == "s"):
+        return (
+            f"pipeline {c.pipeline} with layout {c.layout}: preshuffle reads a shuffled B, s, and "
+            "no other pipeline does"
+        )
+    if c.pipeline == "preshuffle" and c.scheduler not in ("tile", "split_k"):
+        return f"pipeline preshuffle has schedulers tile and split_k, not {c.scheduler}"
+    if c.pipeline != "basic" and (c.pre_a or c.pre_b):
+        return (
+            f"pipeline {c.pipeline} multiplies operands as they lie in memory; under basic they "
+            "pass through registers, as pre_a and pre_b need"
+        )
     if c.pipeline == "gluon_ws" and c.epilogue:
         return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
     if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
     if c.store == "split":
-        if c.pipeline == "basic":
-            return "store split halves the staging buffer of tma stores; basic has none"
+        if c.pipeline in POINTERS:
+            return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
             return f"store split needs tile_n of {least} or more, not {c.tile_n}"
@@ -194,26 +226,26 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and not (c.pad_m and c.pad_n and c.pad_k):
+    if c.pipeline not in POINTERS and not (c.pad_m and c.pad_n and c.pad_k):
         return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
     return None
 
 
 def _alignment(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and c.alignment != 16:
+    if c.pipeline not in POINTERS and c.alignment != 16:
         return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
     element = DTYPES[c.dtype_a].bytes
     if 1 < c.alignment <= element:
         return f"alignment {c.alignment} says no more than alignment 1 for {c.dtype_a}"
     inner_a = c.tile_k if c.layout[0] == "r" else c.tile_m
-    inner_b = c.tile_n if c.layout[1] == "r" else c.tile_k
+    inner_b = c.tile_n if c.layout[1] == "r" else c.tile_k  # a shuffled B's is 16 times that
     if min(inner_a, inner_b) * element < c.alignment:
         return f"the tile's rows are shorter than its alignment of {c.alignment} bytes"
     return None
 
 
 def _index(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline != "basic" and c.index_bits != 32:
+    if c.pipeline not in POINTERS and c.index_bits != 32:
         return f"pipeline {c.pipeline} counts in elements, not bytes: index_bits stays 32"
     return None
 
@@ -290,10 +322,14 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
     types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
-    for field in ("layout", *types, "precision", "epilogue"):
+    for field in ("layout", *types, "precision", "epilogue", "pre_a", "pre_b"):
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
-            return f"{field} is {have or 'none'}, the problem has {want or 'none'}"
+            reason = f"{field} is {have or 'none'}, the problem has {want or 'none'}"
+            if field == "layout" and "s" in have + want and have[1] != want[1]:
+                which = "shuffle" if have[1] == "s" else "unshuffle"
+                reason += f": pass tilewright.{which}(b) to this kernel"
+            return reason
     return None
 
 
@@ -309,7 +345,7 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline == "basic" or epilogues.has_matrix(c.epilogue)
+    vectors = c.pipeline in POINTERS or epilogues.has_matrix(c.epilogue)
     if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None
@@ -330,10 +366,10 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline == "basic" and c.index_bits == 32:
+    if c.pipeline in POINTERS and c.index_bits == 32:
         spans = p.spans_bytes
         if max(spans) >= INT32_SPAN:
-            operand = "ABCD"[spans.index(max(spans))]
+            operand = p.matrices[spans.index(max(spans))][0]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
     return None
 

@@ -12,12 +12,19 @@ from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
+    POINTERS,
     REDUCTIONS,
     SCHEDULERS,
     STORES,
     GemmConfig,
 )
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
+from tilewright.ops.gemm.problem import (
+    LAYOUTS,
+    OUTPUTS,
+    PRECISIONS,
+    SHUFFLED_LAYOUTS,
+    GemmProblem,
+)
 from tilewright.ops.gemm.rules import MAX_TILE
 from tilewright.space import KernelSpace
 
@@ -46,6 +53,8 @@ AXES: dict[str, Any] = {
     "alignment": 16,
     "mma": (0, 0, 0),
     "index_bits": 32,
+    "pre_a": "",
+    "pre_b": "",
 }
 """Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
 
@@ -61,11 +70,11 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         shapes = (shape for unit in arch.mma for shape in unit.shapes)
         return [(0, 0, 0), *dict.fromkeys(shapes)] if arch.mma_selectable else [(0, 0, 0)]
     values: dict[str, Sequence[Any]] = {
-        "layout": LAYOUTS,
+        "layout": LAYOUTS,  # shuffled weights are asked for by name, here and under pipeline
         "precision": PRECISIONS,
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
-        "pipeline": arch.pipelines,
+        "pipeline": [p for p in arch.pipelines if p != "preshuffle"],
         "scheduler": SCHEDULERS,
         "split_k": (1, 2, 4, 8),
         "reduction": REDUCTIONS,
@@ -77,8 +86,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "alignment": ALIGNMENTS,
         "index_bits": INDEX_BITS,
     }
-    if axis == "epilogue":
-        raise BadArgument("'*' has no meaning on axis epilogue: name the chains, as in bias+gelu")
+    if axis in ("epilogue", "pre_a", "pre_b"):
+        raise BadArgument(f"'*' has no meaning on axis {axis}: name the chains, as in bias+gelu")
     if axis not in values:
         raise BadArgument(f"'*' has no meaning on axis {axis}: it follows dtype_a; leave it out")
     return values[axis]
@@ -87,6 +96,9 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
     which one serves every size, alignment and stride."""
+    schedules: list[tuple[str, int, str]] = [("tile", 1, "none"), ("persistent", 1, "none")]
+    if problem.layout in SHUFFLED_LAYOUTS:  # of weights, for few rows: too few tiles for a GPU
+        schedules += [("split_k", parts, "linear") for parts in (2, 4, 8)]
     return KernelSpace(
         "gemm",
         {
@@ -95,18 +107,20 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
             "epilogue": [problem.epilogue],
+            "pre_a": [problem.pre_a],
+            "pre_b": [problem.pre_b],
             "tile_m": (16, 64, 128),
             "tile_n": (32, 128, 256),
             "tile_k": (32, 64, 128),
             "num_warps": (4, 8),
             "num_stages": (2, 3, 4),
             "pipeline": arch.pipelines,
-            "scheduler": ("tile", "persistent"),
             "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
             "alignment": (16, 1),
             "index_bits": INDEX_BITS,
         },
         {"worth having": _worth_having},
+        linked={("scheduler", "split_k", "reduction"): schedules},
     )
 
 
@@ -121,7 +135,9 @@ def _worth_having(config: GemmConfig) -> bool:
         return False
     if config.tile_k * DTYPES[config.dtype_a].bytes != ROW_BYTES:
         return False
-    if config.pipeline != "basic":
+    if config.pipeline not in POINTERS:
         return config.scheduler == "persistent" and config.num_stages > 2
     last_resort = config.alignment == 1 or config.index_bits == 64
-    return config.scheduler == "tile" and not (last_resort and config.num_stages > 2)
+    if last_resort:
+        return config.scheduler == "tile" and config.num_stages == 2
+    return config.scheduler == "tile" or config.pipeline == "preshuffle"
