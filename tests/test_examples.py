@@ -25,6 +25,8 @@ EXPECTED = {
     "10_advanced_benchmark.py": "chosen ",
     "11_registry_in.py": "an edited file is refused: edited.json: kernels[0]",
     "12_epilogues.py": "_epi-bias-gelu",
+    "20_multi_abd.py": "_prea-add-scale_preb-mul_epi-bias-relu",
+    "21_preshuffled_weights.py": "pass tilewright.unshuffle(b) to this kernel",
 }
 
 

@@ -22,7 +22,13 @@ from tilewright.ops.gemm.config import (
     parse,
 )
 from tilewright.ops.gemm.epilogues import OPERATIONS
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator, outputs
+from tilewright.ops.gemm.problem import (
+    LAYOUTS,
+    OUTPUTS,
+    SHUFFLED_LAYOUTS,
+    accumulator,
+    outputs,
+)
 
 BASE = GemmConfig(
     layout="rcr",
@@ -55,6 +61,7 @@ SPLIT = dataclasses.replace(BASE, scheduler="split_k", split_k=2, reduction="lin
 counts = st.integers(1, 10_000)
 elementwise = sorted(name for name, o in OPERATIONS.items() if not o.halves)
 chains = st.lists(st.sampled_from(elementwise), max_size=6).map("+".join)
+short = st.lists(st.sampled_from(elementwise), max_size=2).map("+".join)
 
 
 @st.composite
@@ -63,10 +70,14 @@ def configs(draw):
     dtype = draw(st.sampled_from(sorted(OUTPUTS)))
     scheduler = draw(st.sampled_from(SCHEDULERS))
     reductions = REDUCTIONS[1:] if scheduler in SHARING else REDUCTIONS[:1]
-    epilogue = draw(st.just("") | chains)
+    layout = draw(st.sampled_from((*LAYOUTS, *SHUFFLED_LAYOUTS)))
+    floats = accumulator(dtype) == "fp32"
+    pre_a = draw(short) if floats else ""
+    pre_b = draw(short) if floats and layout[1] != "s" else ""
+    epilogue = draw(st.just("") | (short if pre_a or pre_b else chains))
     return check(
         GemmConfig(
-            layout=draw(st.sampled_from(LAYOUTS)),
+            layout=layout,
             dtype_a=dtype,
             dtype_b=dtype,
             dtype_c=draw(st.sampled_from(outputs(dtype, epilogue))),
@@ -90,6 +101,8 @@ def configs(draw):
             mma=draw(st.just((0, 0, 0)) | st.tuples(counts, counts, counts)),
             index_bits=draw(st.sampled_from(INDEX_BITS)),
             epilogue=epilogue,
+            pre_a=pre_a,
+            pre_b=pre_b,
         )
     )
 
@@ -129,6 +142,8 @@ CHANGES = {
     "dtype_b": "fp16",
     "dtype_acc": "int32",
     "epilogue": "bias+row_scale",
+    "pre_a": "add+row_scale",
+    "pre_b": "mul",
 }
 
 
@@ -156,6 +171,12 @@ def test_the_name_is_the_documented_one():
     assert parse(config.name) == config
     config = dataclasses.replace(config, epilogue="row_scale+gelu_tanh+add")
     assert config.name.endswith("_tf32_mma32x32x4_i64_epi-row_scale-gelu_tanh-add")
+    assert parse(config.name) == config
+    config = dataclasses.replace(config, pre_a="add+row_scale", pre_b="col_scale", epilogue="add")
+    assert config.name.endswith("_i64_prea-add-row.scale_preb-col.scale_epi-add")
+    assert parse(config.name) == config
+    config = dataclasses.replace(BASE, layout="rsr", pipeline="preshuffle")
+    assert config.name.startswith("gemm_rsr_fp32_") and "_preshuffle_tile_" in config.name
     assert parse(config.name) == config
 
 
@@ -185,6 +206,11 @@ GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmn
         GOOD + "_epi-bias+gelu",
         GOOD + "_epi-bais",
         GOOD + "_epi-bias_i64",  # the epilogue is last
+        GOOD + "_prea-",
+        GOOD + "_prea-swiglu",
+        GOOD + "_prea-row_scale",  # its underscore would begin another part
+        GOOD + "_preb-add_prea-add",
+        GOOD + "_epi-bias_prea-add",
         GOOD.replace("_padmnk", "_pad"),
         GOOD.replace("_padmnk", "_padnm"),
         GOOD.replace("al16", "al32"),
@@ -240,6 +266,11 @@ def test_a_cut_name_never_parses_to_another_spelling(config, data):
         ("epilogue", "bias+"),
         ("epilogue", ["bias"]),
         ("epilogue", None),
+        ("pre_a", "ad"),
+        ("pre_a", "swiglu"),
+        ("pre_b", None),
+        ("pre_b", "clamp+clamp+clamp+clamp+clamp+clamp+clamp"),
+        ("layout", "rrs"),
     ],
 )
 def test_check_refuses_what_a_name_cannot_say(field, value):
