@@ -56,19 +56,16 @@ def test_awkward_sizes_are_served_by_some_kernel(hopper, size):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_lies_outside_of_an_operand_adds_nothing(hopper, layout):
-    """A bias makes something of the zeros that stand past K's end, and overflow of them NaN."""
-    a, b = np.full((5, 70), 2.0, np.float32), np.full((70, 6), 3.0, np.float32)
-    bias = np.full(70, 1e30, np.float32)
+    """A clamp from 2 to 3 makes 2 of the zeros past K's end, of A and of B."""
     order = {"r": "C", "c": "F"}
-    a, b = np.asarray(a, order=order[layout[0]]), np.asarray(b, order=order[layout[1]])
-    kernel = config(layout=layout, alignment=1, dtype_a="fp32", pre_a="bias+mul", pre_b="add")
-    zero = np.zeros_like(a, order="K"), np.full_like(b, -2.0, order="K")
+    a = np.zeros((5, 70), np.float32, order=order[layout[0]])
+    b = np.full((70, 6), 9.0, np.float32, order=order[layout[1]])
     out = np.empty((5, 6), np.float32, order=order[layout[2]])
-    hopper.run_named(kernel.name, a, b, bias, *zero, out=out, pre_a="bias+mul", pre_b="add")
-    assert (out == 0.0).all()
-    ones = np.ones(70, np.float32), np.ones_like(a, order="K"), np.full_like(b, -2.0, order="K")
-    hopper.run_named(kernel.name, a, b, *ones, out=out, pre_a="bias+mul", pre_b="add")
-    assert (out == 3.0 * 70).all()
+    low, high = np.array([2.0], np.float32), np.array([3.0], np.float32)
+    chains = {"pre_a": "clamp", "pre_b": "clamp"}
+    kernel = config(layout=layout, alignment=1, dtype_a="fp32", **chains)
+    hopper.run_named(kernel.name, a, b, low, high, low, high, out=out, **chains)
+    assert (out == 2.0 * 3.0 * 70).all()
 
 
 def test_operands_come_in_order_by_the_front_door():
@@ -249,8 +246,15 @@ def test_an_operation_of_ones_own(hopper, monkeypatch, tmp_path):
         (Takes("weight", "m", "fp32"), Takes("other", "d")),
         amplifies=8,
     )
+    inverse = Operation("inverse", "epilogue_kernels:reciprocal", "1/x", lambda x: 1 / x)
     register(blend)
+    register(inverse)
     try:
+        twos = np.full((5, 70), 2.0, np.float32), np.full((70, 6), 2.0, np.float32)
+        for field in ("pre_a", "pre_b"):  # 1/0 times the other's 0 would be NaN
+            kernel = config(layout="rrr", dtype_a="fp32", alignment=1, **{field: "inverse"})
+            out = hopper.run_named(kernel.name, *twos, **{field: "inverse"})
+            assert (out == 70.0).all()
         problem = GemmProblem(67, 45, 83, pre_a="pre_blend", pre_b="add+pre_blend")
         kernel = config(alignment=1, pre_a=problem.pre_a, pre_b=problem.pre_b)
         assert "_prea-pre.blend_preb-add-pre.blend" in kernel.name
@@ -259,6 +263,6 @@ def test_an_operation_of_ones_own(hopper, monkeypatch, tmp_path):
         assert result.ok, result
         build([(kernel, "sm_90")], store=Store(tmp_path)).raise_if_failed()
     finally:
-        del OPERATIONS["pre_blend"]
+        del OPERATIONS["pre_blend"], OPERATIONS["inverse"]
         epilogues._parsed.cache_clear()
         interpreter().close()
