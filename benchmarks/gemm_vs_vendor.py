@@ -6,6 +6,9 @@ Each kernel of the space is built, checked against float64 on random data, and t
 the fastest few are then timed against each other and against the vendor's library, and the one
 with the best median there is reported. Nothing that failed its check is timed. The vendor's time
 is the better of `torch.mm` and of the fastest of cuBLASLt's first candidates (see `cublaslt`).
+
+The set ``decode`` is bound by memory: it is timed with a clean L2 (see `harness`), and again after
+writes; bytes moved (each operand once) are set against those of a large copy in the same run.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import GemmProblem
+from tilewright.ops.gemm import GemmConfig, GemmProblem
+from tilewright.ops.gemm.config import SMALL_M
 from tilewright.registry import Registry
 
 SETS = {
@@ -62,9 +66,50 @@ SETS = {
         (32, 4096, 7168),
         (64, 2112, 7168),
         (64, 24576, 1536),
+        # random.Random(0).sample of the (N, K) of models' layers, with M from 1 to 64 in turn
+        (1, 8192, 8192),
+        (2, 10240, 8192),
+        (4, 512, 256),
+        (8, 5120, 6400),
+        (16, 31104, 7168),
+        (32, 20480, 7168),
+        (64, 9216, 4096),
+        (1, 6144, 12288),
+        (2, 17408, 4096),
+        (4, 7168, 8192),
+        (8, 4096, 3072),
+        (16, 28672, 8192),
+        (32, 2048, 6144),
+        (64, 6144, 512),
+        (1, 43392, 1792),
+        (2, 1536, 128),
+        (4, 6400, 5120),
+        (8, 8704, 5120),
+        (16, 2048, 1024),
+        (32, 15360, 13824),
+        (64, 5120, 8704),
+        (1, 7168, 5120),
+        (2, 37984, 2048),
+        (4, 36864, 7168),
+        (8, 14976, 7680),
+        (16, 1024, 1024),
+        (32, 2304, 6144),
+        (64, 512, 2048),
     ),
 }
 """Lists of (M, N, K): large products, odd waves and large K, and decoding."""
+
+VECTOR_TILES = (  # (tile_n, tile_k, num_warps, num_stages)
+    (1, 2048, 8, 1), (2, 2048, 8, 1), (2, 2048, 4, 1), (2, 1024, 4, 1), (2, 1024, 4, 4),
+    (4, 2048, 8, 1), (4, 1024, 4, 1), (4, 512, 2, 1), (2, 256, 1, 1), (4, 256, 1, 1),
+    (8, 512, 2, 1), (8, 256, 1, 1),
+)  # fmt: skip
+MATRIX_TILES = (
+    (16, 512, 4, 3), (16, 512, 4, 4), (16, 256, 4, 4), (32, 512, 4, 3), (32, 512, 4, 4),
+    (32, 256, 4, 3), (32, 256, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (64, 128, 4, 3),
+    (64, 128, 4, 4), (64, 128, 4, 6), (64, 128, 4, 8), (64, 64, 4, 4), (64, 64, 4, 8),
+    (128, 128, 4, 3), (128, 128, 4, 4), (128, 64, 4, 4), (128, 64, 4, 6),
+)  # fmt: skip
 
 FINALISTS = 6
 SCHEDULES = [("tile", 1, "none"), ("persistent", 1, "none")]
@@ -98,20 +143,46 @@ def space(name: str, dtype: str) -> KernelSpace:
         schedules = SCHEDULES + SHARED
         pipelines = ("tma", "gluon_ws")
     else:
-        axes = {
-            "tile_m": (16, 64),
-            "tile_n": (32, 64, 128),
-            "tile_k": (64, 128, 256),
-            "num_warps": (4,),
-            "num_stages": (3, 5),
-        }
-        schedules = SCHEDULES[:1] + SHARED[2:]
-        pipelines = ("basic", "tma")
+        return few_rows(dtype)
     return KernelSpace(
         "gemm",
         {**axes, "dtype_a": [dtype], "pipeline": pipelines},
         linked={("scheduler", "split_k", "reduction"): schedules},
     )
+
+
+def few_rows(dtype: str) -> KernelSpace:
+    """The kernels that can win with few rows: some 20 for each M up to 4, some 40 beyond."""
+    tiles = [("small_m", 1, rows, *t) for rows in (1, 2, 4) for t in VECTOR_TILES]
+    tiles += [("small_m_tma", 1, rows, *t) for rows in (8, 16, 32, 64) for t in MATRIX_TILES]
+    tiles += [("small_m", 1, rows, 16, 256, 4, 4) for rows in (8, 16)]
+    tiles += [("tma", 8, 64, n, 64, 4, s) for n in (64, 128) for s in (3, 5)]
+    tiles += [("tma", 8, 16, 32, 256, 4, 3), ("tma", 8, 16, 32, 128, 4, 5)]
+    tiles += [("tma", 8, 32, 32, 128, 4, 5), ("tma", 8, 64, 64, 128, 4, 3)]
+    names = ("pipeline", "group_m", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages")
+    return KernelSpace(
+        "gemm",
+        {"dtype_a": [dtype]},
+        {"on the matrix units": lambda c: c.tile_m >= 8 or c.scheduler == "tile"},
+        linked={
+            names: tiles,
+            ("scheduler", "split_k", "reduction"): [SCHEDULES[0], SHARED[0], *SHARED[2:4]],
+        },
+    )
+
+
+def worth_timing(config: GemmConfig, m: int) -> bool:
+    """Leaves out what was declared for more rows, or for fewer."""
+    rows = 1 << (m - 1).bit_length()
+    return config.pipeline not in SMALL_M or config.tile_m in (rows, max(8, rows))
+
+
+def copy_bandwidth() -> float:
+    """GB/s of a device-to-device copy of 1 GiB, bytes read and written."""
+    a = torch.randn(1 << 28, device="cuda")
+    b = torch.empty_like(a)
+    warm_up(lambda: b.copy_(a))
+    return 2 * a.nbytes / compare({"copy": lambda: b.copy_(a)}, 20)["copy"].median / 1e3
 
 
 def main() -> None:
@@ -131,6 +202,8 @@ def main() -> None:
     dispatcher = Dispatcher(store=store)
     element = getattr(torch, DTYPES[options.dtype].torch)
 
+    decode = options.set == "decode"
+    copy = copy_bandwidth()
     rows = []
     for m, n, k in SETS[options.set]:
         problem = GemmProblem(m, n, k, options.dtype)
@@ -140,7 +213,8 @@ def main() -> None:
         out = torch.empty(m, n, device="cuda", dtype=element)
         calls, wrong = {}, []
         for config in usable:
-            if not ops.family("gemm").supports(config, problem, arch(gpu.arch)):
+            supported = ops.family("gemm").supports(config, problem, arch(gpu.arch))
+            if not supported or not worth_timing(config, m):
                 continue
             out.fill_(float("nan"))
             dispatcher.run_named(config.name, a, b, out=out)
@@ -153,20 +227,25 @@ def main() -> None:
         vendor = {"cuBLAS": lambda a=a, b=b, out=out: torch.mm(a, b, out=out)}
         listed = candidates(a, b, out)
         warm_up(vendor["cuBLAS"])
-        first = compare({**calls, **listed}, rounds=3)
+        first = compare({**calls, **listed}, rounds=5, clean=decode)
         best = sorted(calls, key=lambda name: first[name].median)[:FINALISTS]
         fastest = min(listed, key=lambda name: first[name].median)
         vendor[fastest] = listed[fastest]
-        final = compare({**vendor, **{name: calls[name] for name in best}}, options.rounds)
+        finalists = {**vendor, **{name: calls[name] for name in best}}
+        final = compare(finalists, options.rounds, clean=decode)
         winner = min(best, key=lambda name: final[name].median)
         vendors_best = min(vendor, key=lambda name: final[name].median)
         ratio = final[vendors_best].median / final[winner].median
         tflops = problem.flops / final[winner].median / 1e6
         vendor_tflops = problem.flops / final[vendors_best].median / 1e6
+        bandwidth = problem.min_bytes / final[winner].median / 1e3
+        ratio_mm = final["cuBLAS"].median / final[winner].median
         print(
             f"{m}x{n}x{k}: {tflops:.0f} vs {vendor_tflops:.0f} TFLOP/s ({vendors_best}), "
-            f"{ratio:.3f}  {winner}"
+            f"{ratio:.3f} ({ratio_mm:.3f} to torch.mm); {final[winner].median:.2f} µs, "
+            f"{bandwidth:.0f} GB/s, {bandwidth / copy:.3f} of a copy  {winner}"
         )
+        after_writes = compare(finalists, options.rounds // 2) if decode else {}
         rows.append(
             {
                 "m": m,
@@ -177,16 +256,23 @@ def main() -> None:
                 "tflops": tflops,
                 "vendor_tflops": vendor_tflops,
                 "ratio": ratio,
+                "ratio_to_mm": ratio_mm,
+                "megabytes": problem.min_bytes / 1e6,
+                "gb_per_s": bandwidth,
+                "share_of_copy": bandwidth / copy,
                 "kernels_timed": len(calls),
                 "kernels_wrong": wrong,
                 "finalists": {
                     name: {"median_us": t.median, "quartiles_us": t.quartiles}
                     for name, t in final.items()
                 },
+                "after_writes_us": {name: t.median for name, t in after_writes.items()},
             }
         )
     geomean = math.exp(sum(math.log(row["ratio"]) for row in rows) / len(rows))
     print(f"geometric mean of the ratios: {geomean:.3f}")
+    by_mm = math.exp(sum(math.log(row["ratio_to_mm"]) for row in rows) / len(rows))
+    print(f"to torch.mm alone: {by_mm:.3f}")
     if options.json:
         document = {
             "environment": environment(),
@@ -195,6 +281,8 @@ def main() -> None:
             "rounds": options.rounds,
             "rows": rows,
             "geomean_ratio": geomean,
+            "geomean_ratio_to_mm": by_mm,
+            "copy_gb_per_s": copy,
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(document, indent=1) + "\n")

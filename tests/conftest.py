@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "gemm"))  # the cases GPU tests share
+for _shared in ("gemm", "grouped_gemm"):  # the cases GPU tests share
+    sys.path.insert(0, str(Path(__file__).parent / _shared))
 
 
 def pytest_collection_modifyitems(config, items):

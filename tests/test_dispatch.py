@@ -259,7 +259,6 @@ def test_tf32_is_asked_for_not_assumed():
         (lambda d, x: d.run("gemm", x, x, out=x[:, :8]), "out is 16×8 but A·B is 16×16"),
         (lambda d, x: d.run("gemm", x, x, out=x), "shares memory"),
         (lambda d, x: d.run("gemm", x[0], x), "matrices"),
-        (lambda d, x: d.run("gemm", x[:0], x), "every size must be 1 or more"),
         (lambda d, x: d.run("gemm", x[::2, ::2], x[:8, :8]), "pass a contiguous copy"),
         (lambda d, x: d.run("gemm", x), "takes A, B"),
         (lambda d, x: d.run("gemm", x, [[1.0]]), "operand 2 is a list"),

@@ -25,6 +25,10 @@ EXPECTED = {
     "10_advanced_benchmark.py": "chosen ",
     "11_registry_in.py": "an edited file is refused: edited.json: kernels[0]",
     "12_epilogues.py": "_epi-bias-gelu",
+    "13_batched.py": "an empty batch gives (0, 40, 48)",
+    "14_contraction.py": "dimensions b, h of sizes 2, 3 must be walked as one",
+    "15_grouped_list.py": "4 products in one launch",
+    "16_mixture_of_experts.py": "96 rows through 6 experts in two launches",
     "20_multi_abd.py": "_prea-add-scale_preb-mul_epi-bias-relu",
     "21_preshuffled_weights.py": "pass tilewright.unshuffle(b) to this kernel",
 }

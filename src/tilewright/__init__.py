@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
     from tilewright.plan import Plan
+    from tilewright.pointer_array import Pointers, pointers
     from tilewright.registry import Registry
     from tilewright.select import ByFunction, Chain, FirstFit, Heuristic
     from tilewright.space import Expansion, KernelSpace, load_space
@@ -33,6 +34,7 @@ _EXPORTS = {
     "build": ("BuildReport", "Kernel", "Store"),
     "dispatch": ("Dispatcher", "default_dispatcher"),
     "plan": ("Plan",),
+    "pointer_array": ("Pointers", "pointers"),
     "errors": ("TilewrightError",),
     "explain": ("Explanation",),
     "registry": ("Registry",),

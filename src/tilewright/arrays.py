@@ -1,4 +1,5 @@
-"""Arrays of any library, seen the same way: torch tensors, NumPy arrays, DLPack objects.
+"""Arrays of any library, seen the same way: torch tensors, NumPy arrays, DLPack objects; and
+`Pointers` to such.
 
 torch is imported only when one of its tensors, or a GPU, is involved.
 """
@@ -6,12 +7,16 @@ torch is imported only when one of its tensors, or a GPU, is involved.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright import dtypes
 from tilewright.errors import BadArgument
 from tilewright.ops.family import Operand, View
+from tilewright.pointer_array import Pointers, pointers
+
+_ADDRESS_BYTES = 8
 
 
 def is_torch(array: Any) -> bool:
@@ -27,11 +32,12 @@ def is_numpy(array: Any) -> bool:
 
 
 def adopt(array: Any, name: str) -> Any:
-    """`array` if it is torch's or NumPy's, else a torch tensor over the same memory by DLPack.
+    """`array` if it is torch's, NumPy's or `Pointers`, else a torch tensor over the same memory by
+    DLPack.
 
     Raises `BadArgument` for anything else.
     """
-    if is_torch(array) or is_numpy(array):
+    if is_torch(array) or is_numpy(array) or isinstance(array, Pointers):
         return array
     if hasattr(array, "__dlpack__"):
         from torch.utils.dlpack import from_dlpack
@@ -44,21 +50,30 @@ def adopt(array: Any, name: str) -> Any:
 
 
 def view(array: Any) -> View:
-    """Shape, strides, dtype, address and place of a torch tensor or NumPy array."""
+    """Shape, strides, dtype, address and place of a torch tensor, NumPy array or `Pointers`."""
     kind = dtypes.of(array)
+    if isinstance(array, Pointers):
+        strides = (0, *array.strides)
+        return View(
+            array.shape, strides, kind.name, array.data_ptr(), array.device, array.alignment
+        )
     if is_torch(array):
         device = str(array.device)
         return View(tuple(array.shape), array.stride(), kind.name, array.data_ptr(), device)
-    strides = []
     for stride in array.strides:
         if stride % kind.bytes:
             raise BadArgument(f"a stride of {stride} bytes is not made of whole {kind.name}s")
-        strides.append(stride // kind.bytes)
-    return View(array.shape, tuple(strides), kind.name, array.ctypes.data, "cpu")
+    strides = tuple(stride // kind.bytes for stride in array.strides)
+    return View(array.shape, strides, kind.name, array.ctypes.data, "cpu")
 
 
 def span(v: View) -> tuple[int, int]:
-    """First and past-the-last byte address that the elements of `v` occupy."""
+    """First and past-the-last byte address that the elements of `v` occupy, equal if there are
+    none; of pointers, the addresses themselves."""
+    if v.pointers:
+        return v.address, v.address + _ADDRESS_BYTES * v.shape[0]
+    if 0 in v.shape:
+        return v.address, v.address
     reach = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
     size = dtypes.dtype(v.dtype).bytes
     low = v.address + size * sum(r for r in reach if r < 0)
@@ -67,8 +82,19 @@ def span(v: View) -> tuple[int, int]:
 
 def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
     """An uninitialised array for `operand`: NumPy if `like` is (or there is no `like` and
-    `device` is the CPU), else torch on `device`."""
-    count = 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True))
+    `device` is the CPU), else torch on `device`. Where it is passed by pointers, those to
+    such arrays."""
+    if isinstance(like, Pointers):
+        like = next(iter(like.arrays), None)
+    if operand.pointers:
+        one = replace(operand, shape=operand.shape[1:], strides=operand.strides[1:], pointers=False)
+        count = operand.shape[0]
+        made = pointers([empty(one, device, like) for _ in range(max(1, count))])
+        if count:
+            return made
+        return replace(made, addresses=made.addresses[:0], shape=operand.shape, arrays=())
+    steps = [(n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True)]
+    count = 0 if 0 in operand.shape else 1 + sum(steps)
     d = dtypes.dtype(operand.dtype)
     if is_numpy(like) or (like is None and device == "cpu"):
         import numpy as np
@@ -84,28 +110,47 @@ def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
 
 
 def to_numpy(array: Any) -> Any:
-    """A NumPy view of a CPU array's memory, with ml_dtypes for what NumPy lacks."""
+    """A NumPy view of a CPU array's memory, with ml_dtypes for what NumPy lacks; `Pointers` to
+    such."""
     if is_numpy(array):
         return array
+    if isinstance(array, Pointers):
+        return replace(array, arrays=tuple(map(to_numpy, array.arrays)))
     import torch
 
     d = dtypes.of(array)
     array = array.detach()
-    if d.name in ("fp32", "fp16", "int8", "int32"):
+    if d.name in ("fp32", "fp16", "int8", "int32", "int64"):
         return array.numpy()
     raw = array.view(torch.int16 if d.bits == 16 else torch.uint8).numpy()
     return raw.view(dtypes.numpy_dtype(d))
 
 
 def fill_random(
-    arrays: Sequence[Any], seed: int, values: Sequence[tuple[float, float] | None] = ()
+    arrays: Sequence[Any],
+    seed: int,
+    values: Sequence[tuple[float, float] | Callable[[int], Sequence[Any]] | None] = (),
 ) -> None:
     """Fill with fresh random values: standard normal (rounded to the dtype), or integers over
-    the dtype's range; where `values` gives an array two bounds, floats evenly between them."""
+    the dtype's range; where `values` gives an array two bounds, floats evenly between them;
+    where it gives a function, what that makes of the seed."""
     for number, array in enumerate(arrays):
         bounds = values[number] if values else None
+        if isinstance(array, Pointers):
+            fill_random(array.arrays, seed + number, [bounds] * len(array.arrays))
+            continue
         integer = dtypes.of(array).kind == "int"
-        if is_torch(array):
+        if callable(bounds):
+            import numpy as np
+
+            made = np.asarray(bounds(seed + number)).reshape(array.shape)
+            if is_torch(array):
+                import torch
+
+                array.copy_(torch.from_numpy(made))
+            else:
+                array[...] = made
+        elif is_torch(array):
             import torch
 
             generator = torch.Generator(array.device).manual_seed(seed + number)
@@ -136,16 +181,22 @@ def fill_random(
 
 
 def poison(array: Any) -> None:
-    """Fill with what no kernel may leave behind: NaN, or the least integer."""
-    if dtypes.of(array).kind == "int":
-        bits = dtypes.of(array).bits
-        array[...] = -(2 ** (bits - 1))
+    """Fill with what no kernel may leave behind where it has something to write."""
+    if isinstance(array, Pointers):
+        for each in array.arrays:
+            poison(each)
     else:
-        array[...] = float("nan")
+        array[...] = poison_of(dtypes.of(array))
+
+
+def poison_of(kind: dtypes.DType) -> float:
+    """What an output of this type is filled with to be poisoned: NaN, or the least integer."""
+    return float(-(2 ** (kind.bits - 1))) if kind.kind == "int" else float("nan")
 
 
 def to_float64(array: Any) -> Any:
     """A float64 copy where the array lives."""
+    array = stacked(array)
     if is_torch(array):
         return array.detach().double()
     return array.astype("float64")
@@ -175,11 +226,28 @@ def permuted(array: Any, order: Sequence[int]) -> Any:
     return np.ascontiguousarray(array.transpose(order))
 
 
+def stacked(array: Any) -> Any:
+    """What `Pointers` point to, as one array; any other array itself."""
+    if not isinstance(array, Pointers):
+        return array
+    if len(array.arrays) != array.shape[0]:
+        raise BadArgument(f"{array} has addresses only; what lies there is the caller's to read")
+    if is_torch(array.addresses):
+        import torch
+
+        return torch.stack(array.arrays) if array.arrays else torch.empty(array.shape)
+    import numpy as np
+
+    return np.stack(array.arrays) if array.arrays else np.empty(array.shape)
+
+
 def overlap(one: View, other: View) -> bool:
     """Whether two arrays share an element's memory (exactly: interleaved columns do not)."""
     (low, high), (other_low, other_high) = span(one), span(other)
     if one.device != other.device or high <= other_low or other_high <= low:
         return False
+    if one.pointers or other.pointers:
+        return True
     import numpy as np
 
     return bool(np.shares_memory(_bytes_at(one), _bytes_at(other)))

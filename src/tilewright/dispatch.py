@@ -161,10 +161,13 @@ class Dispatcher(Planner):
             raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
         problem = family.problem_of(views, options, config)
         if target_out is None:
-            target_out = arrays.empty(family.operands(problem)[-1], views[0].device, given[0])
+            made = family.output(views, options)
+            target_out = arrays.empty(made, views[0].device, given[0])
             views.append(arrays.view(target_out))
         _refuse_overlap(views)
         _refuse_gradients(given)
+        if 0 in views[-1].shape:
+            return target_out if out is None else out
         if views[0].device == "cpu":
             self._interpret(family, problem, config, given, target_out)
             return target_out if out is None else out

@@ -62,6 +62,7 @@ DTYPES: dict[str, DType] = {
         ),
         DType("int8", 8, "int", "i8", "int8", "int8", 0.0),
         DType("int32", 32, "int", "i32", "int32", "int32", 0.0),
+        DType("int64", 64, "int", "i64", "int64", "int64", 0.0),
     )
 }
 

@@ -172,8 +172,8 @@ def load_space(
     """The space that the sweep file at `path` declares, and a note for each part of it that has
     no counterpart here.
 
-    The family is `family`, else the file's ``"family"`` (or ``"op"``), else the only one there
-    is. `signature` gives what a file may leave to the command line (its dtypes and layout).
+    The family is `family`, else the file's ``"family"`` (or ``"op"``), else the one that reads
+    such files. `signature` gives what a file may leave to the command line (its dtypes and layout).
     Raises `BadFile`, naming the file and the place in it, for whatever is wrong with the file,
     and `UnknownName` for an unknown `family`.
     """
@@ -201,9 +201,10 @@ def _family_of(document: Mapping[str, Any], where: str) -> str:
                     f" known: {', '.join(known)}"
                 )
             return str(word)
-    if len(known) > 1:
-        raise BadFile(f"{where}: $: no 'family'; it must be one of {', '.join(known)}")
-    return known[0]
+    for name in known:
+        if ops.family(name).reads_unnamed:
+            return name
+    raise BadFile(f"{where}: $: no 'family'; it must be one of {', '.join(known)}")
 
 
 def space_to_json(space: KernelSpace) -> dict[str, Any]:

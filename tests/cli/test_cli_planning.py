@@ -155,7 +155,7 @@ def test_explain_without_a_kernel_says_so_and_fails(cli, tmp_path, space):
         (["explain", "gem", "m=1", "n=1", "k=1"], "did you mean 'gemm'?"),
         (["explain", "gemm", "m"], "'m' is not KEY=VALUE"),
         (["explain", "gemm", "m=1", "m=2"], "'m' is given twice"),
-        (["explain", "gemm", "m=0", "n=1", "k=1"], "m = 0 is outside"),
+        (["explain", "gemm", "m=-1", "n=1", "k=1"], "m = -1 is outside"),
         (["explain", "gemm", "m=1", "n=1", "k=1", "x=1"], "a gemm problem has no 'x'"),
         (["explain", "gemm", "m=1", "n=1", "k=1", "--device", "tpu"], "unknown device"),
         (["explain", "gemm", "m=1", "n=1", "k=1", "--registry", "no.json"], "no.json"),

@@ -69,6 +69,41 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     return made
 
 
+def few_rows(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
+    """The pipelines for few rows, for each signature and layout: on the vector units, and on
+    the matrix units with columns for every warp, and with K
+    shared out among them; ragged through pointers, with rows of whole 16 bytes through
+    descriptors. Schedulers alternate."""
+    this = arch(arch_name)
+    schedulers: tuple[dict[str, object], ...] = (
+        {"scheduler": "tile"},
+        {"scheduler": "split_k", "split_k": 2, "reduction": "linear"},
+        {"scheduler": "split_k", "split_k": 3, "reduction": "atomic"},
+        {"scheduler": "split_k", "split_k": 3, "reduction": "tree"},
+    )
+    least = this.min_dot[1]
+    made = []
+    for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), LAYOUTS)):
+        common = {"layout": layout, **signature}
+        how = schedulers[number % 4]
+        how = {**how, "group_m": 1}
+        pointers = {"pipeline": "small_m", "alignment": 1, **common, **how}
+        rows = (1, 2, 4)[number % 3]
+        vector = {"tile_m": rows, "tile_n": 16, "tile_k": 128, "num_stages": 1 + number // 3 % 2}
+        sizes = (max(1, rows - 1), 45, 403) if number % 2 else (rows, 16, 384)
+        if signature["precision"] != "tf32":
+            made.append((config(arch_name, **pointers, **vector), _problem(sizes, common)))
+        matrix = ({"tile_n": 64}, {"tile_n": 32, "tile_k": 128})[number % 2]
+        matrix = {"tile_m": least, **matrix}
+        made.append((config(arch_name, **pointers, **matrix), _problem((3, 67, 403), common)))
+        if "small_m_tma" in this.pipelines:
+            each = 16 // DTYPES[signature["dtype_a"]].bytes
+            tiles = {**matrix, "tile_m": 16}
+            kernel = config(arch_name, pipeline="small_m_tma", **tiles, **common, **how)
+            made.append((kernel, _problem((each, 64 + each, 384 + each), common)))
+    return [case for case in made if FAMILY.judge(case[0], this)]
+
+
 def sharing(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     """Every way for workgroups to share a tile's K: schedulers, reductions, pipelines, layouts,
     dtypes, splits that divide and that do not."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
@@ -75,6 +76,8 @@ def configs(draw):
     pre_a = draw(short) if floats else ""
     pre_b = draw(short) if floats and layout[1] != "s" else ""
     epilogue = draw(st.just("") | (short if pre_a or pre_b else chains))
+    one = pre_a or pre_b or layout[1] == "s"
+    batching = "none" if one else draw(st.sampled_from(BATCHINGS))
     return check(
         GemmConfig(
             layout=layout,
@@ -103,6 +106,7 @@ def configs(draw):
             epilogue=epilogue,
             pre_a=pre_a,
             pre_b=pre_b,
+            batching=batching,
         )
     )
 
@@ -144,6 +148,7 @@ CHANGES = {
     "epilogue": "bias+row_scale",
     "pre_a": "add+row_scale",
     "pre_b": "mul",
+    "batching": "strided",
 }
 
 
@@ -172,7 +177,11 @@ def test_the_name_is_the_documented_one():
     config = dataclasses.replace(config, epilogue="row_scale+gelu_tanh+add")
     assert config.name.endswith("_tf32_mma32x32x4_i64_epi-row_scale-gelu_tanh-add")
     assert parse(config.name) == config
-    config = dataclasses.replace(config, pre_a="add+row_scale", pre_b="col_scale", epilogue="add")
+    config = dataclasses.replace(config, batching="pointers")
+    assert config.name.endswith("_i64_batch-pointers_epi-row_scale-gelu_tanh-add")
+    assert parse(config.name) == config
+    pre = {"pre_a": "add+row_scale", "pre_b": "col_scale", "batching": "none"}
+    config = dataclasses.replace(config, **pre, epilogue="add")
     assert config.name.endswith("_i64_prea-add-row.scale_preb-col.scale_epi-add")
     assert parse(config.name) == config
     config = dataclasses.replace(BASE, layout="rsr", pipeline="preshuffle")
@@ -211,6 +220,9 @@ GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmn
         GOOD + "_prea-row_scale",  # its underscore would begin another part
         GOOD + "_preb-add_prea-add",
         GOOD + "_epi-bias_prea-add",
+        GOOD + "_batch-none",
+        GOOD + "_batch-strided_i64",
+        GOOD + "_epi-bias_batch-strided",
         GOOD.replace("_padmnk", "_pad"),
         GOOD.replace("_padmnk", "_padnm"),
         GOOD.replace("al16", "al32"),
@@ -271,6 +283,9 @@ def test_a_cut_name_never_parses_to_another_spelling(config, data):
         ("pre_b", None),
         ("pre_b", "clamp+clamp+clamp+clamp+clamp+clamp+clamp"),
         ("layout", "rrs"),
+        ("batching", ""),
+        ("batching", "batched"),
+        ("batching", None),
     ],
 )
 def test_check_refuses_what_a_name_cannot_say(field, value):

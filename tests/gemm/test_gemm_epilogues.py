@@ -168,7 +168,7 @@ A, B = view((8, 16)), view((16, 24), (1, 16))
         ("bias", (view((24,), (2,)),), "contiguous"),
         ("row_scale", (view((8,)),), "must be fp32"),
         ("scale", (view((2,), dtype="fp32"),), "scalar on the device"),
-        ("add", (view((8, 24), (1, 8)),), "column-major, C is row-major"),
+        ("add", (view((8, 24), (1, 8)),), "column-major, out is row-major"),
         ("add+mul", (view((8, 24)), view((8, 24), (32, 1))), "share one leading dimension"),
         ("swiglu+add", (view((8, 24)),), "add of shape"),
     ],

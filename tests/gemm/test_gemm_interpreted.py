@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_cases import awkward, cases, config, sharing
+from gemm_cases import awkward, cases, config, few_rows, sharing
 
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
@@ -39,6 +39,13 @@ def test_every_kind_of_kernel_is_right(hopper, case):
 def test_fnuz_types_are_right(case):
     kernel, problem = case
     result = verify.verify(Dispatcher(device="mi300x"), problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("case", few_rows("sm_90"), ids=lambda c: c[0].name[5:])
+def test_few_rows_are_right(hopper, case):
+    kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
     assert result.ok, result
 
 
@@ -152,5 +159,5 @@ def test_an_output_left_unwritten_does_not_pass():
 
 
 def test_estimates_are_finite_for_every_case():
-    for kernel, problem in [*cases("sm_90"), *sharing("sm_90")]:
+    for kernel, problem in [*cases("sm_90"), *few_rows("sm_90"), *sharing("sm_90")]:
         assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")) < 1

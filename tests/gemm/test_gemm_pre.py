@@ -119,6 +119,8 @@ def test_8_bit_operands_saturate(hopper):
         ({"pre_a": "add", "ldpa": 63}, "ldpa = 63"),
         ({"pre_a": "add", "ldpa": 65, "alignment": 4}, "only multiples of 2 bytes"),
         ({"pre_a": ["add"]}, "words joined"),
+        ({"pre_a": "add", "batch": 3}, "are of one GEMM"),
+        ({"layout": "rsr", "batch": 3}, "shuffled B has no batch"),
     ],
 )
 def test_impossible_problems(fields, words):
@@ -137,12 +139,12 @@ A, B = view((8, 16)), view((16, 24), (1, 16))
     ("chains", "extra", "words"),
     [
         ({"pre_a": "add"}, (), "gemm takes A, B, add and optionally out; 2"),
-        ({"pre_a": "bias"}, (view((8,)),), "over the columns of A, which is 8×16"),
-        ({"pre_b": "row_scale"}, (view((24,), dtype="fp32"),), "over the rows of B, which is 16×"),
+        ({"pre_a": "bias"}, (view((8,)),), "over A's columns, which is 8×16"),
+        ({"pre_b": "row_scale"}, (view((24,), dtype="fp32"),), "over B's rows, which is 16×"),
         ({"pre_a": "add"}, (view((8, 16), (1, 8)),), "column-major, A is row-major"),
         ({"pre_b": "add"}, (view((16, 24)),), "row-major, B is column-major"),
         ({"pre_a": "add"}, (view((8, 16), dtype="fp32"),), "with A as bf16 it must be bf16"),
-        ({"pre_b": "add"}, (view((24, 16)),), "not a matrix of the shape of B"),
+        ({"pre_b": "add"}, (view((24, 16)),), "not a matrix of B's shape"),
         (
             {"pre_a": "add+mul"},
             (view((8, 16)), view((8, 16), (32, 1))),

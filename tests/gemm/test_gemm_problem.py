@@ -46,7 +46,7 @@ def test_packed_leading_dimensions_are_the_innermost_extents(layout):
 @pytest.mark.parametrize(
     "change",
     [
-        {"m": 0},
+        {"m": -1},
         {"n": -1},
         {"k": 1.0},
         {"m": True},

@@ -14,6 +14,7 @@ from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, gated, judge, supports
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
 GFX942 = arch("gfx942")
+GFX950 = arch("gfx950")
 SPECIALISING = dataclasses.replace(SM90, pipelines=("basic", "tma", "tma_ws"))
 """sm_90 with a compiler that specialises warps."""
 
@@ -55,6 +56,13 @@ def fp8(flavour, **fields):
 
 TMA = {"pipeline": "tma"}
 GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
+CDNA = {"pipeline": "gluon_cdna"}
+
+FP32 = ("dtype_a", "dtype_b", "dtype_c")
+
+FEW = {"pipeline": "small_m", "group_m": 1, "tile_m": 8}
+FEW_TMA = {**FEW, "pipeline": "small_m_tma"}
+VECTOR = {**FEW, "tile_m": 1, "tile_n": 4, "tile_k": 1024, "num_stages": 1}
 
 BROKEN = [
     ("dtype", fp8("e4m3fnuz"), SM90),
@@ -91,7 +99,44 @@ BROKEN = [
         change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, **GLUON),
         SM90,
     ),
+    ("pipeline", change(**CDNA), SM90),
+    ("cdna", change(epilogue="swiglu", layout="rcc", **CDNA), GFX942),
+    ("combination", change(scheduler="split_k", split_k=2, reduction="tree", **CDNA), GFX942),
+    ("combination", change(store="split", **CDNA), GFX942),
+    ("padding", change(pad_n=False, **CDNA), GFX942),
+    ("alignment", change(alignment=8, **CDNA), GFX942),
+    ("index", change(index_bits=64, **CDNA), GFX942),
+    ("cdna", change(num_stages=3, **CDNA), GFX942),
+    ("cdna", change(num_stages=1, **CDNA), GFX950),
+    ("cdna", change(tile_m=16, tile_n=16, **CDNA), GFX942),
+    ("cdna", change(tile_k=16, mma=(16, 16, 16), **CDNA), GFX942),
+    ("cdna", change(tile_m=32, tile_n=32, tile_k=16, **CDNA), GFX942),
+    ("cdna", change(tile_m=128, tile_n=256, tile_k=32, **CDNA), GFX942),
+    ("cdna", fp8("e4m3fn", **CDNA), GFX942),
+    ("cdna", change(**dict.fromkeys(FP32, "fp32"), precision="tf32", tile_k=16, **CDNA), GFX942),
+    ("shared_memory", change(tile_m=128, tile_n=128, tile_k=128, num_warps=8, **CDNA), GFX942),
     ("combination", change(store="split", tile_n=32, epilogue="swiglu", **TMA), SM90),
+    ("pipeline", change(**FEW_TMA), SM80),
+    ("tile", change(**{**FEW, "tile_m": 8}), GFX942),
+    ("tile", change(**{**FEW, "tile_n": 8, "tile_k": 128}), SM90),
+    ("tile", change(**{**FEW, "tile_n": 32, "tile_k": 32}), SM90),
+    ("tile", fp8("e4m3fn", **{**FEW, "tile_n": 32, "tile_k": 64}), SM90),
+    ("tile", change(**{**VECTOR, "tile_k": 4, "alignment": 8}), SM90),
+    ("tile", change(**{**VECTOR, "tile_k": 8192, "tile_n": 1, "num_warps": 8}), SM90),
+    ("tile", change(**{**VECTOR, "tile_n": 3}), SM90),
+    ("combination", change(store="split", **FEW), SM90),
+    ("small_m", change(scheduler="persistent", **FEW), SM90),
+    ("small_m", change(**{**FEW, "group_m": 8}), SM90),
+    ("small_m", change(mma=(16, 16, 16), **{**FEW, "tile_m": 16}), GFX942),
+    ("small_m", change(**{**VECTOR, "pipeline": "small_m_tma", "tile_n": 64, "tile_k": 64}), SM90),
+    (
+        "small_m",
+        change(dtype_a="fp32", dtype_b="fp32", dtype_c="fp32", precision="tf32", **VECTOR),
+        SM90,
+    ),
+    ("padding", change(pad_n=False, **FEW_TMA), SM90),
+    ("registers", change(**{**VECTOR, "tile_n": 64}), SM90),
+    ("shared_memory", change(**{**VECTOR, "tile_n": 16, "num_warps": 8, "num_stages": 8}), SM90),
     ("dtype", change(epilogue="scale", dtype_c="e4m3fn"), SM80),
     ("padding", change(pad_m=False, **TMA), SM90),
     ("padding", change(pad_k=False, **TMA), SM90),
@@ -99,6 +144,8 @@ BROKEN = [
     ("alignment", change(alignment=2), SM90),
     ("alignment", fp8("e4m3fn", tile_n=8, layout="rrr"), SM90),
     ("index", change(index_bits=64, **TMA), SM90),
+    ("batching", change(batching="pointers", **TMA), SM90),
+    ("batching", change(batching="pointers", **GLUON), SM90),
     ("mma", change(mma=(16, 16, 16)), SM90),
     ("mma", change(mma=(16, 16, 8)), GFX942),
     ("mma", change(mma=(32, 32, 8), tile_m=16), GFX942),
@@ -129,11 +176,34 @@ LEGAL = [
         change(tile_m=128, tile_n=256, num_warps=8, num_stages=4, store="split", **GLUON),
         SM90,
     ),
+    (change(**CDNA), GFX942),
+    (change(num_stages=4, **CDNA), GFX950),
+    (change(epilogue="bias+swiglu", **CDNA), GFX942),
+    (change(epilogue="bias+gelu", layout="rcc", **CDNA), GFX942),
+    (change(mma=(16, 16, 16), tile_m=16, num_warps=1, **CDNA), GFX942),
+    (change(tile_m=128, tile_n=256, tile_k=32, num_warps=8, **CDNA), GFX942),
+    (fp8("e4m3fnuz", tile_k=128, **CDNA), GFX942),
+    (change(tile_m=128, tile_n=128, tile_k=128, num_warps=8, **CDNA), GFX950),
     (change(store="split", tile_n=64, epilogue="swiglu", **TMA), SM90),
     (change(epilogue="scale", dtype_c="e4m3fn"), SM90),
+    (change(**FEW), SM90),
+    (change(**FEW_TMA), SM90),
+    (change(**{**FEW, "tile_m": 16}), GFX942),
+    (change(mma=(16, 16, 16)), GFX942),
+    (change(**{**FEW, "tile_n": 16, "tile_k": 64}), SM90),
+    (fp8("e4m3fn", **{**FEW, "tile_n": 32, "tile_k": 128}), SM90),
+    (change(scheduler="split_k", split_k=2, reduction="tree", **FEW), SM90),
+    (change(**VECTOR), SM90),
+    (change(**VECTOR), GFX942),
+    (change(**{**VECTOR, "tile_m": 4, "tile_n": 1, "tile_k": 8}), SM90),
+    (change(**{**VECTOR, "tile_k": 4096, "tile_n": 1, "num_warps": 8}), SM90),
+    (change(**{**VECTOR, "num_stages": 8}), SM90),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),
+    (change(batching="pointers"), GFX942),
+    (change(batching="strided", **TMA), SM90),
+    (change(batching="strided", **GLUON), SM90),
     (change(mma=(32, 32, 8)), GFX942),
     (change(pad_m=False, pad_n=False, pad_k=False), SM90),
     (change(tile_m=128, tile_n=128, num_stages=3), GFX942),
@@ -238,6 +308,20 @@ def test_pointer_kernels_need_aligned_extents_too_and_the_copy_engine_does_not()
     assert supports(change(epilogue="add", alignment=4), ragged, SM90)
 
 
+def test_what_reads_through_pointers_needs_aligned_extents_and_32_bits():
+    cdna = change(**CDNA)
+    assert supports(cdna, problem(), GFX942)
+    assert supports(cdna, problem(k=250, lda=256, ldb=256), GFX942).rule == "vector_width"
+    assert supports(cdna, problem(lda=2**23), GFX942).rule == "addressing"
+
+
+def test_a_pipeline_has_to_be_filled():
+    assert supports(change(**CDNA), problem(k=72), GFX942)
+    verdict = supports(change(**CDNA), problem(k=64), GFX942)
+    assert verdict.rule == "depth" and "k = 64 is under 2 steps of 64" in verdict.reason
+    assert supports(change(**TMA), problem(k=64), SM90)
+
+
 @pytest.mark.parametrize(
     ("sizes", "operand"),
     [
@@ -255,6 +339,13 @@ def test_two_gibibytes_need_64_bit_addresses(sizes, operand):
     assert supports(change(pipeline="tma"), problem(**sizes), SM90)
     smaller = {d: size - 64 if size == 2**16 else size for d, size in sizes.items()}
     assert supports(BASE, problem(**smaller), SM90)
+
+
+def test_the_pipelines_for_few_rows_have_one_row_of_tiles():
+    for fields in (FEW, FEW_TMA):
+        assert supports(change(**fields), problem(m=8), SM90)
+        verdict = supports(change(**fields), problem(m=9), SM90)
+        assert verdict.rule == "few_rows" and verdict.reason.startswith("m = 9 is over tile_m = 8")
 
 
 def test_a_matrix_of_the_epilogue_counts_towards_the_span():

@@ -7,7 +7,7 @@ import pytest
 from tilewright.build import key
 
 
-@pytest.mark.parametrize("kernel", ["basic", "tma"])
+@pytest.mark.parametrize("kernel", ["basic", "tma", "gluon_cdna"])
 def test_a_kernels_key_covers_kernels_and_nothing_else(kernel, monkeypatch):
     """A kernel that imported the rest of the package would be rebuilt at each change of it."""
     read: list[str] = []

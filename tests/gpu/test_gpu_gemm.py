@@ -7,7 +7,7 @@ import threading
 import pytest
 
 torch = pytest.importorskip("torch")
-from gemm_cases import awkward, cases, config, sharing  # noqa: E402
+from gemm_cases import awkward, cases, config, few_rows, sharing  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch.detect import live_device  # noqa: E402
@@ -27,7 +27,7 @@ def _arch() -> str:
         return "sm_90"  # only to collect the cases; the marker keeps them from running
 
 
-CASES = [*cases(_arch()), *sharing(_arch())]
+CASES = [*cases(_arch()), *few_rows(_arch()), *sharing(_arch())]
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,22 @@ class Mma:
 
 
 @dataclass(frozen=True, slots=True)
+class Cdna:
+    """What kernels written for CDNA's own instructions have to know.
+
+    generation: of the matrix instructions, as Triton counts them (2: gfx90a, 3: gfx942, 4:
+    gfx950). bank_bytes: what shared memory's banks hold side by side. direct_to_shared: whether
+    16 bytes a lane go from memory into shared memory without passing through registers.
+    compute_units_per_die: of a GPU made of dies that have an L2 each; 0 where there is one die.
+    """
+
+    generation: int
+    bank_bytes: int
+    direct_to_shared: bool
+    compute_units_per_die: int
+
+
+@dataclass(frozen=True, slots=True)
 class Arch:
     """What a GPU architecture can do. Sizes in bytes, per compute unit ("CU": an SM on NVIDIA).
 
@@ -58,8 +74,8 @@ class Arch:
     including ``tf32``. pipelines: how operands can reach the matrix units.
     min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
     wildcard expands to. fma_flops_per_cu_per_clock: fp32 on the vector units (multiply-add is
-    two). kpack: matrix instructions along K that one 16-byte load can feed, where the compiler
-    has to be told.
+    two). cdna: see `Cdna`; only where there is a pipeline that reads it. kpack: matrix
+    instructions along K that one 16-byte load can feed, where the compiler has to be told.
     """
 
     name: str
@@ -89,6 +105,7 @@ class Arch:
     num_stages: tuple[int, ...]
     notes: str = ""
     fma_flops_per_cu_per_clock: int = 0
+    cdna: Cdna | None = None
     kpack: int = 1
 
 

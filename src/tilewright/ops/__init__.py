@@ -35,5 +35,6 @@ def family(name: str) -> Family:
 
 
 def family_of(kernel: str) -> Family:
-    """The family that a kernel's name belongs to: its first word. Raises `UnknownName`."""
-    return family(kernel.partition("_")[0])
+    """The family that a kernel's name begins with. Raises `UnknownName`."""
+    begins = [name for name in families() if kernel.startswith(f"{name}_")]
+    return family(max(begins, key=len) if begins else kernel.partition("_")[0])

@@ -132,8 +132,10 @@ class Launch:
 class Operand:
     """An operand of a problem as it lies in memory: shape, strides in elements, dtype name.
 
-    `values`: between which two its values lie, evenly spread, when they are made up; without,
-    they are standard normal, or any integers.
+    `values`: between which two its values lie, evenly spread, when they are made up, or a
+    function that makes them (in a list for each dimension) from a seed; without, they are
+    standard normal, or any integers. `pointers`: it is passed as an array of the addresses of
+    what its first dimension counts (`tilewright.pointers`).
     """
 
     name: str
@@ -141,19 +143,25 @@ class Operand:
     strides: tuple[int, ...]
     dtype: str
     is_output: bool = False
-    values: tuple[float, float] | None = None
+    values: tuple[float, float] | Callable[[int], Sequence[Any]] | None = None
+    pointers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """An array the caller passed: like `Operand`, with the address of its first element in
-    bytes, and where it lives (``"cpu"``, ``"cuda:0"``)."""
+    bytes, and where it lives (``"cpu"``, ``"cuda:0"``).
+
+    `pointers`: 0, or bytes that the addresses in it are multiples of, if it is an array of
+    pointers; what its first dimension counts are arrays at these addresses.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
     address: int
     device: str
+    pointers: int = 0
 
 
 class Family(Protocol):
@@ -162,6 +170,8 @@ class Family(Protocol):
     name: str
     problem_type: type[Any]
     config_type: type[Any]
+    reads_unnamed: bool
+    """Whether a sweep document that names no family is this one's; true of one family at most."""
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
 
@@ -227,6 +237,9 @@ class Family(Protocol):
         where they can be read in more than one way, in `config`'s. Raises `BadArgument` when
         they do not fit together or no kernel can read them."""
 
+    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        """The output to make for a call with these inputs, where the caller gives none."""
+
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""
 
@@ -239,7 +252,8 @@ class Family(Protocol):
 
     def reference(self, problem: Any, inputs: Sequence[Any]) -> Any:
         """The result in the arithmetic of `inputs`, which are float64 arrays (NumPy or torch)
-        made from the rounded operands."""
+        made from the rounded operands; `arrays.poison_of` the output where nothing is to be
+        written."""
 
     def tolerance(self, problem: Any, config: Any) -> Tolerance:
         """How far this config's output may be from the reference."""

@@ -28,6 +28,7 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
+from tilewright.pointer_array import Pointers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -49,16 +50,16 @@ class Interpreter:
         self,
         source: KernelSource,
         launch: Launch,
-        operands: Sequence[Array],
+        operands: Sequence[Array | Pointers],
         outputs: Sequence[int],
         workspace: Array | None = None,
         timeout: float | None = None,
     ) -> None:
         """Run the whole grid and write the operands numbered in `outputs` back in place.
 
-        `operands` are NumPy arrays (ml_dtypes for bf16 and fp8) of any strides; the kernel sees
-        those strides. Only elements are written back, never bytes between them. Operands that
-        share memory are separate copies to the kernel. `workspace`, of at least
+        `operands` are NumPy arrays (ml_dtypes for bf16 and fp8) of any strides, or `Pointers` to
+        such; the kernel sees those strides. Only elements are written back, never bytes between
+        them. Operands that share memory are separate copies to the kernel. `workspace`, of at least
         ``launch.workspace_bytes`` contiguous bytes, is written back too, so that the next launch
         of a plan finds it; without it the kernel gets a scratch one. It is zeroed first if
         ``launch.zero_workspace``. `timeout` is in seconds and includes starting the child.
@@ -68,12 +69,24 @@ class Interpreter:
         `outputs`, kills its process or does not end in time; the outputs are then unchanged.
         """
         scratch = _workspace(launch, workspace)
-        arrays = [*operands] if scratch is None else [*operands, scratch]
-        writable = {*outputs} if scratch is None else {*outputs, len(operands)}
-        _check_outputs(operands, outputs)
-        returned = sorted(outputs if workspace is None else writable)
+        arrays = [x.addresses if isinstance(x, Pointers) else x for x in operands]
+        names = [f"operand {i}" for i in range(len(operands))]
+        if scratch is not None:
+            arrays.append(scratch)
+            names.append("the workspace")
+        in_place = len(arrays)
+        # Behind them, what pointers point to; the child puts its own addresses in.
+        pointed: dict[int, list[int]] = {}
+        for i, x in enumerate(operands):
+            if isinstance(x, Pointers):
+                pointed[i] = [*range(len(arrays), len(arrays) + len(x.arrays))]
+                names += [f"array {j} of operand {i}" for j in range(len(x.arrays))]
+                arrays += x.arrays
+        changed = [j for i in outputs for j in pointed.get(i, [i])]
+        _check_outputs(arrays, changed)
+        writable = {*changed} if scratch is None else {*changed, len(operands)}
+        returned = sorted(changed if workspace is None else writable)
         spans = [_Span(a) for a in arrays]
-        names = [f"operand {i}" for i in range(len(operands))] + ["the workspace"]
         message: Message = {
             "module": source.module,
             "function": source.function,
@@ -81,10 +94,11 @@ class Interpreter:
             "functions": dict(source.functions),
             "tuples": _tuples(source),
             "grid": launch.grid,
-            "arguments": _arguments(source, launch, len(operands), len(arrays)),
+            "arguments": _arguments(source, launch, len(operands), in_place),
+            "pointed": [*pointed.items()],
             "operands": [
                 {**span.layout, "name": name, "writable": i in writable}
-                for i, (span, name) in enumerate(zip(spans, names, strict=False))
+                for i, (span, name) in enumerate(zip(spans, names, strict=True))
             ],
             "return": returned,
         }

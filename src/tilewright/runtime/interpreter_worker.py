@@ -48,6 +48,10 @@ def handle(
     """Run one launch; the answer has the bytes of the operands `return`ed, or an ``"error"``."""
     try:
         memories = [_place(m, blob) for m, blob in zip(message["operands"], blobs, strict=True)]
+        for i, arrays in message["pointed"]:
+            memories[i].view(np.int64)[:] = [
+                memories[j].ctypes.data + message["operands"][j]["origin"] for j in arrays
+            ]
         _run(message, memories, builder)
     except Exception as error:
         return {"error": _describe(error, builder)}, []

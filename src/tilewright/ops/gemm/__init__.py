@@ -30,12 +30,17 @@ from tilewright.verdict import Verdict
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
 
 
+SIBLINGS = {"gluon_ws": "tma", "gluon_cdna": "basic"}
+"""The Triton pipeline that computes what a pipeline in Gluon computes."""
+
+
 class GemmFamily:
     """See `tilewright.ops.family.Family`."""
 
     name = "gemm"
     problem_type = GemmProblem
     config_type = GemmConfig
+    reads_unnamed = True  # CK Tile Engine's sweeps do not say that they are of GEMMs
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {
         "shuffle": shuffle.shuffle,
         "unshuffle": shuffle.unshuffle,
@@ -56,7 +61,7 @@ class GemmFamily:
                 )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("layout", *operands.OPTIONS):
+            elif field in ("layout", "precision", "epilogue", "batching", "pre_a", "pre_b"):
                 values[field] = text
             else:
                 try:
@@ -108,7 +113,7 @@ class GemmFamily:
         return launch_module.source(config, arch)
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
-        return replace(config, pipeline="tma") if config.pipeline == "gluon_ws" else config
+        return replace(config, pipeline=SIBLINGS.get(config.pipeline, config.pipeline))
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)
@@ -119,10 +124,18 @@ class GemmFamily:
     def problem_of(
         self, views: Sequence[View], options: Mapping[str, Any], config: GemmConfig | None = None
     ) -> GemmProblem:
-        return operands.problem_of(views, options, config.layout if config else "rcr")
+        if config is None:
+            return operands.problem_of(views, options)
+        return operands.problem_of(views, options, config.layout, config.batching)
+
+    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        return operands.output(views, options)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
-        said = {option: getattr(problem, option) for option in operands.OPTIONS}
+        words = ("precision", "epilogue", "pre_a", "pre_b")
+        said = {word: getattr(problem, word) for word in words}
+        if problem.batching == "strided" and 0 in problem.batch_strides[:2]:
+            said["batching"] = problem.batching  # else the call might be folded
         return {name: word for name, word in said.items() if word not in ("ieee", "")}
 
     def rank(

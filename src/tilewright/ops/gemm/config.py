@@ -11,9 +11,9 @@ the log line and the report:
 
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent), ``i64`` (64-bit indices), what A and B go through
-before the product (``prea-add-row.scale`` for ``add+row_scale``; ``preb-…``) and, always last, the
-epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
+instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``batch-strided`` or
+``batch-pointers``, what A and B go through before the product (``prea-add-row.scale`` for
+``add+row_scale``; ``preb-…``) and, always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,27 @@ from typing import Any, ClassVar
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm import epilogues, pre
+from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS, check_layout, check_types
 
-PIPELINES = ("basic", "tma", "tma_ws", "gluon_ws", "preshuffle")
-POINTERS = ("basic", "preshuffle")
-"""Pipelines that read operands through pointers, and so guard edges and count bytes themselves."""
+PIPELINES = (
+    "basic",
+    "tma",
+    "tma_ws",
+    "gluon_ws",
+    "gluon_cdna",
+    "small_m",
+    "small_m_tma",
+    "preshuffle",
+)
+POINTERS = ("basic", "small_m", "gluon_cdna", "preshuffle")
+"""Pipelines that read A and B through pointers, not tensor descriptors."""
+
+MASKING = ("basic", "small_m", "preshuffle")
+"""Pipelines that take padding, alignment and width of index as they are declared."""
+
+SMALL_M = ("small_m", "small_m_tma")
+"""Pipelines for few rows of A."""
 
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
@@ -47,22 +63,25 @@ class GemmConfig:
     """How to compute a GEMM. Fields up to `precision`, and those from `epilogue` on, are the
     signature, the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision, epilogue, pre_a, pre_b: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, batching, pre_a, pre_b: as in `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply), ``preshuffle`` (pointers, B shuffled).
-    scheduler: ``tile`` (a workgroup a tile),
-    ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k` workgroups
-    a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py. reduction: how
-    the parts of a tile meet under the last two, ``none`` under the others: ``atomic``, or
-    ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py. group_m: rows of
-    tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves in two halves).
-    pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile where
-    it is an operand's innermost. alignment: bytes that base addresses, leading dimensions and
-    (for ``basic``) innermost extents are multiples of. mma: matrix instruction (m, n, k), or
-    (0, 0, 0) for the compiler's choice. index_bits: 32 when every operand spans under 2 GiB.
+    Gluon; num_warps counts the warps that multiply), ``gluon_cdna`` (pointers, with CDNA's
+    instructions written out in Gluon; num_stages counts tiles in shared memory), ``small_m`` and
+    ``small_m_tma`` (few rows of A, through pointers or descriptors: see kernels/small_m.py),
+    ``preshuffle`` (pointers, B shuffled). scheduler: ``tile`` (a workgroup
+    a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k`
+    workgroups a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py.
+    reduction: how the parts of a tile meet under the last two, ``none`` under the others:
+    ``atomic``, or ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py.
+    group_m: rows of tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves
+    in two halves). pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its
+    tile where it is an operand's innermost. alignment: bytes that base addresses, leading
+    dimensions and (except for ``tma`` and its kin) innermost extents are multiples of. mma: matrix
+    instruction (m, n, k), or (0, 0, 0) for the compiler's choice. index_bits: 32 when every operand
+    spans under 2 GiB.
 
     A config is only checked for being *expressible* (`BadArgument`); whether it is legal on an
     architecture is `rules.judge`'s to say.
@@ -94,6 +113,7 @@ class GemmConfig:
     mma: tuple[int, int, int]
     index_bits: int
     epilogue: str = ""
+    batching: str = "none"
     pre_a: str = ""
     pre_b: str = ""
 
@@ -122,6 +142,8 @@ class GemmConfig:
             name += "_mma{}x{}x{}".format(*self.mma)
         if self.index_bits != 32:
             name += f"_i{self.index_bits}"
+        if self.batching != "none":
+            name += f"_batch-{self.batching}"
         for side, chain in (("a", self.pre_a), ("b", self.pre_b)):
             if chain:  # a dot for an underscore, which would be where the next part begins
                 name += f"_pre{side}-" + chain.replace("+", "-").replace("_", ".")
@@ -143,11 +165,12 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
 def _check_signature(
     layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str,
-    pre_a: str, pre_b: str,
+    pre_a: str, pre_b: str, batching: str,
 ) -> None:  # fmt: skip
     check_layout(layout)
     check_types(a, b, c, acc, precision, epilogue)
     pre.check(layout, a, pre_a, pre_b, epilogue)
+    pre.check_batching(layout, pre_a, pre_b, batching)
 
 
 def check(config: GemmConfig) -> GemmConfig:
@@ -156,7 +179,8 @@ def check(config: GemmConfig) -> GemmConfig:
     types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
     for chain in (c.epilogue, c.pre_a, c.pre_b):
         epilogues.parse(chain)
-    _check_signature(c.layout, *types, c.precision, c.epilogue, c.pre_a, c.pre_b)
+    check_batching(c.batching)
+    _check_signature(c.layout, *types, c.precision, c.epilogue, c.pre_a, c.pre_b, c.batching)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -206,8 +230,9 @@ _NAME = re.compile(
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    "(?:_i(?P<index_bits>64))?"
-    "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?"
+    "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?"
+    "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m", "alignment")
@@ -242,6 +267,7 @@ def parse(name: str) -> GemmConfig:
                 reduction=said["reduction"] or "none",
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
+                batching=said["batching"] or "none",
                 pre_a=_chain(said["pre_a"]),
                 pre_b=_chain(said["pre_b"]),
             )

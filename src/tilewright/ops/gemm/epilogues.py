@@ -29,13 +29,12 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 
 KINDS = {
-    "n": "vector over the columns of",
-    "m": "vector over the rows of",
-    "d": "matrix of the shape of",
-    "s": "scalar on the device beside",
+    "n": "vector over C's columns",
+    "m": "vector over C's rows",
+    "d": "matrix of C's shape",
+    "s": "scalar on the device",
 }
-"""What an operand of an operation can be, by the letter kernels know it by: of C in an epilogue,
-of A or B before the product (see `pre`)."""
+"""What an operand of an operation can be, by the letter kernels know it by."""
 
 MAX_OPERANDS = 12
 """Operands of all operations of a GEMM together: the launcher takes 16 in all."""
@@ -183,7 +182,7 @@ OPERATIONS: dict[str, Operation] = {
             "swiglu",
             _OWN + "swiglu",
             "silu(gate)·up; B's columns are gate, up, gate, up…, C has half as many",
-            lambda x: _silu(x[:, 0::2]) * x[:, 1::2],
+            lambda x: _silu(x[..., 0::2]) * x[..., 1::2],
             amplifies=16,
             halves=True,
         ),

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 
 from tilewright.arch import arch, peak_tflops
-from tilewright.arch.model import Device
+from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.config import SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import operand_dtype
+from tilewright.ops.gemm.rules import operand_dtype, shared_memory
+from tilewright.ops.gemm.rules import tiles as tiles_of
+from tilewright.ops.gemm.small_m import vector
 
 LAUNCH_SECONDS = 4e-6
 """What any kernel takes, however little it does."""
@@ -26,9 +28,34 @@ PROLOGUE_K = 128
 NARROW_ROW_RATE = 0.85
 """Share of its rate a kernel keeps when a tile's rows are under 128 bytes: a swizzle's span."""
 
-PIPELINE_RATE = {"basic": 0.75, "tma": 0.95, "tma_ws": 1.0, "gluon_ws": 0.96, "preshuffle": 0.75}
-"""Share of the matrix rate a pipeline reaches with the largest tile."""
+PIPELINE_RATE = {
+    "basic": 0.75,
+    "tma": 0.95,
+    "tma_ws": 1.0,
+    "gluon_ws": 0.96,
+    "gluon_cdna": 0.7,
+    "small_m": 0.3,
+    "small_m_tma": 0.4,
+    "preshuffle": 0.75,
+}
+"""Share of the matrix rate a pipeline reaches with the largest tile. gluon_cdna has never run:
+until somebody measures it, the simpler kernel goes first."""
 
+
+FILL_SECONDS = {"small_m": 1e-6, "small_m_tma": 0.8e-6}
+"""From a kernel's start to its first product, and from its last load to its end."""
+
+FILL_SECONDS_ELSEWHERE = 2e-6
+FILL_SECONDS_OF_VECTORS = 0.2e-6
+
+VECTOR_RATE = 0.2
+"""Share of the vector units' rate left when each element is converted and loaded first."""
+
+MEMORY_SECONDS = 1e-6
+"""From asking a busy memory for a line to having it: so many bytes must be on their way at once."""
+
+RESIDENT_WARPS = 32
+"""Warps of a kernel without shared memory that a compute unit holds."""
 
 MEETING_SECONDS = 2e-6
 """What the workgroups of a tile spend on publishing their partial sums and finding each other."""
@@ -52,7 +79,9 @@ L2_OVER_MEMORY = 3.0
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     """Seconds `config` should take for `problem` on `device`."""
     this = arch(device.arch)
-    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    if config.pipeline in SMALL_M:
+        return LAUNCH_SECONDS + _small_m(config, problem, device, this)
+    tiles = tiles_of(config, problem)
     parts, k = tiles * config.split_k, problem.k / config.split_k
     parts_per_cu = float(-(-parts // device.compute_units))
     if config.scheduler == "stream_k":
@@ -69,11 +98,10 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     rate = peak_tflops(this, device, operand_dtype(config)) * 1e12 * reached
     compute = parts_per_cu * tile_flops / (rate / device.compute_units)
 
-    loads = tiles * (config.tile_m + config.tile_n) * problem.k * element
     shares = device.compute_units if config.scheduler == "stream_k" else parts
     busy = min(1.0, shares / device.compute_units)
     bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
-    memory = max(problem.min_bytes, loads / L2_OVER_MEMORY) / bandwidth
+    memory = (problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY) / bandwidth
     work = max(compute, memory)
     if config.scheduler in SHARING:
         partials = (parts if config.scheduler == "split_k" else 2 * device.compute_units) * (
@@ -84,4 +112,49 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
         work /= ELEMENTWISE_RATE
     if config.index_bits == 64:
         work /= WIDE_INDEX_RATE
-    return LAUNCH_SECONDS + work
+    return LAUNCH_SECONDS + FILL_SECONDS_ELSEWHERE + work
+
+
+def _again(config: GemmConfig, problem: GemmProblem) -> int:
+    """Bytes of A and B read more than once: by every tile beside or above another."""
+    tiles_m, tiles_n = -(-problem.m // config.tile_m), -(-problem.n // config.tile_n)
+    elements = ((tiles_n - 1) * problem.m + (tiles_m - 1) * problem.n) * problem.k
+    return elements * DTYPES[problem.dtype_a].bytes
+
+
+def _small_m(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> float:
+    """Few rows: the memory system decides, as far as enough bytes are on their way to use it."""
+    element = DTYPES[problem.dtype_a].bytes
+    tiles = -(-problem.n // config.tile_n)
+    parts = tiles * config.split_k
+    step = (config.tile_m + config.tile_n) * config.tile_k * element
+    if vector(config):
+        resident, ahead = RESIDENT_WARPS // config.num_warps, max(1, config.num_stages - 1)
+    else:
+        buffers = shared_memory(config, this) + this.shared_memory_reserved
+        resident, ahead = this.shared_memory_per_cu // buffers, config.num_stages - 1
+    units = device.compute_units
+    bandwidth = device.bandwidth_gbs * 1e9
+    per_part = min(ahead * step, step * problem.k / config.split_k / config.tile_k)
+    under_way = min(parts, units * max(1, resident)) * per_part
+    reached = min(1.0, under_way / (bandwidth * MEMORY_SECONDS))
+    memory = problem.min_bytes / bandwidth / reached
+    if not vector(config):  # few enough rows for L1 elsewhere
+        memory += _again(config, problem) / L2_OVER_MEMORY / bandwidth
+    flops = 2.0 * config.tile_m * tiles * config.tile_n * problem.k
+    if vector(config):
+        rate = this.fma_flops_per_cu_per_clock * units * device.clock_mhz * 1e6
+        work = FILL_SECONDS_OF_VECTORS + max(memory, flops / rate / VECTOR_RATE)
+    else:
+        rate = (
+            PIPELINE_RATE[config.pipeline] * 1e12 * peak_tflops(this, device, operand_dtype(config))
+        )
+        work = FILL_SECONDS[config.pipeline] + max(memory, flops / rate)
+    if config.scheduler in SHARING:
+        partials = parts * config.tile_m * config.tile_n * 4
+        work += MEETING_SECONDS + 2 * partials / L2_OVER_MEMORY / bandwidth
+    if config.alignment < 4:
+        work /= ELEMENTWISE_RATE
+    if config.index_bits == 64:
+        work /= WIDE_INDEX_RATE
+    return work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.arch import arch
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import (
@@ -16,10 +17,12 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues, shuffle
-from tilewright.ops.gemm.config import POINTERS, SHARING, GemmConfig
+from tilewright.ops.gemm import cdna, epilogues, shuffle
+from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import WARPGROUP, masked
+from tilewright.ops.gemm.rules import tiles as tiles_of
+from tilewright.ops.gemm.small_m import k_parts, vector
 
 A, B, MORE = 0, 1, 2
 """Operand numbers: A, B, those of `pre_a`, of `pre_b` and of the epilogue, and C last."""
@@ -35,10 +38,14 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         options.append(("matrix_instr_nonkdim", config.mma[0]))
     if config.pipeline == "preshuffle" and arch.kpack > 1:
         options.append(("kpack", arch.kpack))  # so that 16 bytes of B are whole operands
-    if config.pipeline in POINTERS:
+    if config.pipeline in MASKING:
         return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
+    if config.pipeline == "small_m_tma":
+        return _small_m_tma_source(config, tuple(options))
+    if config.pipeline == "gluon_cdna":
+        return _cdna_source(config, arch)
     return _tma_source(config, tuple(options))
 
 
@@ -78,7 +85,7 @@ def _functions(config: GemmConfig) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _chains(config: GemmConfig) -> tuple[tuple[str, str, str], ...]:
-    """The tuple arguments of the kernels, each with its chain and the dtype it starts from."""
+    """The kernels' tuple arguments of operands, each with its chain and its matrix's dtype."""
     extra = ("extra", config.epilogue, config.dtype_c)
     if config.pipeline != "basic":
         return (extra,)
@@ -101,7 +108,7 @@ def _extra(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
 
 
 def _matrix_promises(config: GemmConfig) -> dict[str, int]:
-    """What alignment says of the chains' matrices and their leading dimensions."""
+    """What alignment says of the chains' matrices and their strides."""
     found: dict[str, int] = {}
     for name, chain, dtype in _chains(config):
         taken = epilogues.takes(chain)
@@ -112,31 +119,46 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
         count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, dtype)].bytes
         if count > 1:
             found[f"{name}.{len(taken)}"] = count
+            if config.batching != "none":
+                found[_batch_types(config)[-1][0]] = count
     return found
 
 
 def _pointer_source(
     config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
 ) -> KernelSource:
-    types = (config.dtype_a, config.dtype_b, config.dtype_c)
     stride = "i64" if config.index_bits == 64 else "i32"
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
-    constants = [
-        *_constants(config),
-        *_operand_constants(config),
-        ("MASK_M", mask_m),
-        ("MASK_N", mask_n),
-        ("MASK_K", mask_k),
-    ]
-    pointers = tuple((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True))
+    masks = [("MASK_M", mask_m), ("MASK_N", mask_n), ("MASK_K", mask_k)]
+    if config.pipeline == "preshuffle":
+        vectors = ("VECTOR", shuffle.vector(config.dtype_b))
+        constants = [*_constants(config), vectors, *masks]
+    elif config.pipeline == "small_m":
+        constants = [
+            *_constants(config),
+            *masks,
+            ("K_PARTS", k_parts(config)),
+            ("VECTOR", vector(config)),
+            ("STAGES", config.num_stages),
+        ]
+    else:
+        constants = [
+            *_constants(config),
+            ("TAKES_A", _takes(config.pre_a)),
+            ("TAKES_B", _takes(config.pre_b)),
+            ("LARGEST_AB", int(DTYPES[config.dtype_a].largest)),
+            ("BATCHING", config.batching),
+            *masks,
+            ("ALIGNMENT", config.alignment),
+        ]
     arguments = (
-        *pointers,
-        *((name, "i32") for name in ("m", "n", "k")),
-        *((name, stride) for name in ("lda", "ldb", "ldc")),
+        *_pointer_arguments(config, stride),
         *_extra(config, stride),
+        *(_batch_types(config) if config.pipeline == "basic" else ()),
         *_sharing_types(config),
     )
-    within_reach = ("a", "b", "c", *(n for n, t in _extra(config, stride) if t.startswith("*")))
+    matrices = () if config.batching == "pointers" else ("a", "b", "c")
+    within_reach = (*matrices, *(n for n, t in _extra(config, stride) if t.startswith("*")))
     return KernelSource(
         module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
         function=f"gemm_{config.pipeline}",
@@ -149,15 +171,39 @@ def _pointer_source(
     )
 
 
-def _operand_constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
-    """How operands reach the matrix units, where pipelines differ in it."""
-    if config.pipeline == "preshuffle":
-        return [("VECTOR", shuffle.vector(config.dtype_b))]
-    return [
-        ("TAKES_A", _takes(config.pre_a)),
-        ("TAKES_B", _takes(config.pre_b)),
-        ("LARGEST_AB", int(DTYPES[config.dtype_a].largest)),
-    ]
+def _batch_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
+    """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
+    strides (for descriptors: steps) if they have any, and last that of the epilogue's."""
+    if config.batching == "none":
+        return (("batch", "()"),)
+    kinds = ["i32"]
+    if config.batching == "strided":
+        kinds += ["i64"] * 3 if config.pipeline == "basic" else ["i32"] * 2
+    if epilogues.has_matrix(config.epilogue):
+        kinds.append("i64")
+    return tuple((f"batch.{i}", kind) for i, kind in enumerate(kinds))
+
+
+def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]:
+    if config.batching == "none":
+        return ()
+    values = [p.batch]
+    if config.batching == "strided":
+        a, b, c, _ = p.batch_strides
+        values += [a, b, c] if config.pipeline == "basic" else [min(a, 1), min(b, 1)]
+    if epilogues.has_matrix(config.epilogue):
+        values.append(p.stride_d)
+    kinds = (kind for _, kind in _batch_types(config))
+    return tuple(Scalar(kind, value) for kind, value in zip(kinds, values, strict=True))
+
+
+def _pointer_arguments(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
+    types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    return (
+        *((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True)),
+        *((name, "i32") for name in ("m", "n", "k")),
+        *((name, stride) for name in ("lda", "ldb", "ldc")),
+    )
 
 
 def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
@@ -166,23 +212,31 @@ def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     return ("work", "*i8" if shares else "constexpr"), ("splits", "i32" if shares else "constexpr")
 
 
+def _workspace_promises(config: GemmConfig) -> dict[str, int]:
+    """A workspace comes from an allocator: partial sums move in whole vectors."""
+    return {"work": 16} if config.scheduler in SHARING else {}
+
+
 def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
     """What alignment lets the compiler assume: addresses in bytes, strides and innermost
     extents in elements."""
     if config.alignment == 1:
-        return ()
-    promises = dict.fromkeys("abc", config.alignment)
+        return tuple(_workspace_promises(config).items())
+    promises = {} if config.batching == "pointers" else dict.fromkeys("abc", config.alignment)
     inner = ("k" if config.layout[0] == "r" else "m", "n" if config.layout[1] == "r" else "k")
     inner_c = "n" if config.layout[2] == "r" else "m"
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
-    for name, extent, d in zip("abc", (*inner, inner_c), types, strict=True):
+    for i, (name, extent, d) in enumerate(zip("abc", (*inner, inner_c), types, strict=True)):
         count = config.alignment // DTYPES[d].bytes
         if count > 1:
             promises[f"ld{name}"] = count
+            if config.batching == "strided":
+                promises[f"batch.{i + 1}"] = count
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
             promises[extent] = max(count, promises.get(extent, 1))
-    return tuple({**promises, **_matrix_promises(config)}.items())
+    promises |= _matrix_promises(config)
+    return tuple({**promises, **_workspace_promises(config)}.items())
 
 
 def _tma_source(
@@ -190,12 +244,14 @@ def _tma_source(
 ) -> KernelSource:
     constants = [
         *_constants(config),
+        ("BATCHING", config.batching),
         ("SPLIT", config.store == "split"),
         ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
     ]
     arguments = (
         *_descriptor_arguments(config),
         *_extra(config, "i64"),
+        *_batch_types(config),
         *_sharing_types(config),
     )
     promises = _matrix_promises(config)
@@ -207,6 +263,30 @@ def _tma_source(
         function="gemm_tma",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
+        divisibility=tuple({**promises, **_workspace_promises(config)}.items()),
+        options=options,
+        functions=_functions(config),
+    )
+
+
+def _small_m_tma_source(
+    config: GemmConfig, options: tuple[tuple[str, int | bool | str], ...]
+) -> KernelSource:
+    """C is too small for a descriptor to pay: its kernel stores through a pointer."""
+    constants = [*_constants(config), ("K_PARTS", k_parts(config))]
+    a, b, _, *sizes = _descriptor_arguments(config)
+    c = ("c", f"*{DTYPES[config.dtype_c].triton}")
+    arguments = (a, b, c, *sizes, ("ldc", "i64"), *_extra(config, "i64"), *_sharing_types(config))
+    elements = config.alignment // DTYPES[config.dtype_c].bytes
+    inner = "n" if config.layout[2] == "r" else "m"
+    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
+    promises = {"c": config.alignment, "ldc": elements, inner: columns}
+    promises |= {**_matrix_promises(config), **_workspace_promises(config)}
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.small_m",
+        function="gemm_small_m_tma",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
         divisibility=tuple(promises.items()),
         options=options,
         functions=_functions(config),
@@ -216,16 +296,18 @@ def _tma_source(
 def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
     descriptors = tuple(
-        (name, f"tensordesc<{DTYPES[d].triton}[{block[0]}, {block[1]}]>")
+        (name, f"tensordesc<{DTYPES[d].triton}[{', '.join(map(str, block))}]>")
         for name, d, block in zip("abc", types, _blocks(config), strict=True)
     )
     return (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
 
 
 def _gluon_source(config: GemmConfig) -> KernelSource:
-    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC")
+    tile = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M")
+    used = (*tile, "A_ROW", "B_ROW", "C_ROW", "INT_ACC")
     constants = [
         *((name, value) for name, value in _constants(config) if name in used),
+        ("BATCHING", config.batching),
         ("SPLIT", config.store == "split"),
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
@@ -235,10 +317,44 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_ws",
         function="gemm_gluon_ws",
-        signature=_signature(_descriptor_arguments(config), constants),
+        signature=_signature((*_descriptor_arguments(config), *_batch_types(config)), constants),
         constants=tuple(constants),
         options=(("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))),
         language="gluon",
+    )
+
+
+def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
+    assert arch.cdna is not None
+    used = (
+        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC"),
+        *("TAKES", "FOLD", "LARGEST"),
+    )
+    how = cdna.mapping(config, arch)
+    constants = [
+        *((name, value) for name, value in _constants(config) if name in used),
+        ("GENERATION", arch.cdna.generation),
+        ("MMA_MN", how.mma[0]),
+        ("MMA_K", how.mma[2]),
+        ("K_WIDTH", how.k_width),
+        ("FORMAT", how.format),
+        ("WARPS_M", how.warps_m),
+        ("BANK_BYTES", arch.cdna.bank_bytes),
+        ("DIRECT", arch.cdna.direct_to_shared),
+        ("STAGES", config.num_stages),
+    ]
+    extra = _extra(config, "i32")
+    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"))
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_cdna",
+        function="gemm_gluon_cdna",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
+        divisibility=_promises(config),
+        pointer_range_32=("a", "b", "c", *(n for n, t in extra if t.startswith("*"))),
+        options=(("num_warps", config.num_warps), ("waves_per_eu", 2)),
+        language="gluon",
+        functions=_functions(config),
     )
 
 
@@ -254,8 +370,8 @@ def _signature(
     return (*arguments, *((name, "constexpr") for name in later))
 
 
-def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Tile of A, B and C that one copy moves, as (outer, inner) in memory."""
+def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
+    """Tile of A, B and C that one copy moves, as (outer, inner) in memory, of one matrix."""
     m, n, k = config.tile_m, config.tile_n, config.tile_k
     columns = n // epilogues.fold(config.epilogue)
     n_store = columns // 2 if config.store == "split" else columns
@@ -263,17 +379,18 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, int], tuple[int, int], tuple
         m //= config.num_warps // WARPGROUP
         n_store //= 2
     a, b, c = tuple(config.layout)
+    one = () if config.batching == "none" else (1,)
     return (
-        (m, k) if a == "r" else (k, m),
-        (k, n) if b == "r" else (n, k),
-        (m, n_store) if c == "r" else (n_store, m),
+        (*one, m, k) if a == "r" else (*one, k, m),
+        (*one, k, n) if b == "r" else (*one, n, k),
+        (*one, m, n_store) if c == "r" else (*one, n_store, m),
     )
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     """How to launch `config` for `problem` on `device`; operands are A, B, those of `pre_a`, of
     `pre_b` and of the epilogue, and C."""
-    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
     lds = (problem.lda, problem.ldb, problem.ldc)
@@ -298,26 +415,50 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
             *sizes,
             *(Scalar(stride, ld) for ld in lds),
             *extra,
+            *((Scalar("i32", _dies(device)),) if config.pipeline == "gluon_cdna" else ()),
         )
     else:
-        types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
-        shapes = zip(problem.outer, problem.inner, strict=True)
-        views = zip(places, types, shapes, lds, _blocks(config), strict=True)
-        arguments = (
-            *(Descriptor(x, d, shape, (ld, 1), block) for x, d, shape, ld, block in views),
-            *sizes,
-            *extra,
-        )
+        made = _descriptors(config, problem, places)
+        arguments = (*made, *sizes, *extra)
+        if config.pipeline == "small_m_tma":
+            ldc = Scalar(stride, problem.ldc)
+            arguments = (*made[:2], Pointer(places[2]), *sizes, ldc, *extra)
+    arguments = (*arguments, *_batch_arguments(config, problem))
+    grid = (tiles, config.split_k, 1) if config.pipeline in SMALL_M else (programs, 1, 1)
     if config.scheduler not in SHARING:
-        return Launch((programs, 1, 1), arguments)
+        return Launch(grid, arguments)
     # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
     slots = tiles * splits if config.scheduler == "split_k" else 2 * programs
     return Launch(
-        (programs, 1, 1),
+        grid,
         (*arguments, Pointer(WORKSPACE), Scalar("i32", splits)),
         workspace_bytes=FLAG_BYTES + slots * config.tile_m * config.tile_n * 4,
         zero_workspace=config.reduction == "atomic",
     )
+
+
+def _descriptors(
+    config: GemmConfig, p: GemmProblem, places: tuple[int, int, int]
+) -> tuple[Descriptor, ...]:
+    """Of A, B and C. A matrix that a whole batch shares is a batch of one: a tensor map has no
+    strides of 0."""
+    lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
+    found = []
+    for i, (place, block) in enumerate(zip(places, _blocks(config), strict=True)):
+        shape: tuple[int, ...] = (p.outer[i], p.inner[i])
+        strides: tuple[int, ...] = (lds[i], 1)
+        if config.batching == "strided":
+            shape = (p.matrices[i], *shape)
+            strides = (p.batch_strides[i] or p.outer[i] * lds[i], *strides)
+        found.append(Descriptor(place, types[i], shape, strides, block))
+    return tuple(found)
+
+
+def _dies(device: Device) -> int:
+    """Dies with an L2 each that a device, or the partition of one, consists of."""
+    cdna = arch(device.arch).cdna
+    per_die = cdna.compute_units_per_die if cdna else 0
+    return max(1, device.compute_units // per_die) if per_die else 1
 
 
 def _share(

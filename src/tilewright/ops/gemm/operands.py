@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import Operand, View
-from tilewright.ops.gemm import epilogues, pre, shuffle
+from tilewright.ops.gemm import batch as batches
+from tilewright.ops.gemm import contraction, epilogues, pre, shuffle
+from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-OPTIONS = ("precision", "epilogue", "pre_a", "pre_b")
+OPTIONS = ("precision", "epilogue", "equation", "batching", "pre_a", "pre_b")
 """Keyword options of a GEMM call besides its operands."""
 
 
@@ -23,11 +24,16 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     memory."""
     p = problem
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
-    types = (p.dtype_a, p.dtype_b, p.dtype_c)
+    types, lds = (p.dtype_a, p.dtype_b, p.dtype_c), (p.lda, p.ldb, p.ldc)
     a, b, c = (
-        Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C")
-        for name, shape, row, ld, d in zip(
-            "ABC", shapes, p.layout, (p.lda, p.ldb, p.ldc), types, strict=True
+        _in_batch(
+            Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C"),
+            p,
+            stride,
+            p.batching == "pointers",
+        )
+        for name, shape, row, ld, d, stride in zip(
+            "ABC", shapes, p.layout, lds, types, p.batch_strides[:3], strict=True
         )
     )
     if p.layout[1] == "s":
@@ -37,16 +43,27 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     # two scales of 1/64 bring int8's, near 5000, down there.
     usual, down = math.sqrt(p.k), 1 / 64 if p.dtype_acc == "int32" else 1.0
     chains = (
-        (p.pre_a, p.pre_a_shapes, p.layout[0], p.ldpa, _made_up(1.0)),
-        (p.pre_b, p.pre_b_shapes, p.layout[1], p.ldpb, _made_up(1.0)),
-        (p.epilogue, p.extra_shapes, p.layout[2], p.ldd, _made_up(usual, down)),
+        (p.pre_a, p.pre_a_shapes, p.layout[0], p.ldpa, 0, _made_up(1.0)),
+        (p.pre_b, p.pre_b_shapes, p.layout[1], p.ldpb, 0, _made_up(1.0)),
+        (p.epilogue, p.extra_shapes, p.layout[2], p.ldd, p.stride_d, _made_up(usual, down)),
     )
     extra = []
-    for chain, found, row, ld, values in chains:
+    for chain, found, row, ld, stride, values in chains:
         for t, (shape, d) in zip(epilogues.takes(chain), found, strict=True):
             strides = (1,) if len(shape) == 1 else (ld, 1) if row == "r" else (1, ld)
-            extra.append(Operand(t.name, shape, strides, d, values=values[t.values]))
+            one = Operand(t.name, shape, strides, d, values=values[t.values])
+            extra.append(_in_batch(one, p, stride) if t.kind == "d" else one)
     return a, b, *extra, c
+
+
+def _in_batch(
+    one: Operand, problem: GemmProblem, stride: int, by_pointers: bool = False
+) -> Operand:
+    """A matrix of `problem` as its whole batch lies: itself, where it is everyone's."""
+    if not stride and not by_pointers:
+        return one
+    shape, strides = (problem.batch, *one.shape), (stride, *one.strides)
+    return replace(one, shape=shape, strides=strides, pointers=by_pointers)
 
 
 def _made_up(usual: float, down: float = 1.0) -> dict[str, tuple[float, float] | None]:
@@ -61,132 +78,215 @@ def _made_up(usual: float, down: float = 1.0) -> dict[str, tuple[float, float] |
 
 
 def problem_of(
-    views: Sequence[View], options: Mapping[str, Any], prefer: str = "rcr"
+    views: Sequence[View],
+    options: Mapping[str, Any],
+    prefer: str = "rcr",
+    batching: str = "",
 ) -> GemmProblem:
-    """The GEMM of A [m, k] and B [k, n], or a shuffled B, and the operands of `pre_a`, `pre_b` and
-    the epilogue, into C [m, n] if it is there.
+    """The GEMM of A [m, k] and B [k, n], or a shuffled B, and the operands of its chains, into
+    C [m, n] if it is there; or a batch of them, with one more dimension in front.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
     layout most kernels are for. Vectors may be matrices of one row or column, scalars arrays
-    of one element. A chain's matrices lie as what it is applied to, with one leading dimension.
+    of one element. A chain's matrices lie as what it is applied to, with one leading dimension. In
+    a batch, a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted; and where it
+    can be folded (see `batch.fold`) it is, unless `batching`, or the option of that name, is
+    ``strided``.
+    With an `equation`, operands have its dimensions (see `contraction`).
     """
+    epilogue = options.get("epilogue", "")
+    taken = epilogues.takes(epilogue)
+    a, b, c, (extras_a, extras_b, extras) = _call(views, options)
+    shuffled = b if len(b.shape) == 4 and "equation" not in options else None
+    if shuffled:
+        b = _as_matrix(shuffled)
+    matrices = [t.kind == "d" for t in taken]
+    named = [("A", a), ("B", b), ("out", c)]
+    named += [(t.name, x) for t, x, is_d in zip(taken, extras, matrices, strict=True) if is_d]
+    vectors = [t.kind for t in taken if t.kind in ("m", "n")]
+    if "equation" in options:
+        found = contraction.matrices(options["equation"], named, vectors)
+        named = [(name, view) for (name, _), view in zip(named, found, strict=True)]
+    parts = [(name, batches.matrices(name, view)) for name, view in named]
+    form, batch = batches.batch_of(parts)
+    if options.get("batching", form) != form:
+        raise BadArgument(f"batching is {options['batching']}, but the operands are {form}")
+    if form == "strided" and options.get("batching", batching) != form:
+        folded = batches.fold(parts, batch, vectors)
+        if folded is not None:
+            parts, form, batch = folded, "none", 1
+
+    a, b, c = (x.first for _, x in parts[:3])
+    (m, k), (k_b, n) = a.shape, b.shape
+    if k != k_b:
+        raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
+    columns = n // epilogues.fold(epilogue)
+    if c.shape != (m, columns):
+        made = f"A·B after {epilogue}" if epilogue else "A·B"
+        raise BadArgument(f"out is {c.shape[0]}×{c.shape[1]} but {made} is {m}×{columns}")
+    (layout_a, lda), (layout_b, ldb), (layout_c, ldc) = (
+        _layout(name, x.first, letter) for (name, x), letter in zip(parts[:3], prefer, strict=True)
+    )
+    if shuffled:
+        layout_b, ldb = "s", _row_of_blocks(shuffled)
+    left = iter(x.first for _, x in parts[3:])
+    widths = epilogues.columns(epilogue, n)
+    of_c = _Beside("C", layout_c, c.dtype)
+    ldds = [
+        _extra(t, next(left) if is_d else view, (m, width), of_c)
+        for t, view, is_d, width in zip(taken, extras, matrices, widths, strict=True)
+    ]
+    pre_a, pre_b = options.get("pre_a", ""), options.get("pre_b", "")
+    pre.check(layout_a + layout_b, a.dtype, pre_a, pre_b, epilogue)
+    pre.check_batching(layout_a + layout_b, pre_a, pre_b, form)
+    ldpa, from_a = _pre(pre_a, extras_a, (m, k), _Beside("A", layout_a, a.dtype))
+    ldpb, from_b = _pre(pre_b, extras_b, (k, n), _Beside("B", layout_b, b.dtype))
+    strides = [_stride(x, form, batch) for _, x in parts]
+    others = [name for name, _ in parts[3:]]
+    problem = GemmProblem(
+        m,
+        n,
+        k,
+        dtype_a=a.dtype,
+        dtype_b=b.dtype,
+        dtype_c=c.dtype,
+        layout=layout_a + layout_b + layout_c,
+        lda=lda,
+        ldb=ldb,
+        ldc=ldc,
+        precision=options.get("precision", "ieee"),
+        epilogue=epilogue,
+        ldd=_common("leading dimension", "the epilogue", others, [ld for ld in ldds if ld]),
+        batch=batch,
+        batching=form,
+        stride_a=strides[0],
+        stride_b=strides[1],
+        stride_c=strides[2],
+        stride_d=_common("batch stride", "the epilogue", others, strides[3:]),
+        pre_a=pre_a,
+        pre_b=pre_b,
+        ldpa=ldpa,
+        ldpb=ldpb,
+    )
+    addresses = [x.first.pointers or x.first.address for _, x in parts]
+    known = natural_alignment((problem.alignment, *addresses, *from_a, *from_b))
+    return replace(problem, alignment=known)
+
+
+def _call(
+    views: Sequence[View], options: Mapping[str, Any]
+) -> tuple[View, View, View, list[Sequence[View]]]:
+    """A, B, the output and the operands of `pre_a`, `pre_b` and the epilogue; an output that is
+    not given is made up."""
     for option in options:
         if option not in OPTIONS:
             raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
-    pre_a, pre_b, epilogue = (options.get(name, "") for name in ("pre_a", "pre_b", "epilogue"))
-    taken = [t for chain in (pre_a, pre_b, epilogue) for t in epilogues.takes(chain)]
+    chains = [epilogues.takes(options.get(chain, "")) for chain in ("pre_a", "pre_b", "epilogue")]
+    taken = [t for chain in chains for t in chain]
     count = 2 + len(taken)
     if len(views) not in (count, count + 1):
         names = ", ".join(("A", "B", *(t.name for t in taken)))
         raise BadArgument(
             f"gemm takes {names} and optionally out; {len(views)} operands were given"
         )
-    matrices = (views[0], views[1], *views[count:])
-    for name, view in zip("ABC", matrices, strict=False):
-        shuffled = name == "B" and len(view.shape) == 4
-        if len(view.shape) != 2 and not shuffled:
-            raise BadArgument(f"{name} has shape {view.shape}; gemm takes matrices [rows, columns]")
-        if 0 in view.shape:
-            raise BadArgument(f"{name} has shape {view.shape}; every size must be 1 or more")
-    a, b = views[0], views[1]
-    m, k = a.shape
-    layout_a, lda = _layout("A", a, prefer[0])
-    if len(b.shape) == 4:
-        k_b, n = shuffle.sizes(b.shape, b.dtype)
-        layout_b, ldb = "s", _row_of_blocks(b)
-    else:
-        k_b, n = b.shape
-        layout_b, ldb = _layout("B", b, prefer[1])
-    if k != k_b:
-        raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
-    addresses: tuple[int, ...]
-    columns = n // epilogues.fold(epilogue)
-    if len(views) > count:
-        c = views[-1]
-        if c.shape != (m, columns):
-            made = f"A·B after {epilogue}" if epilogue else "A·B"
-            raise BadArgument(f"out is {c.shape[0]}×{c.shape[1]} but {made} is {m}×{columns}")
-        layout_c, ldc = _layout("out", c, prefer[2])
-        dtype_c, addresses = c.dtype, (a.address, b.address, c.address)
-    else:
-        dtype_c, layout_c, ldc = _default_output(a.dtype, epilogue), "r", columns
-        addresses = (a.address, b.address)
-    pre.check(layout_a + layout_b, a.dtype, pre_a, pre_b, epilogue)
+    if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
+        raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
+    a, b = views[:2]
+    c = views[count] if len(views) > count else _output(a, b, options)
     given = iter(views[2:count])
-    beside = (
-        _Beside("A", pre_a, [(m, k)] * len(epilogues.takes(pre_a)), layout_a, a.dtype),
-        _Beside("B", pre_b, [(k, n)] * len(epilogues.takes(pre_b)), layout_b, b.dtype),
-        _Beside("C", epilogue, [(m, w) for w in epilogues.columns(epilogue, n)], layout_c, dtype_c),
-    )
-    found = [_extras(each, [next(given) for _ in each.sizes]) for each in beside]
-    ldpa, ldpb, ldd = (ld for ld, _ in found)
-    addresses += tuple(address for _, those in found for address in those)
-    types = [a.dtype, b.dtype, dtype_c]
-    lds = [lda, ldb, ldc, *(ld for ld, _ in found)]
-    types += [epilogues.operand_dtype(Takes("", "d"), each.dtype) for each in beside]
-    rows = (ld * DTYPES[d].bytes for ld, d in zip(lds, types, strict=True))
-    return GemmProblem(
-        m,
-        n,
-        k,
-        dtype_a=a.dtype,
-        dtype_b=b.dtype,
-        dtype_c=dtype_c,
-        layout=layout_a + layout_b + layout_c,
-        lda=lda,
-        ldb=ldb,
-        ldc=ldc,
-        alignment=natural_alignment((*addresses, *rows)),
-        precision=options.get("precision", "ieee"),
-        epilogue=epilogue,
-        ldd=ldd,
-        pre_a=pre_a,
-        pre_b=pre_b,
-        ldpa=ldpa,
-        ldpb=ldpb,
-    )
+    return a, b, c, [[next(given) for _ in chain] for chain in chains]
+
+
+def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
+    """The output where the caller gives none: row-major and packed, of the usual dtype."""
+    epilogue = options.get("epilogue", "")
+    if "equation" in options:
+        shape = contraction.output_shape(options["equation"], a, b)
+    else:
+        b = _as_matrix(b) if len(b.shape) == 4 else b
+        x, y = batches.matrices("A", a), batches.matrices("B", b)
+        counts = [part.count for part in (x, y) if part.count is not None]
+        batch = next((count for count in counts if count != 1), 1)
+        columns = y.first.shape[1] // epilogues.fold(epilogue)
+        shape = (*((batch,) if counts else ()), x.first.shape[0], columns)
+    dtype_c, strides = _default_output(a.dtype, epilogue), batches.packed(shape)
+    return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)
+
+
+def output(views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+    """The output of a call, where the caller gives none."""
+    _, _, c, _ = _call(views, options)
+    return Operand("C", c.shape, c.strides, c.dtype, is_output=True, pointers=bool(c.pointers))
+
+
+def _stride(x: batches.Matrices, form: str, batch: int) -> int:
+    """A batch stride as a problem says it: nothing for one matrix, or by pointers."""
+    if form == "none" or x.first.pointers:
+        return 0
+    return PACKED if batch < 2 and x.count is not None else x.stride
+
+
+def _as_matrix(shuffled: View) -> View:
+    """A view of the sizes that a shuffled B's matrix has, as if it lay column-major."""
+    k, n = shuffle.sizes(shuffled.shape, shuffled.dtype)
+    return replace(shuffled, shape=(k, n), strides=(1, k))
+
+
+def _row_of_blocks(b: View) -> int:
+    """Elements between rows of blocks of a shuffled B."""
+    rows, blocks, lanes, vector = b.shape
+    if 0 not in b.shape and (
+        b.strides[2:] != (vector, 1) or (blocks > 1 and b.strides[1] != lanes * vector)
+    ):
+        raise BadArgument(
+            f"a shuffled B of shape {b.shape} has strides {b.strides}; its blocks must be "
+            "contiguous and follow one another along K"
+        )
+    return b.strides[0] if rows > 1 else max(1, blocks * lanes * vector)
+
+
+def _common(what: str, of: str, names: Sequence[str], values: Sequence[int]) -> int:
+    """The value that all of a chain's matrices have; 0 without matrices."""
+    if len(set(values)) > 1:
+        listed = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        raise BadArgument(
+            f"the matrices of {of} must share one {what}, not {listed}; pass contiguous copies"
+        )
+    return values[0] if values else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """A chain, and what it is applied to: A, B or C, of `sizes` (rows, columns) when each of the
-    chain's operands comes to it."""
+    """What a chain is applied to: A, B or C, its letter of the layout, its dtype."""
 
     matrix: str
-    chain: str
-    sizes: Sequence[tuple[int, int]]
     layout: str
     dtype: str
 
 
-def _extras(beside: _Beside, views: Sequence[View]) -> tuple[int, tuple[int, ...]]:
-    """Check a chain's operands; their matrices' leading dimension (0 without any) and addresses."""
-    taken = epilogues.takes(beside.chain)
-    found = [
-        _extra(t, view, size, beside)
-        for t, view, size in zip(taken, views, beside.sizes, strict=True)
-    ]
-    strides = {t.name: ld for t, ld in zip(taken, found, strict=True) if ld}
-    if len(set(strides.values())) > 1:
-        listed = ", ".join(f"{name} {ld}" for name, ld in strides.items())
-        raise BadArgument(
-            f"the matrices of '{beside.chain}' must share one leading dimension, not {listed}; "
-            "pass contiguous copies"
-        )
-    ld = next(iter(strides.values()), 0)
-    return ld, tuple(v.address for v, each in zip(views, found, strict=True) if each)
+def _pre(
+    chain: str, views: Sequence[View], size: tuple[int, int], beside: _Beside
+) -> tuple[int, list[int]]:
+    """Check the operands of `pre_a` or `pre_b`; their matrices' leading dimension (0 without any)
+    and addresses."""
+    taken = epilogues.takes(chain)
+    lds = [_extra(t, view, size, beside) for t, view in zip(taken, views, strict=True)]
+    found = [(t.name, ld, v.address) for t, ld, v in zip(taken, lds, views, strict=True) if ld]
+    names, matrices = [name for name, _, _ in found], [ld for _, ld, _ in found]
+    ld = _common("leading dimension", f"'{chain}'", names, matrices)
+    return ld, [address for _, _, address in found]
 
 
 def _extra(takes: Takes, view: View, size: tuple[int, int], beside: _Beside) -> int:
-    """Check one operand of a chain; the leading dimension if it is a matrix, else 0."""
-    what = f"{takes.name} of shape {view.shape}"
+    """Check an operand of a chain on `size` (rows, columns); the leading dimension if it is a
+    matrix, else 0."""
+    what, whose = f"{takes.name} of shape {view.shape}", beside.matrix
     rows, columns = size
     wanted = epilogues.operand_dtype(takes, beside.dtype)
     if view.dtype != wanted:
         raise BadArgument(
-            f"{takes.name} is {view.dtype}; with {beside.matrix} as {beside.dtype} it must be "
-            f"{wanted}"
+            f"{takes.name} is {view.dtype}; with {whose} as {beside.dtype} it must be {wanted}"
         )
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         "n": ((columns,), (1, columns)),
@@ -195,16 +295,14 @@ def _extra(takes: Takes, view: View, size: tuple[int, int], beside: _Beside) -> 
         "s": ((), (1,), (1, 1)),
     }
     if view.shape not in shapes[takes.kind]:
-        raise BadArgument(
-            f"{what} is not a {KINDS[takes.kind]} {beside.matrix}, which is {rows}×{columns}"
-        )
+        kind = KINDS[takes.kind].replace("C", whose)
+        raise BadArgument(f"{what} is not a {kind}, which is {rows}×{columns}")
     if takes.kind == "d":
         letter, ld = _layout(takes.name, view, beside.layout)
         if letter != beside.layout:
             order = {"r": "row", "c": "column"}
-            raise BadArgument(
-                f"{what} is {order[letter]}-major, {beside.matrix} is {order[beside.layout]}-major"
-            )
+            lies = f"{'out' if whose == 'C' else whose} is {order[beside.layout]}-major"
+            raise BadArgument(f"{what} is {order[letter]}-major, {lies}")
         return ld
     if any(s != 1 for n, s in zip(view.shape, view.strides, strict=True) if n > 1):
         raise BadArgument(f"{what} has strides {view.strides}; pass a contiguous copy")
@@ -217,20 +315,11 @@ def _default_output(dtype_a: str, epilogue: str) -> str:
     return outputs(dtype_a, epilogue)[0]
 
 
-def _row_of_blocks(b: View) -> int:
-    """Elements between rows of blocks of a shuffled B."""
-    rows, blocks, lanes, vector = b.shape
-    if b.strides[2:] != (vector, 1) or (blocks > 1 and b.strides[1] != lanes * vector):
-        raise BadArgument(
-            f"a shuffled B of shape {b.shape} has strides {b.strides}; its blocks must be "
-            "contiguous and follow one another along K"
-        )
-    return b.strides[0] if rows > 1 else blocks * lanes * vector
-
-
 def _layout(name: str, view: View, prefer: str) -> tuple[str, int]:
     """``r`` or ``c``, and the leading dimension in elements."""
     (rows, columns), (row_stride, column_stride) = view.shape, view.strides
+    if not rows or not columns:  # strides of nothing say nothing
+        return prefer, max(1, columns if prefer == "r" else rows)
     found = {}
     if column_stride == 1 or columns == 1:
         found["r"] = row_stride if rows > 1 else columns

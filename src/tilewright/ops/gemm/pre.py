@@ -45,6 +45,17 @@ def check(layout: str, dtype_a: str, pre_a: str, pre_b: str, epilogue: str) -> N
         )
 
 
+def check_batching(layout: str, pre_a: str, pre_b: str, batching: str) -> None:
+    """Raise `BadArgument` for a batch of what there is one of only."""
+    if batching != "none" and (pre_a or pre_b):
+        raise BadArgument(
+            f"batching {batching} with pre_a '{pre_a}' and pre_b '{pre_b}': operations on A and B "
+            "are of one GEMM; combine a batch before"
+        )
+    if batching != "none" and layout[1] == "s":
+        raise BadArgument(f"batching {batching} with layout {layout}: a shuffled B has no batch")
+
+
 def shapes(chain: str, rows: int, columns: int, dtype: str) -> Shapes:
     """The operands of a chain on a rows × columns matrix of `dtype`."""
     of_kind = {"n": (columns,), "m": (rows,), "d": (rows, columns), "s": (1,)}

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.gemm import batch as batches
 from tilewright.ops.gemm import epilogues, pre, shuffle
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
@@ -88,19 +89,26 @@ def check_layout(layout: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GemmProblem:
-    """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`.
+    """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`; or a batch of such.
 
-    Sizes in elements, each from 1 to `MAX_SIZE`. `dtype_b` defaults to `dtype_a`, `dtype_c` to the
-    usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS` and
-    `SHUFFLED_LAYOUTS`. `lda`, `ldb`, `ldc`: elements between consecutive rows (columns, for a
-    column-major matrix; rows of blocks, for a shuffled one); 0 means packed. `alignment`: bytes,
-    a power of two up to 16, that every base address and every leading dimension is a multiple of
-    (the chains' vectors and scalars apart). `precision`: ``ieee``, or ``tf32`` for fp32.
+    Sizes in elements, each from 0 (a sum over no K is 0) to `MAX_SIZE`. `dtype_b` defaults to
+    `dtype_a`, `dtype_c` to the usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`:
+    see `LAYOUTS` and `SHUFFLED_LAYOUTS`. `lda`, `ldb`, `ldc`: elements between consecutive rows
+    (columns, for a column-major matrix; rows of blocks, for a shuffled one); 0 means packed.
+    `alignment`: bytes, a power of two up to 16, that every base address and every leading dimension
+    is a multiple of (the chains' vectors and scalars apart). `precision`: ``ieee``, or ``tf32`` for
+    fp32.
 
     `epilogue`: operations in order, as in ``"bias+gelu"`` (see `epilogues`); one that halves the
     columns makes C m × n/2. `ldd`: the leading dimension of its matrices, which lie as C does; 0
     without one. `pre_a`, `pre_b`: operations on A and on B before the product (see `pre`). `ldpa`,
     `ldpb`: the same of their matrices, which lie as A and as B do.
+
+    `batch`: how many GEMMs, from 0. `batching`: ``none``, ``strided`` or ``pointers`` (see
+    `batch`); by default ``none`` for a batch of 1, else ``strided``. `stride_a`, `stride_b`,
+    `stride_c` and, for the epilogue's matrices, `stride_d`: elements from one matrix to the next;
+    -1 means packed, 0 one matrix for all (never of C). An epilogue's vectors and scalars are
+    everyone's.
 
     Raises `BadArgument` for anything that cannot be meant.
     """
@@ -122,6 +130,12 @@ class GemmProblem:
     precision: str = "ieee"
     epilogue: str = ""
     ldd: int = 0
+    batch: int = 1
+    batching: str = ""
+    stride_a: int = batches.PACKED
+    stride_b: int = batches.PACKED
+    stride_c: int = batches.PACKED
+    stride_d: int = batches.PACKED
     pre_a: str = ""
     pre_b: str = ""
     ldpa: int = 0
@@ -129,12 +143,12 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         default = object.__setattr__
-        for field in ("m", "n", "k"):
+        for field in ("m", "n", "k", "batch"):
             size = getattr(self, field)
             if not isinstance(size, int) or isinstance(size, bool):
                 raise BadArgument(f"{field} must be an integer, not {size!r}")
-            if not 1 <= size <= MAX_SIZE:
-                raise BadArgument(f"{field} = {size} is outside 1 … {MAX_SIZE}")
+            if not 0 <= size <= MAX_SIZE:
+                raise BadArgument(f"{field} = {size} is outside 0 … {MAX_SIZE}")
         check_layout(self.layout)
         dtype(self.dtype_a)
         pre.check(self.layout, self.dtype_a, self.pre_a, self.pre_b, self.epilogue)
@@ -161,10 +175,12 @@ class GemmProblem:
             ld = getattr(self, field)
             if not isinstance(ld, int) or isinstance(ld, bool):
                 raise BadArgument(f"{field} must be an integer, not {ld!r}")
+            least = max(1, inner)
             if ld == 0:
-                default(self, field, inner)
-            elif not inner <= ld <= MAX_SIZE:
-                raise BadArgument(f"{field} = {ld} is outside {inner} … {MAX_SIZE}")
+                default(self, field, least)
+            elif not least <= ld <= MAX_SIZE:
+                raise BadArgument(f"{field} = {ld} is outside {least} … {MAX_SIZE}")
+        self._complete_batch()
         rows = natural_alignment(self.strides_bytes)
         if self.alignment == 0:
             default(self, "alignment", rows)
@@ -174,8 +190,21 @@ class GemmProblem:
             raise BadArgument(
                 f"alignment = {self.alignment} bytes, but the leading dimensions "
                 f"{', '.join(str(getattr(self, field)) for field, _ in leading)}"
+                f"{' and batch strides' if self.batching == 'strided' else ''}"
                 f" are only multiples of {rows} bytes"
             )
+
+    def _complete_batch(self) -> None:
+        default = object.__setattr__
+        if self.batching == "":
+            default(self, "batching", "none" if self.batch == 1 else "strided")
+        batches.check_batching(self.batching)
+        pre.check_batching(self.layout, self.pre_a, self.pre_b, self.batching)
+        if self.batching == "none" and self.batch != 1:
+            raise BadArgument(f"batch = {self.batch} with batching none, which is a batch of 1")
+        fields = ("stride_a", "stride_b", "stride_c", "stride_d")
+        for field, stride in zip(fields, batches.strides(self, self._packed), strict=True):
+            default(self, field, stride)
 
     def __str__(self) -> str:
         types = dict.fromkeys((self.dtype_a, self.dtype_b, self.dtype_c))
@@ -184,11 +213,17 @@ class GemmProblem:
             words.append(self.precision)
         chains = (("A: ", self.pre_a), ("B: ", self.pre_b), ("", self.epilogue))
         words += [f"{of}{chain}" for of, chain in chains if chain]
-        if (self.lda, self.ldb, self.ldc) != self.inner:
+        if (self.lda, self.ldb, self.ldc) != tuple(max(1, inner) for inner in self.inner):
             words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
         for field, beside in (("ldd", 2), ("ldpa", 0), ("ldpb", 1)):
             if getattr(self, field) not in (0, self.inner[beside]):
                 words.append(f"{field} {getattr(self, field)}")
+        if self.batching != "none":
+            words.append(f"batch {self.batch}")
+        if self.batching == "pointers":
+            words.append("by pointers")
+        elif self.batching == "strided" and self.batch_strides[:3] != self._packed[:3]:
+            words.append(f"strides {','.join(map(str, self.batch_strides[:3]))}")
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
         return " ".join(words)
@@ -220,29 +255,53 @@ class GemmProblem:
         )
 
     @property
+    def batch_strides(self) -> tuple[int, int, int, int]:
+        """Elements from one matrix of A, B, C and the epilogue's matrices to the next."""
+        return self.stride_a, self.stride_b, self.stride_c, self.stride_d
+
+    @property
+    def _packed(self) -> tuple[int, ...]:
+        """What the batch strides are where nothing lies between matrices; 0 for what is not
+        there."""
+        outer, lds = (*self.outer, self.outer[2]), (self.lda, self.ldb, self.ldc, self.ldd)
+        return tuple(max(1, rows) * ld for rows, ld in zip(outer, lds, strict=True))
+
+    @property
+    def matrices(self) -> tuple[int, int, int, int]:
+        """How many matrices A, B, C and each matrix of the epilogue are: the batch, or one for
+        all."""
+        if self.batching == "pointers":
+            return self.batch, self.batch, self.batch, self.batch if self.stride_d else 1
+        a, b, _, d = (self.batch if stride else 1 for stride in self.batch_strides)
+        return a, b, self.batch, d
+
+    @property
     def dtype_d(self) -> str:
         """The dtype of the epilogue's matrices: C's, or bf16 where C is 8-bit."""
         return epilogues.operand_dtype(epilogues.Takes("", "d"), self.dtype_c)
 
     @property
-    def matrices(self) -> tuple[tuple[str, int, int, str], ...]:
-        """Every matrix there is: its name, which of A, B, C (0, 1, 2) it lies as, its leading
-        dimension and its dtype. Matrices of one chain are one entry."""
+    def in_memory(self) -> tuple[tuple[str, int, int, int, str], ...]:
+        """Everything that lies as a matrix, those of one chain as one: its name, as which of A, B,
+        C (0, 1, 2) it lies, its leading dimension, batch stride and dtype."""
         matrix = epilogues.Takes("", "d")
+        a, b, c, d = self.batch_strides
         found = (
-            ("A", 0, self.lda, self.dtype_a),
-            ("B", 1, self.ldb, self.dtype_b),
-            ("C", 2, self.ldc, self.dtype_c),
-            ("D", 2, self.ldd, self.dtype_d),
-            ("a matrix of pre_a", 0, self.ldpa, epilogues.operand_dtype(matrix, self.dtype_a)),
-            ("a matrix of pre_b", 1, self.ldpb, epilogues.operand_dtype(matrix, self.dtype_b)),
+            ("A", 0, self.lda, a, self.dtype_a),
+            ("B", 1, self.ldb, b, self.dtype_b),
+            ("C", 2, self.ldc, c, self.dtype_c),
+            ("D", 2, self.ldd, d, self.dtype_d),
+            ("a matrix of pre_a", 0, self.ldpa, 0, epilogues.operand_dtype(matrix, self.dtype_a)),
+            ("a matrix of pre_b", 1, self.ldpb, 0, epilogues.operand_dtype(matrix, self.dtype_b)),
         )
         return tuple(entry for entry in found if entry[2])
 
     @property
     def strides_bytes(self) -> tuple[int, ...]:
-        """Leading dimensions of `matrices` in bytes."""
-        return tuple(ld * DTYPES[d].bytes for _, _, ld, d in self.matrices)
+        """Leading dimensions and batch strides, where there are such, of all `in_memory`, in
+        bytes."""
+        each = ((stride, d) for _, _, ld, batch, d in self.in_memory for stride in (ld, batch))
+        return tuple(stride * DTYPES[d].bytes for stride, d in each if stride)
 
     @property
     def extent_alignment(self) -> int:
@@ -253,23 +312,30 @@ class GemmProblem:
 
     @property
     def spans_bytes(self) -> tuple[int, ...]:
-        """Bytes from the first to past the last element of each of `matrices` in memory."""
+        """Bytes from the first to past the last element, of the whole batch unless it is one of
+        pointers, of all `in_memory`."""
         outer, inner = self.outer, self.inner
         return tuple(
-            ((outer[i] - 1) * ld + inner[i]) * DTYPES[d].bytes for _, i, ld, d in self.matrices
+            ((self.batch - 1) * stride + (outer[i] - 1) * ld + inner[i]) * DTYPES[d].bytes
+            for _, i, ld, stride, d in self.in_memory
         )
 
     @property
     def flops(self) -> int:
-        """2·M·N·K."""
-        return 2 * self.m * self.n * self.k
+        """2·M·N·K, of the whole batch."""
+        return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def min_bytes(self) -> int:
-        """A, B and the operands of all chains read once, C written once."""
+        """A, B and the operands of all chains read once, C written once; what a batch shares,
+        once."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
-        size = self.m * self.k * a + self.k * self.n * b + self.m * self.columns * c
-        for shape, dtype_e in (*self.pre_a_shapes, *self.pre_b_shapes, *self.extra_shapes):
+        of_a, of_b, of_c, of_d = self.matrices
+        size = of_a * self.m * self.k * a + of_b * self.k * self.n * b
+        size += of_c * self.m * self.columns * c
+        for shape, dtype_e in self.extra_shapes:
+            size += math.prod(shape) * DTYPES[dtype_e].bytes * (of_d if len(shape) == 2 else 1)
+        for shape, dtype_e in (*self.pre_a_shapes, *self.pre_b_shapes):
             size += math.prod(shape) * DTYPES[dtype_e].bytes
         return size
 

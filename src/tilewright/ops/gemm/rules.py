@@ -13,9 +13,10 @@ from functools import lru_cache
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import epilogues, shuffle
-from tilewright.ops.gemm.config import POINTERS, SHARING, GemmConfig
+from tilewright.ops.gemm import cdna, epilogues, shuffle
+from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
 from tilewright.verdict import YES, Verdict, no
 
 MAX_TILE = 256
@@ -32,6 +33,10 @@ OVERHEAD_REGISTERS = 26
 
 MAX_FLAGS = FLAG_BYTES // 4
 """Flags there are in a workspace, one for each part of a tile."""
+
+MAX_TILES = 2**31 - 2**20
+"""Tiles a launch can have: their numbers are 32-bit, and one step of a persistent workgroup past
+the last must still count."""
 
 WARPGROUP = 4
 """Warps that issue one wgmma together."""
@@ -79,6 +84,10 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     """
     a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
     stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
+    if config.pipeline in ("gluon_cdna", "small_m_tma"):
+        return stage * config.num_stages
+    if vector(config):  # only loads that run ahead pass through shared memory
+        return stage * (config.num_stages - 1)
     if config.pipeline in POINTERS:
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare) + _combining(config, arch)
@@ -110,6 +119,12 @@ def _combining(config: GemmConfig, arch: Arch) -> int:
     return total
 
 
+def tiles(config: GemmConfig, problem: GemmProblem) -> int:
+    """Tiles of C, of the whole batch."""
+    of_one = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    return problem.batch * of_one
+
+
 def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
     """The most partial sums a tile can be made of: under stream-K, one for each K step."""
     if config.scheduler == "stream_k":
@@ -139,20 +154,40 @@ def _pipeline(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _tile(c: GemmConfig, arch: Arch) -> str | None:
-    least = arch.min_dot
-    for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
+    if vector(c):
+        return _vector_tile(c)
+    least_m, least_n, least_k = arch.min_dot
+    largest_k = MAX_TILE
+    if c.pipeline in SMALL_M:  # B's columns take the place of rows; steps hold a part for each warp
+        least_m, least_n = least_n, least_m
+        least_k *= k_parts(c)
+        largest_k *= k_parts(c)
+    least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
+    sizes = (c.tile_m, c.tile_n, c.tile_k)
+    for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
         if size & (size - 1):
             return f"tile_{axis} = {size} is not a power of two"
         if size < low:
             return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
-        if size > MAX_TILE:
-            return f"tile_{axis} = {size} is over {MAX_TILE}"
-    if DTYPES[c.dtype_a].bits == 8 and c.tile_k < LEAST_8_BIT_K:
-        return f"tile_k = {c.tile_k} is under {LEAST_8_BIT_K}, the least for 8-bit operands"
+        if size > high:
+            return f"tile_{axis} = {size} is over {high}"
+    least_k = LEAST_8_BIT_K * k_parts(c)
+    if DTYPES[c.dtype_a].bits == 8 and c.tile_k < least_k:
+        return f"tile_k = {c.tile_k} is under {least_k}, the least for 8-bit operands"
     if c.layout[1] == "s":
         rows, columns = shuffle.rows(c.dtype_a), shuffle.COLUMNS
         if c.tile_k < rows or c.tile_n < columns:
             return f"a {c.tile_k}×{c.tile_n} tile of B is under a shuffled block, {rows}×{columns}"
+    return None
+
+
+def _vector_tile(c: GemmConfig) -> str | None:
+    """On the vector units a tile has no least size but a thread's vector of K."""
+    for axis, size, high in (("m", c.tile_m, MAX_TILE), ("n", c.tile_n, MAX_TILE)):
+        if size & (size - 1) or size > high:
+            return f"tile_{axis} = {size} is not a power of two up to {high}"
+    if c.tile_k & (c.tile_k - 1) or not vector(c) <= c.tile_k <= MAX_TILE_K:
+        return f"tile_k = {c.tile_k} is not a power of two from {vector(c)} to {MAX_TILE_K}"
     return None
 
 
@@ -190,8 +225,10 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
         return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
     if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
+    if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
+        return f"pipeline gluon_cdna has no scheduler {c.scheduler}; basic has it"
     if c.store == "split":
-        if c.pipeline in POINTERS:
+        if c.pipeline in (*POINTERS, *SMALL_M):
             return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
@@ -225,14 +262,31 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _small_m(c: GemmConfig, arch: Arch) -> str | None:
+    """What the pipelines for few rows leave to others."""
+    if c.pipeline not in SMALL_M:
+        return None
+    if c.scheduler not in ("tile", "split_k"):
+        return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
+    if c.group_m != 1:
+        return f"pipeline {c.pipeline} has one row of tiles: group_m stays 1"
+    if c.mma != (0, 0, 0):
+        return f"pipeline {c.pipeline} leaves the matrix instruction to the compiler: no mma"
+    if vector(c) and c.pipeline != "small_m":
+        return f"up to {VECTOR_ROWS} rows go to the vector units, which pipeline small_m feeds"
+    if vector(c) and c.precision == "tf32":
+        return f"up to {VECTOR_ROWS} rows go to the vector units, which have no tf32"
+    return None
+
+
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in POINTERS and not (c.pad_m and c.pad_n and c.pad_k):
-        return f"pipeline {c.pipeline} always pads, in hardware: declare pad_m, pad_n and pad_k"
+    if c.pipeline not in MASKING and not (c.pad_m and c.pad_n and c.pad_k):
+        return f"pipeline {c.pipeline} always pads: declare pad_m, pad_n and pad_k"
     return None
 
 
 def _alignment(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in POINTERS and c.alignment != 16:
+    if c.pipeline not in MASKING and c.alignment != 16:
         return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
     element = DTYPES[c.dtype_a].bytes
     if 1 < c.alignment <= element:
@@ -245,8 +299,21 @@ def _alignment(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _index(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in POINTERS and c.index_bits != 32:
-        return f"pipeline {c.pipeline} counts in elements, not bytes: index_bits stays 32"
+    if c.pipeline not in MASKING and c.index_bits != 32:
+        elements = "it counts in elements, not bytes"
+        why = "its instructions take 32-bit offsets" if c.pipeline in POINTERS else elements
+        return f"pipeline {c.pipeline}: {why}; index_bits stays 32"
+    return None
+
+
+def _batching(c: GemmConfig, arch: Arch) -> str | None:
+    if c.pipeline in (*SMALL_M, "gluon_cdna") and c.batching != "none":
+        return f"pipeline {c.pipeline} has no batches; basic has, and tma"
+    if c.pipeline != "basic" and c.batching == "pointers":
+        return (
+            f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "
+            "needs basic"
+        )
     return None
 
 
@@ -271,7 +338,10 @@ def _mma(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _registers(c: GemmConfig, arch: Arch) -> str | None:
-    accumulators = c.tile_m * c.tile_n // (c.num_warps * arch.warp_size)
+    accumulators = c.tile_m * c.tile_n * k_parts(c) // (c.num_warps * arch.warp_size)
+    if vector(c):  # a sum for every vector of K, and the vectors themselves
+        each = c.tile_m * c.tile_n + (c.tile_m + c.tile_n) * VECTOR_BYTES // 4
+        accumulators = each * c.tile_k // vector(c) // (c.num_warps * arch.warp_size)
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
     if accumulators + OVERHEAD_REGISTERS > available:
@@ -299,9 +369,12 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("stages", _stages),
     ("combination", _combination),
     ("warpgroups", _warpgroups),
+    ("small_m", _small_m),
+    ("cdna", cdna.objection),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
+    ("batching", _batching),
     ("mma", _mma),
     ("registers", _registers),
     ("shared_memory", _shared_memory),
@@ -322,7 +395,7 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
     types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
-    for field in ("layout", *types, "precision", "epilogue", "pre_a", "pre_b"):
+    for field in ("layout", *types, "precision", "epilogue", "batching", "pre_a", "pre_b"):
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
             reason = f"{field} is {have or 'none'}, the problem has {want or 'none'}"
@@ -345,7 +418,7 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline in POINTERS or epilogues.has_matrix(c.epilogue)
+    vectors = c.pipeline in (*POINTERS, *SMALL_M) or epilogues.has_matrix(c.epilogue)
     if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None
@@ -359,9 +432,19 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
         return (
             f"k = {p.k} is {steps} steps of {c.tile_k}, too few to split {max(2, c.split_k)} ways"
         )
-    slots = -(-p.m // c.tile_m) * -(-p.n // c.tile_n) * c.split_k
+    slots = tiles(c, p) * c.split_k
+    if not slots:
+        return "there is no tile to share"
     if c.scheduler == "split_k" and slots > MAX_FLAGS:
         return f"{slots} parts of tiles, over {MAX_FLAGS}: so many tiles need no splitting"
+    return None
+
+
+def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
+    if p.k == 0 and c.pipeline != "basic":
+        return f"pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
+    if tiles(c, p) > MAX_TILES:
+        return f"{tiles(c, p)} tiles, over {MAX_TILES}, which is as far as a kernel counts"
     return None
 
 
@@ -369,8 +452,23 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
     if c.pipeline in POINTERS and c.index_bits == 32:
         spans = p.spans_bytes
         if max(spans) >= INT32_SPAN:
-            operand = p.matrices[spans.index(max(spans))][0]
+            operand = p.in_memory[spans.index(max(spans))][0]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
+    return None
+
+
+def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
+    if c.pipeline in SMALL_M and p.m > c.tile_m:
+        return f"m = {p.m} is over tile_m = {c.tile_m}, and pipeline {c.pipeline} has no second row"
+    return None
+
+
+def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
+    if c.pipeline == "gluon_cdna" and p.k <= (c.num_stages - 1) * c.tile_k:
+        return (
+            f"k = {p.k} is under {c.num_stages} steps of {c.tile_k}, which pipeline gluon_cdna has "
+            "under way"
+        )
     return None
 
 
@@ -379,7 +477,10 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("divisibility", _divides),
     ("vector_width", _aligned),
     ("addressing", _addressable),
+    ("extent", _startable),
     ("sharing", _shareable),
+    ("few_rows", _few_rows),
+    ("depth", _deep_enough),
 )
 
 

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
-    POINTERS,
+    MASKING,
     REDUCTIONS,
     SCHEDULERS,
+    SMALL_M,
     STORES,
     GemmConfig,
 )
-from tilewright.ops.gemm.problem import (
-    LAYOUTS,
-    OUTPUTS,
-    PRECISIONS,
-    SHUFFLED_LAYOUTS,
-    GemmProblem,
-)
+from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
 from tilewright.ops.gemm.rules import MAX_TILE
+from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.space import KernelSpace
 
 AXES: dict[str, Any] = {
@@ -53,6 +51,7 @@ AXES: dict[str, Any] = {
     "alignment": 16,
     "mma": (0, 0, 0),
     "index_bits": 32,
+    "batching": "none",
     "pre_a": "",
     "pre_b": "",
 }
@@ -85,6 +84,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "pad_k": (False, True),
         "alignment": ALIGNMENTS,
         "index_bits": INDEX_BITS,
+        "batching": BATCHINGS,
     }
     if axis in ("epilogue", "pre_a", "pre_b"):
         raise BadArgument(f"'*' has no meaning on axis {axis}: name the chains, as in bias+gelu")
@@ -96,9 +96,27 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
     which one serves every size, alignment and stride."""
-    schedules: list[tuple[str, int, str]] = [("tile", 1, "none"), ("persistent", 1, "none")]
-    if problem.layout in SHUFFLED_LAYOUTS:  # of weights, for few rows: too few tiles for a GPU
-        schedules += [("split_k", parts, "linear") for parts in (2, 4, 8)]
+    algorithms: dict[str, Sequence[Any]] = {
+        "tile_m": (16, 64, 128),
+        "tile_n": (32, 128, 256),
+        "tile_k": (32, 64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (2, 3, 4),
+        "pipeline": [p for p in arch.pipelines if p not in SMALL_M],
+        "scheduler": ("tile", "persistent"),
+        "split_k": (1,),
+        "reduction": ("none",),
+        "group_m": (8,),
+        "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
+        "alignment": (16, 1),
+        "index_bits": INDEX_BITS,
+    }
+    rows = list(itertools.product(*algorithms.values()))
+    if problem.layout[1] == "s":  # weights, for few rows: too few tiles for a GPU
+        shared = {"scheduler": ("split_k",), "split_k": (2, 4, 8), "reduction": ("linear",)}
+        rows += itertools.product(*{**algorithms, **shared}.values())
+    elif problem.m <= FEW_ROWS and not problem.pre_a and not problem.pre_b:
+        rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
     return KernelSpace(
         "gemm",
         {
@@ -107,21 +125,56 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "dtype_c": [problem.dtype_c],
             "precision": [problem.precision],
             "epilogue": [problem.epilogue],
+            "batching": [problem.batching],
             "pre_a": [problem.pre_a],
             "pre_b": [problem.pre_b],
-            "tile_m": (16, 64, 128),
-            "tile_n": (32, 128, 256),
-            "tile_k": (32, 64, 128),
-            "num_warps": (4, 8),
-            "num_stages": (2, 3, 4),
-            "pipeline": arch.pipelines,
-            "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
-            "alignment": (16, 1),
-            "index_bits": INDEX_BITS,
         },
         {"worth having": _worth_having},
-        linked={("scheduler", "split_k", "reduction"): schedules},
+        linked={tuple(algorithms): rows},
     )
+
+
+FEW_ROWS = 64
+"""Rows of A up to which the pipelines for few rows are in the default space."""
+
+_VECTOR_TILES = ((2, 4096, 8, 1), (2, 2048, 4, 1), (4, 2048, 4, 1), (8, 512, 1, 1))
+"""(columns, bytes of K, warps, stages) for the vector units."""
+
+_MATRIX_TILES = (
+    (16, 1024, 4, 4),
+    (32, 512, 4, 4),
+    (64, 256, 4, 6),
+    (64, 512, 4, 4),
+    (64, 128, 4, 2),
+)
+"""The same for the matrix units; the last is for little shared memory."""
+
+
+def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
+    """Algorithms of the pipelines for few rows."""
+    common = {"group_m": 1, "store": "direct", "alignment": 16, "index_bits": 32}
+    rows = 1 << (problem.m - 1).bit_length()
+    bytes_each = DTYPES[problem.dtype_a].bytes
+    whole, *parts = (("tile", 1, "none"), ("split_k", 2, "linear"), ("split_k", 4, "linear"))
+    for pipeline in arch.pipelines:
+        if pipeline not in SMALL_M:
+            continue
+        tiles = [(max(rows, arch.min_dot[1]), t, s) for t in _MATRIX_TILES for s in (whole, *parts)]
+        if pipeline == "small_m" and rows <= VECTOR_ROWS:
+            tiles += [(rows, t, whole) for t in _VECTOR_TILES]
+        for tile_m, (tile_n, k_bytes, warps, stages), (scheduler, split_k, reduction) in tiles:
+            yield {
+                **common,
+                "tile_m": tile_m,
+                "tile_n": tile_n,
+                "tile_k": k_bytes // bytes_each,
+                "num_warps": warps,
+                "num_stages": stages,
+                "pipeline": pipeline,
+                "scheduler": scheduler,
+                "split_k": split_k,
+                "reduction": reduction,
+            }
 
 
 ROW_BYTES = 128
@@ -130,12 +183,16 @@ ROW_BYTES = 128
 
 def _worth_having(config: GemmConfig) -> bool:
     """Keeps the default space to shapes that are someone's best."""
+    if config.pipeline in SMALL_M:
+        return True
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
     if config.tile_k * DTYPES[config.dtype_a].bytes != ROW_BYTES:
         return False
-    if config.pipeline not in POINTERS:
+    if config.pipeline == "gluon_cdna":
+        return config.scheduler == "persistent" and config.num_stages == 2
+    if config.pipeline not in MASKING:
         return config.scheduler == "persistent" and config.num_stages > 2
     last_resort = config.alignment == 1 or config.index_bits == 64
     if last_resort:

@@ -28,6 +28,7 @@ the architectures without a copy engine.
 import triton
 import triton.language as tl
 
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, matrix_of
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.pre import combine
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
@@ -41,14 +42,16 @@ from tilewright.ops.gemm.kernels.schedule import (
 
 @triton.jit
 def _accumulate(
-    a, b, pre_a, pre_b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
+    a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, BATCHING: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, ALIGNMENT: tl.constexpr,
     CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
-    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
+    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, in matrix `z`."""
+    a = matrix_of(a, batch, z, 1, BATCHING, ALIGNMENT)
+    b = matrix_of(b, batch, z, 2, BATCHING, ALIGNMENT)
     offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
     offs_n = tile_n * TILE_N + tl.arange(0, TILE_N)
     offs_k = k_begin + tl.arange(0, TILE_K)
@@ -105,11 +108,14 @@ def _accumulate(
 
 @triton.jit
 def _write(
-    c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
-    C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
+    c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The epilogue of a whole sum, and the tile of C."""
+    """The epilogue of a whole sum, and the tile of matrix `z` of C."""
+    c = matrix_of(c, batch, z, 3, BATCHING, ALIGNMENT)
+    extra = extra_of(extra, batch, z, TAKES, BATCHING)
     acc = apply(
         acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N
     )  # fmt: skip
@@ -133,25 +139,27 @@ def _write(
 
 @triton.jit
 def gemm_basic(
-    a, b, c, m, n, k, lda, ldb, ldc, pre_a, pre_b, extra, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, pre_a, pre_b, extra, batch, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
-    CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
+    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, BATCHING: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, ALIGNMENT: tl.constexpr,
+    CHAIN: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
     elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
     `*_ROW` say which of them are row-major. `work` (the workspace) and `splits` belong to the
     schedulers that share tiles (see `schedule` and `reduce`); the others do without. `extra`,
     TAKES and CHAIN: see `epilogue`; C has n / FOLD columns. `pre_a`, TAKES_A and CHAIN_A, and the
-    same of B: see `pre`."""
+    same of B: see `pre`. `batch` and BATCHING: see `batching`;
+    here `batch` has the strides of A, B and C, if they are strided."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
-    tiles = tiles_m * tiles_n
+    each = tiles_m * tiles_n
+    tiles = in_batch(each, batch, BATCHING)
     first = tl.program_id(0)
     if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
         flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
@@ -159,30 +167,32 @@ def gemm_basic(
         tile = first // splits
         i = first % splits
         k_begin, k_end = split_range(i, splits, k, TILE_K)
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        z, within = in_matrix(tile, each, BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
-            a, b, pre_a, pre_b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
-            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC,
-            TAKES_A, TAKES_B, LARGEST_AB, MASK_M, MASK_N, MASK_K, CHAIN_A, CHAIN_B,
+            a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
+            LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
         )  # fmt: skip
         whole, acc = reduce(
             acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
         )
         if whole:
             _write(
-                c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
-                C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+                c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
+                C_ROW, TAKES, FOLD, LARGEST, BATCHING, MASK_M, MASK_N, ALIGNMENT, CHAIN,
             )  # fmt: skip
     elif SCHEDULER == "tile":
-        tile_m, tile_n = tile_coordinates(first, tiles_m, tiles_n, GROUP_M)
+        z, within = in_matrix(first, each, BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
-            a, b, pre_a, pre_b, m, n, k, lda, ldb, tile_m, tile_n, 0, k,
-            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC,
-            TAKES_A, TAKES_B, LARGEST_AB, MASK_M, MASK_N, MASK_K, CHAIN_A, CHAIN_B,
+            a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
+            LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
         )  # fmt: skip
         _write(
-            c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
-            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+            c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, BATCHING, MASK_M, MASK_N, ALIGNMENT, CHAIN,
         )  # fmt: skip
     else:
         shared_tiles = 0
@@ -194,11 +204,12 @@ def gemm_basic(
             end = min(at + share, shared_tiles * steps)
             while at < end:
                 tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
-                tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+                z, within = in_matrix(tile, each, BATCHING)
+                tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
                 acc = _accumulate(
-                    a, b, pre_a, pre_b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
-                    TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC,
-                    TAKES_A, TAKES_B, LARGEST_AB, MASK_M, MASK_N, MASK_K, CHAIN_A, CHAIN_B,
+                    a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
+                    TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
+                    LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
                 )  # fmt: skip
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
@@ -209,18 +220,19 @@ def gemm_basic(
                     )  # fmt: skip
                 if whole:
                     _write(
-                        c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
-                        C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+                        c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
+                        C_ROW, TAKES, FOLD, LARGEST, BATCHING, MASK_M, MASK_N, ALIGNMENT, CHAIN,
                     )  # fmt: skip
                 at = min(end, (tile + 1) * steps)
         for tile in tl.range(shared_tiles + first, tiles, tl.num_programs(0)):
-            tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+            z, within = in_matrix(tile, each, BATCHING)
+            tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
-                a, b, pre_a, pre_b, m, n, k, lda, ldb, tile_m, tile_n, 0, k,
-                TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC,
-                TAKES_A, TAKES_B, LARGEST_AB, MASK_M, MASK_N, MASK_K, CHAIN_A, CHAIN_B,
+                a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+                TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
+                LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
             )  # fmt: skip
             _write(
-                c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
-                C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+                c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
+                C_ROW, TAKES, FOLD, LARGEST, BATCHING, MASK_M, MASK_N, ALIGNMENT, CHAIN,
             )  # fmt: skip

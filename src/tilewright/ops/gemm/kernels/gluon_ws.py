@@ -50,6 +50,7 @@ beyond noise. tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x
 1.00. 256x128 tiles: a little under 128x256.
 """
 
+from tilewright.ops.gemm.kernels.batching import in_batch, in_matrix, shared_or
 from tilewright.ops.gemm.kernels.gluon_api import (
     fence_async_shared,
     gl,
@@ -68,19 +69,35 @@ CONSUMER_REGISTERS = gl.constexpr(240)
 
 
 @jit
+def _at(z, i, j, BATCHING: gl.constexpr):
+    """Coordinates of a tile's first element, of a matrix or of matrix `z` of a batch."""
+    if BATCHING == "none":
+        at = (i, j)
+    else:
+        at = (z, i, j)  # type: ignore[assignment]
+    return at
+
+
+@jit
 def _load(
-    a, b, a_tiles, b_tiles, full, empty, m, n, k,
+    a, b, a_tiles, b_tiles, full, empty, m, n, k, batch,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """The producer: every K step of every tile of this workgroup into the ring."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
+    each = tiles_m * tiles_n
+    tiles = in_batch(each, batch, BATCHING)
     ROWS: gl.constexpr = TILE_M // GROUPS
     stage = 0
     phase = 1  # of a ring nobody has used: every slot counts as released
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        z, within = in_matrix(tile, each, BATCHING)
+        z_a = shared_or(z, batch, 1, BATCHING)
+        z_b = shared_or(z, batch, 2, BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         for k0 in range(0, k, TILE_K):
@@ -90,13 +107,13 @@ def _load(
             for group in gl.static_range(GROUPS):
                 a_tile = a_tiles.index(stage * GROUPS + group)
                 if A_ROW:
-                    tma_load(a, [row + group * ROWS, k0], ready, a_tile)
+                    tma_load(a, _at(z_a, row + group * ROWS, k0, BATCHING), ready, a_tile)
                 else:
-                    tma_load(a, [k0, row + group * ROWS], ready, a_tile)
+                    tma_load(a, _at(z_a, k0, row + group * ROWS, BATCHING), ready, a_tile)
             if B_ROW:
-                tma_load(b, [k0, col], ready, b_tiles.index(stage))
+                tma_load(b, _at(z_b, k0, col, BATCHING), ready, b_tiles.index(stage))
             else:
-                tma_load(b, [col, k0], ready, b_tiles.index(stage))
+                tma_load(b, _at(z_b, col, k0, BATCHING), ready, b_tiles.index(stage))
             stage += 1
             if stage == STAGES:
                 stage = 0
@@ -104,18 +121,18 @@ def _load(
 
 
 @jit
-def _store(c, row, col, piece, staging, C_ROW: gl.constexpr):
+def _store(c, z, row, col, piece, staging, C_ROW: gl.constexpr, BATCHING: gl.constexpr):
     """One piece of C from registers to memory, through the staging buffer `staging`."""
     out = piece.to(c.dtype)
     tma_store_wait(1)  # the piece before the last has left this buffer
     if C_ROW:
         staging.store(out)
         fence_async_shared()
-        tma_store(c, [row, col], staging)
+        tma_store(c, _at(z, row, col, BATCHING), staging)
     else:
         staging.permute((1, 0)).store(out)
         fence_async_shared()
-        tma_store(c, [col, row], staging)
+        tma_store(c, _at(z, col, row, BATCHING), staging)
 
 
 @jit
@@ -128,14 +145,17 @@ def _halves(tile):
 
 @jit
 def _multiply(
-    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k,
+    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
+    BATCHING: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
+    each = tiles_m * tiles_n
+    tiles = in_batch(each, batch, BATCHING)
     ROWS: gl.constexpr = TILE_M // GROUPS
     MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
     WIDEST: gl.constexpr = 128 if INT_ACC else 256
@@ -145,8 +165,9 @@ def _multiply(
     stage = 0
     phase = 0
     last = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        z, within = in_matrix(tile, each, BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M + GROUP * ROWS
         col = tile_n * TILE_N
         acc = gl.zeros((ROWS, TILE_N), ACC, LAYOUT)
@@ -174,32 +195,38 @@ def _multiply(
             Q: gl.constexpr = TILE_N // 4
             p0, p1 = _halves(left)
             p2, p3 = _halves(right)
-            _store(c, row, col, p0, c_tiles.index(2 * GROUP), C_ROW)
-            _store(c, row, col + Q, p1, c_tiles.index(2 * GROUP + 1), C_ROW)
-            _store(c, row, col + 2 * Q, p2, c_tiles.index(2 * GROUP), C_ROW)
-            _store(c, row, col + 3 * Q, p3, c_tiles.index(2 * GROUP + 1), C_ROW)
+            _store(c, z, row, col, p0, c_tiles.index(2 * GROUP), C_ROW, BATCHING)
+            _store(c, z, row, col + Q, p1, c_tiles.index(2 * GROUP + 1), C_ROW, BATCHING)
+            _store(c, z, row, col + 2 * Q, p2, c_tiles.index(2 * GROUP), C_ROW, BATCHING)
+            _store(c, z, row, col + 3 * Q, p3, c_tiles.index(2 * GROUP + 1), C_ROW, BATCHING)
         else:
-            _store(c, row, col, left, c_tiles.index(2 * GROUP), C_ROW)
-            _store(c, row, col + TILE_N // 2, right, c_tiles.index(2 * GROUP + 1), C_ROW)
+            _store(c, z, row, col, left, c_tiles.index(2 * GROUP), C_ROW, BATCHING)
+            _store(
+                c, z, row, col + TILE_N // 2, right, c_tiles.index(2 * GROUP + 1), C_ROW, BATCHING
+            )
     tma_store_wait(0)
 
 
 @jit
 def _tiles(matrix, COUNT: gl.constexpr):
     """Shared memory for COUNT of the tiles that one copy of `matrix` moves."""
-    BLOCK: gl.constexpr = matrix.block_type.shape
-    return gl.allocate_shared_memory(matrix.dtype, [COUNT, BLOCK[0], BLOCK[1]], matrix.layout)
+    ROWS: gl.constexpr = matrix.block_type.shape[-2]
+    COLS: gl.constexpr = matrix.block_type.shape[-1]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], matrix.dtype)
+    return gl.allocate_shared_memory(matrix.dtype, [COUNT, ROWS, COLS], LAYOUT)
 
 
 @jit
 def gemm_gluon_ws(
-    a, b, c, m, n, k,
+    a, b, c, m, n, k, batch,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
-    INT_ACC: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    INT_ACC: gl.constexpr, BATCHING: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
-    column-major matrix is described as its row-major transpose); GROUPS warp groups multiply."""
+    column-major matrix is described as its row-major transpose); GROUPS warp groups multiply.
+    `batch` and BATCHING: as in `tma`."""
     a_tiles = _tiles(a, STAGES * GROUPS)
     b_tiles = _tiles(b, STAGES)
     c_tiles = _tiles(c, 2 * GROUPS)
@@ -213,12 +240,13 @@ def gemm_gluon_ws(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
-                    GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC, SPLIT, STAGES, GROUPS, 0,
+                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
+                    BATCHING, SPLIT, STAGES, GROUPS, 0,
                 )),
                 (_load, (
-                    a, b, a_tiles, b_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
-                    GROUP_M, A_ROW, B_ROW, STAGES, GROUPS,
+                    a, b, a_tiles, b_tiles, full, empty, m, n, k, batch,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, STAGES, GROUPS,
                 )),
             ],
             [1],
@@ -228,16 +256,18 @@ def gemm_gluon_ws(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
-                    GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC, SPLIT, STAGES, GROUPS, 0,
+                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
+                    BATCHING, SPLIT, STAGES, GROUPS, 0,
                 )),
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
-                    GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC, SPLIT, STAGES, GROUPS, 1,
+                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
+                    BATCHING, SPLIT, STAGES, GROUPS, 1,
                 )),
                 (_load, (
-                    a, b, a_tiles, b_tiles, full, empty, m, n, k, TILE_M, TILE_N, TILE_K,
-                    GROUP_M, A_ROW, B_ROW, STAGES, GROUPS,
+                    a, b, a_tiles, b_tiles, full, empty, m, n, k, batch,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, STAGES, GROUPS,
                 )),
             ],
             [4, 1],

@@ -131,6 +131,6 @@ def gemm_preshuffle(
         )  # fmt: skip
     if whole:
         _write(
-            c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
-            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+            c, acc, m, n, ldc, extra, (), 0, tile_m, tile_n, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, "none", MASK_M, MASK_N, 16, CHAIN,
         )  # fmt: skip

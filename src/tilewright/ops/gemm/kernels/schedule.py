@@ -51,3 +51,11 @@ def contributors(tile, steps, share):
     earliest = begin // share
     latest = (begin + steps - 1) // share
     return earliest, latest - earliest + 1, tl.where(earliest * share < begin, 1, 0)
+
+
+@triton.jit
+def across_dies(program, programs, dies):
+    """`program` renumbered so that neighbours run on one die of a GPU made of `dies`, each with an
+    L2 of its own: the hardware deals programs out to dies in turn."""
+    die = program % dies
+    return die * (programs // dies) + min(die, programs % dies) + program // dies

@@ -38,6 +38,7 @@ now stand at 0.99 to 1.02.
 import triton
 import triton.language as tl
 
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.reduce import reduce, workspace
 from tilewright.ops.gemm.kernels.schedule import (
@@ -49,74 +50,97 @@ from tilewright.ops.gemm.kernels.schedule import (
 
 
 @triton.jit
+def _load(operand, z, i, j, BATCHING: tl.constexpr):
+    """The tile at (i, j) of an operand, or of its matrix `z`."""
+    if BATCHING == "none":
+        tile = operand.load([i, j])
+    else:
+        tile = operand.load([z, i, j])
+        tile = tile.reshape(operand.block_shape[1], operand.block_shape[2])
+    return tile
+
+
+@triton.jit
 def _accumulate(
-    a, b, row, col, k_begin, k_end,
+    a, b, batch, z, row, col, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    BATCHING: tl.constexpr,
 ):  # fmt: skip
-    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
+    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, in matrix `z`."""
+    z_a = shared_or(z, batch, 1, BATCHING)
+    z_b = shared_or(z, batch, 2, BATCHING)
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
     for k0 in range(k_begin, k_end, TILE_K):
         if A_ROW:
-            a_tile = a.load([row, k0])
+            a_tile = _load(a, z_a, row, k0, BATCHING)
         else:
-            a_tile = a.load([k0, row]).T
+            a_tile = _load(a, z_a, k0, row, BATCHING).T
         if B_ROW:
-            b_tile = b.load([k0, col])
+            b_tile = _load(b, z_b, k0, col, BATCHING)
         else:
-            b_tile = b.load([col, k0]).T
+            b_tile = _load(b, z_b, col, k0, BATCHING).T
         acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     return acc
 
 
 @triton.jit
 def _write(
-    c, acc, m, n, extra, row, col, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    c, acc, m, n, extra, batch, z, row, col, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
     C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    SPLIT: tl.constexpr, CHAIN: tl.constexpr,
+    BATCHING: tl.constexpr, SPLIT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The epilogue of a whole sum, and the tile of C."""
+    """The epilogue of a whole sum, and the tile of matrix `z` of C."""
+    extra = extra_of(extra, batch, z, TAKES, BATCHING)
     if SPLIT:
         halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
         left, right = tl.split(halves)
-        _store(c, left, m, n, extra, row, col, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
-        _store(c, right, m, n, extra, row, col + TILE_N // 2, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+        _store(c, left, m, n, extra, z, row, col, C_ROW, TAKES, FOLD, LARGEST, BATCHING, CHAIN)
+        _store(
+            c, right, m, n, extra, z, row, col + TILE_N // 2,
+            C_ROW, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
+        )  # fmt: skip
     else:
-        _store(c, acc, m, n, extra, row, col, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+        _store(c, acc, m, n, extra, z, row, col, C_ROW, TAKES, FOLD, LARGEST, BATCHING, CHAIN)
 
 
 @triton.jit
 def _store(
-    c, acc, m, n, extra, row, col, C_ROW: tl.constexpr, TAKES: tl.constexpr,
-    FOLD: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
+    c, acc, m, n, extra, z, row, col, C_ROW: tl.constexpr, TAKES: tl.constexpr,
+    FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     acc = apply(acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True)
     out = rounded(acc, c.dtype, LARGEST)
     if FOLD != 1:
         col = col // FOLD
-    if C_ROW:
+    if not C_ROW:
+        out = out.T
+        row, col = col, row
+    if BATCHING == "none":
         c.store([row, col], out)
     else:
-        c.store([col, row], out.T)
+        c.store([z, row, col], out.reshape(1, out.shape[0], out.shape[1]))
 
 
 @triton.jit
 def gemm_tma(
-    a, b, c, m, n, k, extra, work, splits,
+    a, b, c, m, n, k, extra, batch, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
     column-major matrix is described as its row-major transpose). `work` (the workspace) and
     `splits` belong to the schedulers that share tiles; the others do without. `extra`, TAKES and
-    CHAIN: see `epilogue`; C has n / FOLD columns."""
+    CHAIN: see `epilogue`; C has n / FOLD columns. `batch` and BATCHING: see `batching`; a batch's
+    descriptors have three dimensions, and here `batch` has steps of A and B of 1 or 0."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
-    tiles = tiles_m * tiles_n
+    each = tiles_m * tiles_n
+    tiles = in_batch(each, batch, BATCHING)
     first = tl.program_id(0)
     if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
         flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
@@ -124,43 +148,34 @@ def gemm_tma(
         tile = first // splits
         i = first % splits
         k_begin, k_end = split_range(i, splits, k, TILE_K)
-        tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        z, within = in_matrix(tile, each, BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = _accumulate(
-            a, b, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
-        )
+            a, b, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
+        )  # fmt: skip
         whole, acc = reduce(
             acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
         )
         if whole:
             _write(
-                c,
-                acc,
-                m,
-                n,
-                extra,
-                row,
-                col,
-                TILE_M,
-                TILE_N,
-                C_ROW,
-                TAKES,
-                FOLD,
-                LARGEST,
-                SPLIT,
-                CHAIN,
-            )
+                c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
+                C_ROW, TAKES, FOLD, LARGEST, BATCHING, SPLIT, CHAIN,
+            )  # fmt: skip
     elif SCHEDULER == "tile":
-        tile_m, tile_n = tile_coordinates(first, tiles_m, tiles_n, GROUP_M)
+        z, within = in_matrix(first, each, BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = _accumulate(
-            a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
-        )
+            a, b, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
+        )  # fmt: skip
         _write(
-            c, acc, m, n, extra, row, col, TILE_M, TILE_N,
-            C_ROW, TAKES, FOLD, LARGEST, SPLIT, CHAIN,
+            c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, BATCHING, SPLIT, CHAIN,
         )  # fmt: skip
     else:
         shared_tiles = 0
@@ -172,12 +187,13 @@ def gemm_tma(
             end = min(at + share, shared_tiles * steps)
             while at < end:
                 tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
-                tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+                z, within = in_matrix(tile, each, BATCHING)
+                tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
                 row = tile_m * TILE_M
                 col = tile_n * TILE_N
                 acc = _accumulate(
-                    a, b, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
-                    A_ROW, B_ROW, PRECISION, INT_ACC,
+                    a, b, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+                    A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
                 )  # fmt: skip
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
@@ -188,47 +204,23 @@ def gemm_tma(
                     )  # fmt: skip
                 if whole:
                     _write(
-                        c,
-                        acc,
-                        m,
-                        n,
-                        extra,
-                        row,
-                        col,
-                        TILE_M,
-                        TILE_N,
-                        C_ROW,
-                        TAKES,
-                        FOLD,
-                        LARGEST,
-                        SPLIT,
-                        CHAIN,
-                    )
+                        c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
+                        C_ROW, TAKES, FOLD, LARGEST, BATCHING, SPLIT, CHAIN,
+                    )  # fmt: skip
                 at = min(end, (tile + 1) * steps)
         for tile in tl.range(
             shared_tiles + first, tiles, tl.num_programs(0),
             flatten=True, warp_specialize=WARP_SPECIALIZE,
         ):  # fmt: skip
-            tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+            z, within = in_matrix(tile, each, BATCHING)
+            tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
             row = tile_m * TILE_M
             col = tile_n * TILE_N
             acc = _accumulate(
-                a, b, row, col, 0, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC
-            )
+                a, b, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
+                A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
+            )  # fmt: skip
             _write(
-                c,
-                acc,
-                m,
-                n,
-                extra,
-                row,
-                col,
-                TILE_M,
-                TILE_N,
-                C_ROW,
-                TAKES,
-                FOLD,
-                LARGEST,
-                SPLIT,
-                CHAIN,
-            )
+                c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
+                C_ROW, TAKES, FOLD, LARGEST, BATCHING, SPLIT, CHAIN,
+            )  # fmt: skip

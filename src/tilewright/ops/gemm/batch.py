@@ -1,0 +1,183 @@
+"""Batches: many GEMMs of one size, layout and dtype in one launch.
+
+strided   matrix z of an operand lies z strides behind its first: 3-D arrays [batch, rows,
+          columns]. A stride of 0 is one matrix for all (broadcast).
+pointers  each operand is an array of addresses on the device (see `tilewright.pointers`)
+
+A call whose matrices of A and C lie as one matrix, over one B for all, is no batch but one GEMM of
+more rows (see `fold`), which reads B once for many of them; so with more columns, over one A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.family import View
+
+if TYPE_CHECKING:
+    from tilewright.ops.gemm.problem import GemmProblem
+
+BATCHINGS = ("none", "strided", "pointers")
+PACKED = -1
+"""The batch stride that stands for matrices one directly behind the other."""
+
+MAX_STRIDE = 2**37
+"""Largest batch stride in elements: a tensor map's strides are under 2^40 bytes."""
+
+
+# --- what a problem's fields mean -------------------------------------------------------------
+
+
+def check_batching(batching: str) -> None:
+    """Raise `BadArgument` unless it is one of `BATCHINGS`."""
+    if batching not in BATCHINGS:
+        hint = nearest(batching, BATCHINGS) if isinstance(batching, str) else ""
+        raise BadArgument(f"batching {batching!r}{hint} is not one of {', '.join(BATCHINGS)}")
+
+
+def strides(p: GemmProblem, packed: Sequence[int]) -> tuple[int, int, int, int]:
+    """The batch strides of A, B, C and the epilogue's matrices, of a problem whose other fields are
+    complete, `packed` being those of matrices without room between them (0: there is none).
+    Raises `BadArgument` for strides that no batch can have."""
+    found = []
+    for field, tight in zip(("stride_a", "stride_b", "stride_c", "stride_d"), packed, strict=True):
+        stride = getattr(p, field)
+        if not isinstance(stride, int) or isinstance(stride, bool):
+            raise BadArgument(f"{field} must be an integer, not {stride!r}")
+        one = p.batching == "none" or tight == 0
+        if one or (p.batching == "pointers" and field != "stride_d"):
+            if stride not in (PACKED, 0):
+                raise BadArgument(f"{field} = {stride}, but there are no strided matrices there")
+            stride = 0
+        elif stride == PACKED:
+            stride = tight
+        elif not 0 <= stride <= MAX_STRIDE:
+            raise BadArgument(f"{field} = {stride} is outside 0 … {MAX_STRIDE}")
+        found.append(stride)
+    a, b, c, d = found
+    if p.batching == "strided" and p.batch > 1:
+        if a == b == 0:
+            raise BadArgument("A and B are both broadcast, so every C would be the same")
+        _check_apart(p, c)
+    return a, b, c, d
+
+
+def _check_apart(p: GemmProblem, stride: int) -> None:
+    """Raise `BadArgument` if matrices of C share elements. They may lie one behind the other, or
+    side by side within each other's rows."""
+    inner, outer = p.inner[2], p.outer[2]
+    behind = stride >= (outer - 1) * p.ldc + inner
+    beside = stride >= inner and (p.batch - 1) * stride + inner <= p.ldc
+    if p.m and p.columns and not behind and not beside:
+        raise BadArgument(
+            f"the matrices of C overlap: stride_c = {stride} with rows of {inner}, {p.ldc} apart"
+        )
+
+
+def packed(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a row-major array without gaps."""
+    return tuple(math.prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape)))
+
+
+# --- what a call's operands say ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """An operand of a call: `count` matrices (None: it is one matrix, for all), their stride in
+    elements, and the first one's view."""
+
+    count: int | None
+    stride: int
+    first: View
+
+
+def matrices(name: str, view: View) -> Matrices:
+    """An operand taken apart. Raises `BadArgument` unless it has two or three dimensions."""
+    if len(view.shape) == 2 and not view.pointers:
+        return Matrices(None, 0, view)
+    if len(view.shape) != 3:
+        raise BadArgument(
+            f"{name} has shape {view.shape}; gemm takes matrices [rows, columns] and batches of "
+            "them [batch, rows, columns]; for more dimensions say them in `equation`"
+        )
+    count, stride = view.shape[0], view.strides[0]
+    first = replace(view, shape=view.shape[1:], strides=view.strides[1:])
+    if view.pointers:
+        return Matrices(count, 0, first)
+    if 0 in view.shape:  # strides of nothing say nothing
+        return Matrices(count, PACKED, replace(first, strides=packed(first.shape)))
+    if stride < 0:
+        raise BadArgument(f"{name} has batch stride {stride}; batches run forwards")
+    return Matrices(count, 0 if count == 1 else stride, first)
+
+
+def batch_of(parts: Sequence[tuple[str, Matrices]]) -> tuple[str, int]:
+    """How the operands of a call (A, B, out, and matrices of an epilogue) are batched, and the size
+    of the batch. Raises `BadArgument` if they do not agree."""
+    three, others = parts[:3], parts[3:]
+    counts = {name: x.count for name, x in three if x.count is not None}
+    by_pointers = bool(three[0][1].first.pointers)
+    for name, x in others:
+        if x.first.pointers:
+            raise BadArgument(f"{name} is pointers; the epilogue's matrices are arrays")
+    for name, x in three[1:]:
+        if bool(x.first.pointers) != by_pointers:
+            one, other = ("A", name) if by_pointers else (name, "A")
+            raise BadArgument(
+                f"{one} is pointers and {other} is not; A, B and out are alike in that"
+            )
+    if not counts and all(x.count is None for _, x in others):
+        return "none", 1
+    inputs = [counts[name] for name in ("A", "B") if name in counts]
+    if not inputs:
+        raise BadArgument(f"A and B are single matrices, but there is a batch: {_listed(parts)}")
+    if "out" not in counts:
+        raise BadArgument(f"out is one matrix, but there is a batch: {_listed(parts)}")
+    batch = next((count for count in inputs if count != 1), 1)
+    for name, x in parts:
+        may_be_one = name != "out" and not by_pointers
+        if x.count not in (None, batch) and not (x.count == 1 and may_be_one):
+            raise BadArgument(
+                f"the batch's sizes differ: {_listed(parts)}; a batch of 1 is shared, but not out's"
+            )
+    return ("pointers" if by_pointers else "strided"), batch
+
+
+def _listed(parts: Sequence[tuple[str, Matrices]]) -> str:
+    return ", ".join(f"{name} {x.count}" for name, x in parts if x.count is not None)
+
+
+def fold(
+    parts: Sequence[tuple[str, Matrices]], batch: int, vectors: Sequence[str]
+) -> list[tuple[str, Matrices]] | None:
+    """The operands of a batch as those of one GEMM of more rows or columns, if they lie so; else
+    None. `vectors`: kinds of the epilogue's (``m``, ``n``), which must keep their lengths."""
+    (_, a), (_, b) = parts[:2]
+    if batch < 2 or bool(a.stride) == bool(b.stride):
+        return None
+    axis, shared = (0, 1) if a.stride else (1, 0)
+    if "mn"[axis] in vectors:
+        return None
+    found = []
+    for place, (name, x) in enumerate(parts):
+        view = x.first if place == shared else _as_one(x, axis, batch)
+        if view is None:
+            return None
+        found.append((name, Matrices(None, 0, view)))
+    return found
+
+
+def _as_one(x: Matrices, axis: int, batch: int) -> View | None:
+    """One matrix that has all rows (`axis` 0) or columns of these; None if they do not lie so."""
+    shape, strides = list(x.first.shape), list(x.first.strides)
+    step = strides[axis] if shape[axis] > 1 else x.stride
+    if x.stride <= 0 or 0 in shape or x.stride != shape[axis] * step:
+        return None
+    shape[axis], strides[axis] = batch * shape[axis], step
+    apart = [strides[1 - i] == 1 and strides[i] >= shape[1 - i] for i in (0, 1)]
+    return replace(x.first, shape=tuple(shape), strides=tuple(strides)) if any(apart) else None

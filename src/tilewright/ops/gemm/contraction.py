@@ -1,0 +1,226 @@
+"""Contractions: an einsum of two operands, computed as a (batched) GEMM on the arrays as they lie.
+
+    "bhqd,bhkd->bhqk"                                  a letter for each dimension
+    "b heads q d, b heads k d -> b heads q k"          or, with spaces inside, words
+
+A dimension's role follows from where its label stands: in A, B and out it is of the batch, in A
+and out of M, in B and out of N, in A and B of K. Dimensions of one role become one where every
+operand walks them as one; of M and N, those that do not join their batch, through which the
+other operand is then shared. Nothing is copied: where the strides allow no GEMM, the error says
+which dimensions stand in the way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tilewright.errors import BadArgument
+from tilewright.ops.family import View
+from tilewright.ops.gemm.batch import packed
+
+C = 2
+NAMES = ("A", "B", "out")
+_ROLES: dict[tuple[int, ...], str] = {
+    (1, 1, 1): "batch",
+    (1, 0, 1): "m",
+    (0, 1, 1): "n",
+    (1, 1, 0): "k",
+}
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    """A dimension, or several that are walked as one. `strides` in each operand; 0 where it is
+    not."""
+
+    labels: Labels
+    size: int
+    strides: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return "·".join(self.labels)
+
+
+@lru_cache(maxsize=256)
+def parse(equation: str) -> tuple[Labels, Labels, Labels]:
+    """Labels of A, B and out. Raises `BadArgument` for what is no contraction of two operands."""
+    if not isinstance(equation, str):
+        raise BadArgument(f"an equation is text like 'bmk,bkn->bmn', not {equation!r}")
+    inputs, arrow, result = equation.partition("->")
+    terms = [term.strip() for term in (*inputs.split(","), result)]
+    if not arrow or len(terms) != 3:
+        raise BadArgument(
+            f"equation '{equation}' is not of the form 'A,B->out' with two operands and an output"
+        )
+    words = any(len(term.split()) > 1 for term in terms)
+    a, b, c = (tuple(term.split() if words else term) for term in terms)
+    for name, labels in zip(NAMES, (a, b, c), strict=True):
+        for label in labels:
+            if not label.isidentifier():
+                what = "an ellipsis" if "." in label else f"'{label}'"
+                raise BadArgument(f"equation '{equation}': {what} is no label; name each dimension")
+            if labels.count(label) > 1:
+                raise BadArgument(f"equation '{equation}': {name} has '{label}' twice")
+    for label in dict.fromkeys((*a, *b, *c)):
+        if _where(label, (a, b, c)) not in _ROLES:
+            only = next(name for name, x in zip(NAMES, (a, b, c), strict=True) if label in x)
+            what = "nothing says what goes there" if only == "out" else "sum it beforehand"
+            raise BadArgument(f"equation '{equation}': '{label}' is in {only} only; {what}")
+    return a, b, c
+
+
+def _where(label: str, terms: Sequence[Labels]) -> tuple[int, ...]:
+    return tuple(int(label in labels) for labels in terms)
+
+
+def output_shape(equation: str, a: View, b: View) -> tuple[int, ...]:
+    """The shape of the result. Raises `BadArgument` if the operands do not fit the equation."""
+    terms = parse(equation)
+    sizes = _sizes(equation, terms[:2], (("A", a), ("B", b)))
+    return tuple(sizes[label] for label in terms[C])
+
+
+def matrices(
+    equation: str, operands: Sequence[tuple[str, View]], whole: Sequence[str] = ()
+) -> list[View]:
+    """Views of the same memory as matrices, or batches of them where a batch does not share one:
+    A [m, k], B [k, n], out [m, n] and whatever else lies as out does, by their names. Roles
+    (``m``, ``n``) in `whole` must each be one dimension.
+
+    Raises `BadArgument`.
+    """
+    said = parse(equation)
+    terms = (*said, *(said[C] for _ in operands[3:]))
+    # Strides of an array without elements say nothing, and may be anything.
+    operands = [
+        (name, replace(view, strides=packed(view.shape)) if 0 in view.shape else view)
+        for name, view in operands
+    ]
+    for name, view in operands:
+        if view.pointers:
+            raise BadArgument(f"{name} is pointers; an equation takes arrays")
+        if any(s < 0 for n, s in zip(view.shape, view.strides, strict=True) if n > 1):
+            raise BadArgument(f"{name} has strides {view.strides}; dimensions must run forwards")
+    walk = _Walk(equation, tuple(n for n, _ in operands), tuple(0 in v.shape for _, v in operands))
+    joined: dict[str, list[_Dim]] = {"batch": [], "m": [], "n": [], "k": []}
+    for label, size in _sizes(equation, terms, operands).items():
+        strides = tuple(
+            view.strides[labels.index(label)] if label in labels else 0
+            for labels, (_, view) in zip(terms, operands, strict=True)
+        )
+        if size != 1:
+            joined[_ROLES[_where(label, said)]].append(_Dim((label,), size, strides))
+    joined = {role: walk.join(dims) for role, dims in joined.items()}
+    for role in ("k", *whole):
+        if len(joined[role]) > 1:
+            raise BadArgument(walk.apart(joined[role]))
+    one = _Dim((), 1, (1,) * len(operands))
+    k = (joined["k"] or [one])[0]
+    # M can be one of the dimensions of its role, the others going to the batch, or none; so can N.
+    of_m = joined["m"] or [one] if "m" in whole else [*joined["m"], one]
+    of_n = joined["n"] or [one] if "n" in whole else [*joined["n"], one]
+    tried = []
+    for m, n in itertools.product(of_m, of_n):
+        rest = [d for d in (*joined["m"], *joined["n"]) if d not in (m, n)]
+        batch = walk.join([*joined["batch"], *rest])
+        axes = [(m, k), (k, n), *((m, n) for _ in operands[2:])]
+        tried.append((-m.size * n.size, walk.objection(axes, batch), axes, batch))
+    tried.sort(key=lambda t: (bool(t[1]), t[0]))
+    _, why, axes, batch = tried[0]
+    if why:
+        raise BadArgument(why)
+    return [
+        _as_matrix(view, place, two, batch[0] if batch else None)
+        for place, ((_, view), two) in enumerate(zip(operands, axes, strict=True))
+    ]
+
+
+def _sizes(
+    equation: str, terms: Sequence[Labels], operands: Sequence[tuple[str, View]]
+) -> dict[str, int]:
+    found: dict[str, tuple[int, str]] = {}
+    for (name, view), labels in zip(operands, terms, strict=True):
+        if len(labels) != len(view.shape):
+            raise BadArgument(
+                f"equation '{equation}': {name} has {len(labels)} labels but shape {view.shape}"
+            )
+        for label, size in zip(labels, view.shape, strict=True):
+            known, where = found.setdefault(label, (size, name))
+            if known != size:
+                raise BadArgument(
+                    f"equation '{equation}': '{label}' is {known} in {where} but {size} in {name}"
+                )
+    return {label: size for label, (size, _) in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The operands, by name, in which dimensions are to be walked; strides of those that are
+    `empty` say nothing."""
+
+    equation: str
+    names: tuple[str, ...]
+    empty: tuple[bool, ...]
+
+    def join(self, dims: Sequence[_Dim]) -> list[_Dim]:
+        """`dims`, with those made one that every operand walks as one: a step of the outer is as
+        long as all of the inner."""
+        for outer, inner in itertools.permutations(dims, 2):
+            steps = zip(outer.strides, inner.strides, self.empty, strict=True)
+            if all(nothing or x == y * inner.size for x, y, nothing in steps):
+                others = [d for d in dims if d not in (outer, inner)]
+                both = _Dim(outer.labels + inner.labels, outer.size * inner.size, inner.strides)
+                return self.join([*others, both])
+        return list(dims)
+
+    def objection(self, axes: Sequence[tuple[_Dim, _Dim]], batch: Sequence[_Dim]) -> str:
+        """Why operands with these rows and columns are no matrices; "" if they are."""
+        if len(batch) > 1:
+            return self.apart(batch)
+        for place, two in enumerate(axes):
+            real = [d for d in two if d.size > 1]
+            if not self.empty[place] and not _is_matrix(real, place):
+                listed = " and ".join(f"{d} (stride {d.strides[place]})" for d in real)
+                return (
+                    f"equation '{self.equation}': {self.names[place]} is no matrix over {listed}: "
+                    "one must be contiguous and the other behind all of it; pass a contiguous copy"
+                )
+        return ""
+
+    def apart(self, dims: Sequence[_Dim]) -> str:
+        """Why these dimensions, of which a GEMM has one, are not one."""
+        strides = "; ".join(
+            f"{name} {', '.join(str(d.strides[place]) for d in dims)}"
+            for place, name in enumerate(self.names)
+            if any(d.strides[place] for d in dims)
+        )
+        return (
+            f"equation '{self.equation}': dimensions {', '.join(map(str, dims))} of sizes "
+            f"{', '.join(str(d.size) for d in dims)} must be walked as one, but their strides are "
+            f"{strides}; pass copies in which they are neighbours in the same order"
+        )
+
+
+def _is_matrix(dims: Sequence[_Dim], place: int) -> bool:
+    """Whether an operand's dimensions (those larger than 1) are rows and columns of a matrix."""
+    if len(dims) < 2:
+        return all(d.strides[place] for d in dims)
+    return any(
+        inner.strides[place] == 1 and outer.strides[place] >= inner.size
+        for outer, inner in itertools.permutations(dims, 2)
+    )
+
+
+def _as_matrix(view: View, place: int, two: tuple[_Dim, _Dim], batch: _Dim | None) -> View:
+    """An operand as a matrix, or a batch of them unless all share one."""
+    shape = tuple(d.size for d in two)
+    strides = tuple(d.strides[place] for d in two)
+    if batch is not None and (batch.strides[place] or place == C):
+        shape = (batch.size, *shape)
+        strides = (batch.strides[place], *strides)
+    return replace(view, shape=shape, strides=strides)

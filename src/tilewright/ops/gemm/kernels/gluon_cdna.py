@@ -1,0 +1,474 @@
+"""GEMM with CDNA's instructions written out, in Gluon (gfx90a, gfx942, gfx950).
+
+Built and inspected, never run: no AMD GPU was to be had. What its source computes was checked on
+NumPy (tests/gemm/gluon_stand_in.py), what the compiler made of it by reading the listing.
+
+Idea. `basic` leaves to Triton what goes where and when. Here it is said: which lane loads what,
+how a tile lies in shared memory, which matrix instruction multiplies, and that loads for a later
+step are under way before the products of this one begin.
+
+Data movement. A buffer load moves 16 bytes a lane; a lane's offsets never change, the tile's
+address is in scalar registers. There are two ways into shared memory.
+
+    registers   gfx90a, gfx942. Two buffers in shared memory, and a further tile in registers:
+                while step i is multiplied, the tile of step i + 1 (loaded during i - 1) is
+                written to the other buffer and that of i + 2 is loaded. The loop has two steps,
+                so that each buffer is an allocation of its own; one barrier a step is then
+                enough. An operand that does not have K contiguous is turned on the way: a lane
+                loads several rows of 16 bytes and writes columns, so that its reads are as wide.
+    direct      gfx950. Loads go straight into a ring of STAGES slots, which the hardware fills
+                in the order of lanes: so it is the lanes that fetch swizzled chunks. One barrier
+                a step. An operand without K contiguous is transposed by the reads
+                (ds_read_b64_tr).
+
+Reads are of 16 bytes a lane. Chunks of 16 bytes are permuted by XOR with the row's number, so
+that neighbouring lanes read from different banks; what the tests check is neighbours, as which
+lanes the hardware really serves together is not published for all of them.
+
+The step two (or STAGES - 1) ahead may be in the next tile of this workgroup: the last steps of
+one tile load the first of the next, and no pipeline is filled anew. C is stored from the layout
+of the accumulators, transposed so that a lane has neighbours along C's contiguous dimension. fp8
+on gfx950 uses the deep instructions, which take scales; they are ones.
+
+Edges. Every load and store is masked, in M, N and K; a masked lane's offset is out of the
+buffer's bounds, and the hardware returns zero without reading. Beyond the last tile everything is
+masked.
+
+Schedulers. `tile` and `persistent` are one binary; the grid differs. Workgroups are renumbered so
+that neighbouring tiles run on one die (MI300X has eight, each with an L2; see `schedule`).
+
+On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
+
+Counted, not measured: the listing's main loop for each K step of a tile, Triton 3.6, num_stages
+2. "Cover" is the fewest matrix instructions between a load and the wait for it.
+
+                                     registers  KiB  instructions  VALU  SALU  barriers  MFMA  cover
+    gfx942 bf16 rcr 128x128x64   basic     200   32      115         27     8      2       32     32
+                                 this      226   64      138.5       21    39      1       32     43
+    gfx942 bf16 rcr 256x256x32   basic     216   32       81          9    10      4       32     16
+                                 this      220   64      107         11    32      1       32     48
+    gfx942 bf16 crr 256x256x32   basic     228   32      107         28    13      4       32     16
+                                 this      227   64      128.5       30    30.5    1       32     44
+    gfx942 bf16 crr 128x128x64   basic     208   32      165         62    18      2       32     32
+                                 this      236   64      170.5       52    36      1       32      0
+    gfx942 fp8  rcr 128x128x128  basic     196   32      116         19    17      2       32     32
+                                 this      228   64      137.5       21    37      1       32     56
+    gfx950 bf16 rcr 256x256x64   basic     203   64      133         25     9      2       32      0
+                                 this      181  128      162         25    55      1       32     32
+    gfx950 bf16 crr 256x256x64   basic     212   64      164         28    18      2       32      2
+                                 this      199  128      176         20    54      1       32     32
+    gfx950 fp8  rcr 256x256x128  basic     209   64      103         17     8      2       16      0
+                                 this      198  128      136         25    53      1       16     16
+
+None spills or uses AGPRs in the loop, where `basic` keeps 64 accumulators at 128x128. What falls
+short: addresses cost two to seven times the scalar instructions; shared memory is twice as large,
+so a compute unit holds one workgroup; and with turned operands in tiles of 128x128x64 (and some
+of 64x64) the compiler still consumes a load right after it was issued, once or twice in two
+steps.
+
+What was tried on the way. Built for one wave to a SIMD, the compiler moved 96 accumulators
+between its register files in every iteration: so the kernel asks for two (`waves_per_eu`), and a
+rule keeps configs to 256 registers. 16x16 instructions spill (29 registers at 256x256x32) where
+32x32 do not: so 32x32 is the default. One array of two buffers cost a second barrier a step, and
+so did following the next tile's address with a branch. On gfx950 the compiler sank the loads to
+the end of the step, just before they are waited for: an empty assembly statement keeps them where
+they are written; a barrier there waited for the loads. Leaving the swizzle of direct loads to
+Triton cost a ds_bpermute each.
+"""
+
+from tilewright.ops.gemm.kernels.epilogue import rounded
+from tilewright.ops.gemm.kernels.gluon_amd_api import (
+    AMDMFMALayout,
+    buffer_load,
+    buffer_load_to_shared,
+    buffer_store,
+    commit_group,
+    constexpr_function,
+    gl,
+    jit,
+    keep_order,
+    load_shared_relaxed,
+    mfma,
+    mfma_scaled,
+    reinterpreted,
+    wait_group,
+    whole_registers,
+)
+from tilewright.ops.gemm.kernels.gluon_epilogue import apply
+from tilewright.ops.gemm.kernels.schedule import across_dies, tile_coordinates
+
+
+@constexpr_function
+def chunk(bits):
+    """Elements in 16 bytes: what one lane moves at once."""
+    return 128 // bits
+
+
+@constexpr_function
+def phases(inner, bits, bank_bytes):
+    """How a tile with `inner` elements to a row is swizzled in shared memory: rows that share a
+    line of all banks, and chunks to permute. Chunk number c of row r lies at c ^ (r // rows %
+    count) of its row, so that neither the rows a multiplication reads nor a row being written
+    meet in a bank."""
+    return max(1, bank_bytes * 8 // (inner * bits)), min(16, inner // chunk(bits))
+
+
+@constexpr_function
+def loading(rows, depth, bits, warps, k_inner, patched):
+    """Which lane moves which elements of a rows × depth tile: 16 bytes along the dimension that is
+    contiguous in memory, and a warp whole rows of it. Where that is not K and the tile passes
+    through registers (`patched`), several chunks along K, so that K is contiguous when written."""
+    vector = chunk(bits)
+    if k_inner:
+        across = depth // vector
+        return gl.BlockedLayout([1, vector], [64 // across, across], [warps, 1], [1, 0])
+    patch = min(vector, rows * depth // (64 * warps * vector)) if patched else 1
+    across = rows // vector
+    return gl.BlockedLayout([vector, patch], [across, 64 // across], [1, warps], [0, 1])
+
+
+@constexpr_function
+def plain(k_inner):
+    """A tile in shared memory as it lies in memory."""
+    return gl.SwizzledSharedLayout(1, 1, 1, [1, 0] if k_inner else [0, 1])
+
+
+@constexpr_function
+def swizzled(rows, depth, bits, k_inner, bank_bytes):
+    """A tile in shared memory as it lies in memory, its chunks swizzled."""
+    inner = depth if k_inner else rows
+    lines, count = phases(inner, bits, bank_bytes)
+    return gl.SwizzledSharedLayout(chunk(bits), lines, count, [1, 0] if k_inner else [0, 1])
+
+
+@constexpr_function
+def turned(rows, depth, bits, bank_bytes):
+    """A tile in shared memory with K innermost, for writes whose lanes are rows a chunk apart. The
+    chunk's number is then also XORed with row // chunk, else all lanes would meet in one bank."""
+    vector = chunk(bits)
+    lines, count = phases(depth, bits, bank_bytes)
+    bases = [[0, 1 << i] for i in range(depth.bit_length() - 1)]
+    for i in range(rows.bit_length() - 1):
+        row = 1 << i
+        moved = (row // lines ^ row // vector) % count
+        bases.append([row, moved * vector])
+    return gl.SharedLinearLayout(bases)
+
+
+@constexpr_function
+def k_innermost(rows, depth, bits, k_inner, bank_bytes):
+    """A tile in shared memory with K innermost, however it lies in memory."""
+    if k_inner:
+        return swizzled(rows, depth, bits, True, bank_bytes)
+    return turned(rows, depth, bits, bank_bytes)
+
+
+@jit
+def _tile(
+    ld, rows_left, k_left, ROWS: gl.constexpr, TILE_K: gl.constexpr,
+    K_INNER: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Offsets and mask of a tile, from where it begins."""
+    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    ks = gl.arange(0, TILE_K, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    if K_INNER:
+        offsets = rows * ld + ks
+    else:
+        offsets = rows + ks * ld
+    return offsets, (rows < rows_left) & (ks < k_left)
+
+
+@jit
+def _swizzled_tile(
+    base, ld, rows_left, k_left, ROWS: gl.constexpr, TILE_K: gl.constexpr,
+    K_INNER: gl.constexpr, LAYOUT: gl.constexpr, BANK_BYTES: gl.constexpr,
+):  # fmt: skip
+    """The same of a tile that is to be swizzled on its way into shared memory, which the hardware
+    fills in the order of lanes: every lane fetches the chunk whose place it fills."""
+    BITS: gl.constexpr = base.dtype.element_ty.primitive_bitwidth
+    CHUNK: gl.constexpr = chunk(BITS)
+    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    ks = gl.arange(0, TILE_K, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    if K_INNER:
+        K_PHASES: gl.constexpr = phases(TILE_K, BITS, BANK_BYTES)
+        first = ((ks // CHUNK) ^ (rows // K_PHASES[0] % K_PHASES[1])) * CHUNK
+        offsets = rows * ld + (first + ks % CHUNK)
+        mask = (rows < rows_left) & (first < k_left)
+    else:
+        PHASES: gl.constexpr = phases(ROWS, BITS, BANK_BYTES)
+        first = ((rows // CHUNK) ^ (ks // PHASES[0] % PHASES[1])) * CHUNK
+        offsets = (first + rows % CHUNK) + ks * ld
+        mask = (first < rows_left) & (ks < k_left)
+    return offsets, mask
+
+
+@jit
+def _base(x, ld, row, k0, K_INNER: gl.constexpr):
+    """Where the tile at (row, k0) of an operand begins."""
+    if K_INNER:
+        base = x + (row * ld + k0)
+    else:
+        base = x + (k0 * ld + row)
+    return base
+
+
+@jit
+def _place(
+    tile, m, n, TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr
+):  # fmt: skip
+    """First row and column of output tile number `tile`, and how many are left of M and N from
+    there: none if there is no such tile."""
+    tiles_m = gl.cdiv(m, TILE_M)
+    tiles_n = gl.cdiv(n, TILE_N)
+    tiles = tiles_m * tiles_n
+    tile_m, tile_n = tile_coordinates(min(tile, tiles - 1), tiles_m, tiles_n, GROUP_M)
+    row = tile_m * TILE_M
+    col = tile_n * TILE_N
+    exists = tile < tiles
+    return row, col, gl.where(exists, m - row, 0), gl.where(exists, n - col, 0)
+
+
+@jit
+def _ahead(k0, k_end, here, after):
+    """Where the step lies that begins at `k0` of this tile (see `_place`); from `k_end` on, it is
+    one of the next tile's."""
+    inside = k0 < k_end
+    return (
+        gl.where(inside, k0, k0 - k_end),
+        gl.where(inside, here[0], after[0]),
+        gl.where(inside, here[1], after[1]),
+        gl.where(inside, here[2], after[2]),
+        gl.where(inside, here[3], after[3]),
+    )
+
+
+@jit
+def _multiply(
+    acc, a_tile, b_tile, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
+    DIRECT: gl.constexpr,
+):  # fmt: skip
+    """`acc` and the product of two tiles in shared memory, both with K as second dimension."""
+    if DIRECT:
+        x = load_shared_relaxed(a_tile, DOT_A)
+        y = load_shared_relaxed(b_tile.permute((1, 0)), DOT_B)
+    else:
+        x = a_tile.load(DOT_A)
+        y = b_tile.permute((1, 0)).load(DOT_B)
+    if FORMAT == "":
+        acc = mfma(x, y, acc)
+    else:  # the deep fp8 instructions, which take scales: none are ones
+        acc = mfma_scaled(x, None, FORMAT, y, None, FORMAT, acc)
+    return acc
+
+
+@jit
+def _write(
+    c, acc, here, ldc, extra, C_ROW: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr,
+    LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+):  # fmt: skip
+    """The epilogue of a whole sum, and the tile of C. Offsets count from C's beginning: those from
+    the tile's would be the same for all tiles, and the compiler would keep them in registers
+    throughout."""
+    row, col, m_left, n_left = here
+    out = rounded(apply(acc, extra, here, CHAIN, TAKES, C_ROW), c.dtype.element_ty, LARGEST)
+    col = col // FOLD
+    n_left = n_left // FOLD
+    rows = gl.arange(0, out.shape[0], layout=gl.SliceLayout(1, out.type.layout))[:, None]
+    cols = gl.arange(0, out.shape[1], layout=gl.SliceLayout(0, out.type.layout))[None, :]
+    if C_ROW:
+        offsets = (row + rows) * ldc + (col + cols)
+    else:
+        offsets = (row + rows) + (col + cols) * ldc
+    mask = (rows < m_left) & (cols < n_left)
+    buffer_store(out, c, offsets, mask=mask)
+
+
+@jit
+def _read(
+    a, b, lda, ldb, at, k, TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, LOAD_A: gl.constexpr, LOAD_B: gl.constexpr,
+):  # fmt: skip
+    """The tiles of A and B at `at`, on their way to registers."""
+    k0, row, col, m_left, n_left = at
+    offsets, mask = _tile(lda, m_left, k - k0, TILE_M, TILE_K, A_ROW, LOAD_A)
+    a_tile = buffer_load(_base(a, lda, row, k0, A_ROW), offsets, mask=mask)
+    offsets, mask = _tile(ldb, n_left, k - k0, TILE_N, TILE_K, not B_ROW, LOAD_B)
+    b_tile = buffer_load(_base(b, ldb, col, k0, not B_ROW), offsets, mask=mask)
+    return a_tile, b_tile
+
+
+@jit
+def _through_registers(
+    a, b, c, m, n, k, lda, ldb, ldc, extra, first,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, ACC: gl.constexpr,
+    MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
+    BANK_BYTES: gl.constexpr,
+    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+):  # fmt: skip
+    """Every tile of this workgroup; operands pass through registers into two buffers."""
+    ELEMENT: gl.constexpr = a.dtype.element_ty
+    BITS: gl.constexpr = ELEMENT.primitive_bitwidth
+    LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), A_ROW, True)
+    LOAD_B: gl.constexpr = loading(TILE_N, TILE_K, BITS, gl.num_warps(), not B_ROW, True)
+    A: gl.constexpr = k_innermost(TILE_M, TILE_K, BITS, A_ROW, BANK_BYTES)
+    B: gl.constexpr = k_innermost(TILE_N, TILE_K, BITS, not B_ROW, BANK_BYTES)
+    # Allocations of their own, not one of two tiles: only so does the compiler see that a write
+    # to one and reads of the other need no barrier between them.
+    a0 = gl.allocate_shared_memory(ELEMENT, [TILE_M, TILE_K], A)
+    b0 = gl.allocate_shared_memory(ELEMENT, [TILE_N, TILE_K], B)
+    a1 = gl.allocate_shared_memory(ELEMENT, [TILE_M, TILE_K], A)
+    b1 = gl.allocate_shared_memory(ELEMENT, [TILE_N, TILE_K], B)
+    steps = gl.cdiv(k, TILE_K)
+    k_end = steps * TILE_K
+    tiles = gl.cdiv(m, TILE_M) * gl.cdiv(n, TILE_N)
+    here = _place(first, m, n, TILE_M, TILE_N, GROUP_M)
+    at = _ahead(0, k_end, here, here)
+    xa, xb = _read(a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B)
+    a0.store(xa)
+    b0.store(xb)
+    at = _ahead(TILE_K, k_end, here, here)
+    xa, xb = _read(a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B)
+    for tile in range(first, tiles, gl.num_programs(0)):
+        here = _place(tile, m, n, TILE_M, TILE_N, GROUP_M)
+        after = _place(tile + gl.num_programs(0), m, n, TILE_M, TILE_N, GROUP_M)
+        acc = gl.zeros((TILE_M, TILE_N), ACC, MMA)
+        # The step at hand is in buffer 0, the next one in registers (xa, xb) or on its way there.
+        for pair in range(steps // 2):
+            k0 = (2 * pair + 2) * TILE_K
+            at = _ahead(k0, k_end, here, after)
+            ya, yb = _read(
+                a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B
+            )
+            acc = _multiply(acc, a0, b0, DOT_A, DOT_B, FORMAT, False)
+            a1.store(whole_registers(xa))
+            b1.store(whole_registers(xb))
+            at = _ahead(k0 + TILE_K, k_end, here, after)
+            xa, xb = _read(
+                a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B
+            )
+            acc = _multiply(acc, a1, b1, DOT_A, DOT_B, FORMAT, False)
+            a0.store(ya)
+            b0.store(yb)
+        if steps % 2 == 1:
+            at = _ahead(k_end + TILE_K, k_end, here, after)
+            ya, yb = _read(
+                a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B
+            )
+            acc = _multiply(acc, a0, b0, DOT_A, DOT_B, FORMAT, False)
+            a0.store(xa)
+            b0.store(xb)
+            xa = ya
+            xb = yb
+        _write(c, acc, here, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+
+
+@jit
+def _copy(
+    a, b, lda, ldb, at, k, a_slot, b_slot,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, LOAD_A: gl.constexpr, LOAD_B: gl.constexpr,
+    BANK_BYTES: gl.constexpr,
+):  # fmt: skip
+    """The tiles of A and B at `at`, on their way to a slot of shared memory."""
+    k0, row, col, m_left, n_left = at
+    base = _base(a, lda, row, k0, A_ROW)
+    offsets, mask = _swizzled_tile(
+        base, lda, m_left, k - k0, TILE_M, TILE_K, A_ROW, LOAD_A, BANK_BYTES
+    )
+    buffer_load_to_shared(a_slot, base, offsets, mask=mask)
+    base = _base(b, ldb, col, k0, not B_ROW)
+    offsets, mask = _swizzled_tile(
+        base, ldb, n_left, k - k0, TILE_N, TILE_K, not B_ROW, LOAD_B, BANK_BYTES
+    )
+    buffer_load_to_shared(b_slot, base, offsets, mask=mask)
+    commit_group()
+
+
+@jit
+def _direct(
+    a, b, c, m, n, k, lda, ldb, ldc, extra, first,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, ACC: gl.constexpr,
+    MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
+    BANK_BYTES: gl.constexpr, STAGES: gl.constexpr,
+    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+):  # fmt: skip
+    """Every tile of this workgroup; operands go straight into a ring of STAGES slots."""
+    ELEMENT: gl.constexpr = a.dtype.element_ty
+    BITS: gl.constexpr = ELEMENT.primitive_bitwidth
+    LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), A_ROW, False)
+    LOAD_B: gl.constexpr = loading(TILE_N, TILE_K, BITS, gl.num_warps(), not B_ROW, False)
+    A: gl.constexpr = swizzled(TILE_M, TILE_K, BITS, A_ROW, BANK_BYTES)
+    B: gl.constexpr = swizzled(TILE_N, TILE_K, BITS, not B_ROW, BANK_BYTES)
+    a_ring = gl.allocate_shared_memory(ELEMENT, [STAGES, TILE_M, TILE_K], plain(A_ROW))
+    b_ring = gl.allocate_shared_memory(ELEMENT, [STAGES, TILE_N, TILE_K], plain(not B_ROW))
+    token = gl.arange(
+        0, 64 * gl.num_warps(), layout=gl.BlockedLayout([1], [64], [gl.num_warps()], [0])
+    )
+    tiles = gl.cdiv(m, TILE_M) * gl.cdiv(n, TILE_N)
+    k_end = gl.cdiv(k, TILE_K) * TILE_K
+    here = _place(first, m, n, TILE_M, TILE_N, GROUP_M)
+    for stage in gl.static_range(STAGES - 1):
+        _copy(
+            a, b, lda, ldb, _ahead(stage * TILE_K, k_end, here, here), k,
+            a_ring.index(stage), b_ring.index(stage),
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B, BANK_BYTES,
+        )  # fmt: skip
+    read = 0
+    fill = STAGES - 1
+    for tile in range(first, tiles, gl.num_programs(0)):
+        here = _place(tile, m, n, TILE_M, TILE_N, GROUP_M)
+        after = _place(tile + gl.num_programs(0), m, n, TILE_M, TILE_N, GROUP_M)
+        acc = gl.zeros((TILE_M, TILE_N), ACC, MMA)
+        for k0 in range(0, k, TILE_K):
+            # The slot at hand is full, and every warp has finished with the one before it, which
+            # is the one to fill.
+            wait_group(STAGES - 2)
+            _copy(
+                a, b, lda, ldb, _ahead(k0 + (STAGES - 1) * TILE_K, k_end, here, after), k,
+                a_ring.index(fill), b_ring.index(fill),
+                TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B, BANK_BYTES,
+            )  # fmt: skip
+            token = keep_order(token)
+            a_tile = reinterpreted(a_ring.index(read), A)
+            b_tile = reinterpreted(b_ring.index(read), B)
+            acc = _multiply(acc, a_tile, b_tile, DOT_A, DOT_B, FORMAT, True)
+            fill = read
+            read = gl.where(read + 1 < STAGES, read + 1, 0)
+        _write(c, acc, here, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+    wait_group(0)
+
+
+@jit
+def gemm_gluon_cdna(
+    a, b, c, m, n, k, lda, ldb, ldc, extra, dies,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
+    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
+    GENERATION: gl.constexpr, MMA_MN: gl.constexpr, MMA_K: gl.constexpr, K_WIDTH: gl.constexpr,
+    FORMAT: gl.constexpr, WARPS_M: gl.constexpr, BANK_BYTES: gl.constexpr,
+    DIRECT: gl.constexpr, STAGES: gl.constexpr, CHAIN: gl.constexpr,
+):  # fmt: skip
+    """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
+    elements; `*_ROW` say which of them are row-major. `dies`: of the GPU, see `across_dies`."""
+    WARPS_N: gl.constexpr = gl.num_warps() // WARPS_M
+    MMA: gl.constexpr = AMDMFMALayout(
+        GENERATION, [MMA_MN, MMA_MN, MMA_K], C_ROW, [WARPS_M, WARPS_N]
+    )
+    DOT_A: gl.constexpr = gl.DotOperandLayout(0, MMA, K_WIDTH)
+    DOT_B: gl.constexpr = gl.DotOperandLayout(1, MMA, K_WIDTH)
+    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
+    first = across_dies(gl.program_id(0), gl.num_programs(0), dies)
+    if DIRECT:
+        _direct(
+            a, b, c, m, n, k, lda, ldb, ldc, extra, first, TILE_M, TILE_N, TILE_K, GROUP_M,
+            A_ROW, B_ROW, C_ROW, ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES, STAGES,
+            TAKES, FOLD, LARGEST, CHAIN,
+        )  # fmt: skip
+    else:
+        _through_registers(
+            a, b, c, m, n, k, lda, ldb, ldc, extra, first, TILE_M, TILE_N, TILE_K, GROUP_M,
+            A_ROW, B_ROW, C_ROW, ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES,
+            TAKES, FOLD, LARGEST, CHAIN,
+        )  # fmt: skip

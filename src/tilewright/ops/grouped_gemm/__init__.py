@@ -1,0 +1,178 @@
+"""Grouped GEMM: many products in one launch, their sizes known on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import resolve
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.family import KernelSource, Launch, Operand, View
+from tilewright.ops.gemm import FAMILY as GEMM
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import rules as gemm_rules
+from tilewright.ops.grouped_gemm import config as config_module
+from tilewright.ops.grouped_gemm import heuristic, operands, rules, spaces
+from tilewright.ops.grouped_gemm import launch as launch_module
+from tilewright.ops.grouped_gemm import reference as reference_module
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.table import Packed, check, pack
+from tilewright.tolerance import Tolerance, tolerance
+from tilewright.verdict import Verdict
+
+__all__ = ["FAMILY", "GroupedGemmConfig", "GroupedGemmProblem", "Packed", "check", "pack"]
+
+
+class GroupedGemmFamily:
+    """See `tilewright.ops.family.Family`."""
+
+    name = "grouped_gemm"
+    problem_type = GroupedGemmProblem
+    config_type = GroupedGemmConfig
+    reads_unnamed = False
+    helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+
+    def parse_name(self, name: str) -> GroupedGemmConfig:
+        return config_module.parse(name)
+
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GroupedGemmProblem:
+        known = [f.name for f in fields(GroupedGemmProblem)]
+        values: dict[str, Any] = {}
+        for word, text in words.items():
+            field = "dtype_a" if word == "dtype" else word
+            if field not in known:
+                raise BadArgument(
+                    f"a grouped_gemm problem has no '{word}'{nearest(word, [*known, 'dtype'])}; "
+                    f"it has dtype, {', '.join(known)}"
+                )
+            if field.startswith("dtype"):
+                values[field] = resolve(text, arch.fp8)
+            elif field in ("form", "layout", "precision", "epilogue"):
+                values[field] = text
+            elif field == "sizes":
+                values[field] = tuple(_three(size) for size in text.split(","))
+            elif field == "bounds":
+                if text not in ("true", "false"):
+                    raise BadArgument(f"bounds = '{text}' is not true or false")
+                values[field] = text == "true"
+            else:
+                values[field] = _whole(word, text)
+        form = values.get("form", "")
+        if form not in FORMS:
+            raise BadArgument(
+                f"a grouped_gemm problem needs form, one of {', '.join(FORMS)}, not '{form}'"
+                f"{nearest(form, FORMS)}"
+            )
+        needed = ("sizes",) if form == "list" else ("groups", "m", "n", "k")
+        missing = [field for field in needed if field not in values]
+        if missing:
+            example = "sizes=64x128x32,7x48x80" if needed == ("sizes",) else "groups=8"
+            raise BadArgument(
+                f"a {form} grouped_gemm problem needs {', '.join(missing)} (as in {example})"
+            )
+        return GroupedGemmProblem(**values)
+
+    def axes(self) -> Mapping[str, Any]:
+        return spaces.AXES
+
+    def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
+        return spaces.wildcard(axis, arch)
+
+    def make_config(self, fields: Mapping[str, Any], arch: Arch) -> GroupedGemmConfig:
+        own = dict(fields)
+        form = own.pop("form")
+        one = GEMM.make_config({**GEMM.axes(), **own, "scheduler": "persistent"}, arch)
+        made = {axis: getattr(one, axis) for axis in own}
+        return config_module.check(GroupedGemmConfig(form=form, **made))
+
+    def read_sweep(
+        self,
+        document: Mapping[str, Any],
+        arch: Arch,
+        signature: Mapping[str, str] | None = None,
+    ) -> tuple[Any, list[str]]:
+        return spaces.read_sweep(document, arch, signature)
+
+    def default_space(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
+        return spaces.default_space(problem, arch)
+
+    def judge(self, config: GroupedGemmConfig, arch: Arch) -> Verdict:
+        return rules.judge(config, arch)
+
+    def supports(
+        self, config: GroupedGemmConfig, problem: GroupedGemmProblem, arch: Arch
+    ) -> Verdict:
+        return rules.supports(config, problem, arch)
+
+    def source(self, config: GroupedGemmConfig, arch: Arch) -> KernelSource:
+        return launch_module.source(config, arch)
+
+    def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
+        return replace(config, pipeline="tma") if config.pipeline == "gluon_ws" else config
+
+    def launch(
+        self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
+    ) -> Launch:
+        return launch_module.launch(config, problem, device)
+
+    def operands(self, problem: GroupedGemmProblem) -> tuple[Operand, ...]:
+        return operands.operands(problem)
+
+    def problem_of(
+        self,
+        views: Sequence[View],
+        options: Mapping[str, Any],
+        config: GroupedGemmConfig | None = None,
+    ) -> GroupedGemmProblem:
+        return operands.problem_of(views, options, config.layout if config else "rcr")
+
+    def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
+        said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
+        found = {name: word for name, word in said.items() if word not in ("ieee", "")}
+        if problem.form == "list":
+            listed = ("sizes", "layout", "alignment")
+            found |= {name: getattr(problem, name) for name in listed}
+        return found
+
+    def rank(
+        self,
+        problem: GroupedGemmProblem,
+        configs: Iterable[GroupedGemmConfig],
+        device: Device,
+    ) -> list[GroupedGemmConfig]:
+        return sorted(configs, key=lambda c: heuristic.key(c, problem, device))
+
+    def estimate(
+        self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
+    ) -> float:
+        return heuristic.estimate(config, problem, device)
+
+    def reference(self, problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
+        return reference_module.reference(problem, inputs)
+
+    def tolerance(self, problem: GroupedGemmProblem, config: GroupedGemmConfig) -> Tolerance:
+        k = max(size[2] for size in problem.sizes) if problem.form == "list" else problem.k
+        amplified = epilogues.amplification(problem.epilogue)
+        operand = gemm_rules.operand_dtype(config.one)
+        return tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)
+
+
+def _whole(word: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadArgument(f"{word} = '{text}' is not a whole number") from None
+
+
+def _three(text: str) -> tuple[int, int, int]:
+    """``64x128x32``."""
+    parts = tuple(_whole("sizes", part) for part in text.split("x"))
+    if len(parts) != 3:
+        raise BadArgument(f"sizes: '{text}' is not MxNxK, as in 64x128x32")
+    return parts
+
+
+FAMILY = GroupedGemmFamily()

@@ -1,0 +1,96 @@
+"""A first guess at a kernel's time: that of the GEMM with as many rows as its tiles have.
+
+Sizes of groups are not known when a kernel is chosen. Rows are taken to be dealt out as routers
+deal them: group number r gets a share like 1/(r+1); of a capacity, half is taken to be used. Every
+group with rows has one tile that is not whole, which is what low tiles are for; and its B is
+read from memory, which no tile changes. The constants are round guesses, not fits.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from tilewright.arch.model import Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import heuristic as gemm
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.rules import WARPGROUP
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+
+WALK_SECONDS = 2e-6
+"""What reading the groups' sizes and adding up their tiles takes."""
+
+LATENCY_SECONDS = 3e-6
+"""From asking memory for a tile to having it, under load."""
+
+OVERLAP = 0.8
+"""Share of the shorter of arithmetic and reading weights that runs beside the longer."""
+
+
+def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> float:
+    """Seconds `config` should take for `problem` on `device`."""
+    p = problem
+    # A warp group without rows does not multiply, so the others take less time.
+    height = config.tile_m
+    if config.pipeline == "gluon_ws":
+        height //= config.num_warps // WARPGROUP
+    if p.form == "list":
+        rows = sum(-(-m // height) for m, _, _ in p.sizes) * height
+        n, k = (max(1, sum(s[i] for s in p.sizes) // p.groups) for i in (1, 2))
+        n = -(-n // 2) * 2 if epilogues.fold(p.epilogue) == 2 else n
+    else:
+        used = p.groups * -(-p.m // 2) if p.form == "masked" else p.m
+        rows, n, k = _padded_rows(p.groups, used, height), p.n, p.k
+    rows = max(rows, 1)
+    whole = GemmProblem(
+        rows,
+        n,
+        k,
+        dtype_a=p.dtype_a,
+        dtype_c=p.dtype_c,
+        layout=p.layout,
+        precision=p.precision,
+        epilogue=p.epilogue,
+    )
+    element = DTYPES[p.dtype_a].bytes
+    busy = gemm.estimate(config.one, whole, device)
+    under_way = (config.num_stages - 1) * (config.tile_m + config.tile_n) * config.tile_k * element
+    enough = device.bandwidth_gbs * 1e9 * LATENCY_SECONDS / device.compute_units
+    moved = p.min_bytes
+    if p.form != "list":  # which counts every B that could have rows
+        moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
+    reading = moved / (device.bandwidth_gbs * 1e9 * min(1.0, (under_way or element) / enough))
+    waves = rows / config.tile_m * -(-n // config.tile_n) / device.compute_units
+    reading *= max(1.0, math.ceil(waves) / waves)  # the busiest unit reads whole tiles
+    return WALK_SECONDS + max(busy, reading) + (1 - OVERLAP) * min(busy, reading)
+
+
+def key(
+    config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
+) -> tuple[float, float, str]:
+    """What to sort by, best first: where memory decides, many estimates are equal, and the pipeline
+    that leaves warps the least to do goes first."""
+    return estimate(config, problem, device), -gemm.PIPELINE_RATE[config.pipeline], config.name
+
+
+@lru_cache(maxsize=1024)
+def _dealt(groups: int, rows: int) -> tuple[int, ...]:
+    """Rows of each group."""
+    shares = [1 / (rank + 1) for rank in range(groups)]
+    scale = rows / sum(shares)
+    return tuple(int(share * scale + 0.5) for share in shares)
+
+
+@lru_cache(maxsize=1024)
+def _padded_rows(groups: int, rows: int, height: int) -> int:
+    """Rows of all tiles of `height` rows."""
+    return sum(-(-size // height) for size in _dealt(groups, rows)) * height
+
+
+@lru_cache(maxsize=1024)
+def _with_rows(groups: int, rows: int) -> int:
+    """Groups that have any."""
+    return max(1, sum(size > 0 for size in _dealt(groups, rows)))

@@ -1,0 +1,147 @@
+"""Grouped GEMM through pointers: every form, shape, layout, dtype and architecture.
+
+Idea. As many workgroups as compute units walk the tiles of all groups (`walk`). For each tile the
+pointers are moved to its group's matrices, and from there it is a tile of an ordinary GEMM: K in
+steps of TILE_K, software-pipelined over `num_stages`.
+
+Data movement. Ordinary loads, which Triton turns into asynchronous copies to shared memory (sm_80
+and later) or plain vector loads. Offsets within a group are 32-bit; where a group begins is 64-bit,
+so the weights of all experts may take any amount of memory.
+
+Edges. Rows past a group's end wrap around to its beginning, columns likewise where they are B's
+outer dimension: addresses stay inside the group, and what is computed there is never stored. The
+innermost dimensions are masked where MASK_N and MASK_K say so.
+
+What limits it. As for a GEMM's `basic`: addresses take issue slots. It is the only pipeline of
+the ``list`` form, whose matrices lie at addresses that no tensor map was made for.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
+from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.grouped_gemm.kernels.operands import of_group
+from tilewright.ops.grouped_gemm.kernels.walk import (
+    FIELDS,
+    find,
+    group_rows,
+    tile_ends,
+)
+
+
+@triton.jit
+def _sum(
+    a, b, m, n, k, lda, ldb, row, col,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
+    A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+):  # fmt: skip
+    """The sum over K for the tile at (row, col) of one group's product."""
+    rows = row + tl.arange(0, TILE_M)
+    cols = col + tl.arange(0, TILE_N)
+    in_m = (rows < m)[:, None]
+    in_n = (cols < n)[None, :]
+    steps = tl.arange(0, TILE_K)
+    if A_ROW:
+        a_ptrs = a + (rows % m)[:, None] * lda + steps[None, :]
+        a_step = TILE_K
+    else:
+        a_ptrs = a + rows[:, None] + steps[None, :] * lda
+        a_step = TILE_K * lda
+    if B_ROW:
+        b_ptrs = b + steps[:, None] * ldb + cols[None, :]
+        b_step = TILE_K * ldb
+    else:
+        b_ptrs = b + steps[:, None] + (cols % n if MASK_N else cols)[None, :] * ldb
+        b_step = TILE_K
+
+    acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    for k0 in range(0, k, TILE_K):
+        in_k = steps < k - k0
+        if not A_ROW:
+            a_tile = tl.load(
+                a_ptrs, mask=in_m & (in_k[None, :] if MASK_K else True), other=0.0
+            )  # fmt: skip
+        elif MASK_K:
+            a_tile = tl.load(a_ptrs, mask=in_k[None, :], other=0.0)
+        else:
+            a_tile = tl.load(a_ptrs)
+        if B_ROW and MASK_N:
+            b_tile = tl.load(
+                b_ptrs, mask=in_n & (in_k[:, None] if MASK_K else True), other=0.0
+            )  # fmt: skip
+        elif MASK_K:
+            b_tile = tl.load(b_ptrs, mask=in_k[:, None], other=0.0)
+        else:
+            b_tile = tl.load(b_ptrs)
+        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        a_ptrs += a_step
+        b_ptrs += b_step
+    return acc
+
+
+@triton.jit
+def grouped_gemm_basic(
+    a, b, c, table, m, n, k, lda, ldb, ldc, stride_b, groups, lead, extra,
+    FORM: tl.constexpr,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
+    PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    ELEMENTS: tl.constexpr, ELEMENTS_C: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """C_g = A_g·B_g for every group. `table`: the offsets (from element `lead` on, where groups
+    end), the counts, or a list's table (see `walk`); m: rows of A (``contiguous``) or of each group
+    (``masked``). A list has sizes and leading dimensions in its table, multiples of ELEMENTS there
+    (those of C: ELEMENTS_C). `extra`, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's
+    `epilogue`; C has n / FOLD columns."""
+    ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        group, first = find(tile, ends)
+        if FORM == "list":
+            at = table + group * FIELDS
+            begin = 0
+            # A promise holds for the operation that makes a value; it would not survive a function.
+            rows = tl.load(at + 3).to(tl.int32)
+            n_g = tl.multiple_of(tl.load(at + 4).to(tl.int32), ELEMENTS if B_ROW else 1)
+            k_g = tl.load(at + 5).to(tl.int32)
+            k_g = tl.multiple_of(k_g, ELEMENTS if A_ROW or not B_ROW else 1)
+            lda_g = tl.multiple_of(tl.load(at + 6).to(tl.int32), ELEMENTS)
+            ldb_g = tl.multiple_of(tl.load(at + 7).to(tl.int32), ELEMENTS)
+            ldc_g = tl.multiple_of(tl.load(at + 8).to(tl.int32), ELEMENTS_C)
+            a_g = a + tl.multiple_of(tl.load(at), ELEMENTS)
+            b_g = b + tl.multiple_of(tl.load(at + 1), ELEMENTS)
+            c_g = c + tl.multiple_of(tl.load(at + 2), ELEMENTS_C)
+        else:
+            begin, rows = group_rows(table, group, m, lead, FORM == "masked")
+            n_g = n
+            k_g = k
+            lda_g = lda
+            ldb_g = ldb
+            ldc_g = ldc
+            a_g = a + begin.to(tl.int64) * lda
+            b_g = b + group.to(tl.int64) * stride_b
+            c_g = c + begin.to(tl.int64) * ldc
+        tile_m, tile_n = tile_coordinates(
+            tile - first, tl.cdiv(rows, TILE_M), tl.cdiv(n_g, TILE_N), GROUP_M
+        )
+        row = tile_m * TILE_M
+        col = tile_n * TILE_N
+        acc = _sum(
+            a_g, b_g, rows, n_g, k_g, lda_g, ldb_g, row, col, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, MASK_N, MASK_K,
+        )  # fmt: skip
+        acc = apply(
+            acc, of_group(extra, group, n_g, WIDTHS), begin + row, col, begin + rows, n_g,
+            CHAIN, TAKES, C_ROW, True, True,
+        )  # fmt: skip
+        out = rounded(acc, c.dtype.element_ty, LARGEST)
+        out_rows = row + tl.arange(0, TILE_M)
+        out_cols = tile_n * (TILE_N // FOLD) + tl.arange(0, TILE_N // FOLD)
+        if C_ROW:
+            c_ptrs = c_g + out_rows[:, None] * ldc_g + out_cols[None, :]
+        else:
+            c_ptrs = c_g + out_rows[:, None] + out_cols[None, :] * ldc_g
+        tl.store(c_ptrs, out, mask=(out_rows < rows)[:, None] & (out_cols < n_g // FOLD)[None, :])

@@ -1,0 +1,344 @@
+"""Between arrays and grouped problems: forms and layouts from shapes and strides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.family import Operand, View
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import operands as gemm
+from tilewright.ops.gemm.epilogues import KINDS, Takes
+from tilewright.ops.gemm.problem import OUTPUTS, natural_alignment, outputs
+from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
+from tilewright.ops.grouped_gemm.table import arrange, orders
+
+OPTIONS = {
+    "stacked": ("precision", "epilogue"),
+    "list": ("precision", "epilogue", "sizes", "layout", "alignment"),
+}
+"""Keyword options of a call besides its operands, for the forms with one tensor for all groups, and
+for a list."""
+
+SPARE = 16
+"""One row in so many belongs to no group where offsets are made up."""
+
+
+def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
+    """A, B, the groups' sizes, the epilogue's operands and C, as they lie in memory."""
+    p = problem
+    if p.form == "list":
+        return _list_operands(p)
+    rows = (p.groups, p.m) if p.form == "masked" else (p.m,)
+    b_strides = (p.ldb, 1) if p.layout[1] == "r" else (1, p.ldb)
+
+    def by_rows(ld: int) -> tuple[int, ...]:
+        return (p.m * ld, ld, 1) if p.form == "masked" else (ld, 1)
+
+    sizes = (
+        Operand("counts", (p.groups,), (1,), "int32", values=lambda seed: _counts(p, seed))
+        if p.form == "masked"
+        else Operand(
+            "offsets",
+            (p.groups + p.bounds,),
+            (1,),
+            "int32",
+            values=lambda seed: _offsets(p, seed),
+        )
+    )
+    extra = []
+    for of_one, (shape, _) in zip(_extra_of_one(p), p.extra_shapes, strict=True):
+        if len(of_one.shape) == 2:
+            strides = by_rows(p.ldd)
+        else:
+            strides = (shape[1], 1) if len(shape) == 2 else (1,)
+        extra.append(replace(of_one, shape=shape, strides=strides))
+    return (
+        Operand("A", (*rows, p.k), by_rows(p.lda), p.dtype_a),
+        Operand("B", (p.groups, p.k, p.n), (p.stride_b, *b_strides), p.dtype_b),
+        sizes,
+        *extra,
+        Operand("C", (*rows, p.columns), by_rows(p.ldc), p.dtype_c, is_output=True),
+    )
+
+
+def _list_operands(p: GroupedGemmProblem) -> tuple[Operand, ...]:
+    table, (a, b, c) = arrange(p)
+    return (
+        Operand("A", (a,), (1,), p.dtype_a),
+        Operand("B", (b,), (1,), p.dtype_b),
+        Operand("table", (p.groups, 9), (9, 1), "int64", values=lambda seed: table),
+        *_extra_of_one(p),
+        Operand("C", (c,), (1,), p.dtype_c, is_output=True),
+    )
+
+
+def _extra_of_one(p: GroupedGemmProblem) -> tuple[Operand, ...]:
+    """The epilogue's operands as a GEMM of all rows has them."""
+    return gemm.operands(p.one)[2:-1]
+
+
+def _skewed(groups: int, total: int, seed: int) -> list[int]:
+    """`total` rows over groups, a few with most of them and some with none."""
+    rng = random.Random(seed)
+    weights = [1 / (rank + 1) for rank in range(groups)]
+    for place in range(1, groups, 4):
+        weights[place] = 0.0
+    rng.shuffle(weights)
+    sizes = [0] * groups
+    for group in rng.choices(range(groups), weights, k=total):
+        sizes[group] += 1
+    return sizes
+
+
+def _offsets(p: GroupedGemmProblem, seed: int) -> list[int]:
+    """Made-up offsets: skewed, some groups empty, a few rows in none."""
+    spare = p.m // SPARE
+    begin = spare // 2 if p.bounds else 0
+    ends = [begin] if p.bounds else []
+    at = begin
+    for size in _skewed(p.groups, p.m - spare, seed):
+        at += size
+        ends.append(at)
+    return ends
+
+
+def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
+    """Made-up counts: skewed, some empty, some full."""
+    return [min(size, p.m) for size in _skewed(p.groups, p.rows // 2, seed)]
+
+
+# --- from arrays ------------------------------------------------------------------------------
+
+
+def problem_of(
+    views: Sequence[View], options: Mapping[str, Any], prefer: str = "rcr"
+) -> GroupedGemmProblem:
+    """The problem of A, B, the groups' sizes and the operands of the epilogue, into C if it is
+    there. A's dimensions say the form: 2 ``contiguous``, 3 ``masked``, 1 ``list``."""
+    forms = {1: "list", 2: "contiguous", 3: "masked"}
+    if not views or len(views[0].shape) not in forms:
+        got = f"A has shape {views[0].shape}" if views else "no operands were given"
+        raise BadArgument(
+            f"{got}; grouped_gemm takes A as rows sorted by group [m, k], or [groups, capacity, k],"
+            " or a packed list"
+        )
+    form = forms[len(views[0].shape)]
+    known = OPTIONS["list" if form == "list" else "stacked"]
+    for option in options:
+        if option not in known:
+            raise BadArgument(
+                f"a {form} grouped_gemm has no option '{option}'{nearest(option, known)}"
+            )
+    epilogue = options.get("epilogue", "")
+    taken = epilogues.takes(epilogue)
+    count = 3 + len(taken)
+    sizes = {"contiguous": "offsets", "masked": "counts", "list": "table"}[form]
+    if len(views) not in (count, count + 1):
+        names = ", ".join(("A", "B", sizes, *(t.name for t in taken)))
+        raise BadArgument(
+            f"a {form} grouped_gemm takes {names} and optionally out; {len(views)} operands were "
+            "given"
+        )
+    made = _of_list if form == "list" else _of_stacked
+    return made(form, views, taken, options, prefer)
+
+
+def _of_list(
+    form: str,
+    views: Sequence[View],
+    taken: Sequence[Takes],
+    options: Mapping[str, Any],
+    prefer: str,
+) -> GroupedGemmProblem:
+    a, b, table = views[:3]
+    sizes: Sizes = options.get("sizes", ())
+    if table.dtype != "int64" or table.shape != (len(sizes), 9) or table.strides != (9, 1):
+        raise BadArgument(
+            f"the table is {table.dtype} of shape {table.shape}; for {len(sizes)} sizes it is int64"
+            f" of shape ({len(sizes)}, 9): pack() makes both"
+        )
+    if len(views) == 3 + len(taken):
+        raise BadArgument("a list needs its out, which pack() makes")
+    for name, view in (("A", a), ("B", b), ("out", views[-1])):
+        if len(view.shape) != 1 or (view.strides != (1,) and view.shape[0] > 1):
+            raise BadArgument(f"{name} of a list has shape {view.shape}; pack() makes it 1-D")
+    dtype_c = views[-1].dtype
+    for t, view in zip(taken, views[3:], strict=False):
+        _scalar(t, view, dtype_c)
+    return GroupedGemmProblem(
+        form,
+        sizes=sizes,
+        dtype_a=a.dtype,
+        dtype_b=b.dtype,
+        dtype_c=dtype_c,
+        layout=options.get("layout", prefer),
+        alignment=options.get("alignment", 1),
+        precision=options.get("precision", "ieee"),
+        epilogue=options.get("epilogue", ""),
+    )
+
+
+def _of_stacked(
+    form: str,
+    views: Sequence[View],
+    taken: Sequence[Takes],
+    options: Mapping[str, Any],
+    prefer: str,
+) -> GroupedGemmProblem:
+    a, b, sizes = views[:3]
+    epilogue = options.get("epilogue", "")
+    if len(b.shape) != 3 or 0 in b.shape or 0 in a.shape[-1:]:
+        raise BadArgument(
+            f"A has shape {a.shape} and B {b.shape}; B is [groups, k, n], each 1 or more"
+        )
+    groups, k, n = b.shape
+    m = a.shape[-2]
+    if a.shape[-1] != k:
+        raise BadArgument(f"A has {a.shape[-1]} columns but B has {k} rows: they must be equal")
+    if form == "masked" and a.shape[0] != groups:
+        raise BadArgument(f"A is of {a.shape[0]} groups but B of {groups}")
+    bounds = _check_sizes(form, sizes, groups)
+    one_b = replace(b, shape=b.shape[1:], strides=b.strides[1:])
+    letters = orders(one_b)
+    if not letters:
+        raise BadArgument(
+            f"B of shape {b.shape} has strides {b.strides}: neither rows nor columns of a group "
+            "are contiguous and apart; pass a contiguous copy"
+        )
+    layout_b = prefer[1] if prefer[1] in letters else next(iter(letters))
+    ldb = letters[layout_b]
+    lda = _leading("A", a)
+    columns = n // epilogues.fold(epilogue)
+    addresses = [a.address, b.address]
+    if len(views) > 3 + len(taken):
+        c = views[-1]
+        wanted = (*a.shape[:-1], columns)
+        if c.shape != wanted:
+            raise BadArgument(f"out has shape {c.shape} but the result has {wanted}")
+        dtype_c, ldc = c.dtype, _leading("out", c)
+        addresses.append(c.address)
+    else:
+        dtype_c, ldc = _default_output(a.dtype, epilogue), columns
+    ldd = 0
+    widths = epilogues.columns(epilogue, n)
+    for t, view, width in zip(taken, views[3:], widths, strict=False):
+        ld = _extra(t, view, (groups, *a.shape[:-1][-2:]), width, form, dtype_c)
+        if ld and ldd not in (0, ld):
+            raise BadArgument(
+                f"the epilogue's matrices must share one leading dimension, not {ldd} and {ld}; "
+                "pass contiguous copies"
+            )
+        ldd = ld or ldd
+        addresses += [view.address] if ld else []
+    stride_b = b.strides[0] if groups > 1 else 0
+    types = (a.dtype, b.dtype, dtype_c, epilogues.operand_dtype(Takes("", "d"), dtype_c))
+    rows = (ld * DTYPES[d].bytes for ld, d in zip((lda, ldb, ldc, ldd), types, strict=True))
+    apart = stride_b * DTYPES[b.dtype].bytes
+    return GroupedGemmProblem(
+        form,
+        groups,
+        m,
+        n,
+        k,
+        dtype_a=a.dtype,
+        dtype_b=b.dtype,
+        dtype_c=dtype_c,
+        layout=f"r{layout_b}r",
+        lda=lda,
+        ldb=ldb,
+        ldc=ldc,
+        alignment=natural_alignment((*addresses, *rows, apart)),
+        precision=options.get("precision", "ieee"),
+        epilogue=epilogue,
+        ldd=ldd,
+        stride_b=stride_b,
+        bounds=bounds,
+    )
+
+
+def _check_sizes(form: str, view: View, groups: int) -> bool:
+    """Whether there is one more of them than groups."""
+    name = "offsets" if form == "contiguous" else "counts"
+    lengths = (groups, groups + 1) if form == "contiguous" else (groups,)
+    if view.dtype != "int32" or len(view.shape) != 1 or view.shape[0] not in lengths:
+        wanted = " or ".join(map(str, lengths))
+        raise BadArgument(
+            f"{name} is {view.dtype} of shape {view.shape}; for {groups} groups it is an int32 "
+            f"vector of {wanted}"
+        )
+    if view.strides != (1,) and view.shape[0] > 1:
+        raise BadArgument(f"{name} has strides {view.strides}; pass a contiguous copy")
+    return view.shape[0] > groups
+
+
+def _leading(name: str, view: View) -> int:
+    """The leading dimension of a matrix, or of a stack of them without gaps, that has rows."""
+    *outer, columns = view.shape
+    if 0 in outer:
+        return columns
+    inner_ok = view.strides[-1] == 1 or columns == 1
+    ld = view.strides[-2] if outer[-1] > 1 else max(columns, 1)
+    if len(outer) == 2 and outer[1] <= 1 < outer[0]:
+        ld = view.strides[0]  # one row a group
+    if not inner_ok or ld < columns:
+        raise BadArgument(
+            f"{name} of shape {view.shape} has strides {view.strides}; rows are sorted by group, so"
+            " each must be contiguous: pass a contiguous copy"
+        )
+    if len(outer) == 2 and outer[0] > 1 and view.strides[0] != outer[1] * ld:
+        raise BadArgument(
+            f"{name} of shape {view.shape} has strides {view.strides}; groups must follow each"
+            " other without a gap: pass a contiguous copy"
+        )
+    return ld
+
+
+def _extra(t: Takes, view: View, rows: tuple[int, ...], width: int, form: str, dtype_c: str) -> int:
+    """Check an operand of an epilogue; the leading dimension if it is a matrix, else 0. `rows`:
+    groups, and then the dimensions of C before its columns."""
+    groups, *shape = rows
+    wanted: dict[str, tuple[int, ...]] = {
+        "n": (groups, width),
+        "m": tuple(shape),
+        "d": (*shape, width),
+    }
+    if t.kind == "s":
+        _scalar(t, view, dtype_c)
+        return 0
+    _check_dtype(t, view, dtype_c)
+    if view.shape != wanted[t.kind]:
+        raise BadArgument(
+            f"{t.name} of shape {view.shape} is not a {KINDS[t.kind]} in form {form}, of shape "
+            f"{wanted[t.kind]}"
+        )
+    if t.kind == "d":
+        return _leading(t.name, view)
+    packed = [1]
+    for size in reversed(view.shape[1:]):
+        packed.insert(0, packed[0] * size)
+    if any(s != at for n, s, at in zip(view.shape, view.strides, packed, strict=True) if n > 1):
+        raise BadArgument(f"{t.name} has strides {view.strides}; pass a contiguous copy")
+    return 0
+
+
+def _scalar(t: Takes, view: View, dtype_c: str) -> None:
+    _check_dtype(t, view, dtype_c)
+    if view.shape not in ((), (1,), (1, 1)):
+        raise BadArgument(f"{t.name} of shape {view.shape} is not a {KINDS[t.kind]}")
+
+
+def _check_dtype(t: Takes, view: View, dtype_c: str) -> None:
+    wanted = epilogues.operand_dtype(t, dtype_c)
+    if view.dtype != wanted:
+        raise BadArgument(f"{t.name} is {view.dtype}; with C as {dtype_c} it must be {wanted}")
+
+
+def _default_output(dtype_a: str, epilogue: str) -> str:
+    if dtype_a not in OUTPUTS:
+        raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
+    return outputs(dtype_a, epilogue)[0]

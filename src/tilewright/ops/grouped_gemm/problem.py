@@ -1,0 +1,250 @@
+"""`GroupedGemmProblem`: many products in one launch, as the caller states them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem, natural_alignment
+
+FORMS = ("contiguous", "masked", "list")
+"""How groups lie in memory, and where their sizes are known; see `GroupedGemmProblem`."""
+
+Sizes = tuple[tuple[int, int, int], ...]
+
+LIST_SPAN = 2**31
+"""Bytes that a matrix of a list stays under: kernels count in 32 bits inside one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedGemmProblem:
+    """C_g = A_g · B_g for every group g, after the operations of `epilogue`.
+
+    form says how groups lie:
+
+    ``contiguous``: mixture of experts, rows sorted by expert. A is m × k, B is groups × k × n, C is
+    m × n; where each group's rows end stands in an int32 vector on the device (``offs`` of
+    ``torch._grouped_mm``). m: rows of all groups. bounds: the vector begins with where the first
+    group begins, so it is one longer.
+    ``masked``: fixed capacity. A is groups × m × k, B is groups × k × n, C is groups × m × n; how
+    many of a group's m rows count stands in an int32 vector on the device, and the others of C
+    are left as they are.
+    ``list``: products of different sizes, (m, n, k) each in `sizes`, at addresses that a table on
+    the device says (see `pack`); `groups`, `m`, `n` and `k` follow and are left out.
+
+    Groups without rows are ordinary. Fields from `dtype_a` on are as in `GemmProblem`, for every
+    group; `stride_b`: elements from one group's B to the next, 0 for one right after the other.
+    For a ``list``, leading dimensions stand in the table; `alignment` (16 by default, as in what
+    `pack` allocates) is what all addresses and leading dimensions there are multiples of.
+
+    Raises `BadArgument` for anything that cannot be meant.
+    """
+
+    family: ClassVar[str] = "grouped_gemm"
+
+    form: str
+    groups: int = 0
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    sizes: Sizes = ()
+    dtype_a: str = "bf16"
+    dtype_b: str = ""
+    dtype_c: str = ""
+    dtype_acc: str = ""
+    layout: str = "rcr"
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    alignment: int = 0
+    precision: str = "ieee"
+    epilogue: str = ""
+    ldd: int = 0
+    stride_b: int = 0
+    bounds: bool = False
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            known = ", ".join(FORMS)
+            raise BadArgument(
+                f"form '{self.form}'{nearest(self.form, FORMS)} is not one of {known}"
+            )
+        if self.dtype_b not in ("", self.dtype_a):
+            raise BadArgument(
+                f"A is {self.dtype_a} but B is {self.dtype_b}; convert one to the other's dtype"
+            )
+        default = object.__setattr__
+        if self.form == "list":
+            self._check_list()
+            default(self, "groups", len(self.sizes))
+            default(self, "alignment", self.alignment or 16)
+        else:
+            self._check_stacked()
+        given, one = self.alignment, _one(self)
+        for field in ("dtype_b", "dtype_c", "dtype_acc", "alignment"):
+            default(self, field, getattr(one, field))
+        if self.form == "list":
+            return
+        for field in ("lda", "ldb", "ldc", "ldd"):
+            default(self, field, getattr(one, field))
+        if not self.stride_b:
+            default(self, "stride_b", self.packed_b)
+        elif self.stride_b < self.packed_b:
+            raise BadArgument(
+                f"stride_b = {self.stride_b}, but one group's B takes {self.packed_b} elements"
+            )
+        apart = natural_alignment((self.stride_b * DTYPES[self.dtype_a].bytes,))
+        if given > apart:
+            raise BadArgument(
+                f"alignment = {given} bytes, but stride_b = {self.stride_b} is only a multiple of "
+                f"{apart}"
+            )
+        default(self, "alignment", min(self.alignment, apart))
+
+    def _check_list(self) -> None:
+        stated = (self.groups, self.m, self.n, self.k, self.lda, self.ldb, self.ldc, self.ldd)
+        if any(stated) or self.stride_b or self.bounds:
+            raise BadArgument("a list has sizes, and no other field that says how large groups are")
+        if not isinstance(self.sizes, tuple) or not self.sizes:
+            raise BadArgument("a list needs sizes: a tuple of one (m, n, k) or more")
+        folded = epilogues.fold(self.epilogue)
+        for place, size in enumerate(self.sizes):
+            if not (
+                isinstance(size, tuple)
+                and len(size) == 3
+                and all(type(x) is int and x >= 0 for x in size)
+            ):
+                raise BadArgument(f"sizes[{place}] = {size!r} is not (m, n, k), each 0 or more")
+            m, n, k = size
+            if max(m * k, k * n, m * n) * 4 >= LIST_SPAN:
+                raise BadArgument(
+                    f"sizes[{place}] = {m}×{n}×{k}: a matrix of a list spans under 2 GiB"
+                )
+            if n % folded:
+                raise BadArgument(
+                    f"sizes[{place}]: epilogue {self.epilogue} takes columns in twos, but n = {n}"
+                )
+        for t in epilogues.takes(self.epilogue):
+            if t.kind != "s":
+                raise BadArgument(
+                    f"epilogue {self.epilogue}: groups of a list have no {t.name} of their own; "
+                    "operations without operands and with scalars can follow a list"
+                )
+
+    def _check_stacked(self) -> None:
+        if self.sizes:
+            raise BadArgument(f"sizes are for form list; form {self.form} has groups, m, n and k")
+        for field, least in (("groups", 1), ("m", 0)):
+            size = getattr(self, field)
+            if not isinstance(size, int) or isinstance(size, bool) or size < least:
+                raise BadArgument(f"{field} = {size!r} is not a whole number from {least}")
+        if not isinstance(self.stride_b, int) or isinstance(self.stride_b, bool):
+            raise BadArgument(f"stride_b must be an integer, not {self.stride_b!r}")
+        if self.bounds and self.form != "contiguous":
+            raise BadArgument(f"bounds are for form contiguous, not {self.form}")
+        if self.layout in LAYOUTS and self.layout[0::2] != "rr":
+            raise BadArgument(
+                f"layout {self.layout}: form {self.form} has rows sorted by group, so A and C are "
+                "row-major (rcr or rrr)"
+            )
+
+    def __str__(self) -> str:
+        types = dict.fromkeys((self.dtype_a, self.dtype_b, self.dtype_c))
+        if self.form == "list":
+            largest = "×".join(str(max(s[i] for s in self.sizes)) for i in range(3))
+            what = f"list of {self.groups}, up to {largest}"
+        elif self.form == "contiguous":
+            what = f"contiguous {self.m}×{self.n}×{self.k} in {self.groups} groups"
+        else:
+            what = f"masked {self.groups} of {self.m}×{self.n}×{self.k}"
+        words = [f"grouped_gemm {what}", "→".join(types), self.layout]
+        words += [word for word in (self.precision, self.epilogue) if word not in ("ieee", "")]
+        if self.form != "list":
+            if (self.lda, self.ldb, self.ldc) != self.one.inner:
+                words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
+            if self.stride_b != self.packed_b:
+                words.append(f"stride_b {self.stride_b}")
+        if self.alignment != 16:
+            words.append(f"aligned to {self.alignment}")
+        return " ".join(words)
+
+    @property
+    def rows(self) -> int:
+        """Rows of A and of C in all groups together, used or not."""
+        if self.form == "list":
+            return sum(m for m, _, _ in self.sizes)
+        return self.m * self.groups if self.form == "masked" else self.m
+
+    @property
+    def columns(self) -> int:
+        """Columns of C: n, unless the epilogue halves them. Not for a list."""
+        return self.n // epilogues.fold(self.epilogue)
+
+    @property
+    def packed_b(self) -> int:
+        """Elements from one group's B to the next where they follow each other. Not for a list."""
+        return (self.k if self.layout[1] == "r" else self.n) * self.ldb
+
+    @property
+    def one(self) -> GemmProblem:
+        """The GEMM to ask the rules about: all rows with one group's B; for a list, one with sizes
+        that divide those of every group."""
+        return _cached_one(self)
+
+    @property
+    def flops(self) -> int:
+        """2·M·N·K over the groups, with every row counted."""
+        if self.form == "list":
+            return sum(2 * m * n * k for m, n, k in self.sizes)
+        return 2 * self.rows * self.n * self.k
+
+    @property
+    def min_bytes(self) -> int:
+        """A, C and each B that can have rows, moved once; and the groups' sizes."""
+        a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
+        if self.form == "list":
+            fold = epilogues.fold(self.epilogue)
+            return sum(m * k * a + k * n * b + m * n // fold * c for m, n, k in self.sizes)
+        used = self.groups if self.form == "masked" else min(self.groups, self.m)
+        size = self.rows * (self.k * a + self.columns * c) + used * self.k * self.n * b
+        for shape, dtype_e in self.extra_shapes:
+            size += math.prod(shape) * DTYPES[dtype_e].bytes
+        return size + 4 * self.groups
+
+    @property
+    def extra_shapes(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Shape and dtype of each operand of the epilogue, in order: a vector over columns for
+        every group, vectors over rows and matrices as the rows of C lie."""
+        taken = epilogues.takes(self.epilogue)
+        rows = (self.groups, self.m) if self.form == "masked" else (self.m,)
+        found: list[tuple[tuple[int, ...], str]] = []
+        for t, n in zip(taken, epilogues.columns(self.epilogue, self.n), strict=True):
+            shapes = {"n": (self.groups, n), "m": rows, "d": (*rows, n), "s": (1,)}
+            found.append((shapes[t.kind], epilogues.operand_dtype(t, self.dtype_c)))
+        return tuple(found)
+
+
+def _one(problem: GroupedGemmProblem) -> GemmProblem:
+    p = problem
+    same = {
+        field: getattr(p, field)
+        for field in ("dtype_a", "dtype_b", "dtype_c", "dtype_acc", "layout", "precision")
+    }
+    if p.form != "list":
+        lds = {field: getattr(p, field) for field in ("lda", "ldb", "ldc", "ldd", "alignment")}
+        return GemmProblem(max(1, p.rows), p.n, p.k, **same, **lds, epilogue=p.epilogue)
+    fold = epilogues.fold(p.epilogue)
+    m, n, k = (math.gcd(*(s[i] for s in p.sizes)) or least for i, least in enumerate((1, fold, 1)))
+    tight = GemmProblem(m, n, k, **same, epilogue=p.epilogue)
+    a, b, c = (-(-inner // 16) * 16 for inner in tight.inner)
+    return GemmProblem(
+        m, n, k, **same, lda=a, ldb=b, ldc=c, alignment=p.alignment, epilogue=p.epilogue
+    )
+
+
+_cached_one = lru_cache(maxsize=1024)(_one)

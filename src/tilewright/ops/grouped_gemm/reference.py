@@ -1,0 +1,77 @@
+"""The result in float64, group by group; rows of no group keep what the output was filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewright import arrays
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.grouped_gemm.table import arrange, matrix
+
+
+def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
+    """C for float64 `inputs`, NumPy or torch: `arrays.poison_of` it where no kernel writes."""
+    p = problem
+    a, b, sizes, *extra = inputs
+    if p.form == "list":
+        _, (_, _, length) = arrange(p)
+        shape: tuple[int, ...] = (length,)
+    else:
+        shape = (p.rows, p.columns)
+    poison = arrays.poison_of(DTYPES[p.dtype_c])
+    out = _full(a, shape, poison)
+    if p.form == "list":
+        for row in sizes.tolist():
+            at_a, at_b, at_c, m, n, k, lda, ldb, ldc = map(int, row)
+            part_a = matrix(a, at_a, (m, k), p.layout[0], lda)
+            part_b = matrix(b, at_b, (k, n), p.layout[1], ldb)
+            columns = n // epilogues.fold(p.epilogue)
+            matrix(out, at_c, (m, columns), p.layout[2], ldc)[...] = _finished(
+                p, part_a @ part_b, extra
+            )
+        return out
+    taken = epilogues.takes(p.epilogue)
+    rows = a.reshape(p.rows, p.k)
+    for group, begin, end in _ranges(p, [int(x) for x in sizes.tolist()]):
+        own = [_own(t.kind, x, p, group, begin, end) for t, x in zip(taken, extra, strict=True)]
+        out[begin:end] = _finished(p, rows[begin:end] @ b[group], own)
+    return out.reshape(p.groups, p.m, p.columns) if p.form == "masked" else out
+
+
+def _ranges(p: GroupedGemmProblem, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(group, its first row, past its last one), clamped as kernels clamp them."""
+    for group in range(p.groups):
+        if p.form == "masked":
+            begin = group * p.m
+            end = begin + min(max(sizes[group], 0), p.m)
+        else:
+            ends = sizes if p.bounds else [0, *sizes]
+            begin, end = min(max(ends[group], 0), p.m), min(ends[group + 1], p.m)
+        if end > begin:
+            yield group, begin, end
+
+
+def _own(kind: str, x: Any, p: GroupedGemmProblem, group: int, begin: int, end: int) -> Any:
+    """A group's part of an operand of the epilogue."""
+    if kind == "s":
+        return x
+    if kind == "n":
+        return x[group]
+    return x.reshape(p.rows, *x.shape[-1:] if kind == "d" else ())[begin:end]
+
+
+def _finished(p: GroupedGemmProblem, product: Any, extra: Sequence[Any]) -> Any:
+    result = epilogues.reference(p.epilogue, product, extra)
+    largest = DTYPES[p.dtype_c].largest
+    return result.clip(-largest, largest) if largest else result
+
+
+def _full(like: Any, shape: tuple[int, ...], value: float) -> Any:
+    if arrays.is_torch(like):
+        return like.new_full(shape, value)
+    import numpy as np
+
+    return np.full(shape, value)

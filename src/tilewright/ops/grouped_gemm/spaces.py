@@ -1,0 +1,95 @@
+"""The axes of a grouped GEMM space, what ``"*"`` means on each, sweeps, and the default space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadFile, nearest
+from tilewright.ops.gemm import epilogues, tile_engine
+from tilewright.ops.gemm import spaces as gemm
+from tilewright.ops.gemm.config import INDEX_BITS, STORES
+from tilewright.ops.grouped_gemm.config import PIPELINES, GroupedGemmConfig
+from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
+from tilewright.space import WILDCARDS, KernelSpace, axis_values
+
+_OWN = {f.name for f in fields(GroupedGemmConfig)}
+
+AXES: dict[str, Any] = {
+    "form": "contiguous",
+    **{axis: usual for axis, usual in gemm.AXES.items() if axis in _OWN},
+}
+"""Every axis, in the order of expansion, with its default; all but `form` are a GEMM's."""
+
+
+def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
+    """The values ``"*"`` stands for on `axis`. Raises `BadArgument` where it has no meaning."""
+    if axis == "form":
+        return FORMS
+    found = gemm.wildcard(axis, arch)
+    return [p for p in found if p in PIPELINES] if axis == "pipeline" else found
+
+
+def read_sweep(
+    document: Mapping[str, Any], arch: Arch, signature: Mapping[str, str] | None = None
+) -> tuple[KernelSpace, list[str]]:
+    """The space a sweep document declares: a GEMM's sweep with an axis `form` at its top. What
+    a grouped kernel does not have (schedulers, padding of M) is left out with a note."""
+    rest = dict(document)
+    forms = axis_values(rest.pop("form"), "$.form") if "form" in rest else [AXES["form"]]
+    for form in forms:
+        if form not in (*FORMS, *WILDCARDS):
+            hint = nearest(str(form), FORMS)
+            raise BadFile(f"$.form: unknown form {form!r}{hint}; known: {', '.join(FORMS)}")
+    space, notes = tile_engine.read_sweep(rest, arch, signature)
+    axes = {axis: values for axis, values in space.axes.items() if axis in _OWN}
+    notes += [
+        f"{axis} ignored: every grouped kernel is persistent and pads rows"
+        for axis in space.axes
+        if axis not in _OWN
+    ]
+    return KernelSpace("grouped_gemm", {"form": forms, **axes}, linked=space.linked), notes
+
+
+def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
+    """Some tens of kernels for problems like `problem` (its form, dtypes, layout, precision and
+    epilogue), among which one serves every size, alignment and stride."""
+    return KernelSpace(
+        "grouped_gemm",
+        {
+            "form": [problem.form],
+            "layout": [problem.layout],
+            "dtype_a": [problem.dtype_a],
+            "dtype_c": [problem.dtype_c],
+            "precision": [problem.precision],
+            "epilogue": [problem.epilogue],
+            "tile_m": (16, 64, 128),
+            "tile_n": (32, 128, 256),
+            "tile_k": (32, 64, 128, 256),
+            "num_warps": (4, 8),
+            "num_stages": (2, 3, 4),
+            "pipeline": wildcard("pipeline", arch),
+            "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
+            "alignment": (16, 1),
+            "index_bits": INDEX_BITS,
+        },
+        {"worth having": _worth_having},
+    )
+
+
+def _worth_having(config: GroupedGemmConfig) -> bool:
+    """Keeps the default space to shapes that are someone's best."""
+    threads_work = config.tile_m * config.tile_n // config.num_warps
+    if not 64 <= threads_work <= 4096:
+        return False
+    rows_of_k = config.tile_k * DTYPES[config.dtype_a].bytes // gemm.ROW_BYTES
+    if config.pipeline != "basic":
+        # Where weights are read for a few rows, deep tiles keep more of them under way.
+        return config.num_stages > 2 and rows_of_k in ((1, 2) if config.tile_m <= 64 else (1,))
+    if rows_of_k != 1:
+        return False
+    last_resort = config.alignment == 1 or config.index_bits == 64
+    return not (last_resort and config.num_stages > 2)

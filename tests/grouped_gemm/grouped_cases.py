@@ -1,0 +1,106 @@
+"""Pairs of (config, problem) that cover every form, dtype, layout, pipeline and kind of edge."""
+
+from __future__ import annotations
+
+import itertools
+
+from gemm_cases import signatures
+
+from tilewright.arch import arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm.problem import LAYOUTS
+from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig, GroupedGemmProblem
+
+TILE = 64
+SIZES = (
+    (67, 45, 83),
+    (0, 45, 83),
+    (64, 128, 64),
+    (1, 1, 1),
+    (5, 0, 9),
+    (70, 60, 0),
+    (130, 64, 128),
+)
+"""Groups of a list: ragged, empty in each dimension, whole, tiny, several tiles."""
+
+
+def config(arch_name: str = "sm_90", **fields: object) -> GroupedGemmConfig:
+    """A legal config: the family's defaults with a small tile, and `fields`."""
+    small = {"tile_m": TILE, "tile_n": TILE, "tile_k": TILE, "num_warps": 4, "num_stages": 2}
+    return FAMILY.make_config({**FAMILY.axes(), **small, **fields}, arch(arch_name))
+
+
+def cases(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """For each signature and layout: unaligned and padded through pointers, a list among them;
+    through pointers without padding; and through the copy engine, by each of its pipelines, with
+    rows of whole 16 bytes. Forms, stores and the kind of offsets take turns."""
+    made = []
+    for number, (signature, layout) in enumerate(
+        itertools.product(signatures(arch_name), ("rcr", "rrr"))
+    ):
+        form = ("contiguous", "masked")[number // 2 % 2]
+        common = {"layout": layout, **signature}
+        bounds = form == "contiguous" and number % 3 == 0
+        ragged = {"groups": 5, "m": 151 if form == "contiguous" else 67, "n": 45, "k": 83}
+        made.append(
+            (
+                config(arch_name, form=form, alignment=1, **common),
+                GroupedGemmProblem(form, **ragged, **common, bounds=bounds),
+            )
+        )
+        if number % 2:
+            listed = {**common, "layout": LAYOUTS[number // 2 % 8]}
+            made.append(
+                (
+                    config(arch_name, form="list", alignment=1, **listed),
+                    GroupedGemmProblem("list", sizes=SIZES, **listed, alignment=1),
+                )
+            )
+        unit = 16 // DTYPES[signature["dtype_a"]].bytes
+        whole = {"groups": 4, "m": 150, "n": 2 * TILE, "k": 2 * TILE}
+        unpadded = {"pad_n": False, "pad_k": False}
+        made.append(
+            (
+                config(arch_name, form=form, **unpadded, **common),
+                GroupedGemmProblem(form, **whole, **common),
+            )
+        )
+        edges = {"groups": 6, "m": 3 * TILE + 7, "n": TILE + 3 * unit, "k": 2 * TILE + unit}
+        for pipeline in FAMILY.wildcard("pipeline", arch(arch_name))[1:]:
+            warps, tile_m = ((4, TILE), (8, 2 * TILE))[number % 2]
+            fields = {"pipeline": pipeline, "store": ("direct", "split")[number // 2 % 2]}
+            kernel = config(
+                arch_name, form=form, num_warps=warps, tile_m=tile_m, **fields, **common
+            )
+            made.append((kernel, GroupedGemmProblem(form, **edges, **common, bounds=bounds)))
+    return [case for case in made if FAMILY.judge(case[0], arch(arch_name))]
+
+
+def epilogues(arch_name: str) -> list[tuple[GroupedGemmConfig, GroupedGemmProblem]]:
+    """Chains with every kind of operand, in every form that takes them."""
+    made = []
+    chains = (
+        "bias+silu",
+        "row_scale+col_scale+add",
+        "swiglu",
+        "swiglu+bias",
+        "scale+clamp",
+        "relu",
+    )
+    pipelines = FAMILY.wildcard("pipeline", arch(arch_name))[:2]
+    for number, (chain, pipeline) in enumerate(itertools.product(chains, pipelines)):
+        form = ("contiguous", "masked")[(number + number // 2) % 2]
+        kernel = config(arch_name, form=form, pipeline=pipeline, epilogue=chain)
+        made.append((kernel, GroupedGemmProblem(form, groups=3, m=140, n=80, k=72, epilogue=chain)))
+    for chain in ("swiglu", "scale+clamp"):
+        kernel = config(arch_name, form="list", alignment=1, epilogue=chain)
+        sizes = ((70, 66, 40), (0, 8, 8), (3, 130, 65))
+        problem = GroupedGemmProblem("list", sizes=sizes, epilogue=chain, alignment=1)
+        made.append((kernel, problem))
+    return made
+
+
+def label(case: tuple[GroupedGemmConfig, GroupedGemmProblem]) -> str:
+    kernel, problem = case
+    words = (kernel.form, kernel.pipeline, problem.layout, problem.dtype_a, problem.dtype_c)
+    return "-".join((*words, problem.precision, problem.epilogue, f"al{kernel.alignment}"))

@@ -1,0 +1,97 @@
+"""Every grouped kernel compiles for GPUs of both vendors, and does there what it is for."""
+
+from __future__ import annotations
+
+import pytest
+from gemm_cases import signatures
+from grouped_cases import config
+
+from tilewright.arch import arch
+from tilewright.build import BuildReport, Store, build, inspect, key
+from tilewright.ops.grouped_gemm import FAMILY
+from tilewright.ops.grouped_gemm.launch import source
+
+MATRIX = {
+    "sm_80": ("ptx", "mma.sync"),
+    "sm_90": ("ptx", "wgmma.mma_async"),
+    "gfx90a": ("amdgcn", "v_mfma"),
+    "gfx942": ("amdgcn", "v_mfma"),
+    "gfx950": ("amdgcn", "v_mfma"),
+}
+
+
+def kernels(name: str) -> list:
+    """Each form and pipeline with an epilogue and a layout in turn, and with another dtype."""
+    made = []
+    types = list(signatures(name))
+    chains = ("", "swiglu", "bias+silu", "row_scale+add")
+    for place, pipeline in enumerate(FAMILY.wildcard("pipeline", arch(name))):
+        for number, form in enumerate(("contiguous", "masked", "list")):
+            fields = {"pipeline": pipeline, "form": form, "tile_n": 128}
+            turn = place + number
+            plain = form == "list" or pipeline == "gluon_ws"
+            made.append(
+                config(
+                    name,
+                    layout=("rcr", "rrr")[turn % 2],
+                    epilogue="" if plain else chains[(2 * place + number) % 4],
+                    **fields,
+                )
+            )
+            made.append(config(name, **types[(5 * turn + 1) % len(types)], **fields))
+    made.append(config(name, alignment=1, index_bits=64))
+    return [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    return Store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def report(store) -> BuildReport:
+    return build([(k, name) for name in MATRIX for k in kernels(name)], store=store)
+
+
+def test_all_compile_and_fit(report):
+    assert not report.failures, "\n".join(map(str, report.failures))
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_matrix_instructions_are_used(report, store, name):
+    form, word = MATRIX[name]
+    seen = 0
+    for result in report.results:
+        if result.arch.name == name and result.config.dtype_a == "bf16":
+            assert word in inspect(result.kernel, store, form), result.name
+            seen += 1
+    assert seen >= 2
+
+
+def test_loads_are_in_flight_while_tiles_are_multiplied(report, store):
+    """A list's promises about alignment reach the loads, or they could not be asynchronous."""
+    for result in report.results:
+        if result.arch.name == "sm_90" and result.config.alignment == 16:
+            text = inspect(result.kernel, store, "ptx")
+            copies = "cp.async.bulk.tensor" if result.config.pipeline != "basic" else "cp.async.cg"
+            assert copies in text, result.name
+
+
+def test_a_store_ends_with_the_group_in_hardware(report, store):
+    """Through the copy engine, C has four dimensions, and no tile goes another way."""
+    for result in report.results:
+        if result.arch.name == "sm_90" and result.config.pipeline != "basic":
+            text = inspect(result.kernel, store, "ptx")
+            assert "cp.async.bulk.tensor.4d.global.shared" in text
+            assert "st.global" not in text, result.name
+
+
+@pytest.mark.parametrize("pipeline", ["basic", "tma", "gluon_ws"])
+def test_a_kernels_key_covers_kernels_and_nothing_else(pipeline, monkeypatch):
+    read: list[str] = []
+    find = key._find
+    monkeypatch.setattr(key, "_find", lambda name: read.append(name) or find(name))
+    key.sources_digest(source(config(pipeline=pipeline), arch("sm_90")).module)
+    ours = {name for name in read if find(name) is not None and name.startswith("tilewright")}
+    assert "tilewright.ops.gemm.kernels.schedule" in ours
+    assert all(".kernels." in name for name in ours), ours

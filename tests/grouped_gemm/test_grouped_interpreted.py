@@ -1,0 +1,244 @@
+"""Every grouped GEMM kernel, form, dtype and layout, run on the CPU and compared with float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from grouped_cases import cases, config, epilogues, label
+
+from tilewright import verify
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument
+from tilewright.ops.grouped_gemm import GroupedGemmProblem, check, pack
+
+
+@pytest.fixture(scope="module")
+def hopper() -> Dispatcher:
+    return Dispatcher(device="h200_sxm")
+
+
+@pytest.mark.parametrize("case", cases("sm_90"), ids=label)
+def test_every_kind_of_kernel_is_right(hopper, case):
+    kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("case", epilogues("sm_90"), ids=label)
+def test_epilogues_are_right(hopper, case):
+    kernel, problem = case
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+def test_fnuz_types_are_right():
+    dispatcher = Dispatcher(device="mi300x")
+    for kernel, problem in cases("gfx942"):
+        if kernel.dtype_a == "e4m3fnuz" and kernel.dtype_c == "bf16":
+            result = verify.verify(dispatcher, problem, kernel.name)
+            assert result.ok, (kernel.name, result)
+
+
+def operands(form: str = "contiguous", groups: int = 3, m: int = 20, n: int = 16, k: int = 8):
+    rng = np.random.default_rng(5)
+    rows = (groups, m) if form == "masked" else (m,)
+    a = rng.standard_normal((*rows, k), np.float32)
+    return a, rng.standard_normal((groups, k, n), np.float32)
+
+
+def int32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def test_rows_of_no_group_are_left_as_they_are(hopper):
+    a, b = operands("masked")
+    out = np.full((3, 20, 16), 7.0, np.float32)
+    hopper.run("grouped_gemm", a, b, int32(20, 0, 5), out=out)
+    assert np.allclose(out[0], a[0] @ b[0], atol=1e-4)
+    assert np.allclose(out[2, :5], a[2, :5] @ b[2], atol=1e-4)
+    assert (out[1] == 7).all() and (out[2, 5:] == 7).all()
+
+
+def test_verification_sees_a_row_written_that_should_not_be(hopper):
+    """What the reference says of rows without a group is what the output was filled with."""
+    for dtype, written in (("bf16", 0.0), ("int8", 0)):
+        problem = GroupedGemmProblem("masked", 2, 40, 16, 16, dtype_a=dtype)
+        kernel = hopper.select(problem).config
+        inputs, out = verify.make_operands(problem, seed=2)
+        hopper.run("grouped_gemm", *inputs, out=out)
+        assert verify.check(problem, kernel, inputs, out).ok
+        counts = inputs[2]
+        group = int(counts.argmin())
+        assert counts[group] < 40
+        out[group, counts[group]] = written
+        assert not verify.check(problem, kernel, inputs, out).ok
+
+
+def test_made_up_sizes_are_skewed_and_some_groups_empty():
+    for form, bounds in (("contiguous", False), ("contiguous", True), ("masked", False)):
+        problem = GroupedGemmProblem(form, 8, 64, 8, 8, bounds=bounds)
+        (a, b, sizes), _ = verify.make_operands(problem, seed=1)
+        check(a, b, sizes)
+        counts = sizes if form == "masked" else np.diff(sizes if bounds else [0, *sizes])
+        assert min(counts) == 0 and max(counts) > 2 * 64 / 8
+        again = verify.make_operands(problem, seed=1)[0][2]
+        assert (sizes == again).all()
+
+
+@pytest.mark.parametrize("pipeline", ["basic", "tma"])
+def test_offsets_are_clamped_whatever_they_say(hopper, pipeline):
+    """The interpreter stops at any access outside the operands."""
+    a, b = operands(n=64, k=64)
+    kernel = config(dtype_a="fp32", layout="rrr", pipeline=pipeline, tile_k=32)
+    wild = 2**31 - 1
+    for offsets in ((wild,) * 3, (-wild,) * 3, (-5, 12, wild), (12, 4, 4), (0, 0, 0)):
+        out = np.full((20, 64), 7.0, np.float32)
+        hopper.run_named(kernel.name, a, b, int32(*offsets), out=out)
+        begin = 0
+        for group, end in enumerate(offsets):
+            low, high = min(max(begin, 0), 20), min(end, 20)
+            if high > low:
+                assert np.allclose(out[low:high], a[low:high] @ b[group], atol=1e-4)
+            begin = end
+    a, b = operands("masked", n=64, k=64)
+    kernel = config(dtype_a="fp32", layout="rrr", form="masked", pipeline=pipeline, tile_k=32)
+    out = np.full((3, 20, 64), 7.0, np.float32)
+    hopper.run_named(kernel.name, a, b, int32(wild, -wild, 3), out=out)
+    assert np.allclose(out[0], a[0] @ b[0], atol=1e-4) and (out[1] == 7).all()
+
+
+def test_offsets_may_begin_with_the_first_row(hopper):
+    a, b = operands()
+    out = np.full((20, 16), 7.0, np.float32)
+    hopper.run("grouped_gemm", a, b, int32(2, 5, 5, 18), out=out)
+    assert (out[:2] == 7).all() and (out[18:] == 7).all()
+    assert np.allclose(out[2:5], a[2:5] @ b[0], atol=1e-4)
+    assert np.allclose(out[5:18], a[5:18] @ b[2], atol=1e-4)
+
+
+def test_nan_stays_in_its_own_rows_and_group(hopper):
+    """Also where a tile reads another group's rows and weights past its own."""
+    for pipeline in ("basic", "tma"):
+        for layout in ("rcr", "rrr"):
+            a, b = operands(n=36, k=36)
+            a[7:], b[1] = np.nan, np.inf
+            b = b if layout == "rrr" else b.transpose(0, 2, 1).copy().transpose(0, 2, 1)
+            kernel = config(dtype_a="fp32", layout=layout, pipeline=pipeline, tile_k=32)
+            out = hopper.run_named(kernel.name, a, b, int32(7, 20, 20))
+            assert np.isfinite(out[:7]).all() and np.isnan(out[7:]).all()
+
+
+def test_no_rows_at_all(hopper):
+    out = hopper.run("grouped_gemm", np.empty((0, 8), np.float32), operands()[1], int32(0, 0, 0))
+    assert out.shape == (0, 16)
+
+
+def test_experts_weights_may_be_a_part_of_larger_ones(hopper):
+    rng = np.random.default_rng(3)
+    both = rng.standard_normal((3, 32, 8), np.float32)  # gate and up projections, stacked
+    a, _ = operands()
+    up = both[:, 16:].transpose(0, 2, 1)
+    out = hopper.run("grouped_gemm", a, up, int32(9, 9, 20))
+    assert np.allclose(out[9:], a[9:] @ up[2], atol=1e-4)
+
+
+def test_a_kernel_in_gluon_is_stood_in_for_by_its_triton_sibling(hopper):
+    a, b = operands(n=64, k=64)
+    a, b = a.astype(np.float16), b.astype(np.float16).transpose(0, 2, 1).copy().transpose(0, 2, 1)
+    kernels = (config(dtype_a="fp16", pipeline=p) for p in ("tma", "gluon_ws"))
+    one, other = (hopper.run_named(c.name, a, b, int32(3, 9, 20)) for c in kernels)
+    assert np.array_equal(one, other)
+
+
+A, B = operands()
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        ((), {}, "no operands"),
+        ((A, B), {}, "takes A, B, offsets"),
+        ((A[0], B, int32(20)), {}, "the table is int32 of shape"),
+        ((A[None, None], B, int32(20)), {}, "A has shape"),
+        ((A, B[0], int32(5, 9, 20)), {}, "B is \\[groups, k, n\\]"),
+        ((A[:, :4], B, int32(5, 9, 20)), {}, "4 columns but B has 8 rows"),
+        ((A, B, int32(5, 9)), {}, "for 3 groups it is an int32 vector of 3 or 4"),
+        ((A, B, np.array([5, 9, 20])), {}, "offsets is int64"),
+        ((A, B, int32(5, 0, 9, 0, 20, 0)[::2]), {}, "offsets has strides"),
+        ((A[None], B, int32(5, 9, 20)), {}, "A is of 1 groups but B of 3"),
+        ((A.T.copy().T, B, int32(5, 9, 20)), {}, "rows are sorted by group"),
+        ((operands("masked")[0][:, :9], B, int32(5, 9, 9)), {}, "without a gap"),
+        ((A, B, int32(5, 9, 20)), {"epilog": "relu"}, "did you mean 'epilogue'"),
+        (
+            (A, B, int32(5, 9, 20), np.ones(16, np.float32)),
+            {"epilogue": "bias"},
+            "of shape \\(3, 16",
+        ),
+        ((A, B, int32(5, 9, 20), A), {"epilogue": "add"}, "of shape \\(20, 16"),
+        ((A, B.astype(np.float16), int32(5, 9, 20)), {}, "convert one"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(hopper, given, options, said):
+    with pytest.raises(BadArgument, match=said):
+        hopper.run("grouped_gemm", *given, **options)
+
+
+def test_out_of_another_shape_is_refused(hopper):
+    with pytest.raises(BadArgument, match=r"out has shape \(16, 20\)"):
+        hopper.run("grouped_gemm", A, B, int32(5, 9, 20), out=np.empty((16, 20), np.float32))
+
+
+def test_checking_sizes_on_request():
+    check(A, B, int32(5, 9, 20))
+    check(A, B, int32(0, 5, 9, 20))
+    for wrong, said in (
+        ((5, 4, 20), r"offsets\[1\] = 4 is outside 5 … 20"),
+        ((5, 9, 21), r"offsets\[2\] = 21"),
+        ((-1, 9, 20), r"offsets\[0\] = -1"),
+        ((5, 20), "2 offsets for 3 groups"),
+    ):
+        with pytest.raises(BadArgument, match=said):
+            check(A, B, int32(*wrong))
+    with pytest.raises(BadArgument, match=r"counts\[1\] = 21 is outside 0 … 20"):
+        check(operands("masked")[0], B, int32(20, 21, 0))
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_list_of_arrays_of_any_sizes(hopper, library):
+    rng = np.random.default_rng(4)
+    sizes = [(70, 33, 20), (0, 8, 8), (3, 1, 65), (16, 16, 0)]
+    pairs = [
+        (rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k), np.float32).T)
+        for m, n, k in sizes
+    ]
+    expected = [a @ b for a, b in pairs]
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        pairs = [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in pairs]
+    packed = pack(pairs, epilogue="relu")
+    assert packed.options["layout"] == "rcr"
+    hopper.run("grouped_gemm", *packed.inputs, out=packed.out, **packed.options)
+    for got, right in zip(packed.outputs, expected, strict=True):
+        assert np.allclose(got, right.clip(0), atol=1e-4)
+
+
+def test_a_list_that_cannot_be_packed_is_refused():
+    a, b = A, B[0]
+    for pairs, outs, said in (
+        ([], None, "one product or more"),
+        ([(a, b), (a, b[:4])], None, "product 1: A has shape"),
+        ([(a, b), (a.astype(np.float16), b)], None, "must be of one dtype"),
+        ([(a, b), (a.T.copy().T, b)], None, "neither all row-major"),
+        ([(a, b)], [np.empty((20, 16), np.float32)], "leave outs away"),
+    ):
+        with pytest.raises(BadArgument, match=said):
+            pack(pairs, outs)
+
+
+def test_a_table_must_fit_the_sizes(hopper):
+    packed = pack([(A, B[0]), (A, B[1])])
+    wrong = {**packed.options, "sizes": packed.options["sizes"][:1]}
+    with pytest.raises(BadArgument, match=r"for 1 sizes it is int64 of shape \(1, 9\)"):
+        hopper.run("grouped_gemm", *packed.inputs, out=packed.out, **wrong)
+    with pytest.raises(BadArgument, match="needs its out"):
+        hopper.run("grouped_gemm", *packed.inputs, **packed.options)
