@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -291,6 +289,15 @@ def test_threads_share_a_dispatcher_on_the_cpu():
     assert not wrong
 
 
+def test_the_default_space_has_kernels_for_few_tiles_and_for_odd_ones():
+    hopper = Dispatcher(device="h200_sxm")
+    shared = hopper.select(GemmProblem(512, 512, 8192)).config
+    assert (shared.pipeline, shared.scheduler) == ("gluon_ws", "split_k")
+    assert shared.reduction == "linear"  # what is chosen unasked repeats bit for bit
+    even = hopper.select(GemmProblem(2048, 2112, 7168)).config
+    assert (even.tile_m, even.tile_n) == (192, 192)  # 121 tiles for 132 multiprocessors
+
+
 def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
     monkeypatch.setattr(dispatch, "live_device", lambda index: device("h200_sxm"))
     with pytest.raises(WrongDevice, match=r"MI300X.*gfx942.*GPU 0.*H200"):
@@ -301,33 +308,3 @@ def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
 
 def test_a_choice_says_where_it_comes_from():
     assert Choice(SMALL, "x", "because").selector == "x"
-
-
-def test_threads_do_not_come_between_zeroing_a_workspace_and_its_launch():
-    dispatcher, log = Dispatcher(device="h200_sxm"), []
-
-    def address(launch, index, stream):
-        log.append(("zeroed", threading.get_ident()))
-        time.sleep(0.002)
-        return 5
-
-    def bound(*arguments, **options):
-        log.append(("launched", threading.get_ident()))
-        return True
-
-    dispatcher._fast = SimpleNamespace(current_stream=lambda index: 1, several_gpus=False)
-    dispatcher.workspaces = SimpleNamespace(address=address)
-    plan = SimpleNamespace(launch=SimpleNamespace(workspace_bytes=9))
-    ready = SimpleNamespace(plan=plan, index=0, bound=bound)
-
-    def work() -> None:
-        for _ in range(10):
-            dispatcher._launch(ready, [], None, (1, 2), None)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    for (first, who), (then, also) in zip(log[::2], log[1::2], strict=True):
-        assert (first, then) == ("zeroed", "launched") and who == also

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -216,15 +215,12 @@ class Dispatcher(Planner):
             stream = stream.cuda_stream
         launch = ready.plan.launch
         elsewhere = fast.several_gpus and fast.current_device() != ready.index
-        # Zeroing a workspace and launching on it belong together, or another thread's launch on
-        # this stream could come between them.
-        with self._lock if launch.workspace_bytes else nullcontext():
-            if launch.workspace_bytes:
-                workspace = self.workspaces.address(launch, ready.index, stream)
-                addresses = (*addresses, workspace)
-            if not ready.bound(stream, addresses, elsewhere):
-                _refuse_overlap([arrays.view(x) for x in (*operands, out)])
-                ready.bound(stream, addresses, elsewhere, apart=True)
+        if launch.workspace_bytes:
+            workspace = self.workspaces.address(launch, ready.index, stream)
+            addresses = (*addresses, workspace)
+        if not ready.bound(stream, addresses, elsewhere):
+            _refuse_overlap([arrays.view(x) for x in (*operands, out)])
+            ready.bound(stream, addresses, elsewhere, apart=True)
 
     def _prepare(self, problem: Any, config: Any, index: int, views: Sequence[View]) -> _Ready:
         """A launchable plan on GPU `index`; kernels that cannot be built fall to the next."""

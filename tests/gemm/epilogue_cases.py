@@ -47,6 +47,13 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
                     arch_name, pipeline="tma", scheduler=scheduler, store=store, **common
                 )
                 made.append((kernel, GemmProblem(80, 96, 112, **common)))
+            if "gluon_ws" in this.pipelines:
+                warps, tile_m, tile_n = ((4, 64, 64), (8, 128, 128))[number % 2]
+                size = {"tile_m": tile_m, "tile_n": tile_n, "num_warps": warps}
+                store = ("direct", "split")[number // 4 % 2]
+                how = {"pipeline": "gluon_ws", "scheduler": "persistent", "store": store}
+                kernel = config(arch_name, **how, **size, **common)
+                made.append((kernel, GemmProblem(80, 160, 112, **common)))
     return [*(case for case in made if FAMILY.judge(case[0], this)), *shared(arch_name)]
 
 
@@ -62,7 +69,7 @@ def shared(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
             config(arch_name, pipeline=pipeline, epilogue=chain, **how),
             GemmProblem(80, 96, 504, epilogue=chain),
         )
-        for pipeline in ("basic", "tma")
+        for pipeline in ("basic", "tma", "gluon_ws")
         if pipeline in arch(arch_name).pipelines
         for chain in ("scale+bias+silu+add", "bias+swiglu+col_scale+add")
         for how in ways

@@ -109,9 +109,8 @@ def sharing(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     dtypes, splits that divide and that do not."""
     made = []
     number = 0
-    for reduction, pipeline in itertools.product(
-        ("atomic", "linear", "tree"), arch(arch_name).pipelines[:2]
-    ):
+    pipelines = [p for p in ("basic", "tma", "gluon_ws") if p in arch(arch_name).pipelines]
+    for reduction, pipeline in itertools.product(("atomic", "linear", "tree"), pipelines):
         for signature in signatures(arch_name):
             number += 1
             layout = ("rcr", "rrr", "ccr", "crr", "rcc")[number % 5]
@@ -121,7 +120,43 @@ def sharing(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
                 arch_name, layout=layout, reduction=reduction, pipeline=pipeline, **how, **signature
             )
             sizes = (TILE + 16, 2 * TILE + 32, 7 * TILE + 48)
-            made.append((kernel, _problem(sizes, {"layout": layout, **signature})))
+            if FAMILY.judge(kernel, arch(arch_name)):
+                made.append((kernel, _problem(sizes, {"layout": layout, **signature})))
+    return made
+
+
+def odd_tiles() -> list[tuple[GemmConfig, GemmProblem]]:
+    """Tiles of gluon_ws with an edge of 192: its dtypes, layouts, stores, with epilogues too."""
+    made = []
+    edges = ((64, 192, 4), (128, 192, 8), (192, 128, 12), (192, 192, 12))
+    kinds = [
+        *itertools.product(("bf16", "fp16"), ("rcr", "rrr", "ccc", "crr")),
+        *itertools.product(("e4m3fn", "e5m2", "int8", "fp32"), ("rcr", "rcc")),
+    ]
+    for number, (dtype, layout) in enumerate(kinds):
+        tile_m, tile_n, warps = edges[(number + number // 4) % 4]
+        epilogue = ("", "bias+gelu", "", "bias+swiglu")[number // 2 % 4]
+        signature = {
+            "dtype_a": dtype,
+            "layout": layout,
+            "precision": "tf32" if dtype == "fp32" else "ieee",
+            "epilogue": epilogue,
+        }
+        made.append(
+            (
+                config(
+                    pipeline="gluon_ws",
+                    scheduler="persistent",
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    tile_k=128 // DTYPES[dtype].bytes,
+                    num_warps=warps,
+                    store=("direct", "split")[number % 2],
+                    **signature,
+                ),
+                GemmProblem(tile_m + 80, 2 * tile_n + 112, 448, **signature),
+            )
+        )
     return made
 
 

@@ -96,11 +96,32 @@ def test_warp_specialisation_adds_warps(report):
             assert result.kernel.num_warps > result.config.num_warps, result.name
 
 
+@pytest.mark.parametrize("name", ["gfx90a", "gfx942", "gfx950", "sm_80", "sm_90"])
+def test_shared_tiles_compile_to_matrix_instructions(store, name):
+    made = [
+        config(name, reduction=reduction, scheduler="split_k", split_k=4)
+        for reduction in ("atomic", "linear", "tree")
+    ]
+    made.append(config(name, reduction="atomic", scheduler="stream_k", dtype_a="fp16"))
+    form, word = INSTRUCTION[name]
+    for result in build([(kernel, name) for kernel in made], store=store).results:
+        assert result.ok, result
+        assert word in inspect(result.kernel, store, form)
+
+
 LARGEST = {"tile_m": 128, "tile_n": 256, "num_warps": 8, "num_stages": 4, "store": "split"}
 
 
+THREE = {"tile_m": 192, "tile_n": 192, "num_warps": 12, "num_stages": 4, "store": "split"}
+SHARED = {
+    "atomic": {"scheduler": "stream_k", "reduction": "atomic"},
+    "tree": {"scheduler": "stream_k", "reduction": "tree"},
+    "linear": {"scheduler": "split_k", "split_k": 4, "reduction": "linear"},
+}
+
+
 def gluon(**fields):
-    return config(pipeline="gluon_ws", scheduler="persistent", **fields)
+    return config(pipeline="gluon_ws", **{"scheduler": "persistent", **fields})
 
 
 @pytest.mark.parametrize(
@@ -112,6 +133,14 @@ def gluon(**fields):
         gluon(**LARGEST | {"tile_k": 128}, dtype_a="e4m3fn"),
         gluon(**LARGEST | {"tile_k": 128, "num_stages": 2}, dtype_a="int8"),
         gluon(tile_k=32, tile_n=32, dtype_a="fp32", precision="tf32"),
+        gluon(**THREE),
+        gluon(**THREE, layout="rrr", epilogue="bias+silu"),
+        gluon(**LARGEST | {"num_stages": 3}, epilogue="row_scale+col_scale+bias"),
+        gluon(**LARGEST | {"num_stages": 3}, epilogue="bias+swiglu"),
+        gluon(**LARGEST | SHARED["atomic"]),
+        gluon(**LARGEST | SHARED["tree"]),
+        gluon(tile_m=64, tile_n=128, num_stages=8, **SHARED["linear"]),
+        gluon(tile_m=64, tile_n=128, dtype_a="int8", tile_k=128, **SHARED["atomic"]),
     ],
     ids=lambda kernel: kernel.name,
 )

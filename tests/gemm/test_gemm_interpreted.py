@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_cases import awkward, cases, config, few_rows, sharing
+from gemm_cases import awkward, cases, config, few_rows, odd_tiles, sharing
 
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
+from tilewright.ops.family import FLAG_BYTES
 from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.runtime.interpreter import interpreter
 
 
 def label(case) -> str:
@@ -58,6 +60,14 @@ def test_shared_tiles_are_right(case):
     assert result.ok, result
 
 
+@pytest.mark.parametrize("case", odd_tiles(), ids=label)
+def test_siblings_of_tiles_with_an_edge_of_192_are_right(hopper, case):
+    kernel, problem = case
+    assert FAMILY.judge(FAMILY.interpreted(kernel), arch("sm_90"))
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
 @pytest.mark.parametrize("units", [1, 2, 3, 7, 16, 50])
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
@@ -65,6 +75,26 @@ def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
     few = Dispatcher(device=replace(device("h200_sxm"), compute_units=units))
     result = verify.verify(few, GemmProblem(3 * 64, 2 * 64, 5 * 64), kernel.name)
     assert result.ok, result
+
+
+@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
+@pytest.mark.parametrize("pipeline", ["basic", "tma"])
+@pytest.mark.parametrize("how", [{"scheduler": "split_k", "split_k": 3}, {"scheduler": "stream_k"}])
+def test_a_workspace_is_left_as_it_was_found(pipeline, how, reduction):
+    """Flags zero, and where partials are added into it all of it; so a second launch is right."""
+    kernel = config(pipeline=pipeline, reduction=reduction, **how)
+    problem = GemmProblem(128, 128, 7 * 64)
+    few = replace(device("h200_sxm"), compute_units=3)
+    inputs, out = verify.make_operands(problem, seed=5)
+    plan = FAMILY.launch(kernel, problem, few)
+    workspace = np.full(plan.workspace_bytes, 0xFF, np.uint8)
+    workspace[: None if plan.zero_workspace else FLAG_BYTES] = 0
+    source = FAMILY.source(kernel, arch("sm_90"))
+    for _ in range(2):
+        arrays.poison(out)
+        interpreter().run(source, plan, [*inputs, out], outputs=[2], workspace=workspace)
+        assert verify.check(problem, kernel, inputs, out).ok
+        assert not workspace[: None if plan.zero_workspace else FLAG_BYTES].any()
 
 
 @pytest.mark.parametrize("problem", awkward(), ids=lambda p: f"{p.m}x{p.n}x{p.k}-{p.dtype_a}")

@@ -56,6 +56,7 @@ def fp8(flavour, **fields):
 
 TMA = {"pipeline": "tma"}
 GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
+GLUON_STREAM = {"pipeline": "gluon_ws", "scheduler": "stream_k", "reduction": "linear"}
 CDNA = {"pipeline": "gluon_cdna"}
 
 FP32 = ("dtype_a", "dtype_b", "dtype_c")
@@ -79,6 +80,13 @@ BROKEN = [
     ("stages", change(num_stages=9, tile_k=16), SM90),
     ("combination", change(pipeline="tma_ws"), SPECIALISING),
     ("combination", change(pipeline="gluon_ws"), SM90),
+    ("tile", change(tile_m=192, num_warps=8, **TMA), SM90),
+    ("tile", change(tile_k=192, **GLUON), SM90),
+    ("warps", change(tile_m=256, num_warps=12, **TMA), SM90),
+    ("warpgroups", change(tile_m=192, num_warps=8, **GLUON), SM90),
+    ("warpgroups", change(tile_m=128, num_warps=12, **GLUON), SM90),
+    ("warpgroups", change(tile_n=192, **GLUON_STREAM), SM90),
+    ("warpgroups", change(tile_n=192, tile_k=128, **GLUON), SM90),
     ("combination", change(store="split"), SM90),
     ("combination", change(store="split", tile_n=16, **TMA), SM90),
     ("pipeline", change(**GLUON), SM80),
@@ -168,6 +176,10 @@ LEGAL = [
     (change(store="split", tile_n=32, **TMA), SM90),
     (change(**GLUON), SM90),
     (change(num_warps=8, tile_m=128, **GLUON), SM90),
+    (change(num_warps=12, tile_m=192, **GLUON), SM90),
+    (change(tile_n=192, **GLUON), SM90),
+    (change(**GLUON_STREAM), SM90),
+    (change(epilogue="bias+swiglu", **GLUON), SM90),
     (change(tile_n=32, **GLUON), SM90),
     (change(tile_n=64, store="split", **GLUON), SM90),
     (fp8("e4m3fn", layout="rcc", **GLUON), SM90),
@@ -358,6 +370,26 @@ def test_a_matrix_of_the_epilogue_counts_towards_the_span():
 def test_a_wide_stride_counts_towards_the_span():
     assert supports(BASE, problem(lda=2**22), SM90)
     assert supports(BASE, problem(lda=2**23), SM90).rule == "addressing"
+
+
+@pytest.mark.parametrize("fields", [{"split_k": 4}, {"split_k": 17}])
+def test_k_must_have_a_step_for_each_part(fields):
+    config = change(scheduler="split_k", reduction="linear", **fields)
+    assert supports(config, problem(k=64 * fields["split_k"]), SM90)
+    verdict = supports(config, problem(k=64 * fields["split_k"] - 64), SM90)
+    assert verdict.rule == "sharing" and "too few to split" in verdict.reason
+
+
+def test_every_part_of_a_tile_needs_a_flag_and_warp_groups_each_their_own():
+    shared = {"scheduler": "split_k", "split_k": 16, "reduction": "linear", "tile_m": 128}
+    most = problem(m=128 * 32, n=64 * 32, k=1024)  # 1024 tiles of 16 parts, and 16384 flags
+    assert supports(change(**shared), most, SM90)
+    assert (
+        supports(change(**shared), problem(m=128 * 32, n=64 * 33, k=1024), SM90).rule == "sharing"
+    )
+    groups = {"pipeline": "gluon_ws", "num_warps": 8}
+    assert supports(change(**shared, **groups), most, SM90).rule == "sharing"
+    assert supports(change(**shared, **groups), problem(m=128 * 16, n=64 * 32, k=1024), SM90)
 
 
 def test_a_config_that_is_illegal_here_supports_nothing_here():

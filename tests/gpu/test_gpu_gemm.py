@@ -7,7 +7,7 @@ import threading
 import pytest
 
 torch = pytest.importorskip("torch")
-from gemm_cases import awkward, cases, config, few_rows, sharing  # noqa: E402
+from gemm_cases import awkward, cases, config, few_rows, odd_tiles, sharing  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch.detect import live_device  # noqa: E402
@@ -28,6 +28,8 @@ def _arch() -> str:
 
 
 CASES = [*cases(_arch()), *few_rows(_arch()), *sharing(_arch())]
+if _arch() == "sm_90":
+    CASES += odd_tiles()
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +69,7 @@ def test_real_sizes_are_right(dispatcher, dtype, size):
 
 @pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
 @pytest.mark.parametrize("how", [{"scheduler": "split_k", "split_k": 8}, {"scheduler": "stream_k"}])
-@pytest.mark.parametrize("pipeline", ["basic", "tma"])
+@pytest.mark.parametrize("pipeline", ["basic", "tma", "gluon_ws"])
 def test_shared_tiles_on_the_whole_gpu(dispatcher, reduction, how, pipeline):
     """Right every time of many, at sizes that use every multiprocessor, and repeatable bit for
     bit where that is promised."""

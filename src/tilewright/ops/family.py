@@ -113,14 +113,14 @@ WORKSPACE = -1
 
 FLAG_BYTES = 65536
 """A workspace begins with this many bytes of flags that are zero between launches: every kernel
-finds them zero and leaves them zero. What follows may hold anything."""
+finds them zero and leaves them zero. What follows may hold anything; see `Launch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch for one problem: grid, the kernel's non-constant arguments in order,
-    and bytes of workspace (flags included; and whether what follows them must be zero at the
-    start, which costs a launch of its own)."""
+    and bytes of workspace (flags included; and whether what follows them is zero between
+    launches too: the kernel finds it so and leaves it so)."""
 
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]

@@ -61,8 +61,8 @@ class Interpreter:
         such; the kernel sees those strides. Only elements are written back, never bytes between
         them. Operands that share memory are separate copies to the kernel. `workspace`, of at least
         ``launch.workspace_bytes`` contiguous bytes, is written back too, so that the next launch
-        of a plan finds it; without it the kernel gets a scratch one. It is zeroed first if
-        ``launch.zero_workspace``. `timeout` is in seconds and includes starting the child.
+        of a plan finds it; without it the kernel gets a scratch one. `timeout` is in seconds and
+        includes starting the child.
 
         Raises `BadArgument` for operands that do not fit the launch, and `LaunchFailed` if the
         kernel raises, touches memory that is not its own, writes an operand that is not in
@@ -208,8 +208,6 @@ def _workspace(launch: Launch, given: Array | None) -> Array | None:
         return made if size else None
     if not given.flags.c_contiguous or not given.flags.writeable or given.nbytes < size:
         raise BadArgument(f"the workspace must be {size} contiguous writable bytes or more")
-    if launch.zero_workspace:
-        given.view(np.uint8)[FLAG_BYTES:] = 0
     return given
 
 

@@ -1,4 +1,5 @@
-"""Scratch memory for launches that need some: one buffer a device and stream, grown on demand.
+"""Scratch memory for launches that need some: one buffer a device and stream, grown on demand,
+and another for launches whose kernels keep theirs zero (`Launch.zero_workspace`).
 
 Launches on one stream run one after another, so they can share; each launch that a graph captures
 has a buffer of its own, since the graph may be replayed anywhere. The memory comes from torch's
@@ -17,7 +18,7 @@ class Workspaces:
     """The workspaces of one dispatcher. Thread-safe."""
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[int, int], Any] = {}
+        self._buffers: dict[tuple[int, int, bool], Any] = {}
         self._kept: list[Any] = []  # outgrown, or a captured graph's
         self._lock = threading.Lock()
 
@@ -27,34 +28,33 @@ class Workspaces:
 
     def address(self, launch: Launch, device: int, stream: int) -> int:
         """Address of at least ``launch.workspace_bytes`` bytes for work on `stream`: the flags
-        zero, and the rest zeroed on that stream if the launch asks for it."""
+        zero, and the rest too if the launch asks for it."""
         import torch
 
         external: Any = torch.cuda.ExternalStream
         with torch.cuda.stream(external(stream, device)):
-            buffer = self._buffer(launch.workspace_bytes, device, stream)
-            if launch.zero_workspace:
-                buffer[FLAG_BYTES : launch.workspace_bytes].zero_()
+            buffer = self._buffer(launch, device, stream)
         address: int = buffer.data_ptr()
         return address
 
-    def _buffer(self, size: int, device: int, stream: int) -> Any:
-        """A buffer of at least `size` bytes for the current stream, which is `stream`."""
+    def _buffer(self, launch: Launch, device: int, stream: int) -> Any:
+        """A buffer for `launch` on the current stream, which is `stream`."""
         import torch
 
+        size, key = launch.workspace_bytes, (device, stream, launch.zero_workspace)
         captured = torch.cuda.is_current_stream_capturing()
         with self._lock:
-            buffer = None if captured else self._buffers.get((device, stream))
+            buffer = None if captured else self._buffers.get(key)
             if buffer is None or buffer.numel() < size:
                 if buffer is not None:
                     self._kept.append(buffer)
                 place = torch.device("cuda", device)
                 buffer = torch.empty(size, dtype=torch.uint8, device=place)
-                buffer[:FLAG_BYTES].zero_()
-                if captured:  # its flags are zeroed by the graph, at each replay, not now
+                buffer[: None if launch.zero_workspace else FLAG_BYTES].zero_()
+                if captured:  # it is zeroed by the graph, at each replay, not now
                     self._kept.append(buffer)
                 else:
-                    self._buffers[device, stream] = buffer
+                    self._buffers[key] = buffer
         return buffer
 
     def release(self) -> None:

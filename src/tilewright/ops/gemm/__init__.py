@@ -113,7 +113,11 @@ class GemmFamily:
         return launch_module.source(config, arch)
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
-        return replace(config, pipeline=SIBLINGS.get(config.pipeline, config.pipeline))
+        edges = (config.tile_m, config.tile_n)
+        tile_m, tile_n = (128 if size == rules.THREE_PARTS else size for size in edges)
+        warps = min(config.num_warps, 8) if config.pipeline == "gluon_ws" else config.num_warps
+        pipeline = SIBLINGS.get(config.pipeline, config.pipeline)
+        return replace(config, pipeline=pipeline, num_warps=warps, tile_m=tile_m, tile_n=tile_n)
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)

@@ -41,11 +41,10 @@ PIPELINE_RATE = {
 """Share of the matrix rate a pipeline reaches with the largest tile. gluon_cdna has never run:
 until somebody measures it, the simpler kernel goes first."""
 
-
 FILL_SECONDS = {"small_m": 1e-6, "small_m_tma": 0.8e-6}
 """From a kernel's start to its first product, and from its last load to its end."""
 
-FILL_SECONDS_ELSEWHERE = 2e-6
+FILL_SECONDS_ELSEWHERE = 3e-6
 FILL_SECONDS_OF_VECTORS = 0.2e-6
 
 VECTOR_RATE = 0.2
@@ -101,7 +100,9 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     shares = device.compute_units if config.scheduler == "stream_k" else parts
     busy = min(1.0, shares / device.compute_units)
     bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
-    memory = (problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY) / bandwidth
+    loads = tiles * (config.tile_m + config.tile_n) * problem.k * element
+    once = problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY
+    memory = max(once, loads / L2_OVER_MEMORY) / bandwidth
     work = max(compute, memory)
     if config.scheduler in SHARING:
         partials = (parts if config.scheduler == "split_k" else 2 * device.compute_units) * (
@@ -116,10 +117,9 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
 
 
 def _again(config: GemmConfig, problem: GemmProblem) -> int:
-    """Bytes of A and B read more than once: by every tile beside or above another."""
-    tiles_m, tiles_n = -(-problem.m // config.tile_m), -(-problem.n // config.tile_n)
-    elements = ((tiles_n - 1) * problem.m + (tiles_m - 1) * problem.n) * problem.k
-    return elements * DTYPES[problem.dtype_a].bytes
+    """Bytes of A that tiles beside one another read again."""
+    tiles_n = -(-problem.n // config.tile_n)
+    return (tiles_n - 1) * problem.m * problem.k * DTYPES[problem.dtype_a].bytes
 
 
 def _small_m(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> float:

@@ -20,7 +20,7 @@ from tilewright.ops.family import (
 from tilewright.ops.gemm import cdna, epilogues, shuffle
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import WARPGROUP, masked
+from tilewright.ops.gemm.rules import THREE_PARTS, WARPGROUP, masked
 from tilewright.ops.gemm.rules import tiles as tiles_of
 from tilewright.ops.gemm.small_m import k_parts, vector
 
@@ -303,24 +303,30 @@ def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
 
 
 def _gluon_source(config: GemmConfig) -> KernelSource:
-    tile = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M")
-    used = (*tile, "A_ROW", "B_ROW", "C_ROW", "INT_ACC")
     constants = [
-        *((name, value) for name, value in _constants(config) if name in used),
+        *_constants(config),
         ("BATCHING", config.batching),
         ("SPLIT", config.store == "split"),
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
     ]
+    arguments = (
+        *_descriptor_arguments(config),
+        *_extra(config, "i64"),
+        *_batch_types(config),
+        *_sharing_types(config),
+    )
     # One more warp group's worth of registers goes to the producer, and most of it back.
     registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_ws",
         function="gemm_gluon_ws",
-        signature=_signature((*_descriptor_arguments(config), *_batch_types(config)), constants),
+        signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
+        divisibility=tuple({**_matrix_promises(config), **_workspace_promises(config)}.items()),
         options=(("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))),
         language="gluon",
+        functions=_functions(config),
     )
 
 
@@ -375,9 +381,10 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
     m, n, k = config.tile_m, config.tile_n, config.tile_k
     columns = n // epilogues.fold(config.epilogue)
     n_store = columns // 2 if config.store == "split" else columns
-    if config.pipeline == "gluon_ws":  # a warp group takes its own rows, and two pieces of C
+    if config.pipeline == "gluon_ws":  # a warp group takes its own rows, and pieces of C
         m //= config.num_warps // WARPGROUP
-        n_store //= 2
+        n_store //= n // 64 if n == THREE_PARTS else 2
+        n = 64 if n == THREE_PARTS else n
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)
     return (
@@ -427,8 +434,7 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     grid = (tiles, config.split_k, 1) if config.pipeline in SMALL_M else (programs, 1, 1)
     if config.scheduler not in SHARING:
         return Launch(grid, arguments)
-    # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
-    slots = tiles * splits if config.scheduler == "split_k" else 2 * programs
+    slots = _slots(config, tiles, programs, splits)
     return Launch(
         grid,
         (*arguments, Pointer(WORKSPACE), Scalar("i32", splits)),
@@ -461,18 +467,30 @@ def _dies(device: Device) -> int:
     return max(1, device.compute_units // per_die) if per_die else 1
 
 
+def _slots(config: GemmConfig, tiles: int, programs: int, splits: int) -> int:
+    """How many partial tiles the workspace holds."""
+    if config.reduction == "atomic":
+        return splits if config.scheduler == "stream_k" else tiles
+    # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
+    return 2 * programs if config.scheduler == "stream_k" else tiles * splits
+
+
 def _share(
     config: GemmConfig, problem: GemmProblem, tiles: int, compute_units: int
 ) -> tuple[int, int]:
     """Workgroups to launch, and the kernel's `splits`."""
     if config.scheduler == "split_k":
-        return tiles * config.split_k, config.split_k
+        parts = tiles * config.split_k
+        persistent = config.pipeline == "gluon_ws"
+        return min(parts, compute_units) if persistent else parts, config.split_k
     if config.scheduler == "stream_k":
-        # Whole waves but the last go tile by tile; the last two, full and partial, are shared
-        # out in equal parts (the paper's "two-tile" hybrid), so that no share is under a tile.
+        # Whole waves go tile by tile; what is left over is shared out in equal parts. Unless they
+        # are added up as they come, few parts of a tile are better than many: the last whole wave
+        # is shared too (the paper's "two-tile" hybrid), so that no share is under a tile.
         steps = -(-problem.k // config.tile_k)
         programs = min(compute_units, tiles * steps)
-        waves = tiles // programs
-        shared = tiles if waves < 2 else tiles % programs + programs
-        return programs, 0 if tiles % programs == 0 else shared
+        left = tiles % programs
+        if left and left < tiles and config.reduction != "atomic":
+            left += programs
+        return programs, left
     return (min(tiles, compute_units) if config.scheduler == "persistent" else tiles), 0

@@ -32,7 +32,8 @@ OVERHEAD_REGISTERS = 26
 128 held accumulators (sm_90, 256×256 over 16 warps)."""
 
 MAX_FLAGS = FLAG_BYTES // 4
-"""Flags there are in a workspace, one for each part of a tile."""
+"""Flags there are in a workspace: one for each part of a tile, and under `gluon_ws` each warp group
+has its own."""
 
 MAX_TILES = 2**31 - 2**20
 """Tiles a launch can have: their numbers are 32-bit, and one step of a persistent workgroup past
@@ -44,9 +45,13 @@ WARPGROUP = 4
 WARPGROUP_ROWS = 64
 """Rows of C that one wgmma computes."""
 
-SPECIALISATION_BYTES = 256
+THREE_PARTS = 192
+"""The one tile edge that is no power of two: `gluon_ws` has it as three warp groups' rows, and as
+columns in two accumulators, 128 and 64 wide."""
+
+SPECIALISATION_BYTES = 384
 """Shared memory `gluon_ws` takes beside its tiles: two barriers a stage, and what the compiler
-hands to the warps (148 to 208 bytes seen)."""
+hands to the warps (148 to 280 bytes seen)."""
 
 INT32_SPAN = 2**31
 """Bytes an operand may span when the kernel counts in 32 bits."""
@@ -97,10 +102,12 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         # Through shared memory to the accumulator's threads, in as many parts as the compiler
         # likes: between a quarter of it and twice its size (sm_90), usually half.
         staging += staging // 2
+    if config.pipeline == "gluon_ws":
+        if config.tile_n == THREE_PARTS:  # two buffers of three or six pieces
+            staging = staging // 3 * 2
+        return stage * config.num_stages + staging + SPECIALISATION_BYTES
     if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)
-    if config.pipeline == "gluon_ws":
-        staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
 
 
@@ -165,7 +172,8 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
     for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
-        if size & (size - 1):
+        three_parts = c.pipeline == "gluon_ws" and axis != "k" and size == THREE_PARTS
+        if size & (size - 1) and not three_parts:
             return f"tile_{axis} = {size} is not a power of two"
         if size < low:
             return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
@@ -192,7 +200,7 @@ def _vector_tile(c: GemmConfig) -> str | None:
 
 
 def _warps(c: GemmConfig, arch: Arch) -> str | None:
-    if c.num_warps & (c.num_warps - 1):
+    if c.num_warps & (c.num_warps - 1) and not (c.pipeline == "gluon_ws" and c.num_warps == 12):
         return f"num_warps = {c.num_warps} is not a power of two"
     threads = c.num_warps * arch.warp_size
     if threads > arch.max_threads:
@@ -221,10 +229,8 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
             f"pipeline {c.pipeline} multiplies operands as they lie in memory; under basic they "
             "pass through registers, as pre_a and pre_b need"
         )
-    if c.pipeline == "gluon_ws" and c.epilogue:
-        return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
-    if c.pipeline == "gluon_ws" and c.scheduler != "persistent":
-        return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs scheduler persistent"
+    if c.pipeline == "gluon_ws" and c.scheduler == "tile":
+        return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs another scheduler"
     if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
         return f"pipeline gluon_cdna has no scheduler {c.scheduler}; basic has it"
     if c.store == "split":
@@ -241,14 +247,20 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
     that each take their own rows and store them in pieces."""
     if c.pipeline != "gluon_ws":
         return None
-    if c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
-        return f"pipeline gluon_ws multiplies with 4 or 8 warps, not {c.num_warps}"
+    if c.num_warps not in (WARPGROUP, 2 * WARPGROUP, 3 * WARPGROUP):
+        return f"pipeline gluon_ws multiplies with 4, 8 or 12 warps, not {c.num_warps}"
+    if (c.num_warps == 3 * WARPGROUP) != (c.tile_m == THREE_PARTS):
+        return f"12 warps multiply {THREE_PARTS} rows, not {c.num_warps} warps {c.tile_m}"
     least_m = WARPGROUP_ROWS * c.num_warps // WARPGROUP
     if c.tile_m < least_m:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
     least_n = 64 if c.store == "split" else 32
     if c.tile_n < least_n:
         return f"tile_n = {c.tile_n} is under {least_n}, which store {c.store} cuts into pieces"
+    if THREE_PARTS in (c.tile_m, c.tile_n) and c.scheduler in SHARING:
+        return f"tiles of {THREE_PARTS} rows or columns are not shared"
+    if c.tile_n == THREE_PARTS and c.tile_k * DTYPES[c.dtype_a].bits != 1024:
+        return f"tile_n = {THREE_PARTS} is made of parts, which rows of 128 bytes of B allow"
     if operand_dtype(c) == "fp32":
         return "wgmma does not take fp32 operands; precision tf32 would round them"
     bits = DTYPES[c.dtype_a].bits
@@ -432,11 +444,12 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
         return (
             f"k = {p.k} is {steps} steps of {c.tile_k}, too few to split {max(2, c.split_k)} ways"
         )
-    slots = tiles(c, p) * c.split_k
-    if not slots:
+    parts = tiles(c, p) * c.split_k
+    if not parts:
         return "there is no tile to share"
-    if c.scheduler == "split_k" and slots > MAX_FLAGS:
-        return f"{slots} parts of tiles, over {MAX_FLAGS}: so many tiles need no splitting"
+    flags = parts * (c.num_warps // WARPGROUP if c.pipeline == "gluon_ws" else 1)
+    if c.scheduler == "split_k" and flags > MAX_FLAGS:
+        return f"{parts} parts of tiles need {flags} flags, over {MAX_FLAGS}: do not split so many"
     return None
 
 

@@ -117,6 +117,8 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         rows += itertools.product(*{**algorithms, **shared}.values())
     elif problem.m <= FEW_ROWS and not problem.pre_a and not problem.pre_b:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
+    if "gluon_ws" in arch.pipelines:
+        rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem))
     return KernelSpace(
         "gemm",
         {
@@ -145,6 +147,7 @@ _MATRIX_TILES = (
     (32, 512, 4, 4),
     (64, 256, 4, 6),
     (64, 512, 4, 4),
+    (128, 256, 4, 3),
     (64, 128, 4, 2),
 )
 """The same for the matrix units; the last is for little shared memory."""
@@ -177,6 +180,37 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
             }
 
 
+_WHOLE = ("persistent", 1, "none")
+_DEEP_TILES = (
+    (192, 192, 128, 12, 4, "split", (_WHOLE,)),
+    (192, 128, 128, 12, 4, "direct", (_WHOLE,)),
+    (64, 64, 256, 4, 6, "direct", (_WHOLE, ("split_k", 4, "linear"), ("split_k", 8, "linear"))),
+    (64, 128, 128, 4, 8, "direct", (_WHOLE, ("split_k", 2, "linear"), ("split_k", 4, "linear"))),
+)
+"""(rows, columns, bytes of K, warps, stages, store, schedules) for pipeline gluon_ws: tiles that
+come out even where powers of two do not, and all of shared memory for few tiles and a large K."""
+
+
+def _deep(problem: GemmProblem) -> Iterator[dict[str, Any]]:
+    """The algorithms of `_DEEP_TILES`."""
+    common = {"pipeline": "gluon_ws", "group_m": 8, "alignment": 16, "index_bits": 32}
+    element = DTYPES[problem.dtype_a].bytes
+    for tile_m, tile_n, k_bytes, warps, stages, store, schedules in _DEEP_TILES:
+        for scheduler, split_k, reduction in schedules:
+            yield {
+                **common,
+                "tile_m": tile_m,
+                "tile_n": tile_n,
+                "tile_k": k_bytes // element,
+                "num_warps": warps,
+                "num_stages": stages,
+                "scheduler": scheduler,
+                "split_k": split_k,
+                "reduction": reduction,
+                "store": store,
+            }
+
+
 ROW_BYTES = 128
 """Bytes of K in a tile: what a 128-byte swizzle spans, and a whole line of every L2 here."""
 
@@ -185,6 +219,8 @@ def _worth_having(config: GemmConfig) -> bool:
     """Keeps the default space to shapes that are someone's best."""
     if config.pipeline in SMALL_M:
         return True
+    if config.num_stages > 4 or config.num_warps > 8:
+        return True  # of `_DEEP_TILES`
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False

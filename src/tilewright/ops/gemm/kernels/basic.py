@@ -31,7 +31,12 @@ import triton.language as tl
 from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, matrix_of
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.pre import combine
-from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.reduce import (
+    reduce,
+    take_turn,
+    within_tile,
+    workspace,
+)
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -107,15 +112,13 @@ def _accumulate(
 
 
 @triton.jit
-def _write(
-    c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n,
+def write(
+    c, acc, m, n, ldc, extra, tile_m, tile_n,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The epilogue of a whole sum, and the tile of matrix `z` of C."""
-    c = matrix_of(c, batch, z, 3, BATCHING, ALIGNMENT)
-    extra = extra_of(extra, batch, z, TAKES, BATCHING)
+    """The epilogue of a whole sum, and the tile of C."""
     acc = apply(
         acc, extra, tile_m * TILE_M, tile_n * TILE_N, m, n, CHAIN, TAKES, C_ROW, MASK_M, MASK_N
     )  # fmt: skip
@@ -135,6 +138,21 @@ def _write(
         tl.store(c_ptrs, out, mask=(offs_n < n)[None, :])
     else:
         tl.store(c_ptrs, out)
+
+
+@triton.jit
+def _write(
+    c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """The same for matrix `z` of C."""
+    write(
+        matrix_of(c, batch, z, 3, BATCHING, ALIGNMENT), acc, m, n, ldc,
+        extra_of(extra, batch, z, TAKES, BATCHING), tile_m, tile_n,
+        TILE_M, TILE_N, C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -174,9 +192,12 @@ def gemm_basic(
             TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
             LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
         )  # fmt: skip
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         whole, acc = reduce(
-            acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
-        )
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            i, splits, base, 1, 0, REDUCTION,
+        )  # fmt: skip
         if whole:
             _write(
                 c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
@@ -214,9 +235,11 @@ def gemm_basic(
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
                 if count > 1:
+                    base = tile if REDUCTION == "atomic" else 2 * earliest
+                    last = take_turn(flags, count, base, 2, shift, REDUCTION)
                     whole, acc = reduce(
-                        acc, flags, partials, first - earliest, count, 2 * earliest, 2, shift,
-                        TILE_M, TILE_N, REDUCTION,
+                        acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+                        first - earliest, count, base, 2, shift, REDUCTION,
                     )  # fmt: skip
                 if whole:
                     _write(

@@ -60,15 +60,21 @@ def _load(
 
 
 @triton.jit
+def indices(tile, AXIS: tl.constexpr):
+    """0, 1, 2… along one axis of a tile. Gluon has its own, which minds the tile's layout."""
+    return tl.arange(0, tile.shape[AXIS])
+
+
+@triton.jit
 def _step(
     acc, extra, row, col, m, n, STEP: tl.constexpr, WIDTH: tl.constexpr,
     CHAIN: tl.constexpr, TAKES: tl.constexpr,
-    ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+    ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, INDICES: tl.constexpr,
 ):  # fmt: skip
     FOLD: tl.constexpr = WIDTH // acc.shape[1]
     J: tl.constexpr = _first(TAKES, STEP)
-    rows = row + tl.arange(0, acc.shape[0])
-    cols = col // FOLD + tl.arange(0, acc.shape[1])
+    rows = row + INDICES(acc, 0)
+    cols = col // FOLD + INDICES(acc, 1)
     n_now = n // FOLD
     if _count(TAKES, STEP) == 0:
         out = CHAIN[STEP](acc)
@@ -85,6 +91,7 @@ def _step(
 def apply(
     acc, extra, row, col, m, n, CHAIN: tl.constexpr, TAKES: tl.constexpr,
     ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+    INDICES: tl.constexpr = indices,
 ):  # fmt: skip
     """`acc`, the tile of an m × n product at (row, col), after the operations of CHAIN."""
     out = acc
@@ -93,7 +100,7 @@ def apply(
         out = acc.to(tl.float32)
         for i in tl.static_range(len(CHAIN)):
             out = _step(
-                out, extra, row, col, m, n, i, WIDTH, CHAIN, TAKES, ROW, MASK_M, MASK_N
+                out, extra, row, col, m, n, i, WIDTH, CHAIN, TAKES, ROW, MASK_M, MASK_N, INDICES
             )  # fmt: skip
     return out
 

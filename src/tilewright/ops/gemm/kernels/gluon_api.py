@@ -21,8 +21,10 @@ from triton.experimental.gluon.language.nvidia.hopper.tma import (
 from triton.experimental.gluon.language.nvidia.hopper.tma import store_wait as tma_store_wait
 
 jit = gluon.jit
+constexpr_function = gluon.constexpr_function
 
 __all__ = [
+    "constexpr_function",
     "fence_async_shared",
     "gl",
     "jit",

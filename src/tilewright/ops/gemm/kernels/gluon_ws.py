@@ -1,7 +1,7 @@
 """GEMM with the warps' roles written out, in Gluon: one warp loads, the others multiply (sm_90).
 
 Idea. Triton 3.6 does not specialise warps on sm_90 (see `tma`), so it is done by hand. One warp,
-with 24 registers a thread, does nothing but ask the copy engine for tiles. One or two warp groups
+with 24 registers a thread, does nothing but ask the copy engine for tiles. One to three warp groups
 (GROUPS; four warps each, up to 240 registers) multiply. The groups are partitions of their own:
 each has its own TILE_M / GROUPS rows of A and C, its own copy of the loop and its own barrier.
 They share B, but never wait for each other: while one stores its part of C the other may still
@@ -19,7 +19,19 @@ Edges. As in `tma`: the copy engine fills what lies outside with zeros and does 
 Layouts. Operands are read in shared memory as they lie in memory; wgmma transposes 16-bit ones on
 the way. 8-bit and tf32 operands must have K contiguous, which a rule says.
 
-Schedulers. Persistent only: without a next tile there is nothing to overlap.
+Odd tiles. A tile edge is a power of two, or 192: as rows three groups' 64, as columns two
+accumulators, 128 and 64 wide, with B copied in three boxes of 64. 192x192 and 192x128 fill the
+last wave of some shapes where powers of two leave most of it empty.
+
+Schedulers (see `schedule`). All but `tile`, without whose next tile there is nothing to overlap.
+Where workgroups share a tile (not with an edge of 192), each group has flags and slots of its own
+(see `reduce`), and its partials go to memory as they lie in registers (see `gluon_partials`). A
+group may wait for another workgroup's. That cannot tie a knot, although groups share a ring: a
+group that waits has read all operands of its part, so they are there for the others too, and
+every workgroup takes tiles in increasing order.
+
+Epilogues (see `epilogue`): on the pieces, as they leave. Vectors and matrices are loaded by the
+threads that hold the elements, in pairs.
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
@@ -42,16 +54,59 @@ Ratios to cuBLAS on 4096³, 8192³, 2048×28672×4096 and 8192×4096×14336, in 
     int8  tma, 128x256x128 s3           1.301  1.332  1.314  1.340
     bf16  on zeros, repeated, s4 g16      -    1.074  1.049    -
 
-Tried, and left out. Three warp groups on 192x256 tiles (22 % fewer reads from L2): the clock rose
-from 1.41 to 1.50 GHz, but with three stages and unlucky counts of tiles it came to 0.89 to 1.01;
-m64n256 also needs 154 registers at launch, where four groups have 128, so wgmma had to be split in
-two. Walking K backwards in every other tile, to find the last tile's operands in L2: no difference
-beyond noise. tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128 tiles: 0.94 to
-1.00. 256x128 tiles: a little under 128x256.
+Odd waves and large K, bf16 rcr, the better of torch.mm and cuBLASLt's candidates against the best
+of a declared space (benchmarks/gemm_vs_vendor.py --set odd; the samples lie under
+benchmarks/results), in µs:
+
+    2048×2112×7168    86.1   88.3  0.976  192x192x64   3 groups, s4, persistent: one wave of 121
+    3840×4096×2048    86.4   91.2  0.948  192x128x64   3 groups, s4, persistent: 4.85 waves
+    512×768×4096      13.4   14.0  0.956  64x64x128    1 group, s6, persistent
+    512×512×8192      17.4   18.0  0.965  64x128x128   1 group, s4, split_k 4, atomic
+    256×256×16384     16.3   16.9  0.964  64x64x128    1 group, s6, split_k 8, atomic
+    1024×1024×8192    31.6   32.0  0.989  64x128x64    1 group, s8, persistent
+    128×4096×14336    43.5   43.8  0.995  64x64x128    1 group, s6, persistent
+
+What limits these. A launch: a product of 128×128×64 takes 6.8 to 7.3 µs here and 5.6 to 6.0 in
+cuBLAS. Then L2: 64x64 tiles at K = 4096 bring 1 MB to each multiprocessor in about 7.5 µs, 70
+bytes a clock. Where tiles are shared, the meeting: 512×512×8192 takes 18.1 µs in 64x128 tiles and
+four parts, whose partials are 32 KB, and 20.2 in 128x128 tiles and eight, which load a third less.
+
+Stream-K loses to whole tiles of odd sizes. Over eight shapes whose last wave of 128x256 tiles is
+not half full (--set last_wave) the best other kernel's time is 0.871 of the best stream-K's
+(geometric mean); it wins on one (4352×4096×4096, 1.011) and falls to 0.613 on 1280×1408×16384.
+Arithmetic says why, no counter was read. There A and B are 88 MB and L2 50: whole tiles walk K
+together and read each part of them once, while shares begin at 132 places of K, and what tiles have
+in common is then read at different times. And where few tiles are left over, many add to each: on
+2048×2112×7168 with 256x128 tiles 112 workgroups add 128 KB each to one of four, and it takes 98.8
+µs, where 128 such tiles in one wave (2048×2048×7168) take 87.8.
+
+Epilogues, against the same kernel and run without, 128x256, in µs (4096³; 8192²×4096, fp8 8192³):
+
+    bf16  none                 176.7   725.1
+    bf16  bias                 180.7   743.3
+    bf16  bias+silu            194.5   789.1
+    bf16  swiglu               180.4   726.8
+    bf16  add                  197.0   805.9   split; direct 303.9 and 1224.4
+    fp8   none                  95.4   716.4
+    fp8   row_scale+col_scale  100.8   731.1   cuBLAS, row-wise: 105.5   774.4
+    fp8   … +bias              102.5   741.5
+
+The groups come to their epilogues together, so what they cost is not hidden.
+
+Tried, and left out. Ordinary stores of C from registers, instead of staging: 34.0 µs instead of
+32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32 bytes. Touching the vectors of
+an epilogue when a tile begins: no difference beyond noise. Three warp groups on 192x256 tiles (22 %
+fewer reads from L2): the clock rose from 1.41 to 1.50 GHz, but with three stages and unlucky counts
+of tiles it came to 0.89 to 1.01; m64n256 also needs 154 registers at launch, where four groups have
+128, so wgmma had to be split in two. Walking K backwards in every other tile, to find the last
+tile's operands in L2: no difference beyond noise. tile_k = 128 with two stages: 0.67 to 0.69. One
+warp group on 128x128 tiles: 0.94 to 1.00. 256x128 tiles: a little under 128x256.
 """
 
-from tilewright.ops.gemm.kernels.batching import in_batch, in_matrix, shared_or
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.gluon_api import (
+    constexpr_function,
     fence_async_shared,
     gl,
     jit,
@@ -62,10 +117,25 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.gemm.kernels.gluon_partials import add, load, store, within_registers
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
+from tilewright.ops.gemm.kernels.schedule import (
+    contributors,
+    next_part,
+    shared_steps,
+    tile_coordinates,
+)
 
 PRODUCER_REGISTERS = gl.constexpr(24)
-CONSUMER_REGISTERS = gl.constexpr(240)
+OF_TWO_REGISTERS = gl.constexpr(240)
+OF_THREE_REGISTERS = gl.constexpr(160)
+
+
+@constexpr_function
+def _wide(tile_n):
+    """How many of a tile's columns are in the first accumulator, which a power of two must be;
+    the rest is another."""
+    return 128 if tile_n == 192 else tile_n
 
 
 @jit
@@ -79,41 +149,70 @@ def _at(z, i, j, BATCHING: gl.constexpr):
 
 
 @jit
+def _work(tiles, steps, splits, SCHEDULER: gl.constexpr):
+    """Where this workgroup begins (`next_part`): its share of stream-K's steps, the first and
+    past the last of them; its first part, and how many parts there are."""
+    share = steps
+    at = steps * 0
+    end = steps * 0
+    part = gl.program_id(0)
+    parts = tiles
+    if SCHEDULER == "stream_k":
+        share, at, end = shared_steps(splits, steps)
+        part += splits
+    elif SCHEDULER == "split_k":
+        parts = tiles * splits
+    return share, at, end, part, parts
+
+
+@jit
 def _load(
-    a, b, a_tiles, b_tiles, full, empty, m, n, k, batch,
+    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr, SCHEDULER: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """The producer: every K step of every tile of this workgroup into the ring."""
+    """The producer: every K step of every part of this workgroup into the ring."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
+    steps = gl.cdiv(k, TILE_K)
     ROWS: gl.constexpr = TILE_M // GROUPS
+    WIDE: gl.constexpr = _wide(TILE_N)
+    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
+    BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + TILE_N // BOX_N * b.block_type.nbytes
     stage = 0
     phase = 1  # of a ring nobody has used: every slot counts as released
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    _, at, end, part, parts = _work(tiles, steps, splits, SCHEDULER)
+    while (at < end) | (part < parts):
+        tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
         z, within = in_matrix(tile, each, BATCHING)
         z_a = shared_or(z, batch, 1, BATCHING)
         z_b = shared_or(z, batch, 2, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M
         col = tile_n * TILE_N
-        for k0 in range(0, k, TILE_K):
+        for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
             ready = full.index(stage)
             mbarrier.wait(empty.index(stage), phase)
-            mbarrier.expect(ready, GROUPS * a.block_type.nbytes + b.block_type.nbytes)
+            mbarrier.expect(ready, BYTES)
             for group in gl.static_range(GROUPS):
                 a_tile = a_tiles.index(stage * GROUPS + group)
                 if A_ROW:
                     tma_load(a, _at(z_a, row + group * ROWS, k0, BATCHING), ready, a_tile)
                 else:
                     tma_load(a, _at(z_a, k0, row + group * ROWS, BATCHING), ready, a_tile)
-            if B_ROW:
-                tma_load(b, _at(z_b, k0, col, BATCHING), ready, b_tiles.index(stage))
-            else:
-                tma_load(b, _at(z_b, col, k0, BATCHING), ready, b_tiles.index(stage))
+            for box in gl.static_range(TILE_N // BOX_N):
+                # Parts of one slot follow each other, so that they are one tile.
+                if box < WIDE // BOX_N:
+                    b_tile = b_tiles.index(stage * (WIDE // BOX_N) + box)
+                else:
+                    b_tile = b_rest.index(stage)
+                if B_ROW:
+                    tma_load(b, _at(z_b, k0, col + box * BOX_N, BATCHING), ready, b_tile)
+                else:
+                    tma_load(b, _at(z_b, col + box * BOX_N, k0, BATCHING), ready, b_tile)
             stage += 1
             if stage == STAGES:
                 stage = 0
@@ -121,18 +220,29 @@ def _load(
 
 
 @jit
-def _store(c, z, row, col, piece, staging, C_ROW: gl.constexpr, BATCHING: gl.constexpr):
-    """One piece of C from registers to memory, through the staging buffer `staging`."""
-    out = piece.to(c.dtype)
+def _indices(tile, AXIS: gl.constexpr):
+    """0, 1, 2… along one axis of a tile, for the threads that hold it."""
+    return gl.arange(0, tile.shape[AXIS], gl.SliceLayout(1 - AXIS, tile.type.layout))
+
+
+@jit
+def _store(
+    c, z, row, col, piece, staging, extra, m, n, C_ROW: gl.constexpr, TAKES: gl.constexpr,
+    FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
+):  # fmt: skip
+    """One piece of the sums, which stands at (row, col), after the epilogue to memory, through
+    the staging buffer `staging`."""
+    piece = apply(piece, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, _indices)
+    out = rounded(piece, c.dtype, LARGEST)
     tma_store_wait(1)  # the piece before the last has left this buffer
     if C_ROW:
         staging.store(out)
         fence_async_shared()
-        tma_store(c, _at(z, row, col, BATCHING), staging)
+        tma_store(c, _at(z, row, col // FOLD, BATCHING), staging)
     else:
         staging.permute((1, 0)).store(out)
         fence_async_shared()
-        tma_store(c, _at(z, col, row, BATCHING), staging)
+        tma_store(c, _at(z, col // FOLD, row, BATCHING), staging)
 
 
 @jit
@@ -144,34 +254,92 @@ def _halves(tile):
 
 
 @jit
+def _write(
+    c, acc, even, odd, extra, m, n, z, row, col, C_ROW: gl.constexpr, SPLIT: gl.constexpr,
+    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
+    CHAIN: gl.constexpr,
+):  # fmt: skip
+    """A group's rows of a whole sum to C, in pieces, through its two staging buffers in turn."""
+    pieces = _halves(acc)
+    if SPLIT:
+        p0, p1 = _halves(pieces[0])
+        p2, p3 = _halves(pieces[1])
+        pieces = (p0, p1, p2, p3)
+    for i in gl.static_range(len(pieces)):
+        at = col + i * pieces[0].shape[1]
+        staging = even if i % 2 == 0 else odd
+        _store(
+            c, z, row, at, pieces[i], staging, extra, m, n,
+            C_ROW, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
+        )  # fmt: skip
+
+
+@jit
 def _multiply(
-    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
+    c, a_tiles, b_tiles, b_rest, c_tiles, full, empty, m, n, k, extra, batch, work, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     BATCHING: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
+    CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
+    """A consumer, warp group number GROUP: its rows of every part of this workgroup."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
+    steps = gl.cdiv(k, TILE_K)
     ROWS: gl.constexpr = TILE_M // GROUPS
     MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
     WIDEST: gl.constexpr = 128 if INT_ACC else 256
-    MMA_N: gl.constexpr = WIDEST if TILE_N > WIDEST else TILE_N
+    WIDE: gl.constexpr = _wide(TILE_N)
+    MMA_N: gl.constexpr = WIDEST if WIDE > WIDEST else WIDE
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MMA_N, MMA_K])
+    REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, MMA_K])
     ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
     stage = 0
     phase = 0
-    last = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    used = 0
+    even = c_tiles.index(2 * GROUP)
+    odd = c_tiles.index(2 * GROUP + 1)
+    share, at, end, part, parts = _work(tiles, steps, splits, SCHEDULER)
+    while (at < end) | (part < parts):
+        here = part
+        tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M + GROUP * ROWS
         col = tile_n * TILE_N
-        acc = gl.zeros((ROWS, TILE_N), ACC, LAYOUT)
-        for k0 in range(0, k, TILE_K):
+        if SCHEDULER != "persistent":
+            shared = stop - begin < steps
+            flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
+            if SCHEDULER == "split_k":
+                i = here % splits
+                count = splits
+                base = tile * splits
+                stride = 1
+                shift = 0
+            else:
+                earliest, count, shift = contributors(tile, steps, share)
+                i = gl.program_id(0) - earliest
+                base = 2 * earliest
+                stride = 2
+            if REDUCTION == "atomic":
+                base = tile
+            # Each group has slots and flags of its own, as if its rows were a tile.
+            base = base * GROUPS + GROUP
+            stride = stride * GROUPS
+            shift = shift * GROUPS
+            # The answer comes while the first operands do.
+            last = shared
+            if shared:
+                last = take_turn(flags, count, base, stride, shift, REDUCTION)
+        acc = gl.zeros((ROWS, WIDE), ACC, LAYOUT)
+        if TILE_N > WIDE:
+            rest = gl.zeros((ROWS, TILE_N - WIDE), ACC, REST)
+        for step in range(begin, stop):
             mbarrier.wait(full.index(stage), phase)
             a_tile = a_tiles.index(stage * GROUPS + GROUP)
             b_tile = b_tiles.index(stage)
@@ -179,31 +347,67 @@ def _multiply(
                 a_tile = a_tile.permute((1, 0))
             if not B_ROW:
                 b_tile = b_tile.permute((1, 0))
-            acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=k0 > 0, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=(acc,))
-            mbarrier.arrive(empty.index(last), count=1, pred=k0 > 0)
-            last = stage
+            acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=step > begin, is_async=True)
+            if TILE_N > WIDE:
+                b_tile = b_rest.index(stage)
+                if not B_ROW:
+                    b_tile = b_tile.permute((1, 0))
+                rest = warpgroup_mma(a_tile, b_tile, rest, use_acc=step > begin, is_async=True)
+                acc, rest = warpgroup_mma_wait(2, deps=(acc, rest))
+            else:
+                acc = warpgroup_mma_wait(1, deps=(acc,))
+            mbarrier.arrive(empty.index(used), count=1, pred=step > begin)
+            used = stage
             stage += 1
             if stage == STAGES:
                 stage = 0
                 phase ^= 1
-        acc = warpgroup_mma_wait(0, deps=(acc,))
-        mbarrier.arrive(empty.index(last), count=1)
-
-        left, right = _halves(acc)
-        if SPLIT:
-            Q: gl.constexpr = TILE_N // 4
-            p0, p1 = _halves(left)
-            p2, p3 = _halves(right)
-            _store(c, z, row, col, p0, c_tiles.index(2 * GROUP), C_ROW, BATCHING)
-            _store(c, z, row, col + Q, p1, c_tiles.index(2 * GROUP + 1), C_ROW, BATCHING)
-            _store(c, z, row, col + 2 * Q, p2, c_tiles.index(2 * GROUP), C_ROW, BATCHING)
-            _store(c, z, row, col + 3 * Q, p3, c_tiles.index(2 * GROUP + 1), C_ROW, BATCHING)
+        if TILE_N > WIDE:
+            acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
         else:
-            _store(c, z, row, col, left, c_tiles.index(2 * GROUP), C_ROW, BATCHING)
-            _store(
-                c, z, row, col + TILE_N // 2, right, c_tiles.index(2 * GROUP + 1), C_ROW, BATCHING
-            )
+            acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(empty.index(used), count=1)
+
+        whole = stop - begin == steps
+        if SCHEDULER != "persistent":  # noqa: SIM102 - one is known when compiling, one is not
+            if shared:
+                slots = within_registers(ROWS, TILE_N, LAYOUT)
+                whole, acc = reduce(
+                    acc, last, flags, partials, slots, i, count, base, stride, shift,
+                    REDUCTION, store, load, add,
+                )  # fmt: skip
+        if whole:
+            mine = extra_of(extra, batch, z, TAKES, BATCHING)
+            _write(
+                c, acc, even, odd, mine, m, n, z, row, col,
+                C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
+            )  # fmt: skip
+            if TILE_N > WIDE:
+                col += WIDE
+                if SPLIT:
+                    _write(
+                        c, rest, even, odd, mine, m, n, z, row, col,
+                        C_ROW, False, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
+                    )  # fmt: skip
+                else:
+                    _store(
+                        c,
+                        z,
+                        row,
+                        col,
+                        rest,
+                        even,
+                        mine,
+                        m,
+                        n,
+                        C_ROW,
+                        TAKES,
+                        FOLD,
+                        LARGEST,
+                        BATCHING,
+                        CHAIN,
+                    )
+                    tma_store_wait(0)  # the next tile begins with the same buffer
     tma_store_wait(0)
 
 
@@ -218,17 +422,29 @@ def _tiles(matrix, COUNT: gl.constexpr):
 
 @jit
 def gemm_gluon_ws(
-    a, b, c, m, n, k, batch,
+    a, b, c, m, n, k, extra, batch, work, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
-    INT_ACC: gl.constexpr, BATCHING: gl.constexpr,
-    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    PRECISION: gl.constexpr, INT_ACC: gl.constexpr,
+    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
     column-major matrix is described as its row-major transpose); GROUPS warp groups multiply.
+    `work` (the workspace) and `splits` belong to the schedulers that share tiles; the others do
+    without. `extra`, TAKES and CHAIN: see `epilogue`; C has n / FOLD columns.
     `batch` and BATCHING: as in `tma`."""
     a_tiles = _tiles(a, STAGES * GROUPS)
-    b_tiles = _tiles(b, STAGES)
+    WIDE: gl.constexpr = _wide(TILE_N)
+    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
+    b_tiles = _tiles(b, STAGES * (WIDE // BOX_N))
+    b_wide = b_tiles
+    b_rest = b_tiles
+    if TILE_N > WIDE:
+        SHAPE: gl.constexpr = [STAGES, TILE_K, WIDE] if B_ROW else [STAGES, WIDE, TILE_K]
+        b_wide = b_tiles._reinterpret(b.dtype, SHAPE, b_tiles.layout)
+        b_rest = _tiles(b, STAGES)
     c_tiles = _tiles(c, 2 * GROUPS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -240,36 +456,68 @@ def gemm_gluon_ws(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                    BATCHING, SPLIT, STAGES, GROUPS, 0,
+                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    BATCHING, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_load, (
-                    a, b, a_tiles, b_tiles, full, empty, m, n, k, batch,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, STAGES, GROUPS,
+                    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
+                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
                 )),
             ],
             [1],
             [PRODUCER_REGISTERS],
         )  # fmt: skip
+    elif GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    BATCHING, SPLIT, STAGES, GROUPS, 0, CHAIN,
+                )),
+                (_multiply, (
+                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    BATCHING, SPLIT, STAGES, GROUPS, 1, CHAIN,
+                )),
+                (_load, (
+                    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
+                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
+                )),
+            ],
+            [4, 1],
+            [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
     else:
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                    BATCHING, SPLIT, STAGES, GROUPS, 0,
+                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    BATCHING, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, full, empty, m, n, k, batch,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                    BATCHING, SPLIT, STAGES, GROUPS, 1,
+                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    BATCHING, SPLIT, STAGES, GROUPS, 1, CHAIN,
+                )),
+                (_multiply, (
+                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    BATCHING, SPLIT, STAGES, GROUPS, 2, CHAIN,
                 )),
                 (_load, (
-                    a, b, a_tiles, b_tiles, full, empty, m, n, k, batch,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, STAGES, GROUPS,
+                    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
+                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
                 )),
             ],
-            [4, 1],
-            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+            [4, 4, 1],
+            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, PRODUCER_REGISTERS],
         )  # fmt: skip

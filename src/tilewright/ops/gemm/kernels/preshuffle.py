@@ -45,8 +45,8 @@ and inspected, never run.
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.basic import _write
-from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.basic import write
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
 from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
 
 
@@ -125,12 +125,14 @@ def gemm_preshuffle(
     whole = True
     if SCHEDULER == "split_k":
         flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         whole, acc = reduce(
-            acc, flags, partials, first % splits, splits, tile * splits, 1, 0,
-            TILE_M, TILE_N, REDUCTION,
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            first % splits, splits, base, 1, 0, REDUCTION,
         )  # fmt: skip
     if whole:
-        _write(
-            c, acc, m, n, ldc, extra, (), 0, tile_m, tile_n, TILE_M, TILE_N,
-            C_ROW, TAKES, FOLD, LARGEST, "none", MASK_M, MASK_N, 16, CHAIN,
+        write(
+            c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
         )  # fmt: skip

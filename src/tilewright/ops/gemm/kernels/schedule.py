@@ -6,7 +6,9 @@
     stream_k    as many workgroups as compute units; the K steps of the first `splits` tiles laid
                 end to end and cut into equal shares, the rest of the tiles as in `persistent`
                 (the hybrid of Osama et al., "Stream-K: Work-centric Parallel Decomposition for
-                Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023, arXiv:2301.03598)
+                Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023, arXiv:2301.03598).
+                The shared tiles come first, so that their sums are put together while the
+                others are computed
 
 Tiles are numbered so that `GROUP_M` rows of tiles are walked column by column: workgroups that
 run together then share rows of A and columns of B in L2 (the "grouped ordering" of the Triton
@@ -30,9 +32,8 @@ def tile_coordinates(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 @triton.jit
 def split_range(i, splits, k, TILE_K: tl.constexpr):
     """The part of K, in elements, that split number `i` of `splits` sums."""
-    steps = tl.cdiv(tl.cdiv(k, TILE_K), splits)
-    begin = i * steps * TILE_K
-    return begin, min(begin + steps * TILE_K, k)
+    steps = tl.cdiv(k, TILE_K)
+    return i * steps // splits * TILE_K, min((i + 1) * steps // splits * TILE_K, k)
 
 
 @triton.jit
@@ -59,3 +60,42 @@ def across_dies(program, programs, dies):
     L2 of its own: the hardware deals programs out to dies in turn."""
     die = program % dies
     return die * (programs // dies) + min(die, programs % dies) + program // dies
+
+
+@triton.jit
+def shared_steps(tiles, steps):
+    """Of stream-K: each workgroup's share of the steps of the first `tiles` tiles, and the first
+    and past the last of this one's."""
+    share = tl.cdiv(tiles * steps, tl.num_programs(0))
+    first = tl.program_id(0) * share
+    return share, first, min(first + share, tiles * steps)
+
+
+@triton.jit
+def next_part(at, end, part, splits, steps, SCHEDULER: tl.constexpr):
+    """What a persistent workgroup does next: a tile and its K steps from `begin` to `stop`; and
+    where `at` and `part` then stand. Of stream-K's shared steps it has those from `at` to `end`
+    to do; of the parts (tiles, or splits of tiles) number `part` and every so-many-th on."""
+    if SCHEDULER == "split_k":
+        tile = part // splits
+        i = part % splits
+        begin = i * steps // splits
+        stop = (i + 1) * steps // splits
+        part += tl.num_programs(0)
+    elif SCHEDULER == "stream_k":
+        if at < end:
+            tile = at // steps
+            begin = at - tile * steps
+            stop = min(steps, begin + end - at)
+            at += stop - begin
+        else:
+            tile = part
+            begin = steps * 0
+            stop = steps
+            part += tl.num_programs(0)
+    else:
+        tile = part
+        begin = steps * 0
+        stop = steps
+        part += tl.num_programs(0)
+    return tile, begin, stop, at, part

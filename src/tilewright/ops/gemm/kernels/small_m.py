@@ -1,13 +1,73 @@
 """GEMM with few rows of A, as in decoding: B is read once, at the speed of memory.
 
-PROSE
+Idea. With up to some 64 rows the time is that of reading B, so what counts is to ask for all of it
+early, from every compute unit, and to lose nothing before the first byte and after the last. One
+workgroup has TILE_N columns of B and every row of A (there is one row of tiles, and no division
+before the first load). Two ways to multiply:
+
+On the vector units (up to 4 rows). A thread loads 16 bytes of each column of the tile, and of each
+row of A, at the same K, and adds up their products in fp32; all threads of the workgroup lie along
+K, and meet once, at the end. Nothing passes through shared memory and nothing is waited for but
+the loads themselves. With `num_stages` over 1 the loads run ahead through shared memory.
+
+On the matrix units (from 8 or 16 rows). C is computed transposed: B's columns take the place of
+rows, of which an instruction wants 16 or 64, and A's rows that of columns, of which 8 will do.
+Where there are too few columns for every warp to have 16 of its own, the warps share out each
+step's K (K_PARTS) and add up at the end: no operand is then read twice from shared memory, and the
+chain of dependent instructions is that much shorter.
+
+Data movement. `small_m` reads through pointers (on the matrix units through asynchronous copies or
+buffer loads, pipelined over `num_stages`); `small_m_tma` through the copy engine. C leaves through
+pointers in both. Schedulers: `tile`, and `split_k` where the tiles are fewer than compute units.
+Edges as in `basic` and `tma`.
+
+Measured on an H200, bf16 rcr (benchmarks/gemm_vs_vendor.py --set decode, all 36 shapes in
+benchmarks/results): best of a declared space of 281 kernels, with a clean L2 (see
+benchmarks/harness.py). Time, share of a large copy's 4223 GB/s, ratios to torch.mm and to the
+better of torch.mm and cuBLASLt's first candidates:
+
+    1×4096×4096      12.8 µs  0.62  1.249  1.249   1x4x2048, 8 warps
+    1×4096×14336     30.6 µs  0.91  1.055  1.055   1x2x1024
+    1×6144×12288     37.7 µs  0.95  1.191  1.143   1x2x2048, 8 warps
+    4×7168×2048      12.0 µs  0.58  1.045  1.045   tma 8x64x256, 4 stages
+    4×36864×7168    122.1 µs  1.03  1.093  1.054   tma 8x64x128, 3 stages
+    8×2112×7168      13.2 µs  0.55  1.221  1.147   tma 8x16x512, 4 stages, K shared out
+    8×5120×6400      20.4 µs  0.76  1.031  1.020   tma 8x64x256, 4 stages
+    16×28672×4096    58.0 µs  0.96  1.038  1.038   tma 16x128x128, 3 stages
+    16×1024×1024      6.4 µs  0.08  1.218  1.125   tma 16x16x512, 3 stages, K shared out
+    32×4096×7168     19.1 µs  0.74  1.072  1.072   tma 32x64x128, 8 stages
+    64×2112×7168     14.9 µs  0.50  1.163  1.161   tma 64x64x128, 6 stages, split_k 2, linear
+    64×9216×4096     24.3 µs  0.75  0.996  0.972   tma 64x128x128, 4 stages: the worst
+    64×24576×1536    23.0 µs  0.81  1.006  1.006   tma 64x64x64, 4 stages
+    geomean of 36                   1.102  1.076   of M = 1: 1.138 and 1.116
+
+The 15 shapes over 100 MB run at 0.87 to 1.03 of the copy's bandwidth. After a flush that writes
+(so that L2 must be written back meanwhile) the geomeans are 1.085 and 1.067, and those 15 at 0.71
+to 0.96.
+
+What limits it. A kernel of 132 workgroups that does nothing takes 3.9 µs there, and no kernel here
+read faster than 4.6 TB/s. Were every shape to take just 3.9 µs and its bytes at 4.6 TB/s, the
+geomean to torch.mm would be 1.275: 1.12 for shapes over 100 MB, 1.21 from 40 to 100 MB, where
+these kernels are at 1.05 and 1.12 times that bound. On the vector units about 1 µs is lost beyond
+it, on the matrix units 1.5 to 3 µs: filling and draining a pipeline through shared memory, and, if
+K is split, about 1 µs to meet.
+
+Failures. Weights straight from memory into mma.sync's registers (Gluon, no shared memory): 1.2 to
+5.6 times as slow as through shared memory, or with K shared out by the warps 1.04 to 1.9 times:
+its loads touch eight rows at once and wait for each other. 8 rows on the vector units: 1.6 times
+as slow as the matrix units at 31 MB. Vectors through shared memory: 1.23 times as slow at 33 MB;
+only at 4 MB the fastest. Unrolling the loop over K once: no difference beyond noise. Narrow tiles
+without sharing out K: 20.2 µs where 13.5 stand (8×2176×7168). Stores of C that are not known to be
+whole vectors cost 6 µs at 64×24576×1536, partial sums that are not 2 µs at 64×2112×7168. 64 rows
+on 32 columns: 1.4 to 1.8 times the time of 64 columns, since A is read again by every tile from
+L2.
 """
 
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.basic import _write
-from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.basic import write
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
 from tilewright.ops.gemm.kernels.schedule import split_range
 
 
@@ -83,16 +143,19 @@ def _finish(
     if SCHEDULER == "split_k":
         flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
         part = tl.program_id(1)
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         whole, acc = reduce(
-            acc, flags, partials, part, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
-        )
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            part, splits, base, 1, 0, REDUCTION,
+        )  # fmt: skip
         if whole:
-            _write(
+            write(
                 c, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
                 C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
             )  # fmt: skip
     else:
-        _write(
+        write(
             c, acc, m, n, ldc, extra, 0, tile, TILE_M, TILE_N,
             C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
         )  # fmt: skip

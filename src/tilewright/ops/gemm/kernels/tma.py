@@ -26,10 +26,9 @@ Measured on an H200, bf16 rcr, best of a declared space against cuBLAS in one in
     8192×4096×14336      0.998  128x256x64, 8 warps, 4 stages, persistent, split, groups of 16
     1×4096×4096          1.066  16x32x128, 5 stages, split_k 2, linear
     32×4096×7168         1.072  16x64x256, 5 stages, tile
-    2048×2112×7168       0.732  128x64x64, 4 stages, tile: 144 tiles of 128x256 are 1.1 waves, and
-                                stream-K with that tile is not among the six fastest
-    256×256×16384        0.646  64x64x64, stream_k, tree
-    1024×1024×8192       0.820  128x256x64, split_k 4, linear
+
+Odd waves and large K are `gluon_ws`'s: in a run of its own this pipeline stood at 0.73 of cuBLAS on
+2048×2112×7168, 0.65 on 256×256×16384 and 0.82 on 1024×1024×8192.
 
 Failures: before the two loops were flattened, persistent kernels stood at 0.96 to 1.01 where they
 now stand at 0.99 to 1.02.
@@ -40,7 +39,12 @@ import triton.language as tl
 
 from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.reduce import reduce, workspace
+from tilewright.ops.gemm.kernels.reduce import (
+    reduce,
+    take_turn,
+    within_tile,
+    workspace,
+)
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -156,9 +160,12 @@ def gemm_tma(
             a, b, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
         )  # fmt: skip
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         whole, acc = reduce(
-            acc, flags, partials, i, splits, tile * splits, 1, 0, TILE_M, TILE_N, REDUCTION
-        )
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            i, splits, base, 1, 0, REDUCTION,
+        )  # fmt: skip
         if whole:
             _write(
                 c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
@@ -198,9 +205,11 @@ def gemm_tma(
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
                 if count > 1:
+                    base = tile if REDUCTION == "atomic" else 2 * earliest
+                    last = take_turn(flags, count, base, 2, shift, REDUCTION)
                     whole, acc = reduce(
-                        acc, flags, partials, first - earliest, count, 2 * earliest, 2, shift,
-                        TILE_M, TILE_N, REDUCTION,
+                        acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+                        first - earliest, count, base, 2, shift, REDUCTION,
                     )  # fmt: skip
                 if whole:
                     _write(
