@@ -98,7 +98,7 @@ def problem_of(
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
     a, b, c, (extras_a, extras_b, extras) = _call(views, options)
-    shuffled = b if len(b.shape) == 4 and "equation" not in options else None
+    shuffled = b if _is_shuffled(a, b, options) else None
     if shuffled:
         b = _as_matrix(shuffled)
     matrices = [t.kind == "d" for t in taken]
@@ -204,7 +204,7 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
     if "equation" in options:
         shape = contraction.output_shape(options["equation"], a, b)
     else:
-        b = _as_matrix(b) if len(b.shape) == 4 else b
+        b = _as_matrix(b) if _is_shuffled(a, b, options) else b
         x, y = batches.matrices("A", a), batches.matrices("B", b)
         counts = [part.count for part in (x, y) if part.count is not None]
         batch = next((count for count in counts if count != 1), 1)
@@ -225,6 +225,10 @@ def _stride(x: batches.Matrices, form: str, batch: int) -> int:
     if form == "none" or x.first.pointers:
         return 0
     return PACKED if batch < 2 and x.count is not None else x.stride
+
+
+def _is_shuffled(a: View, b: View, options: Mapping[str, Any]) -> bool:
+    return len(a.shape) == 2 and len(b.shape) == 4 and "equation" not in options
 
 
 def _as_matrix(shuffled: View) -> View:
