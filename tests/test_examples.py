@@ -29,6 +29,9 @@ EXPECTED = {
     "14_contraction.py": "dimensions b, h of sizes 2, 3 must be walked as one",
     "15_grouped_list.py": "4 products in one launch",
     "16_mixture_of_experts.py": "96 rows through 6 experts in two launches",
+    "17_block_scales.py": "_sa1x128_sb128x128",
+    "18_int4_weights.py": "the product is exact to bf16",
+    "19_mx.py": "MX fp4 on b200: pipeline mx",
     "20_multi_abd.py": "_prea-add-scale_preb-mul_epi-bias-relu",
     "21_preshuffled_weights.py": "pass tilewright.unshuffle(b) to this kernel",
 }

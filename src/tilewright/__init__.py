@@ -43,7 +43,18 @@ _EXPORTS = {
     "verdict": ("Verdict",),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
-_ROOMS = ("arch", "build", "dispatch", "errors", "ops", "registry", "select", "space", "verify")
+_ROOMS = (
+    "arch",
+    "build",
+    "dispatch",
+    "errors",
+    "ops",
+    "quantise",
+    "registry",
+    "select",
+    "space",
+    "verify",
+)
 
 __all__ = ["__version__", *sorted(_HOME)]
 

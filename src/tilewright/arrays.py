@@ -120,7 +120,7 @@ def to_numpy(array: Any) -> Any:
 
     d = dtypes.of(array)
     array = array.detach()
-    if d.name in ("fp32", "fp16", "int8", "int32", "int64"):
+    if d.name in ("fp32", "fp16", "int8", "int32", "int64", "uint8"):
         return array.numpy()
     raw = array.view(torch.int16 if d.bits == 16 else torch.uint8).numpy()
     return raw.view(dtypes.numpy_dtype(d))

@@ -2,6 +2,9 @@
 
 `fp8` and `bf8` are aliases whose meaning (OCP or FNUZ) belongs to an architecture; everything
 past the front door, kernel names included, carries the exact type.
+
+Elements of 4 bits lie in bytes, two neighbours in each: the one with the lower index in the lower
+four bits. torch and NumPy see bytes, and so do kernels (see `tilewright.packing`).
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ class DType:
     `name` is Tilewright's word, `bits` the storage width, `triton` the word in a kernel
     signature, `torch` the attribute of the torch module, `numpy` that of NumPy or ml_dtypes,
     `eps` the spacing of values at 1.0 (0 for integers), `largest` the value at which casts to
-    it saturate (0 where they do not, but overflow or wrap).
+    it saturate (0 where they do not, but overflow or wrap). For the 4-bit types, `triton`,
+    `torch` and `numpy` are those of the bytes they lie in.
     """
 
     name: str
@@ -35,8 +39,18 @@ class DType:
     largest: float = 0.0
 
     @property
+    def packed(self) -> int:
+        """Elements to a stored one: 2 for the 4-bit types, which share a byte, else 1."""
+        return max(1, 8 // self.bits)
+
+    @property
     def bytes(self) -> int:
-        return self.bits // 8
+        """Bytes of a stored element: of one, or of two of 4 bits."""
+        return self.packed * self.bits // 8
+
+    def size(self, count: int) -> int:
+        """Bytes of `count` elements."""
+        return -(-count * self.bits // 8)
 
 
 DTYPES: dict[str, DType] = {
@@ -63,6 +77,14 @@ DTYPES: dict[str, DType] = {
         DType("int8", 8, "int", "i8", "int8", "int8", 0.0),
         DType("int32", 32, "int", "i32", "int32", "int32", 0.0),
         DType("int64", 64, "int", "i64", "int64", "int64", 0.0),
+        # Two's complement, -8 … 7.
+        DType("int4", 4, "int", "u8", "uint8", "uint8", 0.0),
+        # The fp4 of the OCP Microscaling formats: ±0, 0.5, 1, 1.5, 2, 3, 4, 6.
+        DType("e2m1", 4, "float", "u8", "float4_e2m1fn_x2", "uint8", 0.5, 6.0),
+        # Their scales: 2^(code - 127), and NaN for code 255.
+        DType("e8m0", 8, "float", "u8", "float8_e8m0fnu", "float8_e8m0fnu", 1.0),
+        # Bytes, until a call says what is packed in them.
+        DType("uint8", 8, "int", "u8", "uint8", "uint8", 0.0),
     )
 }
 
@@ -72,7 +94,7 @@ FP8_ALIASES: dict[str, dict[str, str]] = {
 }
 """What `fp8` and `bf8` mean in each flavour."""
 
-_BY_TORCH = {d.torch: d for d in DTYPES.values()}
+_BY_TORCH = {d.torch: d for d in DTYPES.values()}  # uint8, being last, stands for itself
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
 
 
@@ -110,10 +132,10 @@ def of(array: Any) -> DType:
 
 
 def numpy_dtype(d: DType) -> np.dtype[Any]:
-    """The NumPy dtype (ml_dtypes' for bf16 and the fp8 types)."""
+    """The NumPy dtype (ml_dtypes' for bf16 and the 8-bit floats)."""
     import numpy as np
 
-    if d.name in ("bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"):
+    if d.name in ("bf16", "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0"):
         import ml_dtypes
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, d.numpy))

@@ -36,6 +36,9 @@ _SUM_ERROR: dict[str, float] = {
     "e5m2": 2.0**-11,
     "e4m3fnuz": 2.0**-11,
     "e5m2fnuz": 2.0**-11,
+    # The block-scaled units (sm_100, sm_120, gfx950), of which none was at hand: as those.
+    "mxfp8": 2.0**-11,
+    "mxfp4": 2.0**-11,
 }
 
 _OPERAND_ERROR: dict[str, float] = {"tf32": 2.0**-7}

@@ -11,6 +11,7 @@ from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.gemm.problem import LAYOUTS
+from tilewright.ops.gemm.rules import BATCHED
 
 BATCH = 3
 
@@ -27,7 +28,7 @@ STRIDES = ("packed", "apart", "shared A", "shared B", "beside")
 def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     """Each signature with each layout once; everything else in turn."""
     this = arch(arch_name)
-    ways = [("strided", p) for p in this.pipelines] + [("pointers", "basic")]
+    ways = [("strided", p) for p in BATCHED if p in this.pipelines] + [("pointers", "basic")]
     ways_in_turn = itertools.cycle(ways)
     made = []
     for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), LAYOUTS)):

@@ -18,7 +18,7 @@ from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.family import Descriptor, View
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands, problem_of
-from tilewright.ops.gemm.rules import supports
+from tilewright.ops.gemm.rules import BATCHED, supports
 
 SM90 = arch("sm_90")
 
@@ -436,7 +436,8 @@ def compiled(name: str) -> list:
     made.append(config(name, batching="strided", index_bits=64, scheduler="persistent"))
     made += [
         config(name, batching="strided", pipeline=p, scheduler="persistent", layout=layout)
-        for p in arch(name).pipelines[1:]
+        for p in BATCHED[1:]
+        if p in arch(name).pipelines
         for layout in ("rcr", "crc")
     ]
     return made

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
@@ -63,6 +64,8 @@ counts = st.integers(1, 10_000)
 elementwise = sorted(name for name, o in OPERATIONS.items() if not o.halves)
 chains = st.lists(st.sampled_from(elementwise), max_size=6).map("+".join)
 short = st.lists(st.sampled_from(elementwise), max_size=2).map("+".join)
+powers = st.integers(0, 12).map(lambda e: 2**e)
+blocks = st.just("") | st.builds("{}x{}{}".format, powers, powers, st.sampled_from(("", "-bf16")))
 
 
 @st.composite
@@ -71,19 +74,22 @@ def configs(draw):
     dtype = draw(st.sampled_from(sorted(OUTPUTS)))
     scheduler = draw(st.sampled_from(SCHEDULERS))
     reductions = REDUCTIONS[1:] if scheduler in SHARING else REDUCTIONS[:1]
-    layout = draw(st.sampled_from((*LAYOUTS, *SHUFFLED_LAYOUTS)))
-    floats = accumulator(dtype) == "fp32"
+    whole = DTYPES[dtype].packed == 1
+    layout = draw(st.sampled_from((*LAYOUTS, *SHUFFLED_LAYOUTS) if whole else LAYOUTS))
+    floats = whole and accumulator(dtype) == "fp32"
     pre_a = draw(short) if floats else ""
     pre_b = draw(short) if floats and layout[1] != "s" else ""
     epilogue = draw(st.just("") | (short if pre_a or pre_b else chains))
-    one = pre_a or pre_b or layout[1] == "s"
-    batching = "none" if one else draw(st.sampled_from(BATCHINGS))
+    alone = pre_a or pre_b or layout[1] == "s"
+    batching = "none" if alone else draw(st.sampled_from(BATCHINGS))
+    scale_a, scale_b = ("", "") if alone else (draw(blocks), draw(blocks))
+    scaled = bool(scale_a or scale_b)
     return check(
         GemmConfig(
             layout=layout,
             dtype_a=dtype,
             dtype_b=dtype,
-            dtype_c=draw(st.sampled_from(outputs(dtype, epilogue))),
+            dtype_c=draw(st.sampled_from(outputs(dtype, epilogue, scaled))),
             dtype_acc=accumulator(dtype),
             precision=draw(st.sampled_from(("ieee", "tf32") if dtype == "fp32" else ("ieee",))),
             tile_m=draw(counts),
@@ -107,6 +113,8 @@ def configs(draw):
             pre_a=pre_a,
             pre_b=pre_b,
             batching=batching,
+            scale_a=scale_a,
+            scale_b=scale_b,
         )
     )
 
@@ -149,6 +157,8 @@ CHANGES = {
     "pre_a": "add+row_scale",
     "pre_b": "mul",
     "batching": "strided",
+    "scale_a": "1x128",
+    "scale_b": "128x128",
 }
 
 

@@ -119,8 +119,10 @@ def test_8_bit_operands_saturate(hopper):
         ({"pre_a": "add", "ldpa": 63}, "ldpa = 63"),
         ({"pre_a": "add", "ldpa": 65, "alignment": 4}, "only multiples of 2 bytes"),
         ({"pre_a": ["add"]}, "words joined"),
-        ({"pre_a": "add", "batch": 3}, "are of one GEMM"),
-        ({"layout": "rsr", "batch": 3}, "shuffled B has no batch"),
+        ({"pre_a": "add", "batch": 3}, "for one GEMM, not a batch"),
+        ({"layout": "rsr", "batch": 3}, "for one GEMM, not a batch"),
+        ({"pre_b": "add", "scale_a": "1x128"}, "with block scales"),
+        ({"layout": "rsr", "scale_b": "128x128"}, "with block scales"),
     ],
 )
 def test_impossible_problems(fields, words):

@@ -13,6 +13,7 @@ from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, gated, judge, supports
 
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
+SM89 = arch("sm_89")
 GFX942 = arch("gfx942")
 GFX950 = arch("gfx950")
 SPECIALISING = dataclasses.replace(SM90, pipelines=("basic", "tma", "tma_ws"))
@@ -64,6 +65,16 @@ FP32 = ("dtype_a", "dtype_b", "dtype_c")
 FEW = {"pipeline": "small_m", "group_m": 1, "tile_m": 8}
 FEW_TMA = {**FEW, "pipeline": "small_m_tma"}
 VECTOR = {**FEW, "tile_m": 1, "tile_n": 4, "tile_k": 1024, "num_stages": 1}
+SCALED = {
+    "pipeline": "gluon_scaled",
+    "scheduler": "persistent",
+    "scale_a": "1x128",
+    "scale_b": "128x128",
+    "tile_k": 128,
+}
+
+MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
+FP16_MX = {"dtype_a": "fp16", "dtype_b": "e2m1", "dtype_c": "fp16", "scale_b": "32x1-e8m0"}
 
 BROKEN = [
     ("dtype", fp8("e4m3fnuz"), SM90),
@@ -154,9 +165,37 @@ BROKEN = [
     ("index", change(index_bits=64, **TMA), SM90),
     ("batching", change(batching="pointers", **TMA), SM90),
     ("batching", change(batching="pointers", **GLUON), SM90),
+    ("packed", change(dtype_b="int4"), SM90),
+    ("packed", change(dtype_b="e2m1", **TMA), SM90),
+    ("packed", change(pipeline="weights"), SM90),
+    ("packed", change(pipeline="weights", dtype_b="int4", tile_k=16, alignment=8), SM90),
+    ("packed", change(pipeline="weights", dtype_b="int4", scale_b="16x1"), SM90),
+    ("packed", change(pipeline="mx"), SM90),
+    ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1"), SM90),
+    ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1-e8m0", tile_k=32), SM90),
+    ("packed", change(pipeline="mx", **FP16_MX), SM80),
+    ("dtype", fp8("e4m3fn", tile_k=64, pipeline="mx", **MX), SM80),
+    ("combination", change(pipeline="weights", dtype_b="int4", scheduler="persistent"), SM90),
     ("mma", change(mma=(16, 16, 16)), SM90),
     ("mma", change(mma=(16, 16, 8)), GFX942),
     ("mma", change(mma=(32, 32, 8), tile_m=16), GFX942),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x64"), SM90),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x128", scale_b="64x64"), SM90),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_b="64x1"), GFX950),
+    ("scales", fp8("e4m3fn", tile_k=128, scale_a="1x128", scale_b="128x128", **GLUON), SM90),
+    ("registers", change(tile_m=128, tile_n=256, num_warps=8, scale_a="1x64"), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_a": "", "scale_b": ""}), SM90),
+    ("scales", change(**SCALED), SM90),
+    ("scales", fp8("e4m3fn", layout="rrr", **SCALED), SM90),
+    ("scales", fp8("e4m3fn", epilogue="relu", **SCALED), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scheduler": "tile"}), SM90),
+    ("scales", fp8("e4m3fn", num_warps=2, **SCALED), SM90),
+    ("scales", fp8("e4m3fn", num_warps=8, tile_m=64, tile_n=128, **SCALED), SM90),
+    ("scales", fp8("e4m3fn", num_warps=4, tile_m=256, tile_n=64, **SCALED), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_a": "1x128-bf16"}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "128x32"}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "64x128"}), SM90),
+    ("pipeline", fp8("e4m3fn", **SCALED), SM89),
     ("registers", change(tile_m=256, tile_n=256), SM90),
     ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
     ("shared_memory", change(tile_m=128, tile_n=128, num_stages=4), GFX942),
@@ -210,6 +249,16 @@ LEGAL = [
     (change(**{**VECTOR, "tile_m": 4, "tile_n": 1, "tile_k": 8}), SM90),
     (change(**{**VECTOR, "tile_k": 4096, "tile_n": 1, "num_warps": 8}), SM90),
     (change(**{**VECTOR, "num_stages": 8}), SM90),
+    (fp8("e4m3fn", tile_k=64, scale_a="1x64", scale_b="64x128"), SM90),
+    (fp8("e4m3fn", tile_k=64, scale_a="1x128", scale_b="128x128", **TMA), SM90),
+    (change(tile_m=128, tile_n=128, num_warps=8, scale_a="1x64"), SM90),
+    (fp8("e4m3fn", **SCALED), SM90),
+    (fp8("e4m3fn", **{**SCALED, "scale_b": "128x64"}), SM90),
+    (fp8("e4m3fn", num_warps=8, tile_m=256, tile_n=128, store="split", **SCALED), SM90),
+    (change(pipeline="weights", dtype_b="int4", scale_b="64x1-bf16"), SM90),
+    (change(pipeline="weights", dtype_b="e2m1", scale_b="32x1-e8m0"), GFX942),
+    (change(pipeline="mx", **FP16_MX), SM90),
+    (fp8("e4m3fn", tile_k=64, pipeline="mx", **MX), GFX950),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),

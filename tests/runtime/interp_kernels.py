@@ -189,3 +189,22 @@ def chatty(x, n, BLOCK: tl.constexpr):
 
 def not_a_kernel():
     pass
+
+
+@triton.jit
+def dot_scaled(
+    a, b, c, sa, sb, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    A: tl.constexpr, B: tl.constexpr, A_SCALED: tl.constexpr,
+):  # fmt: skip
+    """One tile: A is m × k, B k × n and row-major, its scales n × k/32."""
+    m = tl.arange(0, M)[:, None]
+    n = tl.arange(0, N)[None, :]
+    KA: tl.constexpr = K // 2 if A == "e2m1" else K
+    KB: tl.constexpr = K // 2 if B == "e2m1" else K
+    x = tl.load(a + m * KA + tl.arange(0, KA)[None, :])
+    y = tl.load(b + tl.arange(0, KB)[:, None] * N + n)
+    blocks = tl.arange(0, K // 32)[None, :]
+    xs = tl.load(sa + m * (K // 32) + blocks) if A_SCALED else None
+    ys = tl.load(sb + tl.arange(0, N)[:, None] * (K // 32) + blocks)
+    acc = tl.full((M, N), 1.0, tl.float32)
+    tl.store(c + m * N + n, tl.dot_scaled(x, xs, A, y, ys, B, acc))

@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright import dtypes
+from tilewright import dtypes, packing
 from tilewright.dtypes import DTYPES, dtype, numpy_dtype
 from tilewright.errors import BadArgument, LaunchFailed
 from tilewright.ops.family import (
@@ -701,6 +701,46 @@ def test_closing_ends_the_child_and_the_next_run_starts_one(
     assert gone(first, within=0)
     cpu.close()
     assert_works(cpu)
+
+
+FORMATS = {"e4m3": "e4m3fn", "e5m2": "e5m2", "bf16": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("e4m3", "e4m3"), ("e5m2", "e2m1"), ("e2m1", "e4m3"), ("e2m1", "e2m1"), ("bf16", "e2m1")],
+)
+def test_block_scaled_products_are_exact(cpu: Interpreter, left: str, right: str) -> None:
+    """Every scale but NaN on either side, elements from the whole range; then NaN."""
+    m, n, k = 16, 32, 64
+    rng = np.random.default_rng(3)
+
+    def elements(kind: str, rows: int, columns: int, axis: int) -> tuple[np.ndarray, np.ndarray]:
+        if kind == "e2m1":
+            shape = (rows // 2, columns) if axis == 0 else (rows, columns // 2)
+            packed = rng.integers(0, 256, shape, np.uint8)
+            return packed, packing.decode(packed, "e2m1", axis)
+        values = rng.standard_normal((rows, columns)).astype(numpy_dtype(dtype(FORMATS[kind])))
+        return values, values.astype(np.float64)
+
+    a, wide_a = elements(left, m, k, 1)
+    b, wide_b = elements(right, k, n, 0)
+    codes_a = rng.integers(117, 138, (m, k // 32), np.uint8)
+    codes_b = rng.integers(117, 138, (n, k // 32), np.uint8)
+    codes_a[:, 0], codes_b[:, 0] = 254, 0  # each beyond what a scaled element could hold
+    if left == "bf16":
+        codes_a[:], codes_b[:, 0] = 127, 127
+    c = np.zeros((m, n), np.float32)
+    constants = {"M": m, "N": n, "K": k, "A": left, "B": right, "A_SCALED": left != "bf16"}
+    launch(cpu, "dot_scaled", [a, b, c, codes_a, codes_b], [2], **constants)
+    scales_a, scales_b = (
+        np.exp2(codes.astype(np.float64) - 127).repeat(32, 1) for codes in (codes_a, codes_b)
+    )
+    exact = (wide_a * scales_a) @ (wide_b * scales_b.T) + 1
+    np.testing.assert_allclose(c, exact, rtol=1e-6)
+    codes_b[5, 1] = 255
+    launch(cpu, "dot_scaled", [a, b, c, codes_a, codes_b], [2], **constants)
+    assert np.isnan(c[:, 5]).all() and np.isfinite(np.delete(c, 5, 1)).all()
 
 
 def test_the_child_imports_no_torch() -> None:

@@ -13,13 +13,16 @@ operation on them is right, and the few operations NumPy lacks are overridden:
 - `tl.dot` accumulates in fp32 (fp64 for fp64, exact int32 for int8), more precisely than
   Hopper's fp8 units. ``input_precision="tf32"``, Triton's default for fp32 on NVIDIA, drops the
   low 13 bits of the inputs, as the tensor cores do; "ieee" and the split forms stay fp32.
+- `tl.dot_scaled`, which Triton's interpreter lacks, multiplies the elements by their e8m0 scales
+  (255 is NaN) and sums in fp64: neither a scaled element nor a product leaves its range, as it may
+  where the compiler scales in bf16.
 - `tl.maximum`, `tl.minimum` and `tl.clamp` ignore a NaN operand unless told to propagate it.
 - Loads, stores and atomics outside of the operands raise `BadAccess` instead of corrupting the
   process, as do stores to an input or between the elements of a strided output. One access
   must stay within one operand.
 
-Unsupported, as in Triton: inline assembly, libdevice functions, `dot_scaled`; and
-rounding modes other than nearest even.
+Unsupported, as in Triton: inline assembly, libdevice functions; and rounding modes other than
+nearest even.
 """
 
 from __future__ import annotations
@@ -35,12 +38,14 @@ from triton._C.libtriton import ir
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as base
 
-from tilewright import dtypes
+from tilewright import dtypes, packing
 
 TESTED_VERSION = "3.6.0"
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_NUMPY_DTYPES = {d.triton: dtypes.numpy_dtype(d) for d in dtypes.DTYPES.values()}
+_NUMPY_DTYPES = {
+    d.triton: dtypes.numpy_dtype(d) for d in dtypes.DTYPES.values() if d.triton != "u8"
+}
 _triton_numpy_dtype = base._get_np_dtype
 _triton_patch_lang = base._patch_lang
 
@@ -191,6 +196,21 @@ class Builder(base.InterpreterBuilder):  # type: ignore[misc]
         total = np.matmul(lhs, rhs) + d.data.astype(wide)
         return base.TensorHandle(total.astype(out), d.dtype.scalar)
 
+    def create_dot_scaled(
+        self, a: Any, a_scale: Any, a_format: Any, b: Any, b_scale: Any, b_format: Any,
+        _fast_math: bool, a_k_pack: bool, b_k_pack: bool, d: Any,
+    ) -> Any:  # fmt: skip
+        """``(a * scales) @ (b * scales) + d``; a's scales are ``[(B,) M, K/32]``, b's
+        ``[(B,) N, K/32]``, or None."""
+        lhs = _elements(a.data, a_format, -1 if a_k_pack else -2)
+        rhs = _elements(b.data, b_format, -2 if b_k_pack else -1)
+        if a_scale is not None:
+            lhs = lhs * _e8m0(a_scale.data).repeat(32, -1)
+        if b_scale is not None:
+            rhs = rhs * _e8m0(b_scale.data).repeat(32, -1).swapaxes(-1, -2)
+        total = np.matmul(lhs, rhs) + d.data.astype(np.float64)
+        return base.TensorHandle(total.astype(d.data.dtype), d.dtype.scalar)
+
 
 def install() -> Builder:
     """Replace Triton's builder by ours in this process, for good, and return it.
@@ -206,6 +226,7 @@ def install() -> Builder:
     base.interpreter_semantic = TritonSemantic(builder)
     base._get_np_dtype = _numpy_dtype
     base._patch_lang = _PatchLang()
+    _take_plain_formats()
     return builder
 
 
@@ -271,6 +292,17 @@ def _add_fnuz_types() -> None:
     tl.dtype.to_ir = to_ir
 
 
+def _take_plain_formats() -> None:
+    """`tl.dot_scaled` wants its formats as only the compiler passes them."""
+    triton_dot_scaled = TritonSemantic.dot_scaled
+
+    def dot_scaled(self: Any, *arguments: Any) -> Any:
+        formats = {i: tl.constexpr(arguments[i]) for i in (2, 5)}
+        return triton_dot_scaled(self, *(formats.get(i, x) for i, x in enumerate(arguments)))
+
+    TritonSemantic.dot_scaled = dot_scaled
+
+
 def _numpy_dtype(kind: Any) -> np.dtype[Any]:
     found = _NUMPY_DTYPES.get(kind.scalar.name)
     return _triton_numpy_dtype(kind) if found is None else found
@@ -282,6 +314,22 @@ def _round(data: Array, dtype: np.dtype[Any]) -> Array:
         wide = data if data.dtype == np.float64 else data.astype(np.float32)
         data = np.clip(wide, -limit, limit)
     return data.astype(dtype)
+
+
+def _elements(data: Array, kind: Any, axis: int) -> Array:
+    """The float64 values of an operand of `dot_scaled`; e2m1 lies two to a byte along `axis`."""
+    if kind == ir.ScaleDotElemTypeTY.E2M1:
+        decoded: Array = packing.decode(data, "e2m1", axis)
+        return decoded
+    wide: Array = data.astype(np.float64)
+    return wide
+
+
+def _e8m0(codes: Array) -> Array:
+    if codes.dtype != np.uint8:
+        raise NotImplementedError(f"dot_scaled takes e8m0 scales in bytes, not {codes.dtype}")
+    wide: Array = codes.view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
+    return wide
 
 
 def _truncate_to_tf32(data: Array) -> Array:

@@ -14,9 +14,11 @@ from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
     epilogues,
     heuristic,
+    lowbit,
     operands,
     pre,
     rules,
+    scales,
     shuffle,
     spaces,
     tile_engine,
@@ -30,7 +32,7 @@ from tilewright.verdict import Verdict
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
 
 
-SIBLINGS = {"gluon_ws": "tma", "gluon_cdna": "basic"}
+SIBLINGS = {"gluon_ws": "tma", "gluon_scaled": "tma", "gluon_cdna": "basic"}
 """The Triton pipeline that computes what a pipeline in Gluon computes."""
 
 
@@ -61,8 +63,10 @@ class GemmFamily:
                 )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("layout", "precision", "epilogue", "batching", "pre_a", "pre_b"):
+            elif field in ("layout", "batching", *operands.TOLD):
                 values[field] = text
+            elif field in ("strides_sa", "strides_sb"):
+                values[field] = _strides(word, text)
             else:
                 try:
                     values[field] = int(text)
@@ -87,7 +91,9 @@ class GemmFamily:
             values["dtype_c"] = resolve(values["dtype_c"], arch.fp8)
         else:
             known = dtype_a in OUTPUTS
-            values["dtype_c"] = outputs(dtype_a, values["epilogue"])[0] if known else dtype_a
+            scaled = bool(values["scale_a"] or values["scale_b"])
+            after = (values["epilogue"], scaled)
+            values["dtype_c"] = outputs(dtype_a, *after)[0] if known else dtype_a
         if not values["dtype_acc"]:
             values["dtype_acc"] = accumulator(dtype_a)
         return config_module.check(GemmConfig(**values))
@@ -136,8 +142,10 @@ class GemmFamily:
         return operands.output(views, options)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
-        words = ("precision", "epilogue", "pre_a", "pre_b")
-        said = {word: getattr(problem, word) for word in words}
+        said = {name: getattr(problem, name) for name in operands.TOLD}
+        for name in ("dtype_a", "dtype_b"):  # arrays say theirs, unless it is packed in bytes
+            if DTYPES[said[name]].packed == 1:
+                del said[name]
         if problem.batching == "strided" and 0 in problem.batch_strides[:2]:
             said["batching"] = problem.batching  # else the call might be folded
         return {name: word for name, word in said.items() if word not in ("ieee", "")}
@@ -151,13 +159,19 @@ class GemmFamily:
         return heuristic.estimate(config, problem, device)
 
     def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
-        a, b, *rest = inputs
+        a, b, *extra = inputs
+        a, b = lowbit.decoded(a, b, problem)
         if problem.layout[1] == "s":
             b = shuffle.matrix(b)
         of_a, of_b = len(problem.pre_a_shapes), len(problem.pre_b_shapes)
-        a = pre.reference(problem.pre_a, a, rest[:of_a], problem.dtype_a)
-        b = pre.reference(problem.pre_b, b, rest[of_a : of_a + of_b], problem.dtype_b)
-        result = epilogues.reference(problem.epilogue, a @ b, rest[of_a + of_b :])
+        a = pre.reference(problem.pre_a, a, extra[:of_a], problem.dtype_a)
+        b = pre.reference(problem.pre_b, b, extra[of_a : of_a + of_b], problem.dtype_b)
+        extra = extra[of_a + of_b :]
+        if problem.scale_a:
+            a = scales.dequantised(a, extra.pop(0), problem.scale_a)
+        if problem.scale_b:
+            b = scales.dequantised(b, extra.pop(0), problem.scale_b)
+        result = epilogues.reference(problem.epilogue, a @ b, extra)
         largest = DTYPES[problem.dtype_c].largest
         return result.clip(-largest, largest) if largest else result
 
@@ -167,7 +181,19 @@ class GemmFamily:
             sum(epilogues.amplification(chain) for chain in chains)
             for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))
         )
-        return tolerance(operands, problem.dtype_c, problem.k, splits, amplified, combined)
+        terms = problem.k
+        if scales.count(problem):  # a sum of a block's products, then one of blocks in fp32
+            terms = min(problem.k, scales.k_block(problem))
+            splits += -(-problem.k // config.tile_k) - 1
+            amplified = scales.amplification(problem) * (amplified or 1.0)
+        return tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
+
+
+def _strides(word: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(one) for one in text.split(","))
+    except ValueError:
+        raise BadArgument(f"{word} = '{text}' is not two whole numbers, as in 56,1") from None
 
 
 FAMILY = GemmFamily()

@@ -13,7 +13,8 @@ A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. 
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
 instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``batch-strided`` or
 ``batch-pointers``, what A and B go through before the product (``prea-add-row.scale`` for
-``add+row_scale``; ``preb-…``) and, always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
+``add+row_scale``; ``preb-…``), ``sa1x128`` and ``sb128x128`` (blocks of A's and B's scales) and,
+always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from tilewright import blocks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
-from tilewright.ops.gemm import epilogues, pre
+from tilewright.ops.gemm import epilogues, pre, scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS, check_layout, check_types
 
@@ -37,12 +39,15 @@ PIPELINES = (
     "gluon_cdna",
     "small_m",
     "small_m_tma",
+    "gluon_scaled",
+    "weights",
+    "mx",
     "preshuffle",
 )
-POINTERS = ("basic", "small_m", "gluon_cdna", "preshuffle")
+POINTERS = ("basic", "small_m", "gluon_cdna", "weights", "mx", "preshuffle")
 """Pipelines that read A and B through pointers, not tensor descriptors."""
 
-MASKING = ("basic", "small_m", "preshuffle")
+MASKING = ("basic", "small_m", "weights", "mx", "preshuffle")
 """Pipelines that take padding, alignment and width of index as they are declared."""
 
 SMALL_M = ("small_m", "small_m_tma")
@@ -60,20 +65,24 @@ INDEX_BITS = (32, 64)
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision`, and those from `epilogue` on, are the
-    signature, the rest the algorithm.
+    """How to compute a GEMM. Fields up to `precision`, and from `epilogue` on, are the signature,
+    the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision, epilogue, batching, pre_a, pre_b: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, batching, scale_a, scale_b, pre_a, pre_b: as in
+    `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply), ``gluon_cdna`` (pointers, with CDNA's
-    instructions written out in Gluon; num_stages counts tiles in shared memory), ``small_m`` and
-    ``small_m_tma`` (few rows of A, through pointers or descriptors: see kernels/small_m.py),
-    ``preshuffle`` (pointers, B shuffled). scheduler: ``tile`` (a workgroup
-    a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k`` (`split_k`
-    workgroups a tile) or ``stream_k`` (equal shares of all K steps); see kernels/schedule.py.
+    Gluon; num_warps counts the warps that multiply), ``gluon_scaled`` (the same for operands with
+    block scales), ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon;
+    num_stages counts tiles in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A,
+    through pointers or descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands
+    unpacked in registers), ``mx`` (pointers; block-scaled matrix instructions), ``preshuffle``
+    (pointers, B shuffled). scheduler: ``tile``
+    (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k``
+    (`split_k` workgroups a tile) or ``stream_k`` (equal shares of all K steps); see
+    kernels/schedule.py.
     reduction: how the parts of a tile meet under the last two, ``none`` under the others:
     ``atomic``, or ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py.
     group_m: rows of tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves
@@ -114,6 +123,8 @@ class GemmConfig:
     index_bits: int
     epilogue: str = ""
     batching: str = "none"
+    scale_a: str = ""
+    scale_b: str = ""
     pre_a: str = ""
     pre_b: str = ""
 
@@ -147,6 +158,7 @@ class GemmConfig:
         for side, chain in (("a", self.pre_a), ("b", self.pre_b)):
             if chain:  # a dot for an underscore, which would be where the next part begins
                 name += f"_pre{side}-" + chain.replace("+", "-").replace("_", ".")
+        name += scales.names(self)
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
         return name
@@ -165,12 +177,11 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
 def _check_signature(
     layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str,
-    pre_a: str, pre_b: str, batching: str,
+    pre_a: str, pre_b: str, scaled: bool,
 ) -> None:  # fmt: skip
     check_layout(layout)
-    check_types(a, b, c, acc, precision, epilogue)
+    check_types(a, b, c, acc, precision, epilogue, scaled)
     pre.check(layout, a, pre_a, pre_b, epilogue)
-    pre.check_batching(layout, pre_a, pre_b, batching)
 
 
 def check(config: GemmConfig) -> GemmConfig:
@@ -180,7 +191,10 @@ def check(config: GemmConfig) -> GemmConfig:
     for chain in (c.epilogue, c.pre_a, c.pre_b):
         epilogues.parse(chain)
     check_batching(c.batching)
-    _check_signature(c.layout, *types, c.precision, c.epilogue, c.pre_a, c.pre_b, c.batching)
+    blocks.parse(c.scale_a), blocks.parse(c.scale_b)
+    scaled = scales.count(c) > 0
+    _check_signature(c.layout, *types, c.precision, c.epilogue, c.pre_a, c.pre_b, scaled)
+    pre.check_alone(c)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -232,6 +246,7 @@ _NAME = re.compile(
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
     f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?"
     "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?"
+    f"{scales.PATTERN}"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
@@ -268,6 +283,8 @@ def parse(name: str) -> GemmConfig:
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
                 batching=said["batching"] or "none",
+                scale_a=said["scale_a"] or "",
+                scale_b=said["scale_b"] or "",
                 pre_a=_chain(said["pre_a"]),
                 pre_b=_chain(said["pre_b"]),
             )

@@ -13,6 +13,7 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import operand_dtype, shared_memory
@@ -36,6 +37,9 @@ PIPELINE_RATE = {
     "gluon_cdna": 0.7,
     "small_m": 0.3,
     "small_m_tma": 0.4,
+    "gluon_scaled": 0.96,
+    "weights": 0.4,
+    "mx": 0.6,
     "preshuffle": 0.75,
 }
 """Share of the matrix rate a pipeline reaches with the largest tile. gluon_cdna has never run:
@@ -55,6 +59,9 @@ MEMORY_SECONDS = 1e-6
 
 RESIDENT_WARPS = 32
 """Warps of a kernel without shared memory that a compute unit holds."""
+
+SCALED_RATE = 0.55
+"""Share of its rate a kernel keeps that adds scaled products while the matrix units wait."""
 
 MEETING_SECONDS = 2e-6
 """What the workgroups of a tile spend on publishing their partial sums and finding each other."""
@@ -91,16 +98,18 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     reuse = config.tile_m * config.tile_n / (config.tile_m + config.tile_n)
     reached = PIPELINE_RATE[config.pipeline] * reuse / (reuse + HALF_RATE_REUSE)
     reached *= STAGE_RATE.get(config.num_stages, 1.0)
-    element = DTYPES[problem.dtype_a].bytes
-    if config.tile_k * element < 128:
+    if scales.count(config) and config.pipeline in ("basic", "tma", "tma_ws"):
+        reached *= SCALED_RATE
+    a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
+    if a.size(config.tile_k) < 128:
         reached *= NARROW_ROW_RATE
     rate = peak_tflops(this, device, operand_dtype(config)) * 1e12 * reached
     compute = parts_per_cu * tile_flops / (rate / device.compute_units)
 
+    loads = tiles * (a.size(config.tile_m * problem.k) + b.size(config.tile_n * problem.k))
     shares = device.compute_units if config.scheduler == "stream_k" else parts
     busy = min(1.0, shares / device.compute_units)
     bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
-    loads = tiles * (config.tile_m + config.tile_n) * problem.k * element
     once = problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY
     memory = max(once, loads / L2_OVER_MEMORY) / bandwidth
     work = max(compute, memory)

@@ -17,15 +17,24 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import cdna, epilogues, shuffle
+from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import THREE_PARTS, WARPGROUP, masked
+from tilewright.ops.gemm.rules import (
+    BATCHED,
+    PART_COLUMNS,
+    SCALED,
+    THREE_PARTS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    masked,
+)
 from tilewright.ops.gemm.rules import tiles as tiles_of
 from tilewright.ops.gemm.small_m import k_parts, vector
 
 A, B, MORE = 0, 1, 2
-"""Operand numbers: A, B, those of `pre_a`, of `pre_b` and of the epilogue, and C last."""
+"""Operand numbers: A, B, from MORE on those of `pre_a`, of `pre_b`, the scales of A and B and the
+operands of the epilogue, and C last."""
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -42,6 +51,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
         return _gluon_source(config)
+    if config.pipeline == "gluon_scaled":
+        return _gluon_scaled_source(config)
     if config.pipeline == "small_m_tma":
         return _small_m_tma_source(config, tuple(options))
     if config.pipeline == "gluon_cdna":
@@ -62,12 +73,27 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("REDUCTION", config.reduction),
         ("FLAG_BYTES", FLAG_BYTES),
         ("PRECISION", config.precision),
-        ("INT_ACC", config.dtype_acc == "int32"),
+        ("INT_ACC", config.dtype_acc == "int32" and not scales.count(config)),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
         ("TAKES", _takes(config.epilogue)),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
     ]
+
+
+def _scales_and_batch(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
+    """The constants of kernels that have block scales, and of those that have batches."""
+    found: list[tuple[str, int | bool | str]] = []
+    if config.pipeline in (*SCALED, "gluon_scaled"):
+        found.append(("SCALES", scales.kernel_blocks(config)))
+    if config.pipeline in BATCHED:
+        found.append(("BATCHING", config.batching))
+    return found
+
+
+def _scale_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
+    """The kernels' tuple argument `scales`, of those that have one (see kernels/scale.py)."""
+    return scales.kernel_types(config) if config.pipeline in (*SCALED, "gluon_scaled") else ()
 
 
 def _takes(chain: str) -> str:
@@ -130,35 +156,37 @@ def _pointer_source(
     stride = "i64" if config.index_bits == 64 else "i32"
     mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
     masks = [("MASK_M", mask_m), ("MASK_N", mask_n), ("MASK_K", mask_k)]
-    if config.pipeline == "preshuffle":
-        vectors = ("VECTOR", shuffle.vector(config.dtype_b))
-        constants = [*_constants(config), vectors, *masks]
-    elif config.pipeline == "small_m":
+    constants = [*_constants(config), *_scales_and_batch(config), *masks]
+    if config.pipeline == "basic":
+        takes = (("TAKES_A", _takes(config.pre_a)), ("TAKES_B", _takes(config.pre_b)))
+        largest = ("LARGEST_AB", int(DTYPES[config.dtype_a].largest))
         constants = [
             *_constants(config),
-            *masks,
-            ("K_PARTS", k_parts(config)),
-            ("VECTOR", vector(config)),
-            ("STAGES", config.num_stages),
-        ]
-    else:
-        constants = [
-            *_constants(config),
-            ("TAKES_A", _takes(config.pre_a)),
-            ("TAKES_B", _takes(config.pre_b)),
-            ("LARGEST_AB", int(DTYPES[config.dtype_a].largest)),
-            ("BATCHING", config.batching),
+            *takes,
+            largest,
+            *_scales_and_batch(config),
             *masks,
             ("ALIGNMENT", config.alignment),
         ]
+    elif config.pipeline == "preshuffle":
+        vectors = ("VECTOR", shuffle.vector(config.dtype_b))
+        constants = [*_constants(config), vectors, *masks]
+    elif config.pipeline == "small_m":
+        parts = ("K_PARTS", k_parts(config))
+        constants += [parts, ("VECTOR", vector(config)), ("STAGES", config.num_stages)]
+    else:
+        unused = ("PRECISION", "INT_ACC", *(("B_ROW",) if config.pipeline == "weights" else ()))
+        constants = [one for one in constants if one[0] not in unused] + lowbit.constants(config)
     arguments = (
         *_pointer_arguments(config, stride),
         *_extra(config, stride),
-        *(_batch_types(config) if config.pipeline == "basic" else ()),
+        *_scale_types(config),
+        *_batch_types(config),
         *_sharing_types(config),
     )
     matrices = () if config.batching == "pointers" else ("a", "b", "c")
-    within_reach = (*matrices, *(n for n, t in _extra(config, stride) if t.startswith("*")))
+    others = (*_extra(config, stride), *_scale_types(config))
+    within_reach = (*matrices, *(name for name, kind in others if kind.startswith("*")))
     return KernelSource(
         module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
         function=f"gemm_{config.pipeline}",
@@ -174,6 +202,8 @@ def _pointer_source(
 def _batch_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
     strides (for descriptors: steps) if they have any, and last that of the epilogue's."""
+    if config.pipeline not in BATCHED:
+        return ()
     if config.batching == "none":
         return (("batch", "()"),)
     kinds = ["i32"]
@@ -234,6 +264,7 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
                 promises[f"batch.{i + 1}"] = count
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
+            count *= DTYPES[d].packed
             promises[extent] = max(count, promises.get(extent, 1))
     promises |= _matrix_promises(config)
     return tuple({**promises, **_workspace_promises(config)}.items())
@@ -244,13 +275,14 @@ def _tma_source(
 ) -> KernelSource:
     constants = [
         *_constants(config),
-        ("BATCHING", config.batching),
+        *_scales_and_batch(config),
         ("SPLIT", config.store == "split"),
         ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
     ]
     arguments = (
         *_descriptor_arguments(config),
         *_extra(config, "i64"),
+        *_scale_types(config),
         *_batch_types(config),
         *_sharing_types(config),
     )
@@ -305,7 +337,7 @@ def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
 def _gluon_source(config: GemmConfig) -> KernelSource:
     constants = [
         *_constants(config),
-        ("BATCHING", config.batching),
+        *_scales_and_batch(config),
         ("SPLIT", config.store == "split"),
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
@@ -316,17 +348,42 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
         *_batch_types(config),
         *_sharing_types(config),
     )
-    # One more warp group's worth of registers goes to the producer, and most of it back.
-    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_ws",
         function="gemm_gluon_ws",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=tuple({**_matrix_promises(config), **_workspace_promises(config)}.items()),
-        options=(("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))),
+        options=_specialised(config),
         language="gluon",
         functions=_functions(config),
+    )
+
+
+def _specialised(config: GemmConfig) -> tuple[tuple[str, int], ...]:
+    """Compiler options of a kernel that gives one more warp group than multiplies to its
+    producer: its worth of registers, of which most goes back."""
+    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
+    return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
+
+
+def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
+    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW")
+    constants = [
+        *((name, value) for name, value in _constants(config) if name in used),
+        *_scales_and_batch(config),
+        ("SPLIT", config.store == "split"),
+        ("STAGES", config.num_stages),
+        ("GROUPS", config.num_warps // WARPGROUP),
+    ]
+    arguments = (*_descriptor_arguments(config), *_scale_types(config))
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_scaled",
+        function="gemm_gluon_scaled",
+        signature=_signature(arguments, constants),
+        constants=tuple(constants),
+        options=_specialised(config),
+        language="gluon",
     )
 
 
@@ -385,6 +442,9 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
         m //= config.num_warps // WARPGROUP
         n_store //= n // 64 if n == THREE_PARTS else 2
         n = 64 if n == THREE_PARTS else n
+    if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
+        m, n = WARPGROUP_ROWS, min(n, PART_COLUMNS)
+        n_store = n // (4 if config.store == "split" else 2)
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)
     return (
@@ -396,25 +456,31 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     """How to launch `config` for `problem` on `device`; operands are A, B, those of `pre_a`, of
-    `pre_b` and of the epilogue, and C."""
+    `pre_b`, the scales, those of the epilogue and C."""
     tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
-    lds = (problem.lda, problem.ldb, problem.ldc)
+    types = (problem.dtype_a, problem.dtype_b, problem.dtype_c)
+    lds = tuple(
+        ld // DTYPES[d].packed
+        for ld, d in zip((problem.lda, problem.ldb, problem.ldc), types, strict=True)
+    )
     stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
+    scaled = scales.of(problem)
+    before = len(epilogues.takes(config.pre_a)) + len(epilogues.takes(config.pre_b))
     chains = (
-        (config.pre_a, problem.ldpa),
-        (config.pre_b, problem.ldpb),
-        (config.epilogue, problem.ldd),
+        (config.pre_a, problem.ldpa, MORE),
+        (config.pre_b, problem.ldpb, MORE + len(epilogues.takes(config.pre_a))),
+        (config.epilogue, problem.ldd, MORE + before + len(scaled)),
     )
     extra: list[Argument] = []
-    number = MORE
-    for chain, ld in chains:
-        count = len(epilogues.takes(chain))
-        extra += [Pointer(number + i) for i in range(count)]
+    for chain, ld, first in chains:
+        extra += [Pointer(first + i) for i in range(len(epilogues.takes(chain)))]
         extra += [Scalar(stride, ld)] if ld else []
-        number += count
-    places = (A, B, number)
+    for number, s in enumerate(scaled, MORE + before):
+        steps = (step if size > 1 else 0 for step, size in zip(s.strides, s.shape, strict=True))
+        extra += [Pointer(number), *(Scalar("i32", step) for step in steps)]
+    places = (A, B, MORE + before + len(scaled) + len(epilogues.takes(config.epilogue)))
     arguments: tuple[Argument, ...]
     if config.pipeline in POINTERS:
         arguments = (

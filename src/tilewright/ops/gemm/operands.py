@@ -7,26 +7,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import contraction, epilogues, pre, shuffle
+from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, scales, shuffle
 from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-OPTIONS = ("precision", "epilogue", "equation", "batching", "pre_a", "pre_b")
+TOLD = ("precision", "epilogue", "scale_a", "scale_b", "pre_a", "pre_b", "dtype_a", "dtype_b")
+"""Options of a call that are fields of its problem."""
+
+OPTIONS = (*TOLD, "equation", "batching")
 """Keyword options of a GEMM call besides its operands."""
+
+SCALES = ("scale_a", "scale_b")
+"""Options that come with an array of scales each."""
 
 
 def operands(problem: GemmProblem) -> tuple[Operand, ...]:
-    """A, B, the operands of `pre_a`, of `pre_b` and of the epilogue, and C, as they lie in
-    memory."""
+    """A, B, the operands of `pre_a` and of `pre_b`, scales, the epilogue's operands and C, as they
+    lie in memory."""
     p = problem
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
     types, lds = (p.dtype_a, p.dtype_b, p.dtype_c), (p.lda, p.ldb, p.ldc)
     a, b, c = (
-        _in_batch(
+        lowbit.stored(name, shape, ld, row, d)
+        if DTYPES[d].packed > 1
+        else _in_batch(
             Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C"),
             p,
             stride,
@@ -47,13 +56,15 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
         (p.pre_b, p.pre_b_shapes, p.layout[1], p.ldpb, 0, _made_up(1.0)),
         (p.epilogue, p.extra_shapes, p.layout[2], p.ldd, p.stride_d, _made_up(usual, down)),
     )
-    extra = []
+    extra: list[list[Operand]] = []
     for chain, found, row, ld, stride, values in chains:
+        extra.append([])
         for t, (shape, d) in zip(epilogues.takes(chain), found, strict=True):
             strides = (1,) if len(shape) == 1 else (ld, 1) if row == "r" else (1, ld)
             one = Operand(t.name, shape, strides, d, values=values[t.values])
-            extra.append(_in_batch(one, p, stride) if t.kind == "d" else one)
-    return a, b, *extra, c
+            extra[-1].append(_in_batch(one, p, stride) if t.kind == "d" else one)
+    before_a, before_b, after = extra
+    return a, b, *before_a, *before_b, *(s.operand for s in scales.of(p)), *after, c
 
 
 def _in_batch(
@@ -97,19 +108,19 @@ def problem_of(
     """
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    a, b, c, (extras_a, extras_b, extras) = _call(views, options)
-    shuffled = b if _is_shuffled(a, b, options) else None
-    if shuffled:
-        b = _as_matrix(shuffled)
+    call = _call(views, options)
     matrices = [t.kind == "d" for t in taken]
-    named = [("A", a), ("B", b), ("out", c)]
-    named += [(t.name, x) for t, x, is_d in zip(taken, extras, matrices, strict=True) if is_d]
+    b = _as_matrix(call.b) if call.shuffled else call.b
+    named = [("A", call.a), ("B", b), ("out", call.c)]
+    named += [(t.name, x) for t, x, is_d in zip(taken, call.extras, matrices, strict=True) if is_d]
     vectors = [t.kind for t in taken if t.kind in ("m", "n")]
     if "equation" in options:
         found = contraction.matrices(options["equation"], named, vectors)
         named = [(name, view) for (name, _), view in zip(named, found, strict=True)]
     parts = [(name, batches.matrices(name, view)) for name, view in named]
     form, batch = batches.batch_of(parts)
+    if form != "none" and call.scales:
+        raise BadArgument("operands with block scales have no batches; call for each")
     if options.get("batching", form) != form:
         raise BadArgument(f"batching is {options['batching']}, but the operands are {form}")
     if form == "strided" and options.get("batching", batching) != form:
@@ -121,6 +132,8 @@ def problem_of(
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
+    blocks = {name: options.get(name, "") for name in SCALES}
+    strides_of = scales.read(call.scales, blocks, m, n, k)
     columns = n // epilogues.fold(epilogue)
     if c.shape != (m, columns):
         made = f"A·B after {epilogue}" if epilogue else "A·B"
@@ -128,20 +141,19 @@ def problem_of(
     (layout_a, lda), (layout_b, ldb), (layout_c, ldc) = (
         _layout(name, x.first, letter) for (name, x), letter in zip(parts[:3], prefer, strict=True)
     )
-    if shuffled:
-        layout_b, ldb = "s", _row_of_blocks(shuffled)
+    if call.shuffled:
+        layout_b, ldb = "s", _row_of_blocks(call.b)
     left = iter(x.first for _, x in parts[3:])
     widths = epilogues.columns(epilogue, n)
     of_c = _Beside("C", layout_c, c.dtype)
     ldds = [
         _extra(t, next(left) if is_d else view, (m, width), of_c)
-        for t, view, is_d, width in zip(taken, extras, matrices, widths, strict=True)
+        for t, view, is_d, width in zip(taken, call.extras, matrices, widths, strict=True)
     ]
     pre_a, pre_b = options.get("pre_a", ""), options.get("pre_b", "")
     pre.check(layout_a + layout_b, a.dtype, pre_a, pre_b, epilogue)
-    pre.check_batching(layout_a + layout_b, pre_a, pre_b, form)
-    ldpa, from_a = _pre(pre_a, extras_a, (m, k), _Beside("A", layout_a, a.dtype))
-    ldpb, from_b = _pre(pre_b, extras_b, (k, n), _Beside("B", layout_b, b.dtype))
+    ldpa, from_a = _pre(pre_a, call.extras_a, (m, k), _Beside("A", layout_a, a.dtype))
+    ldpb, from_b = _pre(pre_b, call.extras_b, (k, n), _Beside("B", layout_b, b.dtype))
     strides = [_stride(x, form, batch) for _, x in parts]
     others = [name for name, _ in parts[3:]]
     problem = GemmProblem(
@@ -164,6 +176,9 @@ def problem_of(
         stride_b=strides[1],
         stride_c=strides[2],
         stride_d=_common("batch stride", "the epilogue", others, strides[3:]),
+        **blocks,
+        strides_sa=strides_of["scale_a"],
+        strides_sb=strides_of["scale_b"],
         pre_a=pre_a,
         pre_b=pre_b,
         ldpa=ldpa,
@@ -174,28 +189,42 @@ def problem_of(
     return replace(problem, alignment=known)
 
 
-def _call(
-    views: Sequence[View], options: Mapping[str, Any]
-) -> tuple[View, View, View, list[Sequence[View]]]:
-    """A, B, the output and the operands of `pre_a`, `pre_b` and the epilogue; an output that is
-    not given is made up."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The operands of a call by what they are; an output that is not given is made up."""
+
+    a: View
+    b: View
+    c: View
+    shuffled: bool
+    extras_a: Sequence[View]
+    extras_b: Sequence[View]
+    scales: Sequence[View]
+    extras: Sequence[View]
+
+
+def _call(views: Sequence[View], options: Mapping[str, Any]) -> _Call:
     for option in options:
         if option not in OPTIONS:
             raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
-    chains = [epilogues.takes(options.get(chain, "")) for chain in ("pre_a", "pre_b", "epilogue")]
-    taken = [t for chain in chains for t in chain]
-    count = 2 + len(taken)
+    of_a, of_b, of_c = (
+        [t.name for t in epilogues.takes(options.get(chain, ""))]
+        for chain in ("pre_a", "pre_b", "epilogue")
+    )
+    scaled = [name for name in SCALES if options.get(name)]
+    groups = (of_a, of_b, scaled, of_c)
+    count = 2 + sum(map(len, groups))
     if len(views) not in (count, count + 1):
-        names = ", ".join(("A", "B", *(t.name for t in taken)))
+        names = ", ".join(("A", "B", *(name for group in groups for name in group)))
         raise BadArgument(
             f"gemm takes {names} and optionally out; {len(views)} operands were given"
         )
     if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
         raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
-    a, b = views[:2]
+    a, b = lowbit.read(views[0], views[1], options)
     c = views[count] if len(views) > count else _output(a, b, options)
     given = iter(views[2:count])
-    return a, b, c, [[next(given) for _ in chain] for chain in chains]
+    return _Call(a, b, c, _is_shuffled(a, b, options), *([next(given) for _ in g] for g in groups))
 
 
 def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
@@ -210,13 +239,14 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
         batch = next((count for count in counts if count != 1), 1)
         columns = y.first.shape[1] // epilogues.fold(epilogue)
         shape = (*((batch,) if counts else ()), x.first.shape[0], columns)
-    dtype_c, strides = _default_output(a.dtype, epilogue), batches.packed(shape)
+    scaled = any(options.get(name) for name in SCALES)
+    dtype_c, strides = _default_output(a.dtype, epilogue, scaled), batches.packed(shape)
     return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)
 
 
 def output(views: Sequence[View], options: Mapping[str, Any]) -> Operand:
     """The output of a call, where the caller gives none."""
-    _, _, c, _ = _call(views, options)
+    c = _call(views, options).c
     return Operand("C", c.shape, c.strides, c.dtype, is_output=True, pointers=bool(c.pointers))
 
 
@@ -313,10 +343,10 @@ def _extra(takes: Takes, view: View, size: tuple[int, int], beside: _Beside) -> 
     return 0
 
 
-def _default_output(dtype_a: str, epilogue: str) -> str:
+def _default_output(dtype_a: str, epilogue: str, scaled: bool) -> str:
     if dtype_a not in OUTPUTS:
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
-    return outputs(dtype_a, epilogue)[0]
+    return outputs(dtype_a, epilogue, scaled)[0]
 
 
 def _layout(name: str, view: View, prefer: str) -> tuple[str, int]:

@@ -45,15 +45,21 @@ def check(layout: str, dtype_a: str, pre_a: str, pre_b: str, epilogue: str) -> N
         )
 
 
-def check_batching(layout: str, pre_a: str, pre_b: str, batching: str) -> None:
-    """Raise `BadArgument` for a batch of what there is one of only."""
-    if batching != "none" and (pre_a or pre_b):
-        raise BadArgument(
-            f"batching {batching} with pre_a '{pre_a}' and pre_b '{pre_b}': operations on A and B "
-            "are of one GEMM; combine a batch before"
-        )
-    if batching != "none" and layout[1] == "s":
-        raise BadArgument(f"batching {batching} with layout {layout}: a shuffled B has no batch")
+def check_alone(of: Any) -> None:
+    """Raise `BadArgument` if a problem or config has operations on A or B, or a shuffled B, beside
+    what is not served together with them."""
+    if of.pre_a or of.pre_b:
+        what = f"pre_a '{of.pre_a}' and pre_b '{of.pre_b}'"
+    elif of.layout[1] == "s":
+        what = f"layout {of.layout}, a shuffled B,"
+    else:
+        return
+    if of.batching != "none":
+        raise BadArgument(f"{what} with batching {of.batching}: it is for one GEMM, not a batch")
+    if of.scale_a or of.scale_b:
+        raise BadArgument(f"{what} with block scales: operands with scales come as they are")
+    if of.dtype_a != of.dtype_b or DTYPES[of.dtype_a].packed > 1:
+        raise BadArgument(f"{what} with {of.dtype_a} and {of.dtype_b}: both take one dtype, whole")
 
 
 def shapes(chain: str, rows: int, columns: int, dtype: str) -> Shapes:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import epilogues, pre, shuffle
+from tilewright.ops.gemm import epilogues, lowbit, pre, scales, shuffle
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
@@ -29,6 +29,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "e4m3fnuz": ("bf16", "fp16", "fp32"),
     "e5m2fnuz": ("bf16", "fp16", "fp32"),
     "int8": ("int32",),
+    "e2m1": ("bf16", "fp16", "fp32"),
 }
 """Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
 
@@ -44,29 +45,35 @@ def accumulator(dtype_a: str) -> str:
     return "int32" if DTYPES[dtype_a].kind == "int" else "fp32"
 
 
-def outputs(dtype_a: str, epilogue: str = "") -> tuple[str, ...]:
-    """Output dtypes of `dtype_a` operands, the default first. An epilogue is computed in fp32,
-    so integers become floats there."""
+def outputs(dtype_a: str, epilogue: str = "", scaled: bool = False) -> tuple[str, ...]:
+    """Output dtypes of `dtype_a` operands, the default first. Scales are applied and an epilogue
+    is computed in fp32, so integers become floats there."""
     chain = epilogues.parse(epilogue)
-    if not chain:
+    if not chain and not scaled:
         return OUTPUTS[dtype_a]
     plain = ("bf16", "fp16", "fp32") if DTYPES[dtype_a].kind == "int" else OUTPUTS[dtype_a]
-    return (*plain, *FP8) if chain[-1].scales else plain
+    return (*plain, *FP8) if chain and chain[-1].scales else plain
 
 
 def check_types(
-    dtype_a: str, dtype_b: str, dtype_c: str, dtype_acc: str, precision: str, epilogue: str = ""
+    dtype_a: str,
+    dtype_b: str,
+    dtype_c: str,
+    dtype_acc: str,
+    precision: str,
+    epilogue: str = "",
+    scaled: bool = False,
 ) -> None:
     """Raise `BadArgument` unless some GEMM has these dtypes; says which would do."""
-    for name in (dtype_a, dtype_b, dtype_c, dtype_acc):
-        dtype(name)
-    if dtype_a not in OUTPUTS:
+    if dtype(dtype_a).name not in OUTPUTS:
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
-    if dtype_b != dtype_a:
+    for name in (dtype_b, dtype_c, dtype_acc):
+        dtype(name)
+    if dtype_b != dtype_a and dtype_b not in lowbit.PARTNERS.get(dtype_a, ()):
         raise BadArgument(f"A is {dtype_a} but B is {dtype_b}; convert one to the other's dtype")
-    if dtype_c not in outputs(dtype_a, epilogue):
-        allowed = ", ".join(outputs(dtype_a, epilogue))
-        after = f" after epilogue {epilogue}" if epilogue else ""
+    if dtype_c not in outputs(dtype_a, epilogue, scaled):
+        allowed = ", ".join(outputs(dtype_a, epilogue, scaled))
+        after = " times their scales" * scaled + f" after epilogue {epilogue}" * bool(epilogue)
         hint = "; end the epilogue with a scale for an 8-bit C" if dtype_c in FP8 else ""
         raise BadArgument(f"{dtype_a} operands give C as {allowed}{after}, not {dtype_c}{hint}")
     if dtype_acc != accumulator(dtype_a):
@@ -92,17 +99,19 @@ class GemmProblem:
     """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`; or a batch of such.
 
     Sizes in elements, each from 0 (a sum over no K is 0) to `MAX_SIZE`. `dtype_b` defaults to
-    `dtype_a`, `dtype_c` to the usual output of `dtype_a`, `dtype_acc` to its accumulator. `layout`:
-    see `LAYOUTS` and `SHUFFLED_LAYOUTS`. `lda`, `ldb`, `ldc`: elements between consecutive rows
-    (columns, for a column-major matrix; rows of blocks, for a shuffled one); 0 means packed.
-    `alignment`: bytes, a power of two up to 16, that every base address and every leading dimension
-    is a multiple of (the chains' vectors and scalars apart). `precision`: ``ieee``, or ``tf32`` for
-    fp32.
+    `dtype_a` (``int4`` and ``e2m1`` may meet other types: see `lowbit`), `dtype_c` to the usual
+    output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS` and
+    `SHUFFLED_LAYOUTS`. `lda`, `ldb`, `ldc`: elements between consecutive rows (columns, for a
+    column-major matrix; rows of blocks, for a shuffled one); 0 means packed. `alignment`: bytes, a
+    power of two up to 16, that every base address and every leading dimension is a multiple of (the
+    chains' vectors and scalars apart). `precision`: ``ieee``, or ``tf32`` for fp32.
 
     `epilogue`: operations in order, as in ``"bias+gelu"`` (see `epilogues`); one that halves the
     columns makes C m × n/2. `ldd`: the leading dimension of its matrices, which lie as C does; 0
     without one. `pre_a`, `pre_b`: operations on A and on B before the product (see `pre`). `ldpa`,
-    `ldpb`: the same of their matrices, which lie as A and as B do.
+    `ldpb`: the same of their matrices, which lie as A and as B do. `scale_a`, `scale_b`: the block
+    of A and of B that one scale serves, ``"1x128"`` (see `scales`). `strides_sa`, `strides_sb`:
+    strides of the scales, in elements; () means packed, row-major.
 
     `batch`: how many GEMMs, from 0. `batching`: ``none``, ``strided`` or ``pointers`` (see
     `batch`); by default ``none`` for a batch of 1, else ``strided``. `stride_a`, `stride_b`,
@@ -136,6 +145,10 @@ class GemmProblem:
     stride_b: int = batches.PACKED
     stride_c: int = batches.PACKED
     stride_d: int = batches.PACKED
+    scale_a: str = ""
+    scale_b: str = ""
+    strides_sa: tuple[int, ...] = ()
+    strides_sb: tuple[int, ...] = ()
     pre_a: str = ""
     pre_b: str = ""
     ldpa: int = 0
@@ -154,16 +167,23 @@ class GemmProblem:
         pre.check(self.layout, self.dtype_a, self.pre_a, self.pre_b, self.epilogue)
         if self.layout[1] == "s":
             shuffle.check(self.n, self.k, self.dtype_a)
+        scales.check(self)
+        scaled = scales.count(self) > 0
+        if not self.strides_sa:
+            default(self, "strides_sa", scales.packed(self.scale_a, self.m, self.k))
+        if not self.strides_sb:
+            default(self, "strides_sb", scales.packed(self.scale_b, self.k, self.n))
         if self.n % epilogues.fold(self.epilogue):
             raise BadArgument(f"epilogue {self.epilogue} takes columns in twos, but n = {self.n}")
         if not self.dtype_b:
             default(self, "dtype_b", self.dtype_a)
         if not self.dtype_c and self.dtype_a in OUTPUTS:
-            default(self, "dtype_c", outputs(self.dtype_a, self.epilogue)[0])
+            default(self, "dtype_c", outputs(self.dtype_a, self.epilogue, scaled)[0])
         if not self.dtype_acc and self.dtype_a in OUTPUTS:
             default(self, "dtype_acc", accumulator(self.dtype_a))
         types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_acc)
-        check_types(*types, self.precision, self.epilogue)
+        check_types(*types, self.precision, self.epilogue, scaled)
+        lowbit.check(self)
         leading = [*zip(("lda", "ldb", "ldc"), self.inner, strict=True)]
         optional = (("ldd", "epilogue", 2), ("ldpa", "pre_a", 0), ("ldpb", "pre_b", 1))
         for field, chain, beside in optional:
@@ -180,7 +200,10 @@ class GemmProblem:
                 default(self, field, least)
             elif not least <= ld <= MAX_SIZE:
                 raise BadArgument(f"{field} = {ld} is outside {least} … {MAX_SIZE}")
+            elif ld % lowbit.stored_as(self, field):
+                raise BadArgument(f"{field} = {ld} is no whole number of bytes of 4-bit elements")
         self._complete_batch()
+        self._check_alone()
         rows = natural_alignment(self.strides_bytes)
         if self.alignment == 0:
             default(self, "alignment", rows)
@@ -199,18 +222,30 @@ class GemmProblem:
         if self.batching == "":
             default(self, "batching", "none" if self.batch == 1 else "strided")
         batches.check_batching(self.batching)
-        pre.check_batching(self.layout, self.pre_a, self.pre_b, self.batching)
+        pre.check_alone(self)
         if self.batching == "none" and self.batch != 1:
             raise BadArgument(f"batch = {self.batch} with batching none, which is a batch of 1")
         fields = ("stride_a", "stride_b", "stride_c", "stride_d")
         for field, stride in zip(fields, batches.strides(self, self._packed), strict=True):
             default(self, field, stride)
 
+    def _check_alone(self) -> None:
+        """Operands with scales, or of 4 bits, come one at a time and not empty."""
+        if not scales.count(self) and not lowbit.concerns(self):
+            return
+        if self.batching != "none":
+            raise BadArgument("operands with block scales or of 4 bits have no batches")
+        if 0 in (self.m, self.n, self.k):
+            raise BadArgument(
+                f"{self.m}×{self.n}×{self.k}: operands with block scales or of 4 bits are not empty"
+            )
+
     def __str__(self) -> str:
         types = dict.fromkeys((self.dtype_a, self.dtype_b, self.dtype_c))
         words = [f"gemm {self.m}×{self.n}×{self.k}", "→".join(types), self.layout]
         if self.precision != "ieee":
             words.append(self.precision)
+        words += [f"{s.name} {getattr(self, s.name)}" for s in scales.of(self)]
         chains = (("A: ", self.pre_a), ("B: ", self.pre_b), ("", self.epilogue))
         words += [f"{of}{chain}" for of, chain in chains if chain]
         if (self.lda, self.ldb, self.ldc) != tuple(max(1, inner) for inner in self.inner):
@@ -301,14 +336,14 @@ class GemmProblem:
         """Leading dimensions and batch strides, where there are such, of all `in_memory`, in
         bytes."""
         each = ((stride, d) for _, _, ld, batch, d in self.in_memory for stride in (ld, batch))
-        return tuple(stride * DTYPES[d].bytes for stride, d in each if stride)
+        return tuple(DTYPES[d].size(stride) for stride, d in each if stride)
 
     @property
     def extent_alignment(self) -> int:
         """Bytes (a power of two up to 16) that every innermost extent is a multiple of."""
         types = (self.dtype_a, self.dtype_b, self.dtype_c)
         inner = zip(self.inner, types, strict=True)
-        return natural_alignment(tuple(extent * DTYPES[d].bytes for extent, d in inner))
+        return natural_alignment(tuple(DTYPES[d].size(extent) for extent, d in inner))
 
     @property
     def spans_bytes(self) -> tuple[int, ...]:
@@ -316,7 +351,7 @@ class GemmProblem:
         pointers, of all `in_memory`."""
         outer, inner = self.outer, self.inner
         return tuple(
-            ((self.batch - 1) * stride + (outer[i] - 1) * ld + inner[i]) * DTYPES[d].bytes
+            DTYPES[d].size((self.batch - 1) * stride + (outer[i] - 1) * ld + inner[i])
             for _, i, ld, stride, d in self.in_memory
         )
 
@@ -327,16 +362,19 @@ class GemmProblem:
 
     @property
     def min_bytes(self) -> int:
-        """A, B and the operands of all chains read once, C written once; what a batch shares,
-        once."""
-        a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
-        of_a, of_b, of_c, of_d = self.matrices
-        size = of_a * self.m * self.k * a + of_b * self.k * self.n * b
-        size += of_c * self.m * self.columns * c
+        """A, B, their scales and the operands of all chains read once, C written once; what a batch
+        shares, once."""
+        types = (self.dtype_a, self.dtype_b, self.dtype_c)
+        counts = (self.m * self.k, self.k * self.n, self.m * self.columns)
+        parts = zip(self.matrices, types, counts, strict=False)
+        size = sum(of * DTYPES[d].size(count) for of, d, count in parts)
         for shape, dtype_e in self.extra_shapes:
-            size += math.prod(shape) * DTYPES[dtype_e].bytes * (of_d if len(shape) == 2 else 1)
+            each = math.prod(shape) * DTYPES[dtype_e].bytes
+            size += each * (self.matrices[3] if len(shape) == 2 else 1)
         for shape, dtype_e in (*self.pre_a_shapes, *self.pre_b_shapes):
             size += math.prod(shape) * DTYPES[dtype_e].bytes
+        for s in scales.of(self):
+            size += math.prod(s.shape) * DTYPES[s.block.dtype].bytes
         return size
 
     @property

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import cdna, epilogues, shuffle
+from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
@@ -49,16 +50,30 @@ THREE_PARTS = 192
 """The one tile edge that is no power of two: `gluon_ws` has it as three warp groups' rows, and as
 columns in two accumulators, 128 and 64 wide."""
 
+PART_COLUMNS = 128
+"""Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
+
 SPECIALISATION_BYTES = 384
-"""Shared memory `gluon_ws` takes beside its tiles: two barriers a stage, and what the compiler
-hands to the warps (148 to 280 bytes seen)."""
+"""Shared memory Gluon kernels for sm_90 take beside their tiles: two barriers a stage, and what the
+compiler hands to the warps (148 to 280 bytes seen)."""
+
+BATCHED = ("basic", "tma", "tma_ws", "gluon_ws")
+"""Pipelines that walk the matrices of a batch."""
+
+SCALED = ("basic", "tma", "tma_ws", *lowbit.PIPELINES)
+"""Pipelines that apply block scales, beside `gluon_scaled`, which does nothing else."""
 
 INT32_SPAN = 2**31
 """Bytes an operand may span when the kernel counts in 32 bits."""
 
 
 def operand_dtype(config: GemmConfig) -> str:
-    """The operand dtype as architectures list it: ``tf32`` is one of its own."""
+    """The operand dtype as architectures list it: ``tf32`` is one of its own, and so are the MX
+    formats where their instructions are used; pipeline weights multiplies what it unpacked."""
+    if config.pipeline == "mx" and config.dtype_a in lowbit.MX_FORMATS:
+        return "mxfp4" if config.dtype_a == config.dtype_b == "e2m1" else "mxfp8"
+    if config.pipeline == "weights":
+        return lowbit.multiplied_as(config)
     return "tf32" if config.precision == "tf32" else config.dtype_a
 
 
@@ -87,8 +102,9 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     Where matrix instructions read shared memory on their own (wgmma, tcgen05), every stage's
     buffer is live; elsewhere the stage in use sits in registers and one buffer is saved.
     """
-    a, b, c = (DTYPES[d].bytes for d in (config.dtype_a, config.dtype_b, config.dtype_c))
-    stage = config.tile_m * config.tile_k * a + config.tile_n * config.tile_k * b
+    a, b = DTYPES[config.dtype_a], DTYPES[config.dtype_b]
+    c = DTYPES[config.dtype_c].bytes
+    stage = a.size(config.tile_m * config.tile_k) + b.size(config.tile_n * config.tile_k)
     if config.pipeline in ("gluon_cdna", "small_m_tma"):
         return stage * config.num_stages
     if vector(config):  # only loads that run ahead pass through shared memory
@@ -98,6 +114,12 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         return stage * max(1, config.num_stages - spare) + _combining(config, arch)
     columns = config.tile_n // epilogues.fold(config.epilogue)
     staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
+    if config.pipeline == "gluon_scaled":  # of C, a part for each warp group; and the scales
+        parts = config.num_warps // WARPGROUP * min(config.tile_n, PART_COLUMNS)
+        staging = WARPGROUP_ROWS * parts * c // (2 if config.store == "split" else 1)
+        rows = config.tile_m if config.scale_a else 0
+        rows += WARPGROUP_ROWS * -(-config.tile_n // PART_COLUMNS) if config.scale_b else 0
+        stage += rows * 4
     if epilogues.has_matrix(config.epilogue):
         # Through shared memory to the accumulator's threads, in as many parts as the compiler
         # likes: between a quarter of it and twice its size (sm_90), usually half.
@@ -108,6 +130,8 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         return stage * config.num_stages + staging + SPECIALISATION_BYTES
     if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)
+    if config.pipeline == "gluon_scaled":
+        staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
 
 
@@ -143,11 +167,11 @@ def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
 
 
 def _dtype(c: GemmConfig, arch: Arch) -> str | None:
-    name = operand_dtype(c)
-    support = arch.dtypes.get(name)
-    if support is None or support.support == "refused":
-        why = f": {support.note}" if support is not None and support.note else ""
-        return f"{arch.name} does not take {name} operands{why}"
+    for name in dict.fromkeys((operand_dtype(c), c.dtype_a, c.dtype_b)):
+        support = arch.dtypes.get(name)
+        if name != "int4" and (support is None or support.support == "refused"):
+            why = f": {support.note}" if support is not None and support.note else ""
+            return f"{arch.name} does not take {name} operands{why}"
     stored = arch.dtypes.get(c.dtype_c)
     if stored is not None and stored.support == "refused":
         return f"{arch.name} does not store {c.dtype_c}: {stored.note}"
@@ -233,6 +257,8 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs another scheduler"
     if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
         return f"pipeline gluon_cdna has no scheduler {c.scheduler}; basic has it"
+    if c.pipeline in lowbit.PIPELINES and c.scheduler not in ("tile", "split_k"):
+        return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
     if c.store == "split":
         if c.pipeline in (*POINTERS, *SMALL_M):
             return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
@@ -291,6 +317,59 @@ def _small_m(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _scales(c: GemmConfig, arch: Arch) -> str | None:
+    """A K step's products have one scale of A a row and one of B a column."""
+    if c.pipeline == "gluon_scaled":
+        return _gluon_scaled(c)
+    if not scales.count(c):
+        return None
+    if c.pipeline not in SCALED:
+        return f"pipeline {c.pipeline} has no block scales; gluon_scaled, basic and tma have them"
+    return _one_block(c)
+
+
+def _one_block(c: GemmConfig) -> str | None:
+    along_k = scales.k_block(c)
+    if along_k % c.tile_k and not lowbit.scales_any_group(c):
+        return f"tile_k = {c.tile_k} does not divide the {along_k} of K that one scale serves"
+    return None
+
+
+def _gluon_scaled(c: GemmConfig) -> str | None:
+    """What the kernel in Gluon for scales asks of a config: parts of C of one wgmma, one or two
+    for a warp group, each with one scale of B."""
+    if not scales.count(c):
+        return "pipeline gluon_scaled is for block scales; without any, gluon_ws does the same"
+    if DTYPES[c.dtype_a].bits != 8 or c.layout[:2] != "rc":
+        return (
+            "pipeline gluon_scaled takes 8-bit operands with K contiguous (a layout that begins "
+            f"with rc), not {c.dtype_a} in {c.layout}"
+        )
+    if c.epilogue or c.scheduler != "persistent":
+        return "pipeline gluon_scaled has scheduler persistent and no epilogue"
+    if c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
+        return f"pipeline gluon_scaled multiplies with 4 or 8 warps, not {c.num_warps}"
+    rows, columns = WARPGROUP_ROWS * c.num_warps // WARPGROUP, min(c.tile_n, PART_COLUMNS)
+    if c.tile_m * c.tile_n not in (rows * columns, 2 * rows * columns) or c.tile_m < rows:
+        return (
+            f"a warp group of gluon_scaled computes one or two parts of {WARPGROUP_ROWS}x{columns},"
+            f" so with {c.num_warps} warps the tile is not {c.tile_m}x{c.tile_n}"
+        )
+    a, block = blocks.parse(c.scale_a), blocks.parse(c.scale_b)
+    if any(scale and scale.dtype != "fp32" for scale in (a, block)):
+        return "pipeline gluon_scaled copies scales in pieces of 4 bytes, so they must be fp32"
+    if block and block.columns % columns:
+        return (
+            f"a part of {columns} columns has one scale of B in gluon_scaled, but scale_b = "
+            f"{c.scale_b} has one for {block.columns}"
+        )
+    return _one_block(c)
+
+
+def _packed(c: GemmConfig, arch: Arch) -> str | None:
+    return lowbit.refused(c, arch)
+
+
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline not in MASKING and not (c.pad_m and c.pad_n and c.pad_k):
         return f"pipeline {c.pipeline} always pads: declare pad_m, pad_n and pad_k"
@@ -300,12 +379,12 @@ def _padding(c: GemmConfig, arch: Arch) -> str | None:
 def _alignment(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline not in MASKING and c.alignment != 16:
         return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
-    element = DTYPES[c.dtype_a].bytes
-    if 1 < c.alignment <= element:
+    a, b = DTYPES[c.dtype_a], DTYPES[c.dtype_b]
+    if 1 < c.alignment <= min(a.bytes, b.bytes):
         return f"alignment {c.alignment} says no more than alignment 1 for {c.dtype_a}"
     inner_a = c.tile_k if c.layout[0] == "r" else c.tile_m
-    inner_b = c.tile_n if c.layout[1] == "r" else c.tile_k  # a shuffled B's is 16 times that
-    if min(inner_a, inner_b) * element < c.alignment:
+    inner_b = c.tile_n if c.layout[1] == "r" else c.tile_k
+    if min(a.size(inner_a), b.size(inner_b)) < c.alignment:
         return f"the tile's rows are shorter than its alignment of {c.alignment} bytes"
     return None
 
@@ -319,8 +398,8 @@ def _index(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _batching(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline in (*SMALL_M, "gluon_cdna") and c.batching != "none":
-        return f"pipeline {c.pipeline} has no batches; basic has, and tma"
+    if c.pipeline not in BATCHED and c.batching != "none":
+        return f"pipeline {c.pipeline} has no batches; {' and '.join(BATCHED)} have"
     if c.pipeline != "basic" and c.batching == "pointers":
         return (
             f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "
@@ -356,6 +435,12 @@ def _registers(c: GemmConfig, arch: Arch) -> str | None:
         accumulators = each * c.tile_k // vector(c) // (c.num_warps * arch.warp_size)
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
+    if scales.count(c) and not lowbit.scales_elements(c):
+        # Products that have no scales yet, and the sum of those that do.
+        products = accumulators
+        if c.pipeline == "gluon_scaled":
+            products = WARPGROUP_ROWS * min(c.tile_n, PART_COLUMNS) // (WARPGROUP * arch.warp_size)
+        accumulators += products
     if accumulators + OVERHEAD_REGISTERS > available:
         return (
             f"{accumulators} accumulators and {OVERHEAD_REGISTERS} other registers a thread, "
@@ -383,6 +468,8 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("warpgroups", _warpgroups),
     ("small_m", _small_m),
     ("cdna", cdna.objection),
+    ("scales", _scales),
+    ("packed", _packed),
     ("padding", _padding),
     ("alignment", _alignment),
     ("index", _index),
@@ -407,7 +494,8 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
     types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
-    for field in ("layout", *types, "precision", "epilogue", "batching", "pre_a", "pre_b"):
+    more = ("batching", "scale_a", "scale_b", "pre_a", "pre_b")
+    for field in ("layout", *types, "precision", "epilogue", *more):
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
             reason = f"{field} is {have or 'none'}, the problem has {want or 'none'}"
@@ -467,6 +555,9 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
         if max(spans) >= INT32_SPAN:
             operand = p.in_memory[spans.index(max(spans))][0]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
+    for s in scales.of(p):
+        if s.elements * DTYPES[s.block.dtype].bytes >= INT32_SPAN:
+            return f"{s.name} spans {s.elements} elements, beyond 32-bit addressing"
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -52,6 +52,8 @@ AXES: dict[str, Any] = {
     "mma": (0, 0, 0),
     "index_bits": 32,
     "batching": "none",
+    "scale_a": "",
+    "scale_b": "",
     "pre_a": "",
     "pre_b": "",
 }
@@ -88,6 +90,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     }
     if axis in ("epilogue", "pre_a", "pre_b"):
         raise BadArgument(f"'*' has no meaning on axis {axis}: name the chains, as in bias+gelu")
+    if axis in ("scale_a", "scale_b"):
+        raise BadArgument(f"'*' has no meaning on axis {axis}: name the blocks, as in 1x128")
     if axis not in values:
         raise BadArgument(f"'*' has no meaning on axis {axis}: it follows dtype_a; leave it out")
     return values[axis]
@@ -96,13 +100,15 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
     which one serves every size, alignment and stride."""
+    if lowbit.concerns(problem):
+        return _few_bits(problem, arch)
     algorithms: dict[str, Sequence[Any]] = {
         "tile_m": (16, 64, 128),
         "tile_n": (32, 128, 256),
         "tile_k": (32, 64, 128),
         "num_warps": (4, 8),
         "num_stages": (2, 3, 4),
-        "pipeline": [p for p in arch.pipelines if p not in SMALL_M],
+        "pipeline": [p for p in arch.pipelines if p not in (*SMALL_M, *lowbit.PIPELINES)],
         "scheduler": ("tile", "persistent"),
         "split_k": (1,),
         "reduction": ("none",),
@@ -112,12 +118,14 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         "index_bits": INDEX_BITS,
     }
     rows = list(itertools.product(*algorithms.values()))
+    scaled = scales.count(problem) > 0
+    combined = bool(problem.pre_a or problem.pre_b)
     if problem.layout[1] == "s":  # weights, for few rows: too few tiles for a GPU
         shared = {"scheduler": ("split_k",), "split_k": (2, 4, 8), "reduction": ("linear",)}
         rows += itertools.product(*{**algorithms, **shared}.values())
-    elif problem.m <= FEW_ROWS and not problem.pre_a and not problem.pre_b:
+    elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
-    if "gluon_ws" in arch.pipelines:
+    if "gluon_ws" in arch.pipelines and not scaled:
         rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem))
     return KernelSpace(
         "gemm",
@@ -128,6 +136,8 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "precision": [problem.precision],
             "epilogue": [problem.epilogue],
             "batching": [problem.batching],
+            "scale_a": [problem.scale_a],
+            "scale_b": [problem.scale_b],
             "pre_a": [problem.pre_a],
             "pre_b": [problem.pre_b],
         },
@@ -211,8 +221,46 @@ def _deep(problem: GemmProblem) -> Iterator[dict[str, Any]]:
             }
 
 
+def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
+    """The same for 4-bit operands and the MX formats."""
+    signature = ("layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue")
+    return KernelSpace(
+        "gemm",
+        {
+            **{field: [getattr(problem, field)] for field in signature},
+            "tile_m": (16, 64, 128),
+            "tile_n": (64, 128),
+            "tile_k": (32, 64, 128),
+            "num_warps": (4, 8),
+            "num_stages": (2, 3),
+            "pipeline": [p for p in arch.pipelines if p in ("basic", *lowbit.PIPELINES)],
+            "alignment": (16, 1),
+            "index_bits": INDEX_BITS,
+            "scale_a": [problem.scale_a],
+            "scale_b": [problem.scale_b],
+        },
+        {"worth having": _worth_having_of_few_bits},
+        linked={
+            ("scheduler", "split_k", "reduction"): [("tile", 1, "none"), ("split_k", 4, "linear")]
+        },
+    )
+
+
+def _worth_having_of_few_bits(config: GemmConfig) -> bool:
+    deepest = 128
+    if not lowbit.scales_any_group(config):
+        deepest = min(deepest, scales.k_block(config) or deepest)
+    last_resort = config.alignment == 1 or config.index_bits == 64
+    return (
+        config.tile_k == deepest
+        and (config.num_warps == 8) == (config.tile_m == 128)
+        and not (last_resort and (config.num_stages > 2 or config.scheduler != "tile"))
+    )
+
+
 ROW_BYTES = 128
-"""Bytes of K in a tile: what a 128-byte swizzle spans, and a whole line of every L2 here."""
+"""Bytes of K in a tile: what a 128-byte swizzle spans, and a whole line of every L2 here. Blocks
+of scales may be shorter along K, and then so are tiles."""
 
 
 def _worth_having(config: GemmConfig) -> bool:
@@ -224,7 +272,8 @@ def _worth_having(config: GemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
-    if config.tile_k * DTYPES[config.dtype_a].bytes != ROW_BYTES:
+    deepest = ROW_BYTES // DTYPES[config.dtype_a].bytes
+    if config.tile_k != min(deepest, scales.k_block(config) or deepest):
         return False
     if config.pipeline == "gluon_cdna":
         return config.scheduler == "persistent" and config.num_stages == 2

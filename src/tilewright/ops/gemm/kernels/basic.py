@@ -37,6 +37,7 @@ from tilewright.ops.gemm.kernels.reduce import (
     within_tile,
     workspace,
 )
+from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -47,12 +48,12 @@ from tilewright.ops.gemm.kernels.schedule import (
 
 @triton.jit
 def _accumulate(
-    a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
+    a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, BATCHING: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, ALIGNMENT: tl.constexpr,
-    CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
+    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr,
+    BATCHING: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    ALIGNMENT: tl.constexpr, SCALES: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, in matrix `z`."""
     a = matrix_of(a, batch, z, 1, BATCHING, ALIGNMENT)
@@ -81,6 +82,11 @@ def _accumulate(
         b_step = TILE_K
 
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    if SCALES != "":
+        k1 = min(k_begin, k_end - 1)  # the last part of a split K may be empty
+        x, y = load_scales(
+            scales, tile_m * TILE_M, tile_n * TILE_N, k1, m, n, TILE_M, TILE_N, SCALES
+        )
     for k0 in range(k_begin, k_end, TILE_K):
         in_k = tl.arange(0, TILE_K) < k - k0
         if MASK_M and not A_ROW:
@@ -105,7 +111,15 @@ def _accumulate(
             b_tile, pre_b, k0, tile_n * TILE_N, k, n, CHAIN_B, TAKES_B, B_ROW,
             MASK_K, MASK_N, LARGEST_AB,
         )  # fmt: skip
-        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        if SCALES != "":
+            partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
+            acc += scaled(partial, x, y, SCALES)
+            k1 = min(k0 + TILE_K, k_end - 1)
+            x, y = load_scales(
+                scales, tile_m * TILE_M, tile_n * TILE_N, k1, m, n, TILE_M, TILE_N, SCALES
+            )
+        else:
+            acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
         a_ptrs += a_step
         b_ptrs += b_step
     return acc
@@ -157,23 +171,24 @@ def _write(
 
 @triton.jit
 def gemm_basic(
-    a, b, c, m, n, k, lda, ldb, ldc, pre_a, pre_b, extra, batch, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, pre_a, pre_b, extra, scales, batch, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
-    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, BATCHING: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, ALIGNMENT: tl.constexpr,
-    CHAIN: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
+    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, SCALES: tl.constexpr,
+    BATCHING: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
     elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
     `*_ROW` say which of them are row-major. `work` (the workspace) and `splits` belong to the
     schedulers that share tiles (see `schedule` and `reduce`); the others do without. `extra`,
     TAKES and CHAIN: see `epilogue`; C has n / FOLD columns. `pre_a`, TAKES_A and CHAIN_A, and the
-    same of B: see `pre`. `batch` and BATCHING: see `batching`;
-    here `batch` has the strides of A, B and C, if they are strided."""
+    same of B: see `pre`. `scales` and SCALES: see `scale`.
+    `batch` and BATCHING: see `batching`; here `batch` has the strides of A, B and C, if they are
+    strided."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
@@ -188,9 +203,9 @@ def gemm_basic(
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
-            a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
-            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
-            LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
+            a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
+            BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
         base = tile if REDUCTION == "atomic" else tile * splits
         last = take_turn(flags, splits, base, 1, 0, REDUCTION)
@@ -207,9 +222,9 @@ def gemm_basic(
         z, within = in_matrix(first, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
-            a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
-            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
-            LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
+            a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
+            BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
         _write(
             c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
@@ -228,9 +243,11 @@ def gemm_basic(
                 z, within = in_matrix(tile, each, BATCHING)
                 tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
                 acc = _accumulate(
-                    a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
-                    TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
-                    LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
+                    a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z,
+                    tile_m, tile_n, k_begin, k_end,
+                    TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC,
+                    TAKES_A, TAKES_B, LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K,
+                    ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
                 )  # fmt: skip
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
@@ -251,9 +268,9 @@ def gemm_basic(
             z, within = in_matrix(tile, each, BATCHING)
             tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
-                a, b, pre_a, pre_b, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+                a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
                 TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
-                LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, CHAIN_A, CHAIN_B,
+                LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
             )  # fmt: skip
             _write(
                 c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,

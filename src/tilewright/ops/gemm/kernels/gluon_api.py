@@ -7,6 +7,7 @@ Written for Triton 3.6 (`triton.experimental.gluon`). Later releases rename some
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
+    async_copy,
     fence_async_shared,
     mbarrier,
     warpgroup_mma,
@@ -22,9 +23,13 @@ from triton.experimental.gluon.language.nvidia.hopper.tma import store_wait as t
 
 jit = gluon.jit
 constexpr_function = gluon.constexpr_function
+copy_load = async_copy.async_copy_global_to_shared
+copy_arrive = async_copy.mbarrier_arrive
 
 __all__ = [
     "constexpr_function",
+    "copy_arrive",
+    "copy_load",
     "fence_async_shared",
     "gl",
     "jit",

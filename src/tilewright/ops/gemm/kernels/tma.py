@@ -45,6 +45,7 @@ from tilewright.ops.gemm.kernels.reduce import (
     within_tile,
     workspace,
 )
+from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
     split_range,
@@ -66,15 +67,18 @@ def _load(operand, z, i, j, BATCHING: tl.constexpr):
 
 @triton.jit
 def _accumulate(
-    a, b, batch, z, row, col, k_begin, k_end,
+    a, b, scales, m, n, batch, z, row, col, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    BATCHING: tl.constexpr,
+    BATCHING: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, in matrix `z`."""
     z_a = shared_or(z, batch, 1, BATCHING)
     z_b = shared_or(z, batch, 2, BATCHING)
     acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    if SCALES != "":
+        k1 = min(k_begin, k_end - 1)  # the last part of a split K may be empty
+        x, y = load_scales(scales, row, col, k1, m, n, TILE_M, TILE_N, SCALES)
     for k0 in range(k_begin, k_end, TILE_K):
         if A_ROW:
             a_tile = _load(a, z_a, row, k0, BATCHING)
@@ -84,7 +88,13 @@ def _accumulate(
             b_tile = _load(b, z_b, k0, col, BATCHING)
         else:
             b_tile = _load(b, z_b, col, k0, BATCHING).T
-        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        if SCALES != "":
+            partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
+            acc += scaled(partial, x, y, SCALES)
+            k1 = min(k0 + TILE_K, k_end - 1)
+            x, y = load_scales(scales, row, col, k1, m, n, TILE_M, TILE_N, SCALES)
+        else:
+            acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     return acc
 
 
@@ -128,19 +138,21 @@ def _store(
 
 @triton.jit
 def gemm_tma(
-    a, b, c, m, n, k, extra, batch, work, splits,
+    a, b, c, m, n, k, extra, scales, batch, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, BATCHING: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
+    BATCHING: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
     column-major matrix is described as its row-major transpose). `work` (the workspace) and
     `splits` belong to the schedulers that share tiles; the others do without. `extra`, TAKES and
-    CHAIN: see `epilogue`; C has n / FOLD columns. `batch` and BATCHING: see `batching`; a batch's
-    descriptors have three dimensions, and here `batch` has steps of A and B of 1 or 0."""
+    CHAIN: see `epilogue`; C has n / FOLD columns. `scales` and SCALES: see `scale`. `batch` and
+    BATCHING: see `batching`; a batch's descriptors have three dimensions, and here `batch` has
+    steps of A and B of 1 or 0."""
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
@@ -157,8 +169,8 @@ def gemm_tma(
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = _accumulate(
-            a, b, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
+            a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
         )  # fmt: skip
         base = tile if REDUCTION == "atomic" else tile * splits
         last = take_turn(flags, splits, base, 1, 0, REDUCTION)
@@ -177,8 +189,8 @@ def gemm_tma(
         row = tile_m * TILE_M
         col = tile_n * TILE_N
         acc = _accumulate(
-            a, b, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
-            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
+            a, b, scales, m, n, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
+            A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
         )  # fmt: skip
         _write(
             c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
@@ -199,8 +211,8 @@ def gemm_tma(
                 row = tile_m * TILE_M
                 col = tile_n * TILE_N
                 acc = _accumulate(
-                    a, b, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
-                    A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
+                    a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+                    A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
                 )  # fmt: skip
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
@@ -226,8 +238,8 @@ def gemm_tma(
             row = tile_m * TILE_M
             col = tile_n * TILE_N
             acc = _accumulate(
-                a, b, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
-                A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
+                a, b, scales, m, n, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
+                A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
             )  # fmt: skip
             _write(
                 c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,

@@ -1,0 +1,254 @@
+"""Quantised GEMM against torch's own calls of the vendor's library, in one interleaved run.
+
+    python benchmarks/gemm_quantised.py --set block --json benchmarks/results/gemm_block_h200.json
+
+    block   fp8 with a scale for 1×128 of A and 128×128 of B; vendor: torch._scaled_mm, same scales
+    scale   fp8 with one scale (epilogue `scale`); vendor: torch._scaled_mm, fast accumulation
+    rows    fp8 with a scale for each row of A and column of B (epilogue); vendor: torch._scaled_mm
+    int8    int8 to int32; vendor: torch._int_mm
+
+Operands are normal values, quantised; A's scales lie M-major where blocks have them, as the
+vendor wants it. Each kernel of the space is checked against float64 and timed briefly, the
+fastest few are timed against the vendor, and the best median is reported. A call of a few
+microseconds is mostly launch to events, so `kernel_us` says what the profiler (CUPTI) gives for the
+kernel alone, with L2 flushed as well: that is how published figures are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from pathlib import Path
+
+import torch
+
+from environment import environment
+from harness import compare, warm_up
+from tilewright import KernelSpace, ops, verify
+from tilewright.arch import arch
+from tilewright.arch.detect import live_device
+from tilewright.build import Store, build
+from tilewright.dispatch import Dispatcher
+from tilewright.ops.gemm import GemmProblem
+from tilewright.quantise import quantise
+from tilewright.registry import Registry
+
+SQUARES = tuple((n, n, n) for n in (1024, 2048, 4096, 8192))
+LAYERS = ((4096, 7168, 2048), (4096, 4096, 7168), (2048, 28672, 4096), (8192, 4096, 14336))
+SHAPES = {
+    "block": (
+        (4096, 7168, 16384),
+        *LAYERS,
+        (4096, 24576, 1536),
+        (64, 2112, 7168),
+        (128, 7168, 2048),
+    ),
+    "scale": (*SQUARES, *LAYERS),
+    "rows": (*SQUARES, *LAYERS),
+    "int8": (*SQUARES, *LAYERS),
+}
+"""Lists of (M, N, K)."""
+
+OPTIONS = {
+    "block": {"scale_a": "1x128", "scale_b": "128x128"},
+    "scale": {"epilogue": "scale"},
+    "rows": {"epilogue": "row_scale+col_scale"},
+    "int8": {},
+}
+FINALISTS = 4
+
+
+def spaces(name: str) -> list[KernelSpace]:
+    """The kernels that can win on a set's shapes: about a hundred."""
+    signature = {"dtype_a": ["int8" if name == "int8" else "e4m3fn"], "tile_k": [128]}
+    signature |= {field: [word] for field, word in OPTIONS[name].items()}
+    if name == "block":
+        gluon = {"pipeline": ["gluon_scaled"], "scheduler": ["persistent"], "store": ["split"]}
+        large = {"tile_m": (128, 256), "tile_n": (64, 128, 256), "num_stages": (3, 4, 5, 6)}
+        small = {"tile_m": (64,), "tile_n": (16, 32, 64, 128), "num_stages": (4, 8)}
+        parts = [("split_k", n, "linear") for n in (2, 4, 7, 8)] + [("tile", 1, "none")]
+        return [
+            KernelSpace("gemm", {**signature, **gluon, **large, "group_m": (8, 16)}),
+            KernelSpace("gemm", {**signature, **gluon, **small, "num_warps": (4,)}),
+            KernelSpace(
+                "gemm",
+                {**signature, **small, "num_warps": (4,), "pipeline": ["tma"]},
+                linked={("scheduler", "split_k", "reduction"): parts},
+            ),
+        ]
+    pipelines = ("tma",) if OPTIONS[name] else ("tma", "gluon_ws")
+    return [
+        KernelSpace(
+            "gemm",
+            {
+                **signature,
+                "tile_m": (64, 128, 256),
+                "tile_n": (128, 256),
+                "num_warps": (4, 8),
+                "num_stages": (3, 4),
+                "store": ("direct", "split"),
+                "group_m": (8, 16),
+                "pipeline": pipelines,
+                "scheduler": ("tile", "persistent"),
+            },
+            {"of its pipeline": lambda c: c.scheduler == "persistent" or c.store == "direct"},
+        )
+    ]
+
+
+def operands(name: str, m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
+    """A, B and what follows them in a call."""
+    if name == "int8":
+        a, b = (
+            torch.randint(-128, 128, (rows, k), dtype=torch.int8, device="cuda") for rows in (m, n)
+        )
+        return a, b.T
+    x, w = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
+    if name == "block":
+        a, sa = quantise(x, "1x128")
+        b, sb = quantise(w.T, "128x128")
+        return a, b, sa.T.contiguous().T, sb
+    whole = {"scale": (1 << 20, 1 << 20), "rows": (1, 1 << 20)}[name]
+    a, sa = quantise(x, f"{whole[0]}x{whole[1]}")
+    b, sb = quantise(w.T, f"{whole[1]}x{whole[0]}")
+    return (a, b, (sa * sb).reshape(())) if name == "scale" else (a, b, sa, sb)
+
+
+def vendors(name: str, given: tuple[torch.Tensor, ...]) -> dict[str, object]:
+    """torch's calls for the same, by name; those that it refuses are left out, and named."""
+    if name == "int8":
+        a, b = given
+        calls = {"torch._int_mm": lambda: torch._int_mm(a, b)}
+    else:
+        a, b, *extra = given
+        one = torch.ones((), device="cuda")
+        sa, sb = extra if len(extra) == 2 else (extra[0], one)
+        calls = {
+            f"torch._scaled_mm{' fast' if fast else ''}": lambda fast=fast: torch._scaled_mm(
+                a, b, sa, sb, out_dtype=torch.bfloat16, use_fast_accum=fast
+            )
+            for fast in ((False,) if name == "block" else (True, False))
+        }
+    return {label: call for label, call in calls.items() if taken(label, call)}
+
+
+def taken(label: str, call: object) -> bool:
+    """Whether torch takes such a call on this GPU."""
+    try:
+        call()
+        torch.cuda.synchronize()
+    except (RuntimeError, ValueError) as error:
+        print(f"{label} refuses: {str(error).splitlines()[0]}")
+        return False
+    return True
+
+
+def kernel_us(call: object, rounds: int = 20) -> float:
+    """Median time of the call's kernel by the profiler, L2 flushed before each."""
+    from torch.profiler import ProfilerActivity, profile
+
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(rounds):
+            flush.zero_()
+            call()
+        torch.cuda.synchronize()
+    found: dict[str, list[float]] = {}
+    for event in trace.events():
+        on_device = event.device_type == torch.autograd.DeviceType.CUDA
+        if on_device and not any(word in event.name for word in ("Memset", "FillFunctor")):
+            found.setdefault(event.name, []).append(event.time_range.elapsed_us())
+    return sum(statistics.median(times) * (len(times) // rounds) for times in found.values())
+
+
+def bound(dispatcher: Dispatcher, config: object, *given: torch.Tensor, **options: object):
+    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make."""
+    only = Dispatcher(Registry("one").register_all([config]), store=dispatcher.store)
+    only.run("gemm", *given, **options)
+    return lambda: only.run("gemm", *given, **options)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--set", choices=SHAPES, default="block", help="which comparison")
+    parser.add_argument("--rounds", type=int, default=40, help="samples of each finalist")
+    options = parser.parse_args()
+
+    gpu, family = live_device(0), ops.family("gemm")
+    this = arch(gpu.arch)
+    configs = [c for space in spaces(options.set) for c in space.expand(this).configs]
+    store = Store()
+    report = build([(c, gpu.arch) for c in configs], store=store)
+    print(f"{len(configs)} kernels for {gpu.name}: {report}")
+    usable = [r.config for r in report.results if r.ok]
+    dispatcher, words = Dispatcher(store=store), OPTIONS[options.set]
+
+    rows = []
+    for m, n, k in SHAPES[options.set]:
+        problem = GemmProblem(m, n, k, dtype_a=configs[0].dtype_a, **words)
+        given = operands(options.set, m, n, k)
+        reference = family.reference(problem, [x.double() for x in given])
+        kind = torch.int32 if options.set == "int8" else torch.bfloat16
+        out = torch.empty(m, n, device="cuda", dtype=kind)
+        calls, wrong = {}, []
+        for config in usable:
+            if not family.supports(config, problem, this):
+                continue
+            verify.arrays.poison(out)
+            dispatcher.run_named(config.name, *given, out=out, **words)
+            if verify.compare(out, reference, family.tolerance(problem, config)).ok:
+                calls[config.name] = bound(dispatcher, config, *given, out=out, **words)
+            else:
+                wrong.append(config.name)
+        del reference
+        vendor = vendors(options.set, given)
+        warm_up(next(iter(calls.values())))
+        first = compare(calls, rounds=3)
+        best = sorted(calls, key=lambda name: first[name].median)[:FINALISTS]
+        final = compare({**vendor, **{name: calls[name] for name in best}}, options.rounds)
+        winner = min(best, key=lambda name: final[name].median)
+        row = {
+            "m": m,
+            "n": n,
+            "k": k,
+            "kernel": winner,
+            "tflops": problem.flops / final[winner].median / 1e6,
+            "kernel_us": kernel_us(calls[winner]),
+            "kernels_timed": len(calls),
+            "kernels_wrong": wrong,
+            "finalists": {
+                name: {"median_us": t.median, "quartiles_us": t.quartiles}
+                for name, t in final.items()
+            },
+        }
+        text = f"{m}x{n}x{k}: {row['tflops']:.0f} TFLOP/s, kernel {row['kernel_us']:.1f} us"
+        if vendor:
+            other = min(vendor, key=lambda name: final[name].median)
+            row["vendor"] = other
+            row["vendor_tflops"] = problem.flops / final[other].median / 1e6
+            row["vendor_kernel_us"] = kernel_us(vendor[other])
+            row["ratio"] = final[other].median / final[winner].median
+            text += f"; {other} {row['vendor_tflops']:.0f}, {row['vendor_kernel_us']:.1f} us; "
+            text += f"ratio {row['ratio']:.3f}"
+        print(f"{text}  {winner}  wrong: {len(wrong)}")
+        rows.append(row)
+    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    geomean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+    print(f"geometric mean of {len(ratios)} ratios: {geomean}")
+    if options.json:
+        document = {
+            "environment": environment(),
+            "set": options.set,
+            "rounds": options.rounds,
+            "rows": rows,
+            "geomean_ratio": geomean,
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Block scales: a K step's products times their scales, shared by every GEMM kernel in Triton.
+
+Idea. The products of one K step (TILE_K of K, which a rule keeps within one block of scales) have
+one scale of A for each row and one of B for each column. They are summed by the matrix units on
+their own, from zero, and then added to the fp32 accumulator times both scales. Where a tile lies
+within one block, its scale is a scalar, and scalars and vectors over rows are multiplied with each
+other before the tile, which then costs one multiply-add an element.
+
+That also keeps sums of 8-bit products short: the matrix units of sm_89 and sm_90 hold about 14
+bits of theirs.
+
+Scales are read from memory one K step ahead of their use, which hides some of the way there.
+
+What limits it. The multiply-adds run on the ordinary units while the matrix units wait: on an H200
+with fp8, 128x128 tiles and `tma`, about half of the rate without scales. Another warp group can
+keep the matrix units busy meanwhile: see `gluon_scaled`.
+
+SCALES is ``"1x128,128x128"``: rows and K of A's block, K and columns of B's, 0x0 for an operand
+that is not scaled. The run-time tuple `scales` has, for each that is, a pointer and two strides
+in elements.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.constexpr_function
+def size_of(blocks, operand, axis):
+    """From SCALES: rows (axis 0) or columns of the block of A (operand 0) or B."""
+    return int(blocks.split(",")[operand].split("x")[axis])
+
+
+@triton.constexpr_function
+def covers(block, size):
+    """Whether a block has whole tiles of `size`, so that one scale serves each."""
+    return block % size == 0
+
+
+@triton.jit
+def number(x):
+    """Scales as fp32: e8m0 ones come as bytes, whose value is 2^(byte - 127), and NaN for 255."""
+    if x.dtype == tl.uint8:
+        # As fp32's own exponent, where 0 and 255 mean something else.
+        bits = x.to(tl.uint32) << 23
+        bits = tl.where(x == 0, 0x00400000, tl.where(x == 255, 0x7FC00000, bits))
+        out = bits.to(tl.uint32).to(tl.float32, bitcast=True)
+    else:
+        out = x.to(tl.float32)
+    return out
+
+
+@triton.jit
+def _load(
+    scales, FIRST: tl.constexpr, along, across, size,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, AXIS: tl.constexpr,
+):  # fmt: skip
+    """Scales of a tile that begins at `along` of `size` rows (columns, if AXIS is 1): a vector, or
+    a scalar where BLOCK covers all of its SIZE; `across` is its block along K."""
+    step = scales[FIRST + 1 + AXIS]
+    there = scales[FIRST] + across * scales[FIRST + 2 - AXIS]
+    if covers(BLOCK, SIZE):
+        x = number(tl.load(there + along // BLOCK * step))
+    else:
+        at = along + tl.arange(0, SIZE)
+        x = number(tl.load(there + at // BLOCK * step, mask=at < size, other=0))
+    return x
+
+
+@triton.jit
+def load_scales(
+    scales, row, col, k0, m, n,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """A's and B's scales of the K step at `k0` of the tile at (row, col), as factors that broadcast
+    against it: fp32 columns, rows or scalars."""
+    A_ROWS: tl.constexpr = size_of(SCALES, 0, 0)
+    B_COLS: tl.constexpr = size_of(SCALES, 1, 1)
+    x = 1.0
+    y = 1.0
+    if A_ROWS > 0:
+        x = _load(scales, 0, row, k0 // size_of(SCALES, 0, 1), m, TILE_M, A_ROWS, 0)
+        x = x if covers(A_ROWS, TILE_M) else x[:, None]
+    if B_COLS > 0:
+        FIRST: tl.constexpr = 3 if A_ROWS > 0 else 0
+        y = _load(scales, FIRST, col, k0 // size_of(SCALES, 1, 0), n, TILE_N, B_COLS, 1)
+        y = y if covers(B_COLS, TILE_N) else y[None, :]
+    return x, y
+
+
+@triton.jit
+def scaled(products, x, y, SCALES: tl.constexpr):
+    """A K step's products, as fp32 and times the scales of both operands."""
+    out = products.to(tl.float32)
+    B_COLS: tl.constexpr = size_of(SCALES, 1, 1)
+    if B_COLS > 0 and not covers(B_COLS, products.shape[1]):
+        out = out * y * x
+    else:
+        out = out * (x * y)
+    return out

@@ -1,0 +1,260 @@
+"""GEMM with operands of 4 bits: unpacked in registers, multiplied as fp16 or bf16.
+
+Idea. Weights of 4 bits are a quarter of bf16's bytes, and a product with few rows of A is as quick
+as its weights arrive. Two elements share a byte, and eight a 32-bit word, while the matrix units
+want whole 16-bit elements, neighbours along K in one register. Moving elements between registers
+to get there costs more than the conversion. But a sum over K may be taken in any order: element
+number e of every word, that is k = e, UNIT + e, 2·UNIT + e, …, is one operand of a product of its
+own, and A's elements are picked in the same way. A K step is UNIT products, each of a UNIT-th of K,
+and no element leaves its thread until the matrix units take it.
+
+Conversion. A nibble is shifted and masked into the mantissa of a float, two of a word at once:
+an int4, its sign bit flipped, becomes 128 + 8 + q in bf16 (1024 + 8 + q in fp16), of which 136
+(1032) is subtracted; an e2m1's exponent and mantissa become those of an fp16 that is 2^14 times
+too small. Both are exact, and so are the products in fp32. 8-bit floats become fp16.
+
+Scales. One scale serves a group of K of a column. In general the products of a group (or of the
+part of it in a K step) are summed from zero, multiplied by the scales in fp32 and added to the
+accumulator (see `scale`). That rounds no weight, so that a result has the error of the sum alone;
+and it costs a multiply-add for each of TILE_M × TILE_N elements and group, fewer than one for each
+weight wherever TILE_M is under the group. Scales that are powers of two (e8m0), and come in groups
+as short as 32, are multiplied into the elements instead, exactly, in bf16 (ELEMENTWISE): a word
+lies within a group, so that there is one scale a word, and a K step may have many groups.
+
+Data movement. As in `basic`: ordinary loads, asynchronous copies on sm_80 and later. Words of A
+and B run along K, so K is B's contiguous dimension. Where rows are not made of whole words
+(alignment under 4), units are two elements and A is read element by element.
+
+Edges. Rows and columns past the end wrap around, and what they compute is never stored; words past
+the end of K are read as zeros.
+
+Measured on an H200 (bf16 A, L2 flushed, medians, each kernel checked against float64; the best of
+the space then in benchmarks/gemm_weights.py). Microseconds, and how often faster than cuBLAS with
+the same weights in bf16; `mx` was the better pipeline for all of the second form.
+
+    M×N×K            int4, groups of 128, bf16 scales    MX fp4 (groups of 32, e8m0)
+    1×4096×4096           17.1   1.11                         19.5   0.98
+    16×4096×4096          16.4   1.16                         17.0   1.12
+    64×4096×4096          21.9   0.84                         26.2   0.70
+    1×14336×4096          34.9   1.18                         41.3   0.99
+    16×14336×4096         34.0   1.20                         37.1   1.10
+    64×14336×4096         48.9   0.88                         not reached
+
+Scales that were loaded when they were due, not a step ahead, cost 18.5 us in the first row and 37.4
+in the fourth; with units of 8 at tiles of 64 rows, the best for 64 rows was 34.7 and 91.1 us. int4
+in groups of 32 (bytes for words, no asynchronous copies of them) stood at 0.74 in the geometric
+mean of nine shapes before that. K steps of several groups came later and have not run on a GPU.
+
+What limits it. Not memory: 0.9 TB/s of weights arrive. A weight takes 4 instructions (an e2m1 for
+bf16 6, with its own scale 9), most of them on integers, and a workgroup of 4 warps has 140
+registers a thread, so that few warps are there to hide latency. Both are from the listing; no
+counters were read. The copies are of 64 bytes a column and K step, half a line of L2.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.gemm.kernels.basic import write
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
+from tilewright.ops.gemm.kernels.scale import load_scales, scaled, size_of
+from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
+
+
+@triton.constexpr_function
+def _word(bits):
+    return {8: tl.uint8, 16: tl.uint16, 32: tl.uint32}[bits]
+
+
+@triton.constexpr_function
+def _unsigned(dtype):
+    return _word(dtype.primitive_bitwidth)
+
+
+@triton.jit
+def _element(words, E: tl.constexpr, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
+    """Element E of each word, as DTYPE (fp16 or bf16). FORMAT: ``int4``, ``e2m1``, or a Triton
+    type."""
+    if FORMAT == "int4" or FORMAT == "e2m1":
+        # Nibbles E and E + 4 of a 32-bit word are its two 16-bit halves after one shift.
+        pairs = words.to(tl.uint32)
+        HALF: tl.constexpr = 16 * (E // 4)
+        AT: tl.constexpr = 4 * (E % 4)
+        if FORMAT == "int4":
+            if tl.bfloat16 == DTYPE:
+                bits = ((pairs >> AT) & 0x000F000F) ^ 0x43084308
+                half = (bits >> HALF).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+                out = half - tl.full((), 136.0, tl.bfloat16)
+            else:
+                bits = ((pairs >> AT) & 0x000F000F) ^ 0x64086408
+                half = (bits >> HALF).to(tl.uint16).to(tl.float16, bitcast=True)
+                out = half - tl.full((), 1032.0, tl.float16)
+        else:
+            magnitude = pairs << (9 - AT) if AT < 9 else pairs >> (AT - 9)
+            bits = (magnitude & 0x0E000E00) | ((pairs << (12 - AT)) & 0x80008000)
+            half = (bits >> HALF).to(tl.uint16).to(tl.float16, bitcast=True)
+            out = (half * tl.full((), 16384.0, tl.float16)).to(DTYPE)
+    else:
+        KIND: tl.constexpr = _unsigned(FORMAT)
+        SHIFT: tl.constexpr = E * FORMAT.primitive_bitwidth
+        out = (words >> SHIFT).to(KIND).to(FORMAT, bitcast=True).to(DTYPE)
+    return out
+
+
+@triton.jit
+def _powers(codes):
+    """The bf16 numbers that e8m0 codes stand for: 2^(code - 127), and NaN for 255."""
+    # As bf16's own exponent, where 0 and 255 mean something else.
+    bits = codes.to(tl.uint16) << 7
+    bits = tl.where(codes == 0, 0x0040, tl.where(codes == 255, 0x7FC0, bits))
+    return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def _accumulate(
+    a, b, scales, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
+    A_ROW: tl.constexpr, MASK_K: tl.constexpr, SCALES: tl.constexpr,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, DTYPE: tl.constexpr,
+    ELEMENTWISE: tl.constexpr, PART: tl.constexpr, UNIT: tl.constexpr,
+    A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr,
+):  # fmt: skip
+    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
+    # A K step is made of parts within a group each. Elements of A in one of its words: one where K
+    # is not A's contiguous dimension.
+    PER_WORD: tl.constexpr = UNIT // A_WORDS
+    UNITS: tl.constexpr = PART // UNIT
+    rows = (tile_m * TILE_M + tl.arange(0, TILE_M)) % m
+    cols = (tile_n * TILE_N + tl.arange(0, TILE_N)) % n
+    units = tl.arange(0, UNITS)
+    first = k_begin // UNIT + units
+    if A_ROW:
+        a_rows = (a + rows[:, None] * lda).to(tl.pointer_type(_word(A_WORD)))
+        a_ptrs = a_rows + first[None, :] * A_WORDS
+        a_next = 1
+        a_step = UNITS * A_WORDS
+    else:
+        a_columns = a.to(tl.pointer_type(_word(A_WORD))) + rows[:, None]
+        a_ptrs = a_columns + first[None, :] * (UNIT * lda)
+        a_next = lda
+        a_step = PART * lda
+    b_columns = (b + cols[None, :] * ldb).to(tl.pointer_type(_word(B_WORD)))
+    b_ptrs = b_columns + first[:, None]
+    A_K: tl.constexpr = size_of(SCALES, 0, 1) if ELEMENTWISE else 0
+    B_K: tl.constexpr = size_of(SCALES, 1, 0) if ELEMENTWISE else 0
+    FIRST: tl.constexpr = 3 if A_K > 0 else 0
+    if A_K > 0:
+        sa_ptrs = scales[0] + (rows // size_of(SCALES, 0, 0))[:, None] * scales[1]
+    if B_K > 0:
+        B_COLS: tl.constexpr = size_of(SCALES, 1, 1)
+        sb_ptrs = scales[FIRST] + (cols // B_COLS)[None, :] * scales[FIRST + 2]
+
+    acc = tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
+    row = tile_m * TILE_M
+    col = tile_n * TILE_N
+    SUMS: tl.constexpr = SCALES != "" and not ELEMENTWISE
+    # Scales come a step ahead: nothing but the next step waits for them.
+    at = tl.minimum(k_begin + units * UNIT, k - 1)
+    if SUMS:
+        coming = load_scales(scales, row, col, k_begin, m, n, TILE_M, TILE_N, SCALES)
+    if A_K > 0:
+        a_codes = tl.load(sa_ptrs + (at // A_K * scales[2])[None, :])
+    if B_K > 0:
+        b_codes = tl.load(sb_ptrs + (at // B_K * scales[FIRST + 1])[:, None])
+    for k0 in range(k_begin, k_end, TILE_K):
+        for part in tl.static_range(TILE_K // PART):
+            k1 = k0 + part * PART
+            at = tl.minimum(k1 + PART + units * UNIT, k - 1)
+            if SUMS:
+                factors = coming
+                after = tl.minimum(k1 + PART, k - 1)
+                coming = load_scales(scales, row, col, after, m, n, TILE_M, TILE_N, SCALES)
+            if A_K > 0:
+                a_powers = _powers(a_codes)
+                a_codes = tl.load(sa_ptrs + (at // A_K * scales[2])[None, :])
+            if B_K > 0:
+                b_powers = _powers(b_codes)
+                b_codes = tl.load(sb_ptrs + (at // B_K * scales[FIRST + 1])[:, None])
+            in_k = units < (k - k1) // UNIT
+            if MASK_K:
+                b_words = tl.load(b_ptrs, mask=in_k[:, None], other=0)
+            else:
+                b_words = tl.load(b_ptrs)
+            if ELEMENTWISE:
+                partial = acc
+            else:
+                partial = tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
+            for word in tl.static_range(A_WORDS):
+                if MASK_K:
+                    a_words = tl.load(a_ptrs + word * a_next, mask=in_k[None, :], other=0)
+                else:
+                    a_words = tl.load(a_ptrs + word * a_next)
+                for e in tl.static_range(PER_WORD):
+                    left = _element(a_words, e, A_FORMAT, DTYPE)
+                    right = _element(b_words, word * PER_WORD + e, B_FORMAT, DTYPE)
+                    if A_K > 0:
+                        left = left * a_powers
+                    if B_K > 0:
+                        right = right * b_powers
+                    partial = tl.dot(left, right, partial)
+            if ELEMENTWISE:
+                acc = partial
+            elif SUMS:
+                acc += scaled(partial, factors[0], factors[1], SCALES)
+            else:
+                acc += partial
+            a_ptrs += a_step
+            b_ptrs += UNITS
+    return acc
+
+
+@triton.jit
+def gemm_weights(
+    a, b, c, m, n, k, lda, ldb, ldc, extra, scales, work, splits,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_ROW: tl.constexpr, C_ROW: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, BF16: tl.constexpr, ELEMENTWISE: tl.constexpr,
+    PART: tl.constexpr, UNIT: tl.constexpr,
+    A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """C = A·B with B, and perhaps A, of 4-bit elements: bytes with K contiguous, whose `ld*` count
+    bytes. A_FORMAT and B_FORMAT say which (``""``: A's are whole elements). They are multiplied as
+    BF16 or else fp16. ELEMENTWISE: scales, all of them e8m0, go into the elements; else a K step is
+    made of parts of PART elements that lie within a group. A part is made of units of UNIT
+    elements, each one word of B (of B_WORD bits) and A_WORDS words of A (of A_WORD bits). The rest
+    as in `basic`."""
+    ELEMENT: tl.constexpr = a.dtype.element_ty
+    FORMAT: tl.constexpr = ELEMENT if A_FORMAT == "" else A_FORMAT
+    DTYPE: tl.constexpr = tl.bfloat16 if BF16 else tl.float16
+    tiles_m = tl.cdiv(m, TILE_M)
+    tiles_n = tl.cdiv(n, TILE_N)
+    program = tl.program_id(0)
+    whole = True
+    if SCHEDULER == "split_k":
+        tile_m, tile_n = tile_coordinates(program // splits, tiles_m, tiles_n, GROUP_M)
+        k_begin, k_end = split_range(program % splits, splits, k, TILE_K)
+    else:
+        tile_m, tile_n = tile_coordinates(program, tiles_m, tiles_n, GROUP_M)
+        k_begin = 0
+        k_end = k
+    acc = _accumulate(
+        a, b, scales, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+        A_ROW, MASK_K, SCALES, FORMAT, B_FORMAT, DTYPE, ELEMENTWISE,
+        PART, UNIT, A_WORDS, A_WORD, B_WORD,
+    )  # fmt: skip
+    if SCHEDULER == "split_k":
+        flags, partials = workspace(work, FLAG_BYTES, False)
+        i = program % splits
+        base = program // splits if REDUCTION == "atomic" else program - i
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
+        whole, acc = reduce(
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            i, splits, base, 1, 0, REDUCTION,
+        )  # fmt: skip
+    if whole:
+        write(
+            c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+        )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Pairs of (config, problem) for block scales: forms, dtypes, layouts, pipelines, schedulers."""
+
+from __future__ import annotations
+
+from gemm_cases import config
+
+from tilewright.arch import arch
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
+
+FORMS = (
+    ("1x128", "128x128"),  # DeepSeek's
+    ("1x128", ""),
+    ("", "128x128"),
+    ("", "64x1-bf16"),
+    ("2x256-fp16", "64x4"),
+    ("128x64", "64x128"),
+)
+LAYOUTS = ("rcr", "rrr", "ccc", "rcc")
+SIZES = (144, 176, 400)
+"""Rows of whole 16 bytes, no whole tile, and a block of scales that K ends in."""
+
+
+def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
+    """Each form, each kind of dtype, each Triton pipeline; layouts, schedulers and epilogues
+    alternate. Then K shared between workgroups, one part of it empty."""
+    this = arch(arch_name)
+    fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[this.fp8]
+    dtypes = [d for d in (fp8, "int8", "bf16") if this.dtypes[d].support == "native"]
+    pipelines = [p for p in ("basic", "tma") if p in this.pipelines]
+    made, number = [], 0
+    for a, b in FORMS:
+        for dtype in dtypes:
+            number += 1
+            pipeline = pipelines[number % len(pipelines)]
+            scheduler = ("tile", "persistent")[number // 2 % 2]
+            common = {
+                "layout": LAYOUTS[number % 4],
+                "dtype_a": dtype,
+                "dtype_c": ("bf16", "fp32")[number // 3 % 2],
+                "scale_a": a,
+                "scale_b": b,
+                "epilogue": ("", "bias+relu")[number // 4 % 2],
+            }
+            kernel = config(arch_name, pipeline=pipeline, scheduler=scheduler, **common)
+            made.append((kernel, GemmProblem(*SIZES, **common)))
+            alone = config(arch_name, alignment=1, tile_k=32, **common)
+            made.append((alone, GemmProblem(67, 45, 83, **common)))
+    common = {"dtype_a": fp8, "scale_a": "1x128", "scale_b": "128x128"}
+    if fp8 not in dtypes:
+        return made
+    for how in (
+        {"scheduler": "split_k", "split_k": 3, "reduction": "linear"},
+        {"scheduler": "split_k", "split_k": 4, "reduction": "atomic"},
+        {"scheduler": "stream_k", "reduction": "tree"},
+    ):
+        for pipeline in pipelines:
+            kernel = config(arch_name, pipeline=pipeline, tile_k=128, num_stages=2, **how, **common)
+            made.append((kernel, GemmProblem(80, 96, 640, **common)))
+    return [case for case in made if FAMILY.judge(case[0], this)]
+
+
+def gluon() -> list[tuple[GemmConfig, GemmProblem]]:
+    """Every form of the kernel in Gluon: one and two parts, side by side and below each other, one
+    and two warp groups, A or B without scales, layouts of C, dtypes; K over several rings."""
+    made = []
+    both = {"scale_a": "1x128", "scale_b": "128x128"}
+    for tile_m, tile_n, warps, stages, fields in (
+        (256, 128, 8, 4, both),
+        (128, 256, 8, 3, both),
+        (128, 128, 8, 4, both),
+        (64, 128, 4, 4, both),
+        (128, 64, 4, 4, both),
+        (64, 256, 4, 2, both),
+        (64, 32, 4, 8, both),
+        (256, 128, 8, 3, {"scale_a": "1x128"}),
+        (256, 128, 8, 3, {"scale_b": "128x128"}),
+        (128, 128, 8, 3, {"scale_a": "64x256", "scale_b": "128x256"}),
+        (128, 128, 8, 4, {"scale_a": "1x64", "scale_b": "64x128", "tile_k": 64}),
+        (128, 128, 8, 3, {**both, "layout": "rcc", "dtype_c": "fp32"}),
+        (256, 128, 8, 4, {**both, "dtype_a": "e5m2"}),
+        (128, 256, 8, 3, {**both, "dtype_a": "int8"}),
+    ):
+        fields = {"tile_k": 128, "dtype_a": "e4m3fn", **fields}
+        kernel = config(
+            tile_m=tile_m,
+            tile_n=tile_n,
+            num_warps=warps,
+            num_stages=stages,
+            pipeline="gluon_scaled",
+            scheduler="persistent",
+            store="split" if tile_n > 32 else "direct",
+            **fields,
+        )
+        named = {"dtype_a", "dtype_c", "layout", "scale_a", "scale_b"}
+        words = {name: word for name, word in fields.items() if name in named}
+        made.append((kernel, GemmProblem(400, 560, 1040, **words)))
+    return made

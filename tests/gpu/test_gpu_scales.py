@@ -1,0 +1,78 @@
+"""Block scales on a real GPU: every form against float64, and the cached path."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from scale_cases import FORMS, cases, gluon  # noqa: E402
+
+from tilewright import verify  # noqa: E402
+from tilewright.arch.detect import live_device  # noqa: E402
+from tilewright.build import Store, build  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright.errors import NoDriver  # noqa: E402
+from tilewright.ops.gemm import GemmProblem  # noqa: E402
+from tilewright.quantise import quantise  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+def _arch() -> str:
+    try:
+        return live_device(0).arch
+    except NoDriver:
+        return "sm_90"  # only to collect the cases; the marker keeps them from running
+
+
+CASES = [*cases(_arch()), *(gluon() if _arch() == "sm_90" else ())]
+
+
+@pytest.fixture(scope="module")
+def dispatcher(tmp_path_factory) -> Dispatcher:
+    store = Store(tmp_path_factory.mktemp("store"))
+    build([(kernel, _arch()) for kernel, _ in CASES], store=store).raise_if_failed()
+    return Dispatcher(store=store)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_every_form_is_right(dispatcher, number):
+    kernel, problem = CASES[number]
+    result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
+    assert result.ok, f"{kernel.name} on {problem}: {result}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("size", [(4096, 2112, 7168), (1, 4096, 7168), (513, 1104, 2064)])
+def test_real_sizes_are_right(dispatcher, form, size):
+    problem = GemmProblem(*size, dtype_a="e4m3fn", scale_a=form[0], scale_b=form[1])
+    result = verify.verify(dispatcher, problem, device="cuda:0")
+    assert result.ok, result
+
+
+def test_many_tiles_and_rings_again_and_again(dispatcher):
+    """The same result every time: no slot of the ring is read early or written late."""
+    kernel, _ = gluon()[0]
+    blocks = {"scale_a": "1x128", "scale_b": "128x128"}
+    problem = GemmProblem(4096, 4224, 3072, dtype_a="e4m3fn", **blocks)
+    inputs, out = verify.make_operands(problem, seed=1, device="cuda:0")
+    first = None
+    for _ in range(20):
+        verify.arrays.poison(out)
+        dispatcher.run_named(kernel.name, *inputs, out=out, **blocks)
+        if first is None:
+            first = out.clone()
+            assert verify.check(problem, kernel, inputs, out).ok
+        assert torch.equal(out, first)
+
+
+def test_a_cached_plan_follows_new_tensors(dispatcher):
+    out = torch.empty(256, 384, device="cuda", dtype=torch.bfloat16)
+    for _ in range(3):
+        x = torch.randn(256, 512, device="cuda")
+        w = torch.randn(384, 512, device="cuda")
+        a, sa = quantise(x, "1x128")
+        b, sb = quantise(w.T, "128x128")
+        dispatcher.run("gemm", a, b, sa, sb, out=out, scale_a="1x128", scale_b="128x128")
+        error = (out.float() - x @ w.T).abs().max()
+        assert error < 4, error  # a sum of 512 products is near 23
