@@ -176,6 +176,21 @@ def test_operands_lie_as_the_problem_says_and_say_it_again(form, chain):
     assert FAMILY.parse_name(config(scale_a=form[0], scale_b=form[1]).name).scale_b == form[1]
 
 
+def test_batches_equations_and_sums_over_nothing_have_no_scales():
+    for fields, words in (
+        ({"batch": 3}, "no batches"),
+        ({"batching": "strided"}, "no batches"),
+        ({"k": 0}, "no blocks to scale"),
+    ):
+        with pytest.raises(BadArgument, match=words):
+            GemmProblem(**{"m": 8, "n": 8, "k": 256, **DEEPSEEK, **fields})
+    many = View((3, 8, 256), (8 * 256, 256, 1), "e4m3fn", 256, "cpu")
+    with pytest.raises(BadArgument, match="no batches"):
+        problem_of([many, B, SA, SB], {"scale_a": "1x128", "scale_b": "128x128"})
+    with pytest.raises(BadArgument, match="no equation"):
+        problem_of([A, B, SA], {"scale_a": "1x128", "equation": "mk,kn->mn"})
+
+
 def test_scales_count_as_bytes_and_are_told():
     plain = GemmProblem(8, 200, 256, dtype_a="e4m3fn")
     both = GemmProblem(8, 200, 256, **DEEPSEEK)

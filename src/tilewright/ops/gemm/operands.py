@@ -221,6 +221,8 @@ def _call(views: Sequence[View], options: Mapping[str, Any]) -> _Call:
         )
     if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
         raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
+    if "equation" in options and scaled:
+        raise BadArgument("block scales are of matrices, so a call with them has no equation")
     a, b = lowbit.read(views[0], views[1], options)
     c = views[count] if len(views) > count else _output(a, b, options)
     given = iter(views[2:count])

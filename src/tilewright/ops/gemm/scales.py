@@ -111,6 +111,10 @@ def check(problem: Any) -> None:
         whole = isinstance(strides, tuple) and all(type(s) is int and s >= 0 for s in strides)
         if not whole or len(strides) not in (0, 2):
             raise BadArgument(f"{field} = {strides!r} is not a pair of strides, 0 or more")
+    if count(p) and (p.batch != 1 or p.batching not in ("", "none")):
+        raise BadArgument("operands with block scales have no batches; a problem is one GEMM")
+    if count(p) and p.k == 0:
+        raise BadArgument("a sum over nothing (k = 0) has no blocks to scale")
     taken = count(p) + len(epilogues.takes(p.epilogue))
     if taken > epilogues.MAX_OPERANDS:
         raise BadArgument(

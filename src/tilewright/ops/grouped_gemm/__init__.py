@@ -129,6 +129,9 @@ class GroupedGemmFamily:
     ) -> GroupedGemmProblem:
         return operands.problem_of(views, options, config.layout if config else "rcr")
 
+    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        return operands.operands(self.problem_of(views, options))[-1]
+
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
         found = {name: word for name, word in said.items() if word not in ("ieee", "")}
