@@ -32,6 +32,8 @@ EXPECTED = {
     "17_block_scales.py": "_sa1x128_sb128x128",
     "18_int4_weights.py": "the product is exact to bf16",
     "19_mx.py": "MX fp4 on b200: pipeline mx",
+    "20_multi_abd.py": "_prea-add-scale_preb-mul_epi-bias-relu",
+    "21_preshuffled_weights.py": "pass tilewright.unshuffle(b) to this kernel",
 }
 
 

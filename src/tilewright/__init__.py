@@ -61,7 +61,7 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 def __getattr__(name: str) -> Any:
     """A name of the public interface, or of an operation family: its function (``gemm``), its
-    problem and its config type."""
+    problem and its config type, its helpers."""
     if name in _HOME:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     elif name in _ROOMS:
@@ -84,6 +84,8 @@ def _of_a_family(name: str) -> Any:
             for kind in (family.problem_type, family.config_type):
                 if kind.__name__ == name:
                     return kind
+            if name in family.helpers:
+                return family.helpers[name]
     raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
 
 

@@ -202,6 +202,30 @@ def to_float64(array: Any) -> Any:
     return array.astype("float64")
 
 
+def rounded(array: Any, dtype: str) -> Any:
+    """A float64 array as it would be in `dtype`: to nearest even; to 8 bits, saturating."""
+    d = dtypes.dtype(dtype)
+    if d.largest:
+        array = array.clip(-d.largest, d.largest)
+    if is_torch(array):
+        import torch
+
+        return array.to(getattr(torch, d.torch)).double()
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return array.astype(dtypes.numpy_dtype(d)).astype("float64")
+
+
+def permuted(array: Any, order: Sequence[int]) -> Any:
+    """A contiguous array with the dimensions of `array` in this order."""
+    if is_torch(array):
+        return array.permute(*order).contiguous()
+    import numpy as np
+
+    return np.ascontiguousarray(array.transpose(order))
+
+
 def stacked(array: Any) -> Any:
     """What `Pointers` point to, as one array; any other array itself."""
     if not isinstance(array, Pointers):

@@ -63,21 +63,42 @@ _FP32_ERROR = 2.0**-21
 among it) may be off."""
 
 
+_MOST_SIGMAS = 6
+"""How far a normally distributed error goes among the elements of a large result."""
+
+_LARGE_TERM = 16.0
+"""A large product of two elements, over the rms of such products."""
+
+
 def tolerance(
-    operands: str, output: str, terms: int, splits: int = 1, amplified: float = 0.0
+    operands: str,
+    output: str,
+    terms: int,
+    splits: int = 1,
+    amplified: float = 0.0,
+    combined: float = 0.0,
 ) -> Tolerance:
     """The tolerance for sums of `terms` products of `operands`, written as `output`.
 
     `operands` is a dtype name or ``"tf32"``; each of `splits` partial sums beyond the first is
     kept in fp32 and adds one rounding of it. Integer results must be equal. `amplified`,
     where elementwise arithmetic follows: by how much that can raise the share of its rms by
-    which a value is off (0: nothing follows).
+    which a value is off (0: nothing follows). `combined`: the same of elementwise arithmetic on
+    the operands before they are rounded to their dtype.
     """
     if DTYPES[output].kind == "int":
         return Tolerance(0.0, 0.0)
     stored = "fp32" if operands == "tf32" else operands
     scaled = _SUM_ERROR.get(stored, 0.0) * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
     scaled += (splits - 1) * DTYPES["fp32"].eps
+    if combined:
+        # The reference rounds each element as the kernel does, from nearly the same value: where
+        # a rounding boundary lies between the two, they are a whole step apart. That befalls a
+        # share `error / step` of the elements, at random, so sums are off by
+        # `step * sqrt(error / step)`; a sum of few terms, by one step of a large term.
+        error, step = combined * _FP32_ERROR, DTYPES[stored].eps
+        scaled += _MOST_SIGMAS * (math.sqrt(error * step) + error)
+        scaled += _LARGE_TERM * step / math.sqrt(terms)
     if amplified:
         scaled = (scaled + _FP32_ERROR) * amplified
     return Tolerance(DTYPES[output].eps, scaled, _LEAST_STEP.get(output, 0.0))

@@ -14,7 +14,7 @@ from tilewright.dtypes import DTYPES, FP8_ALIASES
 from tilewright.errors import UnknownArch
 
 ALL = [arch(name) for name in archs()]
-OPERANDS = {"tf32", "mxfp8", "mxfp4", *DTYPES} - {"int32", "int4", "e8m0", "uint8"}
+OPERANDS = {"tf32", "mxfp8", "mxfp4", *DTYPES} - {"int32", "int64", "int4", "e8m0", "uint8"}
 
 
 def each(value: Arch) -> str:

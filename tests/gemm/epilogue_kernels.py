@@ -12,3 +12,8 @@ def squared_relu(acc):
 @triton.jit
 def blend(acc, weight, other):
     return acc + weight * (other - acc)
+
+
+@triton.jit
+def reciprocal(acc):
+    return 1.0 / acc

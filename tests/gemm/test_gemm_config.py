@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
@@ -23,7 +24,13 @@ from tilewright.ops.gemm.config import (
     parse,
 )
 from tilewright.ops.gemm.epilogues import OPERATIONS
-from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator, outputs
+from tilewright.ops.gemm.problem import (
+    LAYOUTS,
+    OUTPUTS,
+    SHUFFLED_LAYOUTS,
+    accumulator,
+    outputs,
+)
 
 BASE = GemmConfig(
     layout="rcr",
@@ -56,6 +63,7 @@ SPLIT = dataclasses.replace(BASE, scheduler="split_k", split_k=2, reduction="lin
 counts = st.integers(1, 10_000)
 elementwise = sorted(name for name, o in OPERATIONS.items() if not o.halves)
 chains = st.lists(st.sampled_from(elementwise), max_size=6).map("+".join)
+short = st.lists(st.sampled_from(elementwise), max_size=2).map("+".join)
 powers = st.integers(0, 12).map(lambda e: 2**e)
 blocks = st.just("") | st.builds("{}x{}{}".format, powers, powers, st.sampled_from(("", "-bf16")))
 
@@ -66,12 +74,19 @@ def configs(draw):
     dtype = draw(st.sampled_from(sorted(OUTPUTS)))
     scheduler = draw(st.sampled_from(SCHEDULERS))
     reductions = REDUCTIONS[1:] if scheduler in SHARING else REDUCTIONS[:1]
-    epilogue = draw(st.just("") | chains)
-    scale_a, scale_b = draw(blocks), draw(blocks)
+    whole = DTYPES[dtype].packed == 1
+    layout = draw(st.sampled_from((*LAYOUTS, *SHUFFLED_LAYOUTS) if whole else LAYOUTS))
+    floats = whole and accumulator(dtype) == "fp32"
+    pre_a = draw(short) if floats else ""
+    pre_b = draw(short) if floats and layout[1] != "s" else ""
+    epilogue = draw(st.just("") | (short if pre_a or pre_b else chains))
+    alone = pre_a or pre_b or layout[1] == "s"
+    batching = "none" if alone else draw(st.sampled_from(BATCHINGS))
+    scale_a, scale_b = ("", "") if alone else (draw(blocks), draw(blocks))
     scaled = bool(scale_a or scale_b)
     return check(
         GemmConfig(
-            layout=draw(st.sampled_from(LAYOUTS)),
+            layout=layout,
             dtype_a=dtype,
             dtype_b=dtype,
             dtype_c=draw(st.sampled_from(outputs(dtype, epilogue, scaled))),
@@ -95,7 +110,9 @@ def configs(draw):
             mma=draw(st.just((0, 0, 0)) | st.tuples(counts, counts, counts)),
             index_bits=draw(st.sampled_from(INDEX_BITS)),
             epilogue=epilogue,
-            batching=draw(st.sampled_from(BATCHINGS)),
+            pre_a=pre_a,
+            pre_b=pre_b,
+            batching=batching,
             scale_a=scale_a,
             scale_b=scale_b,
         )
@@ -137,6 +154,8 @@ CHANGES = {
     "dtype_b": "fp16",
     "dtype_acc": "int32",
     "epilogue": "bias+row_scale",
+    "pre_a": "add+row_scale",
+    "pre_b": "mul",
     "batching": "strided",
     "scale_a": "1x128",
     "scale_b": "128x128",
@@ -171,6 +190,13 @@ def test_the_name_is_the_documented_one():
     config = dataclasses.replace(config, batching="pointers")
     assert config.name.endswith("_i64_batch-pointers_epi-row_scale-gelu_tanh-add")
     assert parse(config.name) == config
+    pre = {"pre_a": "add+row_scale", "pre_b": "col_scale", "batching": "none"}
+    config = dataclasses.replace(config, **pre, epilogue="add")
+    assert config.name.endswith("_i64_prea-add-row.scale_preb-col.scale_epi-add")
+    assert parse(config.name) == config
+    config = dataclasses.replace(BASE, layout="rsr", pipeline="preshuffle")
+    assert config.name.startswith("gemm_rsr_fp32_") and "_preshuffle_tile_" in config.name
+    assert parse(config.name) == config
 
 
 GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmnk_al16"
@@ -199,6 +225,11 @@ GOOD = "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmn
         GOOD + "_epi-bias+gelu",
         GOOD + "_epi-bais",
         GOOD + "_epi-bias_i64",  # the epilogue is last
+        GOOD + "_prea-",
+        GOOD + "_prea-swiglu",
+        GOOD + "_prea-row_scale",  # its underscore would begin another part
+        GOOD + "_preb-add_prea-add",
+        GOOD + "_epi-bias_prea-add",
         GOOD + "_batch-none",
         GOOD + "_batch-strided_i64",
         GOOD + "_epi-bias_batch-strided",
@@ -257,6 +288,11 @@ def test_a_cut_name_never_parses_to_another_spelling(config, data):
         ("epilogue", "bias+"),
         ("epilogue", ["bias"]),
         ("epilogue", None),
+        ("pre_a", "ad"),
+        ("pre_a", "swiglu"),
+        ("pre_b", None),
+        ("pre_b", "clamp+clamp+clamp+clamp+clamp+clamp+clamp"),
+        ("layout", "rrs"),
         ("batching", ""),
         ("batching", "batched"),
         ("batching", None),

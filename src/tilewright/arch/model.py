@@ -74,7 +74,8 @@ class Arch:
     including ``tf32``. pipelines: how operands can reach the matrix units.
     min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
     wildcard expands to. fma_flops_per_cu_per_clock: fp32 on the vector units (multiply-add is
-    two). cdna: see `Cdna`; only where there is a pipeline that reads it.
+    two). cdna: see `Cdna`; only where there is a pipeline that reads it. kpack: matrix
+    instructions along K that one 16-byte load can feed, where the compiler has to be told.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Arch:
     notes: str = ""
     fma_flops_per_cu_per_clock: int = 0
     cdna: Cdna | None = None
+    kpack: int = 1
 
 
 @dataclass(frozen=True, slots=True)

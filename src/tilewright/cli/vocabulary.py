@@ -11,7 +11,8 @@ WORDS: tuple[tuple[str, str, str], ...] = (
     ("scheduler", "persistent, stream-K", "how output tiles map to workgroups"),
     ("reduction", "reduction strategy", "how partial sums of a shared tile meet"),
     ("epilogue", "epilogue, elementwise", "what becomes of the accumulator"),
-    ("layout rcr", "layout rcr", "row or column major A, B, C"),
+    ("pre_a/b", "multi-ABD", "what A and B go through before the product"),
+    ("layout rcr", "layout rcr", "row or column major A, B, C; s: B shuffled"),
     ("fp8, bf8", "fp8, bf8", "e4m3, e5m2: OCP or FNUZ, by architecture"),
 )
 """(the word here, CK Tile's, its meaning)."""

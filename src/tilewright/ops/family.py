@@ -172,6 +172,8 @@ class Family(Protocol):
     config_type: type[Any]
     reads_unnamed: bool
     """Whether a sweep document that names no family is this one's; true of one family at most."""
+    helpers: ClassVar[Mapping[str, Callable[..., Any]]]
+    """Functions that prepare operands, by the name they have at the top level."""
 
     # --- names and data -----------------------------------------------------------------
     def parse_name(self, name: str) -> Any:

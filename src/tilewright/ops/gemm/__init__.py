@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
@@ -16,8 +16,10 @@ from tilewright.ops.gemm import (
     heuristic,
     lowbit,
     operands,
+    pre,
     rules,
     scales,
+    shuffle,
     spaces,
     tile_engine,
 )
@@ -41,6 +43,10 @@ class GemmFamily:
     problem_type = GemmProblem
     config_type = GemmConfig
     reads_unnamed = True  # CK Tile Engine's sweeps do not say that they are of GEMMs
+    helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "shuffle": shuffle.shuffle,
+        "unshuffle": shuffle.unshuffle,
+    }
 
     def parse_name(self, name: str) -> GemmConfig:
         return config_module.parse(name)
@@ -57,7 +63,7 @@ class GemmFamily:
                 )
             if field.startswith("dtype"):
                 values[field] = resolve(text, arch.fp8)
-            elif field in ("layout", "precision", "epilogue", "batching", "scale_a", "scale_b"):
+            elif field in ("layout", "batching", *operands.TOLD):
                 values[field] = text
             elif field in ("strides_sa", "strides_sb"):
                 values[field] = _strides(word, text)
@@ -155,6 +161,12 @@ class GemmFamily:
     def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
         a, b, *extra = inputs
         a, b = lowbit.decoded(a, b, problem)
+        if problem.layout[1] == "s":
+            b = shuffle.matrix(b)
+        of_a, of_b = len(problem.pre_a_shapes), len(problem.pre_b_shapes)
+        a = pre.reference(problem.pre_a, a, extra[:of_a], problem.dtype_a)
+        b = pre.reference(problem.pre_b, b, extra[of_a : of_a + of_b], problem.dtype_b)
+        extra = extra[of_a + of_b :]
         if problem.scale_a:
             a = scales.dequantised(a, extra.pop(0), problem.scale_a)
         if problem.scale_b:
@@ -165,13 +177,16 @@ class GemmFamily:
 
     def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
         operands, splits = rules.operand_dtype(config), rules.most_parts(config, problem)
-        amplified = epilogues.amplification(problem.epilogue)
+        amplified, combined = (
+            sum(epilogues.amplification(chain) for chain in chains)
+            for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))
+        )
         terms = problem.k
         if scales.count(problem):  # a sum of a block's products, then one of blocks in fp32
             terms = min(problem.k, scales.k_block(problem))
             splits += -(-problem.k // config.tile_k) - 1
             amplified = scales.amplification(problem) * (amplified or 1.0)
-        return tolerance(operands, problem.dtype_c, terms, splits, amplified)
+        return tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
 
 
 def _strides(word: str, text: str) -> tuple[int, ...]:

@@ -12,8 +12,9 @@ the log line and the report:
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
 instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``batch-strided`` or
-``batch-pointers``, ``sa1x128`` and ``sb128x128`` (blocks of A's and B's scales) and, always last,
-the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
+``batch-pointers``, what A and B go through before the product (``prea-add-row.scale`` for
+``add+row_scale``; ``preb-…``), ``sa1x128`` and ``sb128x128`` (blocks of A's and B's scales) and,
+always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from typing import Any, ClassVar
 from tilewright import blocks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName
-from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm import epilogues, pre, scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
-from tilewright.ops.gemm.problem import LAYOUTS, check_layout, check_types
+from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS, check_layout, check_types
 
 PIPELINES = (
     "basic",
@@ -41,11 +42,12 @@ PIPELINES = (
     "gluon_scaled",
     "weights",
     "mx",
+    "preshuffle",
 )
-POINTERS = ("basic", "small_m", "gluon_cdna", "weights", "mx")
+POINTERS = ("basic", "small_m", "gluon_cdna", "weights", "mx", "preshuffle")
 """Pipelines that read A and B through pointers, not tensor descriptors."""
 
-MASKING = ("basic", "small_m", "weights", "mx")
+MASKING = ("basic", "small_m", "weights", "mx", "preshuffle")
 """Pipelines that take padding, alignment and width of index as they are declared."""
 
 SMALL_M = ("small_m", "small_m_tma")
@@ -66,7 +68,8 @@ class GemmConfig:
     """How to compute a GEMM. Fields up to `precision`, and from `epilogue` on, are the signature,
     the rest the algorithm.
 
-    layout, dtype_a/b/c/acc, precision, epilogue, batching, scale_a, scale_b: as in `GemmProblem`.
+    layout, dtype_a/b/c/acc, precision, epilogue, batching, scale_a, scale_b, pre_a, pre_b: as in
+    `GemmProblem`.
     tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
@@ -75,7 +78,8 @@ class GemmConfig:
     block scales), ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon;
     num_stages counts tiles in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A,
     through pointers or descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands
-    unpacked in registers), ``mx`` (pointers; block-scaled matrix instructions). scheduler: ``tile``
+    unpacked in registers), ``mx`` (pointers; block-scaled matrix instructions), ``preshuffle``
+    (pointers, B shuffled). scheduler: ``tile``
     (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k``
     (`split_k` workgroups a tile) or ``stream_k`` (equal shares of all K steps); see
     kernels/schedule.py.
@@ -121,6 +125,8 @@ class GemmConfig:
     batching: str = "none"
     scale_a: str = ""
     scale_b: str = ""
+    pre_a: str = ""
+    pre_b: str = ""
 
     @property
     def _sharing(self) -> str:
@@ -149,6 +155,9 @@ class GemmConfig:
             name += f"_i{self.index_bits}"
         if self.batching != "none":
             name += f"_batch-{self.batching}"
+        for side, chain in (("a", self.pre_a), ("b", self.pre_b)):
+            if chain:  # a dot for an underscore, which would be where the next part begins
+                name += f"_pre{side}-" + chain.replace("+", "-").replace("_", ".")
         name += scales.names(self)
         if self.epilogue:
             name += "_epi-" + self.epilogue.replace("+", "-")
@@ -167,20 +176,25 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 @lru_cache(maxsize=256)  # a space has thousands of algorithms for each signature
 def _check_signature(
-    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str, scaled: bool
-) -> None:
+    layout: str, a: str, b: str, c: str, acc: str, precision: str, epilogue: str,
+    pre_a: str, pre_b: str, scaled: bool,
+) -> None:  # fmt: skip
     check_layout(layout)
     check_types(a, b, c, acc, precision, epilogue, scaled)
+    pre.check(layout, a, pre_a, pre_b, epilogue)
 
 
 def check(config: GemmConfig) -> GemmConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
     types = (c.dtype_a, c.dtype_b, c.dtype_c, c.dtype_acc)
-    epilogues.parse(c.epilogue)
+    for chain in (c.epilogue, c.pre_a, c.pre_b):
+        epilogues.parse(chain)
     check_batching(c.batching)
     blocks.parse(c.scale_a), blocks.parse(c.scale_b)
-    _check_signature(c.layout, *types, c.precision, c.epilogue, scales.count(c) > 0)
+    scaled = scales.count(c) > 0
+    _check_signature(c.layout, *types, c.precision, c.epilogue, c.pre_a, c.pre_b, scaled)
+    pre.check_alone(c)
     for field in ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "split_k", "group_m"):
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -224,18 +238,24 @@ _SCHEDULE = (
     f"|split_k(?=[1-9])|stream_k(?=_))(?:{_count('split_k')})?(?:_{_one('reduction', REDUCTIONS)})?"
 )
 _NAME = re.compile(
-    f"gemm_{_one('layout', LAYOUTS)}_{_TYPES}"
+    f"gemm_{_one('layout', (*LAYOUTS, *SHUFFLED_LAYOUTS))}_{_TYPES}"
     f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
     f"_w{_count('num_warps')}_s{_count('num_stages')}"
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?{scales.PATTERN}"
+    f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?"
+    "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?"
+    f"{scales.PATTERN}"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,  # else \d takes the digits of every script, and two names say one config
 )
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m", "alignment")
 _WORDS = ("layout", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "pipeline", "scheduler", "store")
+
+
+def _chain(said: str | None) -> str:
+    return (said or "").replace("-", "+").replace(".", "_")
 
 
 def parse(name: str) -> GemmConfig:
@@ -257,7 +277,7 @@ def parse(name: str) -> GemmConfig:
             GemmConfig(
                 **fields,
                 precision=said["precision"] or "ieee",
-                epilogue=(said["epilogue"] or "").replace("-", "+"),
+                epilogue=_chain(said["epilogue"]),
                 split_k=int(said["split_k"] or 1),
                 reduction=said["reduction"] or "none",
                 mma=(mma[0], mma[1], mma[2]),
@@ -265,6 +285,8 @@ def parse(name: str) -> GemmConfig:
                 batching=said["batching"] or "none",
                 scale_a=said["scale_a"] or "",
                 scale_b=said["scale_b"] or "",
+                pre_a=_chain(said["pre_a"]),
+                pre_b=_chain(said["pre_b"]),
             )
         )
     except BadArgument as error:

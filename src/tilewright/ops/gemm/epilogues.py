@@ -37,7 +37,7 @@ KINDS = {
 """What an operand of an operation can be, by the letter kernels know it by."""
 
 MAX_OPERANDS = 12
-"""Operands of all operations of a chain together: the launcher takes 16 in all."""
+"""Operands of all operations of a GEMM together: the launcher takes 16 in all."""
 _MOST_EACH = 2
 
 

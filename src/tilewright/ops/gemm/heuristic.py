@@ -40,6 +40,7 @@ PIPELINE_RATE = {
     "gluon_scaled": 0.96,
     "weights": 0.4,
     "mx": 0.6,
+    "preshuffle": 0.75,
 }
 """Share of the matrix rate a pipeline reaches with the largest tile. gluon_cdna has never run:
 until somebody measures it, the simpler kernel goes first."""

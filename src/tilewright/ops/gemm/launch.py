@@ -17,7 +17,7 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import cdna, epilogues, lowbit, scales
+from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.rules import (
@@ -32,8 +32,9 @@ from tilewright.ops.gemm.rules import (
 from tilewright.ops.gemm.rules import tiles as tiles_of
 from tilewright.ops.gemm.small_m import k_parts, vector
 
-A, B, EXTRA = 0, 1, 2
-"""Operand numbers: A, B, their scales from EXTRA on, behind these the epilogue's, and C last."""
+A, B, MORE = 0, 1, 2
+"""Operand numbers: A, B, from MORE on those of `pre_a`, of `pre_b`, the scales of A and B and the
+operands of the epilogue, and C last."""
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -44,6 +45,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
     ]
     if config.mma != (0, 0, 0):
         options.append(("matrix_instr_nonkdim", config.mma[0]))
+    if config.pipeline == "preshuffle" and arch.kpack > 1:
+        options.append(("kpack", arch.kpack))  # so that 16 bytes of B are whole operands
     if config.pipeline in MASKING:
         return _pointer_source(config, arch, tuple(options))
     if config.pipeline == "gluon_ws":
@@ -72,7 +75,7 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("PRECISION", config.precision),
         ("INT_ACC", config.dtype_acc == "int32" and not scales.count(config)),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
-        ("TAKES", ",".join("".join(t.kind for t in o.takes) for o in _chain(config))),
+        ("TAKES", _takes(config.epilogue)),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
     ]
@@ -93,37 +96,57 @@ def _scale_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     return scales.kernel_types(config) if config.pipeline in (*SCALED, "gluon_scaled") else ()
 
 
-def _chain(config: GemmConfig) -> tuple[epilogues.Operation, ...]:
-    return epilogues.parse(config.epilogue)
+def _takes(chain: str) -> str:
+    """What the operations of a chain take, as kernels read it: ``"n,,ss"``."""
+    return ",".join("".join(t.kind for t in o.takes) for o in epilogues.parse(chain))
 
 
 def _functions(config: GemmConfig) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (("CHAIN", tuple(o.function for o in _chain(config))),)
+    chains = [("CHAIN", config.epilogue)]
+    if config.pipeline == "basic":
+        chains += [("CHAIN_A", config.pre_a), ("CHAIN_B", config.pre_b)]
+    return tuple(
+        (name, tuple(o.function for o in epilogues.parse(chain))) for name, chain in chains
+    )
+
+
+def _chains(config: GemmConfig) -> tuple[tuple[str, str, str], ...]:
+    """The kernels' tuple arguments of operands, each with its chain and its matrix's dtype."""
+    extra = ("extra", config.epilogue, config.dtype_c)
+    if config.pipeline != "basic":
+        return (extra,)
+    return (
+        ("pre_a", config.pre_a, config.dtype_a), ("pre_b", config.pre_b, config.dtype_b), extra
+    )  # fmt: skip
 
 
 def _extra(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
-    """The epilogue's operands as elements of the kernels' tuple argument, and behind them the
-    leading dimension of its matrices if there are any."""
-    taken = epilogues.takes(config.epilogue)
-    dtypes = (epilogues.operand_dtype(t, config.dtype_c) for t in taken)
-    kinds = [f"*{DTYPES[d].triton}" for d in dtypes]
-    if epilogues.has_matrix(config.epilogue):
-        kinds.append(stride)
-    return tuple((f"extra.{i}", kind) for i, kind in enumerate(kinds)) or (("extra", "()"),)
+    """The operands of each chain as elements of a tuple argument, and behind them the leading
+    dimension of its matrices if there are any."""
+    found: list[tuple[str, str]] = []
+    for name, chain, dtype in _chains(config):
+        dtypes = (epilogues.operand_dtype(t, dtype) for t in epilogues.takes(chain))
+        kinds = [f"*{DTYPES[d].triton}" for d in dtypes]
+        if epilogues.has_matrix(chain):
+            kinds.append(stride)
+        found += [(f"{name}.{i}", kind) for i, kind in enumerate(kinds)] or [(name, "()")]
+    return tuple(found)
 
 
 def _matrix_promises(config: GemmConfig) -> dict[str, int]:
-    """What alignment says of the epilogue's matrices and their leading dimension."""
-    taken = epilogues.takes(config.epilogue)
-    if config.alignment == 1 or not epilogues.has_matrix(config.epilogue):
-        return {}
-    found = {f"extra.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
-    matrix = next(t for t in taken if t.kind == "d")
-    count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, config.dtype_c)].bytes
-    if count > 1:
-        found[f"extra.{len(taken)}"] = count
-        if config.batching != "none":
-            found[_batch_types(config)[-1][0]] = count
+    """What alignment says of the chains' matrices and their strides."""
+    found: dict[str, int] = {}
+    for name, chain, dtype in _chains(config):
+        taken = epilogues.takes(chain)
+        if config.alignment == 1 or not epilogues.has_matrix(chain):
+            continue
+        found |= {f"{name}.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
+        matrix = next(t for t in taken if t.kind == "d")
+        count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, dtype)].bytes
+        if count > 1:
+            found[f"{name}.{len(taken)}"] = count
+            if config.batching != "none":
+                found[_batch_types(config)[-1][0]] = count
     return found
 
 
@@ -135,7 +158,19 @@ def _pointer_source(
     masks = [("MASK_M", mask_m), ("MASK_N", mask_n), ("MASK_K", mask_k)]
     constants = [*_constants(config), *_scales_and_batch(config), *masks]
     if config.pipeline == "basic":
-        constants.append(("ALIGNMENT", config.alignment))
+        takes = (("TAKES_A", _takes(config.pre_a)), ("TAKES_B", _takes(config.pre_b)))
+        largest = ("LARGEST_AB", int(DTYPES[config.dtype_a].largest))
+        constants = [
+            *_constants(config),
+            *takes,
+            largest,
+            *_scales_and_batch(config),
+            *masks,
+            ("ALIGNMENT", config.alignment),
+        ]
+    elif config.pipeline == "preshuffle":
+        vectors = ("VECTOR", shuffle.vector(config.dtype_b))
+        constants = [*_constants(config), vectors, *masks]
     elif config.pipeline == "small_m":
         parts = ("K_PARTS", k_parts(config))
         constants += [parts, ("VECTOR", vector(config)), ("STAGES", config.num_stages)]
@@ -420,8 +455,8 @@ def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are A, B, their scales, those of
-    the epilogue and C."""
+    """How to launch `config` for `problem` on `device`; operands are A, B, those of `pre_a`, of
+    `pre_b`, the scales, those of the epilogue and C."""
     tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
@@ -430,17 +465,22 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         ld // DTYPES[d].packed
         for ld, d in zip((problem.lda, problem.ldb, problem.ldc), types, strict=True)
     )
-    scaled = scales.of(problem)
-    behind = EXTRA + len(scaled)
-    count = len(epilogues.takes(config.epilogue))
-    places = (A, B, behind + count)
     stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
-    extra: tuple[Argument, ...] = tuple(Pointer(behind + i) for i in range(count))
-    if problem.ldd:
-        extra = (*extra, Scalar(stride, problem.ldd))
-    for number, s in enumerate(scaled):
+    scaled = scales.of(problem)
+    before = len(epilogues.takes(config.pre_a)) + len(epilogues.takes(config.pre_b))
+    chains = (
+        (config.pre_a, problem.ldpa, MORE),
+        (config.pre_b, problem.ldpb, MORE + len(epilogues.takes(config.pre_a))),
+        (config.epilogue, problem.ldd, MORE + before + len(scaled)),
+    )
+    extra: list[Argument] = []
+    for chain, ld, first in chains:
+        extra += [Pointer(first + i) for i in range(len(epilogues.takes(chain)))]
+        extra += [Scalar(stride, ld)] if ld else []
+    for number, s in enumerate(scaled, MORE + before):
         steps = (step if size > 1 else 0 for step, size in zip(s.strides, s.shape, strict=True))
-        extra = (*extra, Pointer(EXTRA + number), *(Scalar("i32", step) for step in steps))
+        extra += [Pointer(number), *(Scalar("i32", step) for step in steps)]
+    places = (A, B, MORE + before + len(scaled) + len(epilogues.takes(config.epilogue)))
     arguments: tuple[Argument, ...]
     if config.pipeline in POINTERS:
         arguments = (

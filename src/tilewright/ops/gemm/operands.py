@@ -11,12 +11,12 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import contraction, epilogues, lowbit, scales
+from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, scales, shuffle
 from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
 
-TOLD = ("precision", "epilogue", "scale_a", "scale_b", "dtype_a", "dtype_b")
+TOLD = ("precision", "epilogue", "scale_a", "scale_b", "pre_a", "pre_b", "dtype_a", "dtype_b")
 """Options of a call that are fields of its problem."""
 
 OPTIONS = (*TOLD, "equation", "batching")
@@ -27,7 +27,8 @@ SCALES = ("scale_a", "scale_b")
 
 
 def operands(problem: GemmProblem) -> tuple[Operand, ...]:
-    """A, B, their scales, the epilogue's operands and C, as they lie in memory."""
+    """A, B, the operands of `pre_a` and of `pre_b`, scales, the epilogue's operands and C, as they
+    lie in memory."""
     p = problem
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
     types, lds = (p.dtype_a, p.dtype_b, p.dtype_c), (p.lda, p.ldb, p.ldc)
@@ -44,12 +45,26 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
             "ABC", shapes, p.layout, lds, types, p.batch_strides[:3], strict=True
         )
     )
-    extra = [s.operand for s in scales.of(p)]
-    for t, (shape, d) in zip(epilogues.takes(p.epilogue), p.extra_shapes, strict=True):
-        strides = (1,) if len(shape) == 1 else (p.ldd, 1) if p.layout[2] == "r" else (1, p.ldd)
-        one = Operand(t.name, shape, strides, d, values=_made_up(t, p))
-        extra.append(_in_batch(one, p, p.stride_d) if t.kind == "d" else one)
-    return a, b, *extra, c
+    if p.layout[1] == "s":
+        blocks = shuffle.shape(p.n, p.k, p.dtype_b)
+        b = replace(b, shape=blocks, strides=(p.ldb, blocks[2] * blocks[3], blocks[3], 1))
+    # Sums of k products are about as large as the root of k, their operands about as large as 1;
+    # two scales of 1/64 bring int8's, near 5000, down there.
+    usual, down = math.sqrt(p.k), 1 / 64 if p.dtype_acc == "int32" else 1.0
+    chains = (
+        (p.pre_a, p.pre_a_shapes, p.layout[0], p.ldpa, 0, _made_up(1.0)),
+        (p.pre_b, p.pre_b_shapes, p.layout[1], p.ldpb, 0, _made_up(1.0)),
+        (p.epilogue, p.extra_shapes, p.layout[2], p.ldd, p.stride_d, _made_up(usual, down)),
+    )
+    extra: list[list[Operand]] = []
+    for chain, found, row, ld, stride, values in chains:
+        extra.append([])
+        for t, (shape, d) in zip(epilogues.takes(chain), found, strict=True):
+            strides = (1,) if len(shape) == 1 else (ld, 1) if row == "r" else (1, ld)
+            one = Operand(t.name, shape, strides, d, values=values[t.values])
+            extra[-1].append(_in_batch(one, p, stride) if t.kind == "d" else one)
+    before_a, before_b, after = extra
+    return a, b, *before_a, *before_b, *(s.operand for s in scales.of(p)), *after, c
 
 
 def _in_batch(
@@ -62,17 +77,15 @@ def _in_batch(
     return replace(one, shape=shape, strides=strides, pointers=by_pointers)
 
 
-def _made_up(takes: Takes, problem: GemmProblem) -> tuple[float, float] | None:
-    """Between which values a made-up operand lies: scales near 1 (int8 products are near 5000,
-    so two scales of 1/64 bring them there), bounds of `clamp` about where the sums end."""
-    usual = math.sqrt(problem.k)
-    down = 1 / 64 if problem.dtype_acc == "int32" else 1.0
+def _made_up(usual: float, down: float = 1.0) -> dict[str, tuple[float, float] | None]:
+    """Between which values made-up operands of operations lie, by what `Takes.values` says, where
+    values of about `usual` are operated on: scales near `down`, bounds about where values end."""
     return {
         "normal": None,
         "scale": (0.5 * down, 2.0 * down),
         "below": (-1.5 * usual, -0.5 * usual),
         "above": (0.5 * usual, 1.5 * usual),
-    }[takes.values]
+    }
 
 
 def problem_of(
@@ -81,22 +94,24 @@ def problem_of(
     prefer: str = "rcr",
     batching: str = "",
 ) -> GemmProblem:
-    """The GEMM of A [m, k] and B [k, n], their scales and the operands of its epilogue, into
+    """The GEMM of A [m, k] and B [k, n], or a shuffled B, and the operands of its chains, into
     C [m, n] if it is there; or a batch of them, with one more dimension in front.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
     layout most kernels are for. Vectors may be matrices of one row or column, scalars arrays
-    of one element. The epilogue's matrices lie as C does, with one leading dimension. In a batch,
-    a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted; and where it can be
-    folded (see `batch.fold`) it is, unless `batching`, or the option of that name, is ``strided``.
+    of one element. A chain's matrices lie as what it is applied to, with one leading dimension. In
+    a batch, a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted; and where it
+    can be folded (see `batch.fold`) it is, unless `batching`, or the option of that name, is
+    ``strided``.
     With an `equation`, operands have its dimensions (see `contraction`).
     """
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
     call = _call(views, options)
     matrices = [t.kind == "d" for t in taken]
-    named = [("A", call.a), ("B", call.b), ("out", call.c)]
+    b = _as_matrix(call.b) if call.shuffled else call.b
+    named = [("A", call.a), ("B", b), ("out", call.c)]
     named += [(t.name, x) for t, x, is_d in zip(taken, call.extras, matrices, strict=True) if is_d]
     vectors = [t.kind for t in taken if t.kind in ("m", "n")]
     if "equation" in options:
@@ -126,12 +141,19 @@ def problem_of(
     (layout_a, lda), (layout_b, ldb), (layout_c, ldc) = (
         _layout(name, x.first, letter) for (name, x), letter in zip(parts[:3], prefer, strict=True)
     )
+    if call.shuffled:
+        layout_b, ldb = "s", _row_of_blocks(call.b)
     left = iter(x.first for _, x in parts[3:])
     widths = epilogues.columns(epilogue, n)
+    of_c = _Beside("C", layout_c, c.dtype)
     ldds = [
-        _extra(t, next(left) if is_d else view, (m, width), layout_c, c.dtype)
+        _extra(t, next(left) if is_d else view, (m, width), of_c)
         for t, view, is_d, width in zip(taken, call.extras, matrices, widths, strict=True)
     ]
+    pre_a, pre_b = options.get("pre_a", ""), options.get("pre_b", "")
+    pre.check(layout_a + layout_b, a.dtype, pre_a, pre_b, epilogue)
+    ldpa, from_a = _pre(pre_a, call.extras_a, (m, k), _Beside("A", layout_a, a.dtype))
+    ldpb, from_b = _pre(pre_b, call.extras_b, (k, n), _Beside("B", layout_b, b.dtype))
     strides = [_stride(x, form, batch) for _, x in parts]
     others = [name for name, _ in parts[3:]]
     problem = GemmProblem(
@@ -147,19 +169,24 @@ def problem_of(
         ldc=ldc,
         precision=options.get("precision", "ieee"),
         epilogue=epilogue,
-        ldd=_common("leading dimension", others, [ld for ld in ldds if ld]),
+        ldd=_common("leading dimension", "the epilogue", others, [ld for ld in ldds if ld]),
         batch=batch,
         batching=form,
         stride_a=strides[0],
         stride_b=strides[1],
         stride_c=strides[2],
-        stride_d=_common("batch stride", others, strides[3:]),
+        stride_d=_common("batch stride", "the epilogue", others, strides[3:]),
         **blocks,
         strides_sa=strides_of["scale_a"],
         strides_sb=strides_of["scale_b"],
+        pre_a=pre_a,
+        pre_b=pre_b,
+        ldpa=ldpa,
+        ldpb=ldpb,
     )
-    addresses = (x.first.pointers or x.first.address for _, x in parts)
-    return replace(problem, alignment=natural_alignment((problem.alignment, *addresses)))
+    addresses = [x.first.pointers or x.first.address for _, x in parts]
+    known = natural_alignment((problem.alignment, *addresses, *from_a, *from_b))
+    return replace(problem, alignment=known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +196,9 @@ class _Call:
     a: View
     b: View
     c: View
+    shuffled: bool
+    extras_a: Sequence[View]
+    extras_b: Sequence[View]
     scales: Sequence[View]
     extras: Sequence[View]
 
@@ -177,12 +207,15 @@ def _call(views: Sequence[View], options: Mapping[str, Any]) -> _Call:
     for option in options:
         if option not in OPTIONS:
             raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
-    taken = epilogues.takes(options.get("epilogue", ""))
+    of_a, of_b, of_c = (
+        [t.name for t in epilogues.takes(options.get(chain, ""))]
+        for chain in ("pre_a", "pre_b", "epilogue")
+    )
     scaled = [name for name in SCALES if options.get(name)]
-    behind = 2 + len(scaled)
-    count = behind + len(taken)
+    groups = (of_a, of_b, scaled, of_c)
+    count = 2 + sum(map(len, groups))
     if len(views) not in (count, count + 1):
-        names = ", ".join(("A", "B", *scaled, *(t.name for t in taken)))
+        names = ", ".join(("A", "B", *(name for group in groups for name in group)))
         raise BadArgument(
             f"gemm takes {names} and optionally out; {len(views)} operands were given"
         )
@@ -192,7 +225,8 @@ def _call(views: Sequence[View], options: Mapping[str, Any]) -> _Call:
         raise BadArgument("block scales are of matrices, so a call with them has no equation")
     a, b = lowbit.read(views[0], views[1], options)
     c = views[count] if len(views) > count else _output(a, b, options)
-    return _Call(a, b, c, views[2:behind], views[behind:count])
+    given = iter(views[2:count])
+    return _Call(a, b, c, _is_shuffled(a, b, options), *([next(given) for _ in g] for g in groups))
 
 
 def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
@@ -201,6 +235,7 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
     if "equation" in options:
         shape = contraction.output_shape(options["equation"], a, b)
     else:
+        b = _as_matrix(b) if _is_shuffled(a, b, options) else b
         x, y = batches.matrices("A", a), batches.matrices("B", b)
         counts = [part.count for part in (x, y) if part.count is not None]
         batch = next((count for count in counts if count != 1), 1)
@@ -224,24 +259,71 @@ def _stride(x: batches.Matrices, form: str, batch: int) -> int:
     return PACKED if batch < 2 and x.count is not None else x.stride
 
 
-def _common(what: str, names: Sequence[str], values: Sequence[int]) -> int:
-    """The value that all of an epilogue's matrices have; 0 without matrices."""
+def _is_shuffled(a: View, b: View, options: Mapping[str, Any]) -> bool:
+    return len(a.shape) == 2 and len(b.shape) == 4 and "equation" not in options
+
+
+def _as_matrix(shuffled: View) -> View:
+    """A view of the sizes that a shuffled B's matrix has, as if it lay column-major."""
+    k, n = shuffle.sizes(shuffled.shape, shuffled.dtype)
+    return replace(shuffled, shape=(k, n), strides=(1, k))
+
+
+def _row_of_blocks(b: View) -> int:
+    """Elements between rows of blocks of a shuffled B."""
+    rows, blocks, lanes, vector = b.shape
+    if 0 not in b.shape and (
+        b.strides[2:] != (vector, 1) or (blocks > 1 and b.strides[1] != lanes * vector)
+    ):
+        raise BadArgument(
+            f"a shuffled B of shape {b.shape} has strides {b.strides}; its blocks must be "
+            "contiguous and follow one another along K"
+        )
+    return b.strides[0] if rows > 1 else max(1, blocks * lanes * vector)
+
+
+def _common(what: str, of: str, names: Sequence[str], values: Sequence[int]) -> int:
+    """The value that all of a chain's matrices have; 0 without matrices."""
     if len(set(values)) > 1:
         listed = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
         raise BadArgument(
-            f"the epilogue's matrices must share one {what}, not {listed}; pass contiguous copies"
+            f"the matrices of {of} must share one {what}, not {listed}; pass contiguous copies"
         )
     return values[0] if values else 0
 
 
-def _extra(takes: Takes, view: View, c: tuple[int, int], layout_c: str, dtype_c: str) -> int:
-    """Check an operand of an epilogue, beside a tile of `c` (rows, columns); the leading
-    dimension if it is a matrix, else 0."""
-    what = f"{takes.name} of shape {view.shape}"
-    rows, columns = c
-    wanted = epilogues.operand_dtype(takes, dtype_c)
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a chain is applied to: A, B or C, its letter of the layout, its dtype."""
+
+    matrix: str
+    layout: str
+    dtype: str
+
+
+def _pre(
+    chain: str, views: Sequence[View], size: tuple[int, int], beside: _Beside
+) -> tuple[int, list[int]]:
+    """Check the operands of `pre_a` or `pre_b`; their matrices' leading dimension (0 without any)
+    and addresses."""
+    taken = epilogues.takes(chain)
+    lds = [_extra(t, view, size, beside) for t, view in zip(taken, views, strict=True)]
+    found = [(t.name, ld, v.address) for t, ld, v in zip(taken, lds, views, strict=True) if ld]
+    names, matrices = [name for name, _, _ in found], [ld for _, ld, _ in found]
+    ld = _common("leading dimension", f"'{chain}'", names, matrices)
+    return ld, [address for _, _, address in found]
+
+
+def _extra(takes: Takes, view: View, size: tuple[int, int], beside: _Beside) -> int:
+    """Check an operand of a chain on `size` (rows, columns); the leading dimension if it is a
+    matrix, else 0."""
+    what, whose = f"{takes.name} of shape {view.shape}", beside.matrix
+    rows, columns = size
+    wanted = epilogues.operand_dtype(takes, beside.dtype)
     if view.dtype != wanted:
-        raise BadArgument(f"{takes.name} is {view.dtype}; with C as {dtype_c} it must be {wanted}")
+        raise BadArgument(
+            f"{takes.name} is {view.dtype}; with {whose} as {beside.dtype} it must be {wanted}"
+        )
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {
         "n": ((columns,), (1, columns)),
         "m": ((rows,), (rows, 1)),
@@ -249,12 +331,14 @@ def _extra(takes: Takes, view: View, c: tuple[int, int], layout_c: str, dtype_c:
         "s": ((), (1,), (1, 1)),
     }
     if view.shape not in shapes[takes.kind]:
-        raise BadArgument(f"{what} is not a {KINDS[takes.kind]}, which is {rows}×{columns}")
+        kind = KINDS[takes.kind].replace("C", whose)
+        raise BadArgument(f"{what} is not a {kind}, which is {rows}×{columns}")
     if takes.kind == "d":
-        letter, ld = _layout(takes.name, view, layout_c)
-        if letter != layout_c:
+        letter, ld = _layout(takes.name, view, beside.layout)
+        if letter != beside.layout:
             order = {"r": "row", "c": "column"}
-            raise BadArgument(f"{what} is {order[letter]}-major, out is {order[layout_c]}-major")
+            lies = f"{'out' if whose == 'C' else whose} is {order[beside.layout]}-major"
+            raise BadArgument(f"{what} is {order[letter]}-major, {lies}")
         return ld
     if any(s != 1 for n, s in zip(view.shape, view.strides, strict=True) if n > 1):
         raise BadArgument(f"{what} has strides {view.strides}; pass a contiguous copy")

@@ -9,10 +9,13 @@ from typing import ClassVar
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import batch as batches
-from tilewright.ops.gemm import epilogues, lowbit, scales
+from tilewright.ops.gemm import epilogues, lowbit, pre, scales, shuffle
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
+
+SHUFFLED_LAYOUTS = ("rsr", "csr", "rsc", "csc")
+"""The same with B shuffled, once and for all, into blocks (see `shuffle`)."""
 
 PRECISIONS = ("ieee", "tf32")
 """How fp32 operands are multiplied; other dtypes have only ``ieee``."""
@@ -83,11 +86,11 @@ def check_types(
 
 
 def check_layout(layout: str) -> None:
-    """Raise `BadArgument` unless `layout` is three letters of ``r`` and ``c``."""
-    if layout not in LAYOUTS:
+    """Raise `BadArgument` unless `layout` is three letters of ``r`` and ``c``, or ``s`` for B."""
+    if layout not in LAYOUTS and layout not in SHUFFLED_LAYOUTS:
         raise BadArgument(
-            f"layout '{layout}' is not one of {', '.join(LAYOUTS)}"
-            " (row or column major of A, B and C)"
+            f"layout '{layout}' is not one of {', '.join((*LAYOUTS, *SHUFFLED_LAYOUTS))}"
+            " (row or column major of A, B and C; s: B is shuffled)"
         )
 
 
@@ -97,15 +100,18 @@ class GemmProblem:
 
     Sizes in elements, each from 0 (a sum over no K is 0) to `MAX_SIZE`. `dtype_b` defaults to
     `dtype_a` (``int4`` and ``e2m1`` may meet other types: see `lowbit`), `dtype_c` to the usual
-    output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS`. `lda`, `ldb`,
-    `ldc`: elements between consecutive rows (columns, for a column-major matrix);
-    0 means packed. `alignment`: bytes, a power of two up to 16, that every base address and
-    every leading dimension is a multiple of (vectors and scalars of an epilogue apart).
-    `precision`: ``ieee``, or ``tf32`` for fp32. `epilogue`: operations in order, as in
-    ``"bias+gelu"`` (see `epilogues`); one that halves the columns makes C m × n/2. `ldd`: the
-    leading dimension of the epilogue's matrices, which lie as C does; 0 without one. `scale_a`,
-    `scale_b`: the block of A and of B that one scale serves, ``"1x128"`` (see `scales`).
-    `strides_sa`, `strides_sb`: strides of the scales, in elements; () means packed, row-major.
+    output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS` and
+    `SHUFFLED_LAYOUTS`. `lda`, `ldb`, `ldc`: elements between consecutive rows (columns, for a
+    column-major matrix; rows of blocks, for a shuffled one); 0 means packed. `alignment`: bytes, a
+    power of two up to 16, that every base address and every leading dimension is a multiple of (the
+    chains' vectors and scalars apart). `precision`: ``ieee``, or ``tf32`` for fp32.
+
+    `epilogue`: operations in order, as in ``"bias+gelu"`` (see `epilogues`); one that halves the
+    columns makes C m × n/2. `ldd`: the leading dimension of its matrices, which lie as C does; 0
+    without one. `pre_a`, `pre_b`: operations on A and on B before the product (see `pre`). `ldpa`,
+    `ldpb`: the same of their matrices, which lie as A and as B do. `scale_a`, `scale_b`: the block
+    of A and of B that one scale serves, ``"1x128"`` (see `scales`). `strides_sa`, `strides_sb`:
+    strides of the scales, in elements; () means packed, row-major.
 
     `batch`: how many GEMMs, from 0. `batching`: ``none``, ``strided`` or ``pointers`` (see
     `batch`); by default ``none`` for a batch of 1, else ``strided``. `stride_a`, `stride_b`,
@@ -143,6 +149,10 @@ class GemmProblem:
     scale_b: str = ""
     strides_sa: tuple[int, ...] = ()
     strides_sb: tuple[int, ...] = ()
+    pre_a: str = ""
+    pre_b: str = ""
+    ldpa: int = 0
+    ldpb: int = 0
 
     def __post_init__(self) -> None:
         default = object.__setattr__
@@ -154,7 +164,9 @@ class GemmProblem:
                 raise BadArgument(f"{field} = {size} is outside 0 … {MAX_SIZE}")
         check_layout(self.layout)
         dtype(self.dtype_a)
-        epilogues.parse(self.epilogue)
+        pre.check(self.layout, self.dtype_a, self.pre_a, self.pre_b, self.epilogue)
+        if self.layout[1] == "s":
+            shuffle.check(self.n, self.k, self.dtype_a)
         scales.check(self)
         scaled = scales.count(self) > 0
         if not self.strides_sa:
@@ -173,10 +185,12 @@ class GemmProblem:
         check_types(*types, self.precision, self.epilogue, scaled)
         lowbit.check(self)
         leading = [*zip(("lda", "ldb", "ldc"), self.inner, strict=True)]
-        if epilogues.has_matrix(self.epilogue):
-            leading.append(("ldd", self.inner[2]))
-        elif self.ldd != 0:
-            raise BadArgument(f"ldd = {self.ldd}, but the epilogue has no matrix")
+        optional = (("ldd", "epilogue", 2), ("ldpa", "pre_a", 0), ("ldpb", "pre_b", 1))
+        for field, chain, beside in optional:
+            if epilogues.has_matrix(getattr(self, chain)):
+                leading.append((field, self.inner[beside]))
+            elif getattr(self, field) != 0:
+                raise BadArgument(f"{field} = {getattr(self, field)}, but {chain} has no matrix")
         for field, inner in leading:
             ld = getattr(self, field)
             if not isinstance(ld, int) or isinstance(ld, bool):
@@ -208,6 +222,7 @@ class GemmProblem:
         if self.batching == "":
             default(self, "batching", "none" if self.batch == 1 else "strided")
         batches.check_batching(self.batching)
+        pre.check_alone(self)
         if self.batching == "none" and self.batch != 1:
             raise BadArgument(f"batch = {self.batch} with batching none, which is a batch of 1")
         fields = ("stride_a", "stride_b", "stride_c", "stride_d")
@@ -231,12 +246,13 @@ class GemmProblem:
         if self.precision != "ieee":
             words.append(self.precision)
         words += [f"{s.name} {getattr(self, s.name)}" for s in scales.of(self)]
-        if self.epilogue:
-            words.append(self.epilogue)
+        chains = (("A: ", self.pre_a), ("B: ", self.pre_b), ("", self.epilogue))
+        words += [f"{of}{chain}" for of, chain in chains if chain]
         if (self.lda, self.ldb, self.ldc) != tuple(max(1, inner) for inner in self.inner):
             words.append(f"ld {self.lda},{self.ldb},{self.ldc}")
-        if self.ldd not in (0, self.inner[2]):
-            words.append(f"ldd {self.ldd}")
+        for field, beside in (("ldd", 2), ("ldpa", 0), ("ldpb", 1)):
+            if getattr(self, field) not in (0, self.inner[beside]):
+                words.append(f"{field} {getattr(self, field)}")
         if self.batching != "none":
             words.append(f"batch {self.batch}")
         if self.batching == "pointers":
@@ -254,11 +270,12 @@ class GemmProblem:
 
     @property
     def inner(self) -> tuple[int, int, int]:
-        """Extent of the innermost (unit-stride) dimension of A, B and C."""
+        """Extent of the innermost (unit-stride) dimension of A, B and C; of a shuffled B, a row of
+        blocks."""
         a, b, c = tuple(self.layout)
         return (
             self.k if a == "r" else self.m,
-            self.n if b == "r" else self.k,
+            {"r": self.n, "c": self.k, "s": self.k * shuffle.COLUMNS}[b],
             self.columns if c == "r" else self.m,
         )
 
@@ -268,7 +285,7 @@ class GemmProblem:
         a, b, c = tuple(self.layout)
         return (
             self.m if a == "r" else self.k,
-            self.k if b == "r" else self.n,
+            {"r": self.k, "c": self.n, "s": self.n // shuffle.COLUMNS}[b],
             self.m if c == "r" else self.columns,
         )
 
@@ -299,13 +316,27 @@ class GemmProblem:
         return epilogues.operand_dtype(epilogues.Takes("", "d"), self.dtype_c)
 
     @property
+    def in_memory(self) -> tuple[tuple[str, int, int, int, str], ...]:
+        """Everything that lies as a matrix, those of one chain as one: its name, as which of A, B,
+        C (0, 1, 2) it lies, its leading dimension, batch stride and dtype."""
+        matrix = epilogues.Takes("", "d")
+        a, b, c, d = self.batch_strides
+        found = (
+            ("A", 0, self.lda, a, self.dtype_a),
+            ("B", 1, self.ldb, b, self.dtype_b),
+            ("C", 2, self.ldc, c, self.dtype_c),
+            ("D", 2, self.ldd, d, self.dtype_d),
+            ("a matrix of pre_a", 0, self.ldpa, 0, epilogues.operand_dtype(matrix, self.dtype_a)),
+            ("a matrix of pre_b", 1, self.ldpb, 0, epilogues.operand_dtype(matrix, self.dtype_b)),
+        )
+        return tuple(entry for entry in found if entry[2])
+
+    @property
     def strides_bytes(self) -> tuple[int, ...]:
-        """Leading dimensions and batch strides, where there are such, of A, B, C and the
-        epilogue's matrices in bytes."""
-        types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
-        lds = (self.lda, self.ldb, self.ldc, self.ldd)
-        both = zip((*lds, *self.batch_strides), (*types, *types), strict=True)
-        return tuple(DTYPES[d].size(stride) for stride, d in both if stride)
+        """Leading dimensions and batch strides, where there are such, of all `in_memory`, in
+        bytes."""
+        each = ((stride, d) for _, _, ld, batch, d in self.in_memory for stride in (ld, batch))
+        return tuple(DTYPES[d].size(stride) for stride, d in each if stride)
 
     @property
     def extent_alignment(self) -> int:
@@ -317,15 +348,11 @@ class GemmProblem:
     @property
     def spans_bytes(self) -> tuple[int, ...]:
         """Bytes from the first to past the last element, of the whole batch unless it is one of
-        pointers, of A, B, C and, if the epilogue has matrices, D in memory."""
-        types = (self.dtype_a, self.dtype_b, self.dtype_c, self.dtype_d)
-        outer, inner = (*self.outer, self.outer[2]), (*self.inner, self.inner[2])
-        lds = (self.lda, self.ldb, self.ldc, self.ldd)
-        parts = zip(outer, inner, lds, self.batch_strides, types, strict=True)
+        pointers, of all `in_memory`."""
+        outer, inner = self.outer, self.inner
         return tuple(
-            DTYPES[d].size((self.batch - 1) * stride + (o - 1) * ld + i)
-            for o, i, ld, stride, d in parts
-            if ld
+            DTYPES[d].size((self.batch - 1) * stride + (outer[i] - 1) * ld + inner[i])
+            for _, i, ld, stride, d in self.in_memory
         )
 
     @property
@@ -335,7 +362,7 @@ class GemmProblem:
 
     @property
     def min_bytes(self) -> int:
-        """A, B, their scales and the epilogue's operands read once, C written once; what a batch
+        """A, B, their scales and the operands of all chains read once, C written once; what a batch
         shares, once."""
         types = (self.dtype_a, self.dtype_b, self.dtype_c)
         counts = (self.m * self.k, self.k * self.n, self.m * self.columns)
@@ -344,12 +371,24 @@ class GemmProblem:
         for shape, dtype_e in self.extra_shapes:
             each = math.prod(shape) * DTYPES[dtype_e].bytes
             size += each * (self.matrices[3] if len(shape) == 2 else 1)
+        for shape, dtype_e in (*self.pre_a_shapes, *self.pre_b_shapes):
+            size += math.prod(shape) * DTYPES[dtype_e].bytes
         for s in scales.of(self):
             size += math.prod(s.shape) * DTYPES[s.block.dtype].bytes
         return size
 
     @property
-    def extra_shapes(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+    def pre_a_shapes(self) -> pre.Shapes:
+        """Shape and dtype of each operand of `pre_a`, in order."""
+        return pre.shapes(self.pre_a, self.m, self.k, self.dtype_a)
+
+    @property
+    def pre_b_shapes(self) -> pre.Shapes:
+        """Shape and dtype of each operand of `pre_b`, in order."""
+        return pre.shapes(self.pre_b, self.k, self.n, self.dtype_b)
+
+    @property
+    def extra_shapes(self) -> pre.Shapes:
         """Shape and dtype of each operand of the epilogue, in order."""
         taken = epilogues.takes(self.epilogue)
         found = []

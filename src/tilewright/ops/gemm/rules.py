@@ -14,7 +14,7 @@ from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import cdna, epilogues, lowbit, scales
+from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
@@ -80,11 +80,12 @@ def operand_dtype(config: GemmConfig) -> str:
 def gated(layout: str) -> tuple[bool, bool, bool]:
     """Whether M, N and K are the innermost dimension of some operand.
 
-    A or C column-major gates M, B or C row-major gates N, A row-major or B column-major gates
-    K: only there does an unpadded kernel need whole tiles.
+    A or C column-major gates M, B or C row-major gates N, A row-major or B column-major (or
+    shuffled: its blocks follow one another along K) gates K: only there does an unpadded kernel
+    need whole tiles.
     """
     a, b, c = tuple(layout)
-    return a == "c" or c == "c", b == "r" or c == "r", a == "r" or b == "c"
+    return a == "c" or c == "c", b == "r" or c == "r", a == "r" or b in "cs"
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +111,7 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         return stage * (config.num_stages - 1)
     if config.pipeline in POINTERS:
         spare = 0 if arch.async_mma else 1
-        return stage * max(1, config.num_stages - spare)
+        return stage * max(1, config.num_stages - spare) + _combining(config, arch)
     columns = config.tile_n // epilogues.fold(config.epilogue)
     staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
     if config.pipeline == "gluon_scaled":  # of C, a part for each warp group; and the scales
@@ -132,6 +133,21 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     if config.pipeline == "gluon_scaled":
         staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
+
+
+def _combining(config: GemmConfig, arch: Arch) -> int:
+    """Bytes more for `pre_a` and `pre_b`: on NVIDIA their matrices are pipelined too, and what
+    comes out of a chain goes back through shared memory; on AMD both stay in registers."""
+    total = 0
+    sides = (
+        (config.pre_a, config.tile_m, config.dtype_a), (config.pre_b, config.tile_n, config.dtype_b)
+    )  # fmt: skip
+    for chain, outer, dtype in sides if arch.backend == "cuda" else ():
+        matrices = (t for t in epilogues.takes(chain) if t.kind == "d")
+        each = sum(DTYPES[epilogues.operand_dtype(t, dtype)].bytes for t in matrices)
+        back = DTYPES[dtype].bytes if chain and not arch.async_mma else 0
+        total += outer * config.tile_k * (each * max(1, config.num_stages - 1) + back)
+    return total
 
 
 def tiles(config: GemmConfig, problem: GemmProblem) -> int:
@@ -190,6 +206,10 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
     least_k = LEAST_8_BIT_K * k_parts(c)
     if DTYPES[c.dtype_a].bits == 8 and c.tile_k < least_k:
         return f"tile_k = {c.tile_k} is under {least_k}, the least for 8-bit operands"
+    if c.layout[1] == "s":
+        rows, columns = shuffle.rows(c.dtype_a), shuffle.COLUMNS
+        if c.tile_k < rows or c.tile_n < columns:
+            return f"a {c.tile_k}×{c.tile_n} tile of B is under a shuffled block, {rows}×{columns}"
     return None
 
 
@@ -221,6 +241,18 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
 def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "tma_ws" and c.scheduler != "persistent":
         return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
+    if (c.pipeline == "preshuffle") != (c.layout[1] == "s"):
+        return (
+            f"pipeline {c.pipeline} with layout {c.layout}: preshuffle reads a shuffled B, s, and "
+            "no other pipeline does"
+        )
+    if c.pipeline == "preshuffle" and c.scheduler not in ("tile", "split_k"):
+        return f"pipeline preshuffle has schedulers tile and split_k, not {c.scheduler}"
+    if c.pipeline != "basic" and (c.pre_a or c.pre_b):
+        return (
+            f"pipeline {c.pipeline} multiplies operands as they lie in memory; under basic they "
+            "pass through registers, as pre_a and pre_b need"
+        )
     if c.pipeline == "gluon_ws" and c.scheduler == "tile":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs another scheduler"
     if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
@@ -462,10 +494,15 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 
 def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
     types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
-    for field in ("layout", *types, "precision", "epilogue", "batching", "scale_a", "scale_b"):
+    more = ("batching", "scale_a", "scale_b", "pre_a", "pre_b")
+    for field in ("layout", *types, "precision", "epilogue", *more):
         have, want = getattr(c, field), getattr(p, field)
         if have != want:
-            return f"{field} is {have or 'none'}, the problem has {want or 'none'}"
+            reason = f"{field} is {have or 'none'}, the problem has {want or 'none'}"
+            if field == "layout" and "s" in have + want and have[1] != want[1]:
+                which = "shuffle" if have[1] == "s" else "unshuffle"
+                reason += f": pass tilewright.{which}(b) to this kernel"
+            return reason
     return None
 
 
@@ -516,7 +553,7 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
     if c.pipeline in POINTERS and c.index_bits == 32:
         spans = p.spans_bytes
         if max(spans) >= INT32_SPAN:
-            operand = "ABCD"[spans.index(max(spans))]
+            operand = p.in_memory[spans.index(max(spans))][0]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
     for s in scales.of(p):
         if s.elements * DTYPES[s.block.dtype].bytes >= INT32_SPAN:

@@ -14,6 +14,7 @@ from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
+    MASKING,
     REDUCTIONS,
     SCHEDULERS,
     SMALL_M,
@@ -53,6 +54,8 @@ AXES: dict[str, Any] = {
     "batching": "none",
     "scale_a": "",
     "scale_b": "",
+    "pre_a": "",
+    "pre_b": "",
 }
 """Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
 
@@ -68,11 +71,11 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         shapes = (shape for unit in arch.mma for shape in unit.shapes)
         return [(0, 0, 0), *dict.fromkeys(shapes)] if arch.mma_selectable else [(0, 0, 0)]
     values: dict[str, Sequence[Any]] = {
-        "layout": LAYOUTS,
+        "layout": LAYOUTS,  # shuffled weights are asked for by name, here and under pipeline
         "precision": PRECISIONS,
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
-        "pipeline": arch.pipelines,
+        "pipeline": [p for p in arch.pipelines if p != "preshuffle"],
         "scheduler": SCHEDULERS,
         "split_k": (1, 2, 4, 8),
         "reduction": REDUCTIONS,
@@ -85,8 +88,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "index_bits": INDEX_BITS,
         "batching": BATCHINGS,
     }
-    if axis == "epilogue":
-        raise BadArgument("'*' has no meaning on axis epilogue: name the chains, as in bias+gelu")
+    if axis in ("epilogue", "pre_a", "pre_b"):
+        raise BadArgument(f"'*' has no meaning on axis {axis}: name the chains, as in bias+gelu")
     if axis in ("scale_a", "scale_b"):
         raise BadArgument(f"'*' has no meaning on axis {axis}: name the blocks, as in 1x128")
     if axis not in values:
@@ -116,7 +119,11 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     }
     rows = list(itertools.product(*algorithms.values()))
     scaled = scales.count(problem) > 0
-    if problem.m <= FEW_ROWS and not scaled:
+    combined = bool(problem.pre_a or problem.pre_b)
+    if problem.layout[1] == "s":  # weights, for few rows: too few tiles for a GPU
+        shared = {"scheduler": ("split_k",), "split_k": (2, 4, 8), "reduction": ("linear",)}
+        rows += itertools.product(*{**algorithms, **shared}.values())
+    elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
     if "gluon_ws" in arch.pipelines and not scaled:
         rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem))
@@ -131,6 +138,8 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
             "batching": [problem.batching],
             "scale_a": [problem.scale_a],
             "scale_b": [problem.scale_b],
+            "pre_a": [problem.pre_a],
+            "pre_b": [problem.pre_b],
         },
         {"worth having": _worth_having},
         linked={tuple(algorithms): rows},
@@ -268,7 +277,9 @@ def _worth_having(config: GemmConfig) -> bool:
         return False
     if config.pipeline == "gluon_cdna":
         return config.scheduler == "persistent" and config.num_stages == 2
-    if config.pipeline != "basic":
+    if config.pipeline not in MASKING:
         return config.scheduler == "persistent" and config.num_stages > 2
     last_resort = config.alignment == 1 or config.index_bits == 64
-    return config.scheduler == "tile" and not (last_resort and config.num_stages > 2)
+    if last_resort:
+        return config.scheduler == "tile" and config.num_stages == 2
+    return config.scheduler == "tile" or config.pipeline == "preshuffle"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
@@ -33,6 +33,7 @@ class GroupedGemmFamily:
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
     reads_unnamed = False
+    helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
     def parse_name(self, name: str) -> GroupedGemmConfig:
         return config_module.parse(name)

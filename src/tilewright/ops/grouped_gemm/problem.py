@@ -139,7 +139,7 @@ class GroupedGemmProblem:
     def _check_stacked(self) -> None:
         if self.sizes:
             raise BadArgument(f"sizes are for form list; form {self.form} has groups, m, n and k")
-        for field, least in (("groups", 1), ("m", 0)):
+        for field, least in (("groups", 1), ("m", 0), ("n", 1), ("k", 1)):
             size = getattr(self, field)
             if not isinstance(size, int) or isinstance(size, bool) or size < least:
                 raise BadArgument(f"{field} = {size!r} is not a whole number from {least}")

@@ -13,6 +13,9 @@ matrix, the loads stay wide, and what they compute is never stored. Where it is 
 dimension, loads are masked. MASK_M, MASK_N and MASK_K say which dimensions need either; the
 config's `pad_*` and the layout decide (see `rules.masked`).
 
+Operations on A and B before the product (multi-ABD) are done on the loaded tiles, in registers
+(see `pre`).
+
 Seen in the code that comes out: on gfx942 and gfx950, 8- and 16-bit operands are read with
 buffer loads, fp32 ones with global loads, whatever is promised about their addresses.
 
@@ -27,6 +30,7 @@ import triton.language as tl
 
 from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, matrix_of
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
+from tilewright.ops.gemm.kernels.pre import combine
 from tilewright.ops.gemm.kernels.reduce import (
     reduce,
     take_turn,
@@ -44,11 +48,12 @@ from tilewright.ops.gemm.kernels.schedule import (
 
 @triton.jit
 def _accumulate(
-    a, b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
+    a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr,
     BATCHING: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
-    ALIGNMENT: tl.constexpr, SCALES: tl.constexpr,
+    ALIGNMENT: tl.constexpr, SCALES: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`, in matrix `z`."""
     a = matrix_of(a, batch, z, 1, BATCHING, ALIGNMENT)
@@ -98,6 +103,14 @@ def _accumulate(
             b_tile = tl.load(b_ptrs, mask=in_k[:, None], other=0.0)
         else:
             b_tile = tl.load(b_ptrs)
+        a_tile = combine(
+            a_tile, pre_a, tile_m * TILE_M, k0, m, k, CHAIN_A, TAKES_A, A_ROW,
+            MASK_M, MASK_K, LARGEST_AB,
+        )  # fmt: skip
+        b_tile = combine(
+            b_tile, pre_b, k0, tile_n * TILE_N, k, n, CHAIN_B, TAKES_B, B_ROW,
+            MASK_K, MASK_N, LARGEST_AB,
+        )  # fmt: skip
         if SCALES != "":
             partial = tl.dot(a_tile, b_tile, input_precision=PRECISION)
             acc += scaled(partial, x, y, SCALES)
@@ -158,20 +171,22 @@ def _write(
 
 @triton.jit
 def gemm_basic(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, scales, batch, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, pre_a, pre_b, extra, scales, batch, work, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
+    TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, SCALES: tl.constexpr,
     BATCHING: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
-    ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr,
+    ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
     elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
     `*_ROW` say which of them are row-major. `work` (the workspace) and `splits` belong to the
     schedulers that share tiles (see `schedule` and `reduce`); the others do without. `extra`,
-    TAKES and CHAIN: see `epilogue`; C has n / FOLD columns. `scales` and SCALES: see `scale`.
+    TAKES and CHAIN: see `epilogue`; C has n / FOLD columns. `pre_a`, TAKES_A and CHAIN_A, and the
+    same of B: see `pre`. `scales` and SCALES: see `scale`.
     `batch` and BATCHING: see `batching`; here `batch` has the strides of A, B and C, if they are
     strided."""
     tiles_m = tl.cdiv(m, TILE_M)
@@ -188,9 +203,9 @@ def gemm_basic(
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
-            a, b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
-            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
-            MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES,
+            a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
+            BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
         base = tile if REDUCTION == "atomic" else tile * splits
         last = take_turn(flags, splits, base, 1, 0, REDUCTION)
@@ -207,9 +222,9 @@ def gemm_basic(
         z, within = in_matrix(first, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
         acc = _accumulate(
-            a, b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
-            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
-            MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES,
+            a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
+            BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
         _write(
             c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
@@ -228,9 +243,11 @@ def gemm_basic(
                 z, within = in_matrix(tile, each, BATCHING)
                 tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
                 acc = _accumulate(
-                    a, b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, k_begin, k_end,
-                    TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
-                    MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES,
+                    a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z,
+                    tile_m, tile_n, k_begin, k_end,
+                    TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC,
+                    TAKES_A, TAKES_B, LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K,
+                    ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
                 )  # fmt: skip
                 earliest, count, shift = contributors(tile, steps, share)
                 whole = count == 1
@@ -251,9 +268,9 @@ def gemm_basic(
             z, within = in_matrix(tile, each, BATCHING)
             tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
-                a, b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
-                TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING,
-                MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES,
+                a, b, pre_a, pre_b, scales, m, n, k, lda, ldb, batch, z, tile_m, tile_n, 0, k,
+                TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B,
+                LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
             )  # fmt: skip
             _write(
                 c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,

@@ -1,0 +1,138 @@
+"""GEMM with shuffled weights: B lies in memory as the matrix units read it.
+
+Idea. Weights never change, so their layout can be paid for once (``tilewright.shuffle``). B comes
+as [n / 16, k / (4 V), 64, V], V elements being 16 bytes: 1 KiB blocks of 16 columns, which follow
+one another along K. A tile of B is then TILE_N / 16 contiguous runs, read by 16-byte loads
+whatever B's shape, and within a block element order is that of a CDNA matrix instruction.
+
+Data movement. A goes through shared memory as in `basic`. B's runs are loaded as they lie and only
+renamed into a TILE_K × TILE_N tile (reshape, permute), which moves nothing. What the compiler,
+Triton 3.6, then makes of it, seen in the listings:
+
+    gfx90a, gfx942, gfx950   with num_stages 2, and a tile whose warps all lie along N (tile_m 16;
+                             64x128 with 4 warps): B goes from memory to registers by
+                             buffer_load_dwordx4, 1 KiB a wave, and into the MFMA. Shared memory
+                             holds A alone. Otherwise (one stage; 128x128 with 4 warps in two
+                             rows; fp32 but for tf32 on gfx942) B takes the way through LDS.
+    sm_80 … sm_90, mma.sync  (tile_m under 64) cp.async, then ldmatrix straight from the blocks.
+    sm_90, wgmma             (tile_m 64 and over) cp.async, and once more through registers to
+                             shared memory, in the order that wgmma wants.
+
+Edges. K runs along the blocks, so loads are masked by element where K ends inside a tile; blocks
+past n wrap around, as columns do in `basic`. n is made of whole blocks and k too, by the layout.
+
+What limits it. Made for few rows, where a GEMM is as fast as B can be read; there are schedulers
+to give every compute unit a part of B (`split_k`) but none to share tiles evenly. On NVIDIA a
+plain K-contiguous B is read in whole lines already, and with wgmma there is the detour: nothing
+is gained there over `tma`.
+
+Measured on an H200, bf16, best of 168 kernels of each pipeline in one interleaved run, as ratios
+to the better of torch.mm and cuBLASLt's candidates (benchmarks/gemm_preshuffle.py; the samples lie
+under benchmarks/results):
+
+                      cuBLAS   preshuffle  basic   tma
+    1×4096×4096      18.58 µs    0.981     0.968   1.037
+    8×2112×7168      18.08 µs    1.056     1.012   1.046
+    16×28672×4096    68.83 µs    0.999     1.015   1.030
+    32×4096×14336    42.37 µs    0.983     1.011   1.008
+    64×24576×1536    29.84 µs    0.955     0.952   0.966
+
+The kernels of the first four: 16×128×128 split_k 2, 16×32×128 split_k 4, 16×128×256, 16×64×128
+split_k 2, with 3 stages the third, 5 the others; of the last 64×64×64 with 3. On AMD it was built
+and inspected, never run.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.gemm.kernels.basic import write
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
+from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
+
+
+@triton.jit
+def _accumulate(
+    a, b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
+    A_ROW: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr, VECTOR: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_K: tl.constexpr,
+):  # fmt: skip
+    """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
+    offs_m = tile_m * TILE_M + tl.arange(0, TILE_M)
+    offs_k = k_begin + tl.arange(0, TILE_K)
+    rows = offs_m
+    if MASK_M and A_ROW:
+        rows = offs_m % m
+    if A_ROW:
+        a_ptrs = a + rows[:, None] * lda + offs_k[None, :]
+        a_step = TILE_K
+    else:
+        a_ptrs = a + rows[:, None] + offs_k[None, :] * lda
+        a_step = TILE_K * lda
+    blocks = (tile_n * (TILE_N // 16) + tl.arange(0, TILE_N // 16)) % (n // 16)
+    along = tl.arange(0, 16 * TILE_K)
+    b_ptrs = b + blocks[:, None] * ldb + (k_begin * 16 + along)[None, :]
+
+    acc = tl.zeros((TILE_M, TILE_N), dtype=tl.int32 if INT_ACC else tl.float32)
+    for k0 in range(k_begin, k_end, TILE_K):
+        in_k = tl.arange(0, TILE_K) < k - k0
+        if MASK_M and not A_ROW:
+            a_mask = (offs_m < m)[:, None] & (in_k[None, :] if MASK_K else True)
+            a_tile = tl.load(a_ptrs, mask=a_mask, other=0.0)
+        elif MASK_K:
+            a_tile = tl.load(a_ptrs, mask=in_k[None, :], other=0.0)
+        else:
+            a_tile = tl.load(a_ptrs)
+        if MASK_K:
+            runs = tl.load(b_ptrs, mask=(along < (k - k0) * 16)[None, :], other=0.0)
+        else:
+            runs = tl.load(b_ptrs)
+        # [n / 16, k / (4 V), 4, 16, V] -> [n / 16, 16, k / (4 V), 4, V] -> [n, k], transposed
+        parts = tl.reshape(runs, (TILE_N // 16, TILE_K // (4 * VECTOR), 4, 16, VECTOR))
+        b_tile = tl.reshape(tl.permute(parts, (0, 3, 1, 2, 4)), (TILE_N, TILE_K)).T
+        acc = tl.dot(a_tile, b_tile, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+        a_ptrs += a_step
+        b_ptrs += 16 * TILE_K
+    return acc
+
+
+@triton.jit
+def gemm_preshuffle(
+    a, b, c, m, n, k, lda, ldb, ldc, extra, work, splits,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, VECTOR: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """C = A·B as `gemm_basic`, with B shuffled: `ldb` is from one row of blocks (16 columns of B)
+    to the next, VECTOR the elements in 16 bytes. B_ROW has no meaning."""
+    tiles_m = tl.cdiv(m, TILE_M)
+    tiles_n = tl.cdiv(n, TILE_N)
+    first = tl.program_id(0)
+    tile = first
+    k_begin = 0
+    k_end = k
+    if SCHEDULER == "split_k":
+        tile = first // splits
+        k_begin, k_end = split_range(first % splits, splits, k, TILE_K)
+    tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+    acc = _accumulate(
+        a, b, m, n, k, lda, ldb, tile_m, tile_n, k_begin, k_end, TILE_M, TILE_N, TILE_K,
+        A_ROW, PRECISION, INT_ACC, VECTOR, MASK_M, MASK_K,
+    )  # fmt: skip
+    whole = True
+    if SCHEDULER == "split_k":
+        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
+        whole, acc = reduce(
+            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
+            first % splits, splits, base, 1, 0, REDUCTION,
+        )  # fmt: skip
+    if whole:
+        write(
+            c, acc, m, n, ldc, extra, tile_m, tile_n, TILE_M, TILE_N,
+            C_ROW, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+        )  # fmt: skip
