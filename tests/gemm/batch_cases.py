@@ -11,7 +11,7 @@ from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.gemm.problem import LAYOUTS
-from tilewright.ops.gemm.rules import BATCHED
+from tilewright.ops.gemm.sizes import BATCHED
 
 BATCH = 3
 

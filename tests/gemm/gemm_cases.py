@@ -9,7 +9,7 @@ from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS
-from tilewright.ops.gemm.rules import gated
+from tilewright.ops.gemm.sizes import gated
 
 TILE = 64
 RAGGED = (67, 45, 83)

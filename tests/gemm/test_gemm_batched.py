@@ -18,7 +18,8 @@ from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.family import Descriptor, View
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands, problem_of
-from tilewright.ops.gemm.rules import BATCHED, supports
+from tilewright.ops.gemm.rules import supports
+from tilewright.ops.gemm.sizes import BATCHED
 
 SM90 = arch("sm_90")
 

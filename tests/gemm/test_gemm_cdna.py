@@ -16,7 +16,7 @@ from tilewright.build import Store, build, inspect
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmProblem, cdna
 from tilewright.ops.gemm.problem import LAYOUTS
-from tilewright.ops.gemm.rules import shared_memory
+from tilewright.ops.gemm.sizes import shared_memory
 
 CDNA = ("gfx90a", "gfx942", "gfx950")
 

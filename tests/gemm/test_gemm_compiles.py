@@ -10,7 +10,7 @@ from gemm_cases import config, signatures
 from tilewright.arch import arch, archs
 from tilewright.build import BuildReport, Store, build, inspect
 from tilewright.ops.gemm import FAMILY
-from tilewright.ops.gemm.rules import SPECIALISATION_BYTES, shared_memory
+from tilewright.ops.gemm.sizes import SPECIALISATION_BYTES, shared_memory
 
 INSTRUCTION = {
     "sm_80": ("ptx", "mma.sync"),

@@ -20,7 +20,7 @@ from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.ops.gemm.epilogues import OPERATIONS, Operation, Takes, register
 from tilewright.ops.gemm.operands import operands, problem_of
 from tilewright.ops.gemm.problem import LAYOUTS
-from tilewright.ops.gemm.rules import shared_memory
+from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.runtime.interpreter import interpreter
 from tilewright.space import KernelSpace
 

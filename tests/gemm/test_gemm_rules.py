@@ -9,7 +9,8 @@ import pytest
 from tilewright.arch import arch
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
-from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, gated, judge, supports
+from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, judge, supports
+from tilewright.ops.gemm.sizes import gated
 
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")

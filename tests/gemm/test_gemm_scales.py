@@ -18,7 +18,8 @@ from tilewright.errors import BadArgument
 from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem, scales
 from tilewright.ops.gemm.operands import operands, problem_of
-from tilewright.ops.gemm.rules import shared_memory, supports
+from tilewright.ops.gemm.rules import supports
+from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.quantise import quantise
 
 DEEPSEEK = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}

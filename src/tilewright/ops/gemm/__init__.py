@@ -20,10 +20,12 @@ from tilewright.ops.gemm import (
     rules,
     scales,
     shuffle,
+    sizes,
     spaces,
     tile_engine,
 )
 from tilewright.ops.gemm import launch as launch_module
+from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.tolerance import Tolerance, tolerance
@@ -116,11 +118,11 @@ class GemmFamily:
         return rules.supports(config, problem, arch)
 
     def source(self, config: GemmConfig, arch: Arch) -> KernelSource:
-        return launch_module.source(config, arch)
+        return source_module.source(config, arch)
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
         edges = (config.tile_m, config.tile_n)
-        tile_m, tile_n = (128 if size == rules.THREE_PARTS else size for size in edges)
+        tile_m, tile_n = (128 if size == sizes.THREE_PARTS else size for size in edges)
         warps = min(config.num_warps, 8) if config.pipeline == "gluon_ws" else config.num_warps
         pipeline = SIBLINGS.get(config.pipeline, config.pipeline)
         return replace(config, pipeline=pipeline, num_warps=warps, tile_m=tile_m, tile_n=tile_n)
@@ -176,7 +178,7 @@ class GemmFamily:
         return result.clip(-largest, largest) if largest else result
 
     def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
-        operands, splits = rules.operand_dtype(config), rules.most_parts(config, problem)
+        operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
         amplified, combined = (
             sum(epilogues.amplification(chain) for chain in chains)
             for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))

@@ -16,8 +16,8 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import scales
 from tilewright.ops.gemm.config import SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import operand_dtype, shared_memory
-from tilewright.ops.gemm.rules import tiles as tiles_of
+from tilewright.ops.gemm.sizes import operand_dtype, shared_memory
+from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.gemm.small_m import vector
 
 LAUNCH_SECONDS = 4e-6

@@ -1,457 +1,28 @@
-"""From a config to what is compiled, and from a problem to what is launched."""
+"""From a problem to what is launched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilewright.arch import arch
-from tilewright.arch.model import Arch, Device
+from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import (
     FLAG_BYTES,
     WORKSPACE,
     Argument,
     Descriptor,
-    KernelSource,
     Launch,
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
-from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import (
-    BATCHED,
-    PART_COLUMNS,
-    SCALED,
-    THREE_PARTS,
-    WARPGROUP,
-    WARPGROUP_ROWS,
-    masked,
-)
-from tilewright.ops.gemm.rules import tiles as tiles_of
-from tilewright.ops.gemm.small_m import k_parts, vector
+from tilewright.ops.gemm.sizes import tiles as tiles_of
+from tilewright.ops.gemm.source import batch_types, blocks
 
 A, B, MORE = 0, 1, 2
 """Operand numbers: A, B, from MORE on those of `pre_a`, of `pre_b`, the scales of A and B and the
 operands of the epilogue, and C last."""
-
-
-def source(config: GemmConfig, arch: Arch) -> KernelSource:
-    """What to compile for `config` on `arch`."""
-    options: list[tuple[str, int | bool | str]] = [
-        ("num_warps", config.num_warps),
-        ("num_stages", config.num_stages),
-    ]
-    if config.mma != (0, 0, 0):
-        options.append(("matrix_instr_nonkdim", config.mma[0]))
-    if config.pipeline == "preshuffle" and arch.kpack > 1:
-        options.append(("kpack", arch.kpack))  # so that 16 bytes of B are whole operands
-    if config.pipeline in MASKING:
-        return _pointer_source(config, arch, tuple(options))
-    if config.pipeline == "gluon_ws":
-        return _gluon_source(config)
-    if config.pipeline == "gluon_scaled":
-        return _gluon_scaled_source(config)
-    if config.pipeline == "small_m_tma":
-        return _small_m_tma_source(config, tuple(options))
-    if config.pipeline == "gluon_cdna":
-        return _cdna_source(config, arch)
-    return _tma_source(config, tuple(options))
-
-
-def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
-    return [
-        ("TILE_M", config.tile_m),
-        ("TILE_N", config.tile_n),
-        ("TILE_K", config.tile_k),
-        ("GROUP_M", config.group_m),
-        ("A_ROW", config.layout[0] == "r"),
-        ("B_ROW", config.layout[1] == "r"),
-        ("C_ROW", config.layout[2] == "r"),
-        ("SCHEDULER", config.scheduler),
-        ("REDUCTION", config.reduction),
-        ("FLAG_BYTES", FLAG_BYTES),
-        ("PRECISION", config.precision),
-        ("INT_ACC", config.dtype_acc == "int32" and not scales.count(config)),
-        *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
-        ("TAKES", _takes(config.epilogue)),
-        ("FOLD", epilogues.fold(config.epilogue)),
-        ("LARGEST", int(DTYPES[config.dtype_c].largest)),
-    ]
-
-
-def _scales_and_batch(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
-    """The constants of kernels that have block scales, and of those that have batches."""
-    found: list[tuple[str, int | bool | str]] = []
-    if config.pipeline in (*SCALED, "gluon_scaled"):
-        found.append(("SCALES", scales.kernel_blocks(config)))
-    if config.pipeline in BATCHED:
-        found.append(("BATCHING", config.batching))
-    return found
-
-
-def _scale_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
-    """The kernels' tuple argument `scales`, of those that have one (see kernels/scale.py)."""
-    return scales.kernel_types(config) if config.pipeline in (*SCALED, "gluon_scaled") else ()
-
-
-def _takes(chain: str) -> str:
-    """What the operations of a chain take, as kernels read it: ``"n,,ss"``."""
-    return ",".join("".join(t.kind for t in o.takes) for o in epilogues.parse(chain))
-
-
-def _functions(config: GemmConfig) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    chains = [("CHAIN", config.epilogue)]
-    if config.pipeline == "basic":
-        chains += [("CHAIN_A", config.pre_a), ("CHAIN_B", config.pre_b)]
-    return tuple(
-        (name, tuple(o.function for o in epilogues.parse(chain))) for name, chain in chains
-    )
-
-
-def _chains(config: GemmConfig) -> tuple[tuple[str, str, str], ...]:
-    """The kernels' tuple arguments of operands, each with its chain and its matrix's dtype."""
-    extra = ("extra", config.epilogue, config.dtype_c)
-    if config.pipeline != "basic":
-        return (extra,)
-    return (
-        ("pre_a", config.pre_a, config.dtype_a), ("pre_b", config.pre_b, config.dtype_b), extra
-    )  # fmt: skip
-
-
-def _extra(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
-    """The operands of each chain as elements of a tuple argument, and behind them the leading
-    dimension of its matrices if there are any."""
-    found: list[tuple[str, str]] = []
-    for name, chain, dtype in _chains(config):
-        dtypes = (epilogues.operand_dtype(t, dtype) for t in epilogues.takes(chain))
-        kinds = [f"*{DTYPES[d].triton}" for d in dtypes]
-        if epilogues.has_matrix(chain):
-            kinds.append(stride)
-        found += [(f"{name}.{i}", kind) for i, kind in enumerate(kinds)] or [(name, "()")]
-    return tuple(found)
-
-
-def _matrix_promises(config: GemmConfig) -> dict[str, int]:
-    """What alignment says of the chains' matrices and their strides."""
-    found: dict[str, int] = {}
-    for name, chain, dtype in _chains(config):
-        taken = epilogues.takes(chain)
-        if config.alignment == 1 or not epilogues.has_matrix(chain):
-            continue
-        found |= {f"{name}.{i}": config.alignment for i, t in enumerate(taken) if t.kind == "d"}
-        matrix = next(t for t in taken if t.kind == "d")
-        count = config.alignment // DTYPES[epilogues.operand_dtype(matrix, dtype)].bytes
-        if count > 1:
-            found[f"{name}.{len(taken)}"] = count
-            if config.batching != "none":
-                found[_batch_types(config)[-1][0]] = count
-    return found
-
-
-def _pointer_source(
-    config: GemmConfig, arch: Arch, options: tuple[tuple[str, int | bool | str], ...]
-) -> KernelSource:
-    stride = "i64" if config.index_bits == 64 else "i32"
-    mask_m, mask_n, mask_k = masked(config.layout, config.pad_m, config.pad_n, config.pad_k)
-    masks = [("MASK_M", mask_m), ("MASK_N", mask_n), ("MASK_K", mask_k)]
-    constants = [*_constants(config), *_scales_and_batch(config), *masks]
-    if config.pipeline == "basic":
-        takes = (("TAKES_A", _takes(config.pre_a)), ("TAKES_B", _takes(config.pre_b)))
-        largest = ("LARGEST_AB", int(DTYPES[config.dtype_a].largest))
-        constants = [
-            *_constants(config),
-            *takes,
-            largest,
-            *_scales_and_batch(config),
-            *masks,
-            ("ALIGNMENT", config.alignment),
-        ]
-    elif config.pipeline == "preshuffle":
-        vectors = ("VECTOR", shuffle.vector(config.dtype_b))
-        constants = [*_constants(config), vectors, *masks]
-    elif config.pipeline == "small_m":
-        parts = ("K_PARTS", k_parts(config))
-        constants += [parts, ("VECTOR", vector(config)), ("STAGES", config.num_stages)]
-    else:
-        unused = ("PRECISION", "INT_ACC", *(("B_ROW",) if config.pipeline == "weights" else ()))
-        constants = [one for one in constants if one[0] not in unused] + lowbit.constants(config)
-    arguments = (
-        *_pointer_arguments(config, stride),
-        *_extra(config, stride),
-        *_scale_types(config),
-        *_batch_types(config),
-        *_sharing_types(config),
-    )
-    matrices = () if config.batching == "pointers" else ("a", "b", "c")
-    others = (*_extra(config, stride), *_scale_types(config))
-    within_reach = (*matrices, *(name for name, kind in others if kind.startswith("*")))
-    return KernelSource(
-        module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
-        function=f"gemm_{config.pipeline}",
-        signature=_signature(arguments, constants, _functions(config)),
-        constants=tuple(constants),
-        divisibility=_promises(config),
-        pointer_range_32=within_reach if arch.backend == "hip" and config.index_bits == 32 else (),
-        options=options,
-        functions=_functions(config),
-    )
-
-
-def _batch_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
-    """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
-    strides (for descriptors: steps) if they have any, and last that of the epilogue's."""
-    if config.pipeline not in BATCHED:
-        return ()
-    if config.batching == "none":
-        return (("batch", "()"),)
-    kinds = ["i32"]
-    if config.batching == "strided":
-        kinds += ["i64"] * 3 if config.pipeline == "basic" else ["i32"] * 2
-    if epilogues.has_matrix(config.epilogue):
-        kinds.append("i64")
-    return tuple((f"batch.{i}", kind) for i, kind in enumerate(kinds))
-
-
-def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]:
-    if config.batching == "none":
-        return ()
-    values = [p.batch]
-    if config.batching == "strided":
-        a, b, c, _ = p.batch_strides
-        values += [a, b, c] if config.pipeline == "basic" else [min(a, 1), min(b, 1)]
-    if epilogues.has_matrix(config.epilogue):
-        values.append(p.stride_d)
-    kinds = (kind for _, kind in _batch_types(config))
-    return tuple(Scalar(kind, value) for kind, value in zip(kinds, values, strict=True))
-
-
-def _pointer_arguments(config: GemmConfig, stride: str) -> tuple[tuple[str, str], ...]:
-    types = (config.dtype_a, config.dtype_b, config.dtype_c)
-    return (
-        *((name, f"*{DTYPES[d].triton}") for name, d in zip("abc", types, strict=True)),
-        *((name, "i32") for name in ("m", "n", "k")),
-        *((name, stride) for name in ("lda", "ldb", "ldc")),
-    )
-
-
-def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
-    """Types of the arguments that only schedulers which share tiles have."""
-    shares = config.scheduler in SHARING
-    return ("work", "*i8" if shares else "constexpr"), ("splits", "i32" if shares else "constexpr")
-
-
-def _workspace_promises(config: GemmConfig) -> dict[str, int]:
-    """A workspace comes from an allocator: partial sums move in whole vectors."""
-    return {"work": 16} if config.scheduler in SHARING else {}
-
-
-def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
-    """What alignment lets the compiler assume: addresses in bytes, strides and innermost
-    extents in elements."""
-    if config.alignment == 1:
-        return tuple(_workspace_promises(config).items())
-    promises = {} if config.batching == "pointers" else dict.fromkeys("abc", config.alignment)
-    inner = ("k" if config.layout[0] == "r" else "m", "n" if config.layout[1] == "r" else "k")
-    inner_c = "n" if config.layout[2] == "r" else "m"
-    types = (config.dtype_a, config.dtype_b, config.dtype_c)
-    for i, (name, extent, d) in enumerate(zip("abc", (*inner, inner_c), types, strict=True)):
-        count = config.alignment // DTYPES[d].bytes
-        if count > 1:
-            promises[f"ld{name}"] = count
-            if config.batching == "strided":
-                promises[f"batch.{i + 1}"] = count
-            if extent == "n" and name == "c":
-                count *= epilogues.fold(config.epilogue)
-            count *= DTYPES[d].packed
-            promises[extent] = max(count, promises.get(extent, 1))
-    promises |= _matrix_promises(config)
-    return tuple({**promises, **_workspace_promises(config)}.items())
-
-
-def _tma_source(
-    config: GemmConfig, options: tuple[tuple[str, int | bool | str], ...]
-) -> KernelSource:
-    constants = [
-        *_constants(config),
-        *_scales_and_batch(config),
-        ("SPLIT", config.store == "split"),
-        ("WARP_SPECIALIZE", config.pipeline == "tma_ws"),
-    ]
-    arguments = (
-        *_descriptor_arguments(config),
-        *_extra(config, "i64"),
-        *_scale_types(config),
-        *_batch_types(config),
-        *_sharing_types(config),
-    )
-    promises = _matrix_promises(config)
-    if promises:  # so that the mask at C's edge leaves the loads of matrices wide
-        inner = "n" if config.layout[2] == "r" else "m"
-        promises[inner] = config.alignment // DTYPES[config.dtype_c].bytes
-    return KernelSource(
-        module="tilewright.ops.gemm.kernels.tma",
-        function="gemm_tma",
-        signature=_signature(arguments, constants, _functions(config)),
-        constants=tuple(constants),
-        divisibility=tuple({**promises, **_workspace_promises(config)}.items()),
-        options=options,
-        functions=_functions(config),
-    )
-
-
-def _small_m_tma_source(
-    config: GemmConfig, options: tuple[tuple[str, int | bool | str], ...]
-) -> KernelSource:
-    """C is too small for a descriptor to pay: its kernel stores through a pointer."""
-    constants = [*_constants(config), ("K_PARTS", k_parts(config))]
-    a, b, _, *sizes = _descriptor_arguments(config)
-    c = ("c", f"*{DTYPES[config.dtype_c].triton}")
-    arguments = (a, b, c, *sizes, ("ldc", "i64"), *_extra(config, "i64"), *_sharing_types(config))
-    elements = config.alignment // DTYPES[config.dtype_c].bytes
-    inner = "n" if config.layout[2] == "r" else "m"
-    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
-    promises = {"c": config.alignment, "ldc": elements, inner: columns}
-    promises |= {**_matrix_promises(config), **_workspace_promises(config)}
-    return KernelSource(
-        module="tilewright.ops.gemm.kernels.small_m",
-        function="gemm_small_m_tma",
-        signature=_signature(arguments, constants, _functions(config)),
-        constants=tuple(constants),
-        divisibility=tuple(promises.items()),
-        options=options,
-        functions=_functions(config),
-    )
-
-
-def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
-    types = (config.dtype_a, config.dtype_b, config.dtype_c)
-    descriptors = tuple(
-        (name, f"tensordesc<{DTYPES[d].triton}[{', '.join(map(str, block))}]>")
-        for name, d, block in zip("abc", types, _blocks(config), strict=True)
-    )
-    return (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
-
-
-def _gluon_source(config: GemmConfig) -> KernelSource:
-    constants = [
-        *_constants(config),
-        *_scales_and_batch(config),
-        ("SPLIT", config.store == "split"),
-        ("STAGES", config.num_stages),
-        ("GROUPS", config.num_warps // WARPGROUP),
-    ]
-    arguments = (
-        *_descriptor_arguments(config),
-        *_extra(config, "i64"),
-        *_batch_types(config),
-        *_sharing_types(config),
-    )
-    return KernelSource(
-        module="tilewright.ops.gemm.kernels.gluon_ws",
-        function="gemm_gluon_ws",
-        signature=_signature(arguments, constants, _functions(config)),
-        constants=tuple(constants),
-        divisibility=tuple({**_matrix_promises(config), **_workspace_promises(config)}.items()),
-        options=_specialised(config),
-        language="gluon",
-        functions=_functions(config),
-    )
-
-
-def _specialised(config: GemmConfig) -> tuple[tuple[str, int], ...]:
-    """Compiler options of a kernel that gives one more warp group than multiplies to its
-    producer: its worth of registers, of which most goes back."""
-    registers = 65536 // (32 * (config.num_warps + WARPGROUP)) // 8 * 8
-    return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
-
-
-def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
-    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW")
-    constants = [
-        *((name, value) for name, value in _constants(config) if name in used),
-        *_scales_and_batch(config),
-        ("SPLIT", config.store == "split"),
-        ("STAGES", config.num_stages),
-        ("GROUPS", config.num_warps // WARPGROUP),
-    ]
-    arguments = (*_descriptor_arguments(config), *_scale_types(config))
-    return KernelSource(
-        module="tilewright.ops.gemm.kernels.gluon_scaled",
-        function="gemm_gluon_scaled",
-        signature=_signature(arguments, constants),
-        constants=tuple(constants),
-        options=_specialised(config),
-        language="gluon",
-    )
-
-
-def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
-    assert arch.cdna is not None
-    used = (
-        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC"),
-        *("TAKES", "FOLD", "LARGEST"),
-    )
-    how = cdna.mapping(config, arch)
-    constants = [
-        *((name, value) for name, value in _constants(config) if name in used),
-        ("GENERATION", arch.cdna.generation),
-        ("MMA_MN", how.mma[0]),
-        ("MMA_K", how.mma[2]),
-        ("K_WIDTH", how.k_width),
-        ("FORMAT", how.format),
-        ("WARPS_M", how.warps_m),
-        ("BANK_BYTES", arch.cdna.bank_bytes),
-        ("DIRECT", arch.cdna.direct_to_shared),
-        ("STAGES", config.num_stages),
-    ]
-    extra = _extra(config, "i32")
-    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"))
-    return KernelSource(
-        module="tilewright.ops.gemm.kernels.gluon_cdna",
-        function="gemm_gluon_cdna",
-        signature=_signature(arguments, constants, _functions(config)),
-        constants=tuple(constants),
-        divisibility=_promises(config),
-        pointer_range_32=("a", "b", "c", *(n for n, t in extra if t.startswith("*"))),
-        options=(("num_warps", config.num_warps), ("waves_per_eu", 2)),
-        language="gluon",
-        functions=_functions(config),
-    )
-
-
-def _signature(
-    arguments: Sequence[tuple[str, str]],
-    constants: Sequence[tuple[str, int | bool | str]],
-    functions: Sequence[tuple[str, tuple[str, ...]]] = (),
-) -> tuple[tuple[str, str], ...]:
-    """Run-time arguments, then constants and the epilogue's functions: the order every GEMM
-    kernel declares them in."""
-    named = {name for name, _ in arguments}
-    later = (name for name, _ in (*constants, *functions) if name not in named)
-    return (*arguments, *((name, "constexpr") for name in later))
-
-
-def _blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
-    """Tile of A, B and C that one copy moves, as (outer, inner) in memory, of one matrix."""
-    m, n, k = config.tile_m, config.tile_n, config.tile_k
-    columns = n // epilogues.fold(config.epilogue)
-    n_store = columns // 2 if config.store == "split" else columns
-    if config.pipeline == "gluon_ws":  # a warp group takes its own rows, and pieces of C
-        m //= config.num_warps // WARPGROUP
-        n_store //= n // 64 if n == THREE_PARTS else 2
-        n = 64 if n == THREE_PARTS else n
-    if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
-        m, n = WARPGROUP_ROWS, min(n, PART_COLUMNS)
-        n_store = n // (4 if config.store == "split" else 2)
-    a, b, c = tuple(config.layout)
-    one = () if config.batching == "none" else (1,)
-    return (
-        (*one, m, k) if a == "r" else (*one, k, m),
-        (*one, k, n) if b == "r" else (*one, n, k),
-        (*one, m, n_store) if c == "r" else (*one, n_store, m),
-    )
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
@@ -516,7 +87,7 @@ def _descriptors(
     strides of 0."""
     lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
     found = []
-    for i, (place, block) in enumerate(zip(places, _blocks(config), strict=True)):
+    for i, (place, block) in enumerate(zip(places, blocks(config), strict=True)):
         shape: tuple[int, ...] = (p.outer[i], p.inner[i])
         strides: tuple[int, ...] = (lds[i], 1)
         if config.batching == "strided":
@@ -560,3 +131,16 @@ def _share(
             left += programs
         return programs, left
     return (min(tiles, compute_units) if config.scheduler == "persistent" else tiles), 0
+
+
+def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]:
+    if config.batching == "none":
+        return ()
+    values = [p.batch]
+    if config.batching == "strided":
+        a, b, c, _ = p.batch_strides
+        values += [a, b, c] if config.pipeline == "basic" else [min(a, 1), min(b, 1)]
+    if epilogues.has_matrix(config.epilogue):
+        values.append(p.stride_d)
+    kinds = (kind for _, kind in batch_types(config))
+    return tuple(Scalar(kind, value) for kind, value in zip(kinds, values, strict=True))

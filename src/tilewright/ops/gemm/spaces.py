@@ -22,7 +22,7 @@ from tilewright.ops.gemm.config import (
     GemmConfig,
 )
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
-from tilewright.ops.gemm.rules import MAX_TILE
+from tilewright.ops.gemm.sizes import MAX_TILE
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.space import KernelSpace
 

@@ -12,7 +12,7 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm import rules as gemm_rules
+from tilewright.ops.gemm.sizes import operand_dtype
 from tilewright.ops.grouped_gemm import config as config_module
 from tilewright.ops.grouped_gemm import heuristic, operands, rules, spaces
 from tilewright.ops.grouped_gemm import launch as launch_module
@@ -159,7 +159,7 @@ class GroupedGemmFamily:
     def tolerance(self, problem: GroupedGemmProblem, config: GroupedGemmConfig) -> Tolerance:
         k = max(size[2] for size in problem.sizes) if problem.form == "list" else problem.k
         amplified = epilogues.amplification(problem.epilogue)
-        operand = gemm_rules.operand_dtype(config.one)
+        operand = operand_dtype(config.one)
         return tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)
 
 

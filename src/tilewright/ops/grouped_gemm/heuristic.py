@@ -16,7 +16,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import heuristic as gemm
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.rules import WARPGROUP
+from tilewright.ops.gemm.sizes import WARPGROUP
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 

@@ -6,7 +6,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import Argument, Descriptor, KernelSource, Launch, Pointer, Scalar
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm.rules import WARPGROUP, masked
+from tilewright.ops.gemm.sizes import WARPGROUP, masked
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import rules as gemm
-from tilewright.ops.gemm.rules import WARPGROUP
+from tilewright.ops.gemm.sizes import WARPGROUP, shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.verdict import Verdict, no
@@ -71,7 +71,7 @@ def _epilogue(c: GroupedGemmConfig, arch: Arch) -> str | None:
 
 def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if c.pipeline == "gluon_ws":
-        need = gemm.shared_memory(c.one, arch) + TABLE_BYTES
+        need = shared_memory(c.one, arch) + TABLE_BYTES
         if need > arch.shared_memory:
             return f"{need} bytes of shared memory, over {arch.shared_memory}"
     return None

@@ -11,7 +11,7 @@ Edges. A dimension that runs along an operand's rows or columns is handled in on
 Where it is the *outer* dimension, indices past the end wrap around: addresses stay inside the
 matrix, the loads stay wide, and what they compute is never stored. Where it is the *innermost*
 dimension, loads are masked. MASK_M, MASK_N and MASK_K say which dimensions need either; the
-config's `pad_*` and the layout decide (see `rules.masked`).
+config's `pad_*` and the layout decide (see `sizes.masked`).
 
 Operations on A and B before the product (multi-ABD) are done on the loaded tiles, in registers
 (see `pre`).

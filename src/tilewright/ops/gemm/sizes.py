@@ -1,0 +1,156 @@
+"""What a config takes, in numbers: tiles, guarded edges, shared memory. The rules judge by them,
+the kernels' sources and the estimate are made with them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.family import FLAG_BYTES
+from tilewright.ops.gemm import epilogues, lowbit
+from tilewright.ops.gemm.config import POINTERS, GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.small_m import vector
+
+MAX_TILE = 256
+"""Largest tile edge: a tensor map's box has at most 256 elements a side."""
+
+LEAST_8_BIT_K = 32
+"""Matrix instructions take 32 8-bit elements along K; with fewer the compiler stops or leaves the
+matrix units."""
+
+MAX_STAGES = 8
+OVERHEAD_REGISTERS = 26
+"""Registers a matrix kernel needs beside its accumulators; the assembler asked for 154 where
+128 held accumulators (sm_90, 256×256 over 16 warps)."""
+
+MAX_FLAGS = FLAG_BYTES // 4
+"""Flags there are in a workspace: one for each part of a tile, and under `gluon_ws` each warp group
+has its own."""
+
+MAX_TILES = 2**31 - 2**20
+"""Tiles a launch can have: their numbers are 32-bit, and one step of a persistent workgroup past
+the last must still count."""
+
+WARPGROUP = 4
+"""Warps that issue one wgmma together."""
+
+WARPGROUP_ROWS = 64
+"""Rows of C that one wgmma computes."""
+
+THREE_PARTS = 192
+"""The one tile edge that is no power of two: `gluon_ws` has it as three warp groups' rows, and as
+columns in two accumulators, 128 and 64 wide."""
+
+PART_COLUMNS = 128
+"""Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
+
+SPECIALISATION_BYTES = 384
+"""Shared memory Gluon kernels for sm_90 take beside their tiles: two barriers a stage, and what the
+compiler hands to the warps (148 to 280 bytes seen)."""
+
+BATCHED = ("basic", "tma", "tma_ws", "gluon_ws")
+"""Pipelines that walk the matrices of a batch."""
+
+SCALED = ("basic", "tma", "tma_ws", *lowbit.PIPELINES)
+"""Pipelines that apply block scales, beside `gluon_scaled`, which does nothing else."""
+
+INT32_SPAN = 2**31
+"""Bytes an operand may span when the kernel counts in 32 bits."""
+
+
+def operand_dtype(config: GemmConfig) -> str:
+    """The operand dtype as architectures list it: ``tf32`` is one of its own, and so are the MX
+    formats where their instructions are used; pipeline weights multiplies what it unpacked."""
+    if config.pipeline == "mx" and config.dtype_a in lowbit.MX_FORMATS:
+        return "mxfp4" if config.dtype_a == config.dtype_b == "e2m1" else "mxfp8"
+    if config.pipeline == "weights":
+        return lowbit.multiplied_as(config)
+    return "tf32" if config.precision == "tf32" else config.dtype_a
+
+
+def gated(layout: str) -> tuple[bool, bool, bool]:
+    """Whether M, N and K are the innermost dimension of some operand.
+
+    A or C column-major gates M, B or C row-major gates N, A row-major or B column-major (or
+    shuffled: its blocks follow one another along K) gates K: only there does an unpadded kernel
+    need whole tiles.
+    """
+    a, b, c = tuple(layout)
+    return a == "c" or c == "c", b == "r" or c == "r", a == "r" or b in "cs"
+
+
+@lru_cache(maxsize=256)
+def masked(layout: str, pad_m: bool, pad_n: bool, pad_k: bool) -> tuple[bool, bool, bool]:
+    """Whether the kernel must guard M, N and K: where padded, and where not gated, since an
+    outer dimension may always be ragged."""
+    m, n, k = gated(layout)
+    return pad_m or not m, pad_n or not n, pad_k or not k
+
+
+def shared_memory(config: GemmConfig, arch: Arch) -> int:
+    """Bytes of shared memory the pipeline's buffers take (the compiler may add a little).
+
+    Where matrix instructions read shared memory on their own (wgmma, tcgen05), every stage's
+    buffer is live; elsewhere the stage in use sits in registers and one buffer is saved.
+    """
+    a, b = DTYPES[config.dtype_a], DTYPES[config.dtype_b]
+    c = DTYPES[config.dtype_c].bytes
+    stage = a.size(config.tile_m * config.tile_k) + b.size(config.tile_n * config.tile_k)
+    if config.pipeline in ("gluon_cdna", "small_m_tma"):
+        return stage * config.num_stages
+    if vector(config):  # only loads that run ahead pass through shared memory
+        return stage * (config.num_stages - 1)
+    if config.pipeline in POINTERS:
+        spare = 0 if arch.async_mma else 1
+        return stage * max(1, config.num_stages - spare) + _combining(config, arch)
+    columns = config.tile_n // epilogues.fold(config.epilogue)
+    staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
+    if config.pipeline == "gluon_scaled":  # of C, a part for each warp group; and the scales
+        parts = config.num_warps // WARPGROUP * min(config.tile_n, PART_COLUMNS)
+        staging = WARPGROUP_ROWS * parts * c // (2 if config.store == "split" else 1)
+        rows = config.tile_m if config.scale_a else 0
+        rows += WARPGROUP_ROWS * -(-config.tile_n // PART_COLUMNS) if config.scale_b else 0
+        stage += rows * 4
+    if epilogues.has_matrix(config.epilogue):
+        # Through shared memory to the accumulator's threads, in as many parts as the compiler
+        # likes: between a quarter of it and twice its size (sm_90), usually half.
+        staging += staging // 2
+    if config.pipeline == "gluon_ws":
+        if config.tile_n == THREE_PARTS:  # two buffers of three or six pieces
+            staging = staging // 3 * 2
+        return stage * config.num_stages + staging + SPECIALISATION_BYTES
+    if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
+        return max(stage * config.num_stages, staging)
+    if config.pipeline == "gluon_scaled":
+        staging += SPECIALISATION_BYTES
+    return stage * config.num_stages + staging
+
+
+def _combining(config: GemmConfig, arch: Arch) -> int:
+    """Bytes more for `pre_a` and `pre_b`: on NVIDIA their matrices are pipelined too, and what
+    comes out of a chain goes back through shared memory; on AMD both stay in registers."""
+    total = 0
+    sides = (
+        (config.pre_a, config.tile_m, config.dtype_a), (config.pre_b, config.tile_n, config.dtype_b)
+    )  # fmt: skip
+    for chain, outer, dtype in sides if arch.backend == "cuda" else ():
+        matrices = (t for t in epilogues.takes(chain) if t.kind == "d")
+        each = sum(DTYPES[epilogues.operand_dtype(t, dtype)].bytes for t in matrices)
+        back = DTYPES[dtype].bytes if chain and not arch.async_mma else 0
+        total += outer * config.tile_k * (each * max(1, config.num_stages - 1) + back)
+    return total
+
+
+def tiles(config: GemmConfig, problem: GemmProblem) -> int:
+    """Tiles of C, of the whole batch."""
+    of_one = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    return problem.batch * of_one
+
+
+def most_parts(config: GemmConfig, problem: GemmProblem) -> int:
+    """The most partial sums a tile can be made of: under stream-K, one for each K step."""
+    if config.scheduler == "stream_k":
+        return -(-problem.k // config.tile_k)
+    return config.split_k
