@@ -62,9 +62,9 @@ Counted, not measured: the listing's main loop for each K step of a tile, Triton
 
 None spills or uses AGPRs in the loop, where `basic` keeps 64 accumulators at 128x128. What falls
 short: addresses cost two to seven times the scalar instructions; shared memory is twice as large,
-so a compute unit holds one workgroup; and with turned operands in tiles of 128x128x64 (and some
-of 64x64) the compiler still consumes a load right after it was issued, once or twice in two
-steps.
+so a compute unit holds one workgroup; and on gfx942, with operands whose K is not contiguous, the
+compiler still consumes a load right after it was issued, once or twice in two steps, in bf16 tiles
+of 128x128x64 (rrr, ccr, crr, crc) and some fp32 ones (crr, crc).
 
 What was tried on the way. Built for one wave to a SIMD, the compiler moved 96 accumulators
 between its register files in every iteration: so the kernel asks for two (`waves_per_eu`), and a

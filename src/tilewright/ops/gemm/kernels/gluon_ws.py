@@ -37,9 +37,11 @@ On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same
 
 What limits it. For 16-bit operands, power: on an H200 with random data every good kernel here,
 cuBLAS too, runs at the board's 700 W and 1.41 to 1.50 GHz, so a kernel that waits less is clocked
-lower. On zeros, at 450 W, this one is ahead of cuBLAS by 5 to 7 %. What would help is less energy
-for each operation: TMA multicast to a pair of workgroups would save a third of the reads from L2,
-but Triton 3.6 does not have it.
+lower. On zeros, at 450 W, this one is ahead of cuBLAS by 5 to 7 %. Against the best of cuBLASLt's
+first eight candidates, which torch.mm does not run, it is at 0.93 to 1.00 over eleven large shapes:
+by their names those are tiles of 168x128, 176x128 and 128x160, whose two warp groups take tiles by
+turns, in clusters of two. Widths like these come out even where ours do not; clusters alone do
+nothing (see below).
 
 Measured (H200, Triton 3.6, torch's cuBLAS; interleaved, L2 flushed, medians of 60 or 20 samples).
 Ratios to cuBLAS on 4096³, 8192³, 2048×28672×4096 and 8192×4096×14336, in this order:
@@ -93,14 +95,27 @@ Epilogues, against the same kernel and run without, 128x256, in µs (4096³; 819
 
 The groups come to their epilogues together, so what they cost is not hidden.
 
-Tried, and left out. Ordinary stores of C from registers, instead of staging: 34.0 µs instead of
-32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32 bytes. Touching the vectors of
-an epilogue when a tile begins: no difference beyond noise. Three warp groups on 192x256 tiles (22 %
-fewer reads from L2): the clock rose from 1.41 to 1.50 GHz, but with three stages and unlucky counts
-of tiles it came to 0.89 to 1.01; m64n256 also needs 154 registers at launch, where four groups have
-128, so wgmma had to be split in two. Walking K backwards in every other tile, to find the last
-tile's operands in L2: no difference beyond noise. tile_k = 128 with two stages: 0.67 to 0.69. One
-warp group on 128x128 tiles: 0.94 to 1.00. 256x128 tiles: a little under 128x256.
+Tried, not in yet: ping-pong. Both groups multiply whole 128x128 tiles, every other one each, in the
+order that a pair of mbarriers keeps, through a ring of six stages; so one stores while the other
+multiplies. In µs, in one run (128x256 as above, then ping-pong, then the better of torch.mm and
+cuBLASLt): 8192³ 1659, 1616, 1623; 2048×28672×4096 714, 697, 682; 60288×4096×2048 1532 (an earlier
+run), 1457, 1475; 4096³ 185.6, 188.4, 185.1; fp8 8192³ 842, 822, 870. It hides epilogues: 8192³ with
+bias+gelu 1649 against 1617 without, where groups that work together took 1858.
+
+Tried, and left out. Multicast: pairs of workgroups, clusters by directives added to Triton's PTX,
+each of which loads half of every tile of B for both. With 128x256 tiles 4096³, 8192³,
+2048×28672×4096 and 60288×4096×2048 came to 0.991, 0.994, 0.997 and 1.003 of the speed without, so
+reads from L2 are not what the power goes to; with 128x128 tiles 8192³ gained 1.4 to 1.8 % and
+60288×4096×2048 up to 3.8. (An arrival at the other's barrier must not release at cluster scope:
+that waits for all memory and halves the speed.) Ordinary stores of C from registers, instead of
+staging: 34.0 µs instead of 32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32
+bytes. Touching the vectors of an epilogue when a tile begins: no difference beyond noise. Three
+warp groups on 192x256 tiles (22 % fewer reads from L2): the clock rose from 1.41 to 1.50 GHz, but
+with three stages and unlucky counts of tiles it came to 0.89 to 1.01; m64n256 also needs 154
+registers at launch, where four groups have 128, so wgmma had to be split in two. Walking K
+backwards in every other tile, to find the last tile's operands in L2: no difference beyond noise.
+tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128 tiles: 0.94 to 1.00. 256x128
+tiles: a little under 128x256.
 """
 
 from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
