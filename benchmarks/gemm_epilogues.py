@@ -105,17 +105,18 @@ def main() -> None:
                 else:
                     wrong.append(chosen.name)
             del reference
-        chained = {n for n in calls if "_epi-" in n}
+        chained = [n for n in calls if "_epi-" in n]
         warm_up(calls[next(iter(calls))])
         first = compare(calls, rounds=4)
         ranked = sorted(calls, key=lambda n: first[n].median)
-        best = [n for n in ranked if n in chained][:FINALISTS]
-        twins = [plain(family.parse_name(n)).name for n in best]
-        fastest = [n for n in ranked if n not in chained][:FINALISTS]
+        twin_of = {n: plain(family.parse_name(n)).name for n in chained}
+        best = [n for n in ranked if twin_of.get(n) in calls][:FINALISTS]
+        twins = [twin_of[n] for n in best]
+        fastest = [n for n in ranked if n not in twin_of][:FINALISTS]
         names = dict.fromkeys([*best, *twins, *fastest])
-        final = compare({n: calls[n] for n in names if n in calls}, options.rounds)
+        final = compare({n: calls[n] for n in names}, options.rounds)
         winner = min(best, key=lambda n: final[n].median)
-        twin = plain(family.parse_name(winner)).name
+        twin = twin_of[winner]
         least = min(fastest, key=lambda n: final[n].median)
         row = {
             "problem": str(problem),
