@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,8 @@ from tilewright import arrays, dtypes
 from tilewright.blocks import Block, parse
 from tilewright.errors import BadArgument
 from tilewright.quantise import DTYPES, dequantise, quantise, spread
+
+torch = pytest.importorskip("torch")
 
 STEP = {"e4m3fn": 2.0**-9, "e5m2": 2.0**-16, "e4m3fnuz": 2.0**-10, "e5m2fnuz": 2.0**-17}
 """Spacing of the values next to zero."""
