@@ -19,14 +19,13 @@ from pathlib import Path
 import torch
 
 from environment import environment
-from harness import compare, warm_up
+from harness import bound, compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
-from tilewright.registry import Registry
 
 FINALISTS = 6
 
@@ -182,7 +181,8 @@ def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
         out.fill_(float("nan"))
         dispatcher.run_named(config.name, a, b, out=out)
         if verify.compare(out, reference, family.tolerance(problem, config)).ok:
-            calls[config.name] = bound(dispatcher, config, a, b, out, family.options(problem))
+            said = family.options(problem)
+            calls[config.name] = bound(dispatcher.store, config, a, b, out=out, **said)
         else:
             wrong.append(config.name)
     del reference
@@ -227,13 +227,6 @@ def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
             name: {"median_us": t.median, "quartiles_us": t.quartiles} for name, t in final.items()
         },
     }
-
-
-def bound(dispatcher: Dispatcher, config, a, b, out, options):
-    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make."""
-    only = Dispatcher(Registry("one").register_all([config]), store=dispatcher.store)
-    only.run("gemm", a, b, out=out, **options)
-    return lambda: only.run("gemm", a, b, out=out, **options)
 
 
 if __name__ == "__main__":

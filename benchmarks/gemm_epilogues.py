@@ -15,14 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from environment import environment
-from harness import compare, warm_up
+from harness import bound, compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
-from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmConfig, GemmProblem
-from tilewright.registry import Registry
 
 PROBLEMS = (
     GemmProblem(4096, 4096, 4096, "bf16", epilogue="bias+gelu"),
@@ -97,7 +95,7 @@ def main() -> None:
                 chosen = config if stated is problem else plain(config)
                 if chosen.name not in usable or not family.supports(chosen, stated, this):
                     continue
-                call = bound(store, chosen, stated, inputs, out)
+                call = bound(store, chosen, *inputs, out=out, **family.options(stated))
                 out.fill_(-1 if stated.dtype_c == "int32" else float("nan"))
                 call()
                 if verify.compare(out, reference, family.tolerance(stated, chosen)).ok:
@@ -139,13 +137,6 @@ def main() -> None:
         document = {"environment": environment(), "rounds": options.rounds, "rows": rows}
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def bound(store: Store, config: GemmConfig, problem: GemmProblem, inputs, out):
-    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make."""
-    only = Dispatcher(Registry("one").register_all([config]), store=store)
-    said = ops.family("gemm").options(problem)
-    return lambda: only.run("gemm", *inputs, out=out, **said)
 
 
 if __name__ == "__main__":

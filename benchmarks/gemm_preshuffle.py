@@ -19,13 +19,11 @@ import torch
 import tilewright as tw
 from cublaslt import candidates
 from environment import environment
-from gemm_vs_vendor import bound
-from harness import compare, warm_up
+from harness import bound, compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
-from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
 
 SHAPES = (
@@ -85,7 +83,6 @@ def measure(m: int, n: int, k: int, usable: list, store: Store, rounds: int) -> 
     given = {"rcr": b, "rsr": tw.shuffle(b)}
     out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     reference = a.double() @ b.double()
-    dispatcher = Dispatcher(store=store)
     calls, wrong = {}, []
     for config in usable:
         problem = GemmProblem(m, n, k, layout=config.layout)
@@ -93,7 +90,7 @@ def measure(m: int, n: int, k: int, usable: list, store: Store, rounds: int) -> 
             continue
         if not family.supports(config, problem, this):
             continue
-        call = bound(dispatcher, config, a, given[config.layout], out)
+        call = bound(store, config, a, given[config.layout], out=out)
         out.fill_(float("nan"))
         call()
         if verify.compare(out, reference, family.tolerance(problem, config)).ok:

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from environment import environment
-from harness import compare, warm_up
+from harness import bound, compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
@@ -33,7 +33,6 @@ from tilewright.build import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
 from tilewright.quantise import quantise
-from tilewright.registry import Registry
 
 SQUARES = tuple((n, n, n) for n in (1024, 2048, 4096, 8192))
 LAYERS = ((4096, 7168, 2048), (4096, 4096, 7168), (2048, 28672, 4096), (8192, 4096, 14336))
@@ -163,13 +162,6 @@ def kernel_us(call: object, rounds: int = 20) -> float:
     return sum(statistics.median(times) * (len(times) // rounds) for times in found.values())
 
 
-def bound(dispatcher: Dispatcher, config: object, *given: torch.Tensor, **options: object):
-    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make."""
-    only = Dispatcher(Registry("one").register_all([config]), store=dispatcher.store)
-    only.run("gemm", *given, **options)
-    return lambda: only.run("gemm", *given, **options)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="where to write the results")
@@ -200,7 +192,7 @@ def main() -> None:
             verify.arrays.poison(out)
             dispatcher.run_named(config.name, *given, out=out, **words)
             if verify.compare(out, reference, family.tolerance(problem, config)).ok:
-                calls[config.name] = bound(dispatcher, config, *given, out=out, **words)
+                calls[config.name] = bound(store, config, *given, out=out, **words)
             else:
                 wrong.append(config.name)
         del reference

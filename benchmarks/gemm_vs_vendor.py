@@ -22,7 +22,7 @@ import torch
 
 from cublaslt import candidates
 from environment import environment
-from harness import compare, warm_up
+from harness import bound, compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
@@ -31,7 +31,6 @@ from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import GemmConfig, GemmProblem
 from tilewright.ops.gemm.config import SMALL_M
-from tilewright.registry import Registry
 
 SETS = {
     "large": (
@@ -256,7 +255,7 @@ def main() -> None:
             dispatcher.run_named(config.name, a, b, out=out)
             tolerance = ops.family("gemm").tolerance(problem, config)
             if verify.compare(out, reference, tolerance).ok:
-                calls[config.name] = bound(dispatcher, config, a, b, out)
+                calls[config.name] = bound(store, config, a, b, out=out)
             else:
                 wrong.append(config.name)
         del reference
@@ -337,13 +336,6 @@ def main() -> None:
 def mean(rows: list[dict], key: str) -> float:
     """The geometric mean of a number that every row has."""
     return math.exp(sum(math.log(row[key]) for row in rows) / len(rows))
-
-
-def bound(dispatcher: Dispatcher, config: object, a, b, out):
-    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make."""
-    only = Dispatcher(Registry("one").register_all([config]), store=dispatcher.store)
-    only.run("gemm", a, b, out=out)
-    return lambda: only.run("gemm", a, b, out=out)
 
 
 if __name__ == "__main__":

@@ -19,14 +19,13 @@ import torch
 
 from environment import environment
 from gemm_vs_vendor import FINALISTS
-from harness import compare, warm_up
+from harness import bound, compare, warm_up
 from tilewright import KernelSpace, arrays, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
-from tilewright.registry import Registry
 
 ROWS = (1, 4, 16, 32, 64)
 WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336))
@@ -106,7 +105,7 @@ def main() -> None:
                     out.fill_(float("nan"))
                     dispatcher.run_named(config.name, *inputs, out=out, **said)
                     if verify.compare(out, reference, family.tolerance(problem, config)).ok:
-                        calls[config.name] = bound(dispatcher, config, inputs, out, said)
+                        calls[config.name] = bound(store, config, *inputs, out=out, **said)
                     else:
                         wrong.append(config.name)
                 vendor = {
@@ -167,13 +166,6 @@ def dequantised(problem: GemmProblem, wide: list) -> torch.Tensor:
 
     elements = packing.decode(wide[1], problem.dtype_b, 0)
     return scales.dequantised(elements, wide[2], problem.scale_b).T.contiguous().T
-
-
-def bound(dispatcher: Dispatcher, config: object, inputs, out, said):
-    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make."""
-    only = Dispatcher(Registry("one").register_all([config]), store=dispatcher.store)
-    only.run("gemm", *inputs, out=out, **said)
-    return lambda: only.run("gemm", *inputs, out=out, **said)
 
 
 if __name__ == "__main__":

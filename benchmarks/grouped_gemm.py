@@ -23,14 +23,13 @@ from pathlib import Path
 import torch
 
 from environment import environment
-from harness import compare, warm_up
+from harness import bound, compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
-from tilewright.registry import Registry
 
 SHAPES = (
     (256, 8, 14336, 4096),
@@ -163,11 +162,10 @@ def measure(form: str, shape: tuple[int, int, int, int], usable, store: Store, r
     for config in usable:
         if not family.supports(config, problem, this):
             continue
-        only = Dispatcher(Registry("one").register_all([config]), store=store)
         out.fill_(float("nan"))
-        only.run("grouped_gemm", a, b, where, out=out)
+        call = bound(store, config, a, b, where, out=out)
         if verify.compare(out, reference, family.tolerance(problem, config)).ok:
-            calls[config.name] = lambda only=only: only.run("grouped_gemm", a, b, where, out=out)
+            calls[config.name] = call
         else:
             wrong.append(config.name)
     warm_up(torch_grouped)

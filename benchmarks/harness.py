@@ -15,8 +15,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+from tilewright.build import Store
+from tilewright.dispatch import Dispatcher
+from tilewright.registry import Registry
 
 WARM_UP_SECONDS = 0.5
 """Enough for the clocks to settle: three calls are not."""
@@ -75,3 +80,11 @@ def compare(
         name: Timing(tuple(start.elapsed_time(end) * 1e3 for start, end in pairs))
         for name, pairs in events.items()
     }
+
+
+def bound(store: Store, config: Any, *operands: Any, **call: Any) -> Callable[[], Any]:
+    """A call of one kernel with its plan kept, as a dispatcher that had chosen it would make; made
+    once already."""
+    only = Dispatcher(Registry("one").register_all([config]), store=store)
+    only.run(config.family, *operands, **call)
+    return lambda: only.run(config.family, *operands, **call)
