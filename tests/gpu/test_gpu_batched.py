@@ -7,38 +7,18 @@ import pytest
 torch = pytest.importorskip("torch")
 from batch_cases import cases, with_epilogues  # noqa: E402
 from gemm_cases import config  # noqa: E402
+from gpu_arch import ARCH  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tilewright import verify  # noqa: E402
-from tilewright.arch.detect import live_device  # noqa: E402
-from tilewright.build import Store, build  # noqa: E402
-from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, NoDriver  # noqa: E402
+from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 
-def _arch() -> str:
-    try:
-        return live_device(0).arch
-    except NoDriver:
-        return "sm_90"  # only to collect the cases; the marker keeps them from running
-
-
-CASES = [*cases(_arch()), *with_epilogues(_arch())]
+CASES = [*cases(ARCH), *with_epilogues(ARCH)]
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
-def dispatcher(store) -> Dispatcher:
-    build([(kernel, _arch()) for kernel, _ in CASES], store=store).raise_if_failed()
-    return Dispatcher(store=store)
 
 
 def close(out, expected) -> bool:
@@ -69,7 +49,7 @@ BIG = {"tile_m": 128, "tile_n": 128, "num_warps": 8, "num_stages": 3, "batching"
 @pytest.mark.parametrize("layout", ["rcr", "rrr", "ccc"])
 @pytest.mark.parametrize("shared", [{}, {"stride_a": 0}, {"stride_b": 0}])
 def test_batches_that_fill_the_gpu(dispatcher, how, layout, shared):
-    kernel = config(_arch(), layout=layout, **{**BIG, **how})
+    kernel = config(ARCH, layout=layout, **{**BIG, **how})
     problem = GemmProblem(520, 776, 328, layout=layout, batch=33, **shared)
     result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
     assert result.ok, f"{kernel.name} on {problem}: {result}"
@@ -79,7 +59,7 @@ def test_batches_that_fill_the_gpu(dispatcher, how, layout, shared):
 def test_a_batch_beyond_two_gibibytes(dispatcher, bits):
     """C spans 2.4 GB: through the copy engine, and through pointers with 64-bit offsets."""
     pipeline = "tma" if bits == 32 else "basic"
-    kernel = config(_arch(), pipeline=pipeline, index_bits=bits, **BIG)
+    kernel = config(ARCH, pipeline=pipeline, index_bits=bits, **BIG)
     problem = GemmProblem(1024, 1024, 64, batch=1200)
     result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
     assert result.ok, result

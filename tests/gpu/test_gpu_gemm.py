@@ -8,40 +8,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from gemm_cases import awkward, cases, config, few_rows, odd_tiles, sharing  # noqa: E402
+from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import verify  # noqa: E402
-from tilewright.arch.detect import live_device  # noqa: E402
-from tilewright.build import Store, build  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, NoDriver, WrongDevice  # noqa: E402
+from tilewright.errors import BadArgument, WrongDevice  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 from tilewright.registry import Registry  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 
-def _arch() -> str:
-    try:
-        return live_device(0).arch
-    except NoDriver:
-        return "sm_90"  # only to collect the cases; the marker keeps them from running
-
-
-CASES = [*cases(_arch()), *few_rows(_arch()), *sharing(_arch())]
-if _arch() == "sm_90":
+CASES = [*cases(ARCH), *few_rows(ARCH), *sharing(ARCH)]
+if ARCH == "sm_90":
     CASES += odd_tiles()
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
-def dispatcher(store) -> Dispatcher:
-    report = build([(kernel, _arch()) for kernel, _ in CASES], store=store)
-    report.raise_if_failed()
-    return Dispatcher(store=store)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -74,7 +54,7 @@ def test_shared_tiles_on_the_whole_gpu(dispatcher, reduction, how, pipeline):
     """Right every time of many, at sizes that use every multiprocessor, and repeatable bit for
     bit where that is promised."""
     big = {"tile_m": 128, "tile_n": 128, "num_warps": 8, "num_stages": 3}
-    kernel = config(_arch(), pipeline=pipeline, reduction=reduction, **big, **how)
+    kernel = config(ARCH, pipeline=pipeline, reduction=reduction, **big, **how)
     for size in ((1024, 1024, 8192), (200, 4096, 4096), (2048, 2112, 1024)):
         problem = GemmProblem(*size)
         inputs, out = verify.make_operands(problem, seed=size[0], device="cuda:0")
@@ -90,7 +70,7 @@ def test_shared_tiles_on_the_whole_gpu(dispatcher, reduction, how, pipeline):
 
 
 def test_a_captured_launch_has_a_workspace_of_its_own(dispatcher):
-    kernel = config(_arch(), scheduler="split_k", split_k=4, reduction="linear")
+    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
     a = torch.randn(128, 1024, device="cuda").bfloat16()
     b = torch.randn(64, 1024, device="cuda").bfloat16().T
     out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)

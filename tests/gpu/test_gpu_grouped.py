@@ -5,33 +5,17 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
+from gpu_arch import ARCH  # noqa: E402
 from grouped_cases import cases, config, epilogues  # noqa: E402
 
 from tilewright import verify  # noqa: E402
-from tilewright.arch.detect import live_device  # noqa: E402
-from tilewright.build import Store, build  # noqa: E402
-from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, NoDriver  # noqa: E402
+from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmProblem, pack  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 
-def _arch() -> str:
-    try:
-        return live_device(0).arch
-    except NoDriver:
-        return "sm_90"  # only to collect the cases; the marker keeps them from running
-
-
-CASES = [*cases(_arch()), *epilogues(_arch())]
-
-
-@pytest.fixture(scope="module")
-def dispatcher(tmp_path_factory) -> Dispatcher:
-    store = Store(tmp_path_factory.mktemp("store"))
-    build([(kernel, _arch()) for kernel, _ in CASES], store=store).raise_if_failed()
-    return Dispatcher(store=store)
+CASES = [*cases(ARCH), *epilogues(ARCH)]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -46,7 +30,7 @@ def test_every_kind_of_kernel_is_right(dispatcher, number):
 def test_any_number_of_groups(dispatcher, form, groups):
     problem = GroupedGemmProblem(form, groups, m=5000 if form == "contiguous" else 40, n=136, k=200)
     for pipeline in FAMILY.wildcard("pipeline", _data()):
-        kernel = config(_arch(), form=form, pipeline=pipeline)
+        kernel = config(ARCH, form=form, pipeline=pipeline)
         result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
         assert result.ok, f"{kernel.name}: {result}"
 
@@ -54,15 +38,15 @@ def test_any_number_of_groups(dispatcher, form, groups):
 def _data():
     from tilewright.arch import arch
 
-    return arch(_arch())
+    return arch(ARCH)
 
 
 @pytest.mark.parametrize("pipeline", ["basic", "tma", "gluon_ws"])
 def test_wrong_offsets_touch_nothing_else(dispatcher, pipeline):
     """Whatever the offsets say, memory around A and C is neither read nor written."""
     if pipeline not in _data().pipelines:
-        pytest.skip(f"{_arch()} has no {pipeline}")
-    kernel = config(_arch(), pipeline=pipeline)
+        pytest.skip(f"{ARCH} has no {pipeline}")
+    kernel = config(ARCH, pipeline=pipeline)
     whole = torch.full((900, 128), 7.0, device="cuda", dtype=torch.bfloat16)
     a = torch.randn(300, 64, device="cuda").bfloat16()
     b = torch.randn(4, 128, 64, device="cuda").bfloat16().transpose(1, 2)
@@ -117,6 +101,6 @@ def test_sizes_may_change_under_a_captured_graph(dispatcher):
 def test_weights_beyond_two_gibibytes(dispatcher):
     problem = GroupedGemmProblem("contiguous", 64, m=700, n=4096, k=5120)  # B is 2.7 GB
     for pipeline in [p for p in ("basic", "tma", "gluon_ws") if p in _data().pipelines]:
-        kernel = config(_arch(), pipeline=pipeline)
+        kernel = config(ARCH, pipeline=pipeline)
         result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
         assert result.ok, f"{kernel.name}: {result}"

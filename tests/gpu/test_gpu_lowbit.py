@@ -5,34 +5,17 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
+from gpu_arch import ARCH  # noqa: E402
 from lowbit_cases import MX, cases  # noqa: E402
 
 from tilewright import verify  # noqa: E402
-from tilewright.arch.detect import live_device  # noqa: E402
-from tilewright.build import Store, build  # noqa: E402
-from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import NoDriver  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 from tilewright.quantise import dequantise, quantise  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 
-def _arch() -> str:
-    try:
-        return live_device(0).arch
-    except NoDriver:
-        return "sm_90"  # only to collect the cases; the marker keeps them from running
-
-
-CASES = cases(_arch())
-
-
-@pytest.fixture(scope="module")
-def dispatcher(tmp_path_factory) -> Dispatcher:
-    store = Store(tmp_path_factory.mktemp("store"))
-    build([(kernel, _arch()) for kernel, _ in CASES], store=store).raise_if_failed()
-    return Dispatcher(store=store)
+CASES = cases(ARCH)
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
