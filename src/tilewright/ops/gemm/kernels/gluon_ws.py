@@ -467,6 +467,8 @@ def gemm_gluon_ws(
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
+    # Arguments are written out for each group: in a tuple that has a name, Triton 3.6 makes tensors
+    # of constants, or fails to.
     if GROUPS == 1:
         gl.warp_specialize(
             [
