@@ -33,6 +33,7 @@ from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.pre import combine
 from tilewright.ops.gemm.kernels.reduce import (
     reduce,
+    reduce_split,
     take_turn,
     within_tile,
     workspace,
@@ -194,7 +195,7 @@ def gemm_basic(
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
     first = tl.program_id(0)
-    if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
+    if SCHEDULER == "stream_k":
         flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
     if SCHEDULER == "split_k":
         tile = first // splits
@@ -207,12 +208,9 @@ def gemm_basic(
             TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
             BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
-        base = tile if REDUCTION == "atomic" else tile * splits
-        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
-        whole, acc = reduce(
-            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
-            i, splits, base, 1, 0, REDUCTION,
-        )  # fmt: skip
+        whole, acc = reduce_split(
+            acc, work, tile, i, splits, TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION
+        )
         if whole:
             _write(
                 c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,

@@ -46,7 +46,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
+from tilewright.ops.gemm.kernels.reduce import reduce_split
 from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
 
 
@@ -124,12 +124,9 @@ def gemm_preshuffle(
     )  # fmt: skip
     whole = True
     if SCHEDULER == "split_k":
-        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
-        base = tile if REDUCTION == "atomic" else tile * splits
-        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
-        whole, acc = reduce(
-            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
-            first % splits, splits, base, 1, 0, REDUCTION,
+        whole, acc = reduce_split(
+            acc, work, tile, first % splits, splits,
+            TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION,
         )  # fmt: skip
     if whole:
         write(

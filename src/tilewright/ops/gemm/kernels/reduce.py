@@ -151,3 +151,17 @@ def _at(partials, index, within):
     """Where a slot begins."""
     size: tl.constexpr = within.shape[0] * within.shape[1]
     return partials + tl.cast(index, tl.int64) * size
+
+
+@triton.jit
+def reduce_split(
+    acc, work, tile, i, splits, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    FLAG_BYTES: tl.constexpr, INT_ACC: tl.constexpr, REDUCTION: tl.constexpr,
+):  # fmt: skip
+    """Contribute `acc`, part `i` of the `splits` of a tile under split-K. Returns as `reduce`."""
+    flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
+    base = tile if REDUCTION == "atomic" else tile * splits
+    last = take_turn(flags, splits, base, 1, 0, REDUCTION)
+    return reduce(
+        acc, last, flags, partials, within_tile(TILE_M, TILE_N), i, splits, base, 1, 0, REDUCTION
+    )

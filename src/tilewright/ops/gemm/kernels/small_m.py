@@ -67,7 +67,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
+from tilewright.ops.gemm.kernels.reduce import reduce_split
 from tilewright.ops.gemm.kernels.schedule import split_range
 
 
@@ -141,13 +141,9 @@ def _finish(
     """Meet the other parts of the tile, if there are any, and write it."""
     tile = tl.program_id(0)
     if SCHEDULER == "split_k":
-        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
-        part = tl.program_id(1)
-        base = tile if REDUCTION == "atomic" else tile * splits
-        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
-        whole, acc = reduce(
-            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
-            part, splits, base, 1, 0, REDUCTION,
+        whole, acc = reduce_split(
+            acc, work, tile, tl.program_id(1), splits,
+            TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION,
         )  # fmt: skip
         if whole:
             write(

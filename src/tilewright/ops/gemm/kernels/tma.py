@@ -41,6 +41,7 @@ from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, 
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.reduce import (
     reduce,
+    reduce_split,
     take_turn,
     within_tile,
     workspace,
@@ -158,7 +159,7 @@ def gemm_tma(
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
     first = tl.program_id(0)
-    if SCHEDULER == "split_k" or SCHEDULER == "stream_k":
+    if SCHEDULER == "stream_k":
         flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
     if SCHEDULER == "split_k":
         tile = first // splits
@@ -172,12 +173,9 @@ def gemm_tma(
             a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
         )  # fmt: skip
-        base = tile if REDUCTION == "atomic" else tile * splits
-        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
-        whole, acc = reduce(
-            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
-            i, splits, base, 1, 0, REDUCTION,
-        )  # fmt: skip
+        whole, acc = reduce_split(
+            acc, work, tile, i, splits, TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION
+        )
         if whole:
             _write(
                 c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,

@@ -55,7 +55,7 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, within_tile, workspace
+from tilewright.ops.gemm.kernels.reduce import reduce_split
 from tilewright.ops.gemm.kernels.scale import load_scales, scaled, size_of
 from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
 
@@ -245,13 +245,9 @@ def gemm_weights(
         PART, UNIT, A_WORDS, A_WORD, B_WORD,
     )  # fmt: skip
     if SCHEDULER == "split_k":
-        flags, partials = workspace(work, FLAG_BYTES, False)
-        i = program % splits
-        base = program // splits if REDUCTION == "atomic" else program - i
-        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
-        whole, acc = reduce(
-            acc, last, flags, partials, within_tile(TILE_M, TILE_N),
-            i, splits, base, 1, 0, REDUCTION,
+        whole, acc = reduce_split(
+            acc, work, program // splits, program % splits, splits,
+            TILE_M, TILE_N, FLAG_BYTES, False, REDUCTION,
         )  # fmt: skip
     if whole:
         write(
