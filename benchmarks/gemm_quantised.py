@@ -57,6 +57,27 @@ OPTIONS = {
     "int8": {},
 }
 FINALISTS = 4
+TILES = (
+    ("tma", 64, 128, 4, 4, "direct"),
+    ("tma", 128, 256, 8, 3, "direct"),
+    ("gluon_ws", 64, 64, 4, 8, "direct"),
+    ("gluon_ws", 64, 128, 4, 6, "direct"),
+    ("gluon_ws", 64, 256, 4, 4, "split"),
+    ("gluon_ws", 128, 128, 8, 4, "direct"),
+    ("gluon_ws", 128, 128, 8, 6, "split"),
+    ("gluon_ws", 128, 192, 8, 4, "split"),
+    ("gluon_ws", 192, 128, 12, 4, "direct"),
+    ("gluon_ws", 192, 192, 12, 4, "split"),
+    ("gluon_ws", 128, 256, 8, 3, "direct"),
+    ("gluon_ws", 128, 256, 8, 4, "split"),
+    ("gluon_ws", 256, 128, 8, 3, "direct"),
+    ("gluon_pingpong", 64, 128, 8, 6, "split"),
+    ("gluon_pingpong", 64, 256, 8, 4, "split"),
+    ("gluon_pingpong", 128, 128, 8, 5, "direct"),
+    ("gluon_pingpong", 128, 128, 8, 6, "split"),
+    ("gluon_pingpong", 128, 192, 8, 4, "split"),
+)
+"""Tiles, with the pipelines that have them, for operands without block scales."""
 
 
 def spaces(name: str) -> list[KernelSpace]:
@@ -77,22 +98,15 @@ def spaces(name: str) -> list[KernelSpace]:
                 linked={("scheduler", "split_k", "reduction"): parts},
             ),
         ]
-    pipelines = ("tma",) if OPTIONS[name] else ("tma", "gluon_ws")
     return [
         KernelSpace(
             "gemm",
             {
                 **signature,
-                "tile_m": (64, 128, 256),
-                "tile_n": (128, 256),
-                "num_warps": (4, 8),
-                "num_stages": (3, 4),
-                "store": ("direct", "split"),
-                "group_m": (8, 16),
-                "pipeline": pipelines,
-                "scheduler": ("tile", "persistent"),
+                "group_m": (4, 8, 16),
+                "scheduler": ["persistent"],
             },
-            {"of its pipeline": lambda c: c.scheduler == "persistent" or c.store == "direct"},
+            linked={("pipeline", "tile_m", "tile_n", "num_warps", "num_stages", "store"): TILES},
         )
     ]
 

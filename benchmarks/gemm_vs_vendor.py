@@ -123,25 +123,47 @@ MATRIX_TILES = (
 )  # fmt: skip
 
 FINALISTS = 6
-SCHEDULES = [("tile", 1, "none"), ("persistent", 1, "none")]
-DEEP = [
-    (64, 64, 64, 4, 8, "direct"),
-    (64, 64, 128, 4, 6, "direct"),
-    (64, 128, 64, 4, 8, "direct"),
-    (64, 128, 128, 4, 4, "direct"),
-    (128, 64, 64, 4, 8, "direct"),
-    (128, 64, 128, 4, 4, "direct"),
-    (64, 192, 64, 4, 6, "split"),
-    (64, 256, 64, 4, 5, "split"),
-    (128, 128, 64, 4, 6, "direct"),
-    (128, 128, 64, 8, 6, "direct"),
-    (128, 192, 64, 8, 5, "split"),
-    (192, 128, 64, 12, 4, "direct"),
-    (192, 192, 64, 12, 4, "split"),
-    (128, 256, 64, 8, 4, "split"),
-    (256, 128, 64, 8, 4, "split"),
+LARGE = [
+    ("tma", 128, 256, 64, 8, 3, "direct"),
+    ("tma", 128, 256, 64, 8, 4, "split"),
+    ("gluon_ws", 128, 256, 64, 8, 3, "direct"),
+    ("gluon_ws", 128, 256, 64, 8, 4, "split"),
+    ("gluon_ws", 256, 128, 64, 8, 4, "split"),
+    ("gluon_ws", 128, 192, 64, 8, 5, "split"),
+    ("gluon_ws", 128, 128, 64, 8, 6, "direct"),
+    ("gluon_ws", 192, 128, 64, 12, 4, "direct"),
+    ("gluon_ws", 192, 192, 64, 12, 4, "split"),
+    ("gluon_pingpong", 64, 256, 64, 8, 4, "split"),
+    ("gluon_pingpong", 128, 128, 64, 8, 5, "direct"),
+    ("gluon_pingpong", 128, 128, 64, 8, 6, "split"),
+    ("gluon_pingpong", 128, 192, 64, 8, 4, "split"),
 ]
-"""Tiles with as many stages as fit, for pipeline gluon_ws."""
+"""Tiles, with the pipelines that have them, for large products."""
+DEEP = [
+    ("gluon_ws", 64, 64, 64, 4, 13, "direct"),
+    ("gluon_ws", 64, 64, 128, 4, 6, "direct"),
+    ("gluon_ws", 64, 128, 64, 4, 9, "direct"),
+    ("gluon_ws", 64, 128, 128, 4, 4, "direct"),
+    ("gluon_ws", 128, 64, 64, 4, 9, "direct"),
+    ("gluon_ws", 128, 64, 128, 4, 4, "direct"),
+    ("gluon_ws", 64, 192, 64, 4, 6, "split"),
+    ("gluon_ws", 64, 256, 64, 4, 5, "split"),
+    ("gluon_ws", 128, 128, 64, 4, 6, "direct"),
+    ("gluon_ws", 128, 128, 64, 8, 6, "direct"),
+    ("gluon_ws", 128, 192, 64, 8, 5, "split"),
+    ("gluon_ws", 192, 128, 64, 12, 4, "direct"),
+    ("gluon_ws", 192, 192, 64, 12, 4, "split"),
+    ("gluon_ws", 128, 256, 64, 8, 4, "split"),
+    ("gluon_ws", 256, 128, 64, 8, 4, "split"),
+    ("gluon_pingpong", 64, 64, 64, 8, 12, "direct"),
+    ("gluon_pingpong", 64, 128, 64, 8, 8, "split"),
+    ("gluon_pingpong", 128, 64, 64, 8, 8, "split"),
+    ("gluon_pingpong", 64, 192, 64, 8, 6, "split"),
+    ("gluon_pingpong", 64, 256, 64, 8, 4, "split"),
+    ("gluon_pingpong", 128, 128, 64, 8, 6, "split"),
+    ("gluon_pingpong", 128, 192, 64, 8, 4, "split"),
+]
+"""Tiles with as many stages as fit."""
 DEEP_SCHEDULES = [
     ("persistent", 1, "none"),
     ("stream_k", 1, "linear"),
@@ -155,34 +177,19 @@ SHARED = [("stream_k", 1, "linear"), ("stream_k", 1, "tree")] + [
 
 def space(name: str, dtype: str) -> KernelSpace:
     """The rcr kernels that can win on a set's shapes: a few hundred at most."""
-    pipelines: tuple[str, ...] = ("tma",)
+    if name == "decode":
+        return few_rows(dtype)
+    algorithm = ("pipeline", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store")
     if name == "large":
-        axes = {
-            "tile_m": (128, 256),
-            "tile_n": (128, 256),
-            "tile_k": (64, 128),
-            "num_warps": (4, 8),
-            "num_stages": (2, 3, 4),
-            "group_m": (4, 8, 16),
-            "store": ("direct", "split"),
-        }
-        schedules = SCHEDULES
-        pipelines = ("tma", "gluon_ws")
-    elif name in ("odd", "last_wave"):
         return KernelSpace(
             "gemm",
-            {"dtype_a": [dtype], "pipeline": ["gluon_ws"]},
-            linked={
-                ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store"): DEEP,
-                ("scheduler", "split_k", "reduction"): DEEP_SCHEDULES,
-            },
+            {"dtype_a": [dtype], "scheduler": ["persistent"], "group_m": (2, 4, 8, 16)},
+            linked={algorithm: LARGE},
         )
-    else:
-        return few_rows(dtype)
     return KernelSpace(
         "gemm",
-        {**axes, "dtype_a": [dtype], "pipeline": pipelines},
-        linked={("scheduler", "split_k", "reduction"): schedules},
+        {"dtype_a": [dtype]},
+        linked={algorithm: DEEP, ("scheduler", "split_k", "reduction"): DEEP_SCHEDULES},
     )
 
 
@@ -201,7 +208,7 @@ def few_rows(dtype: str) -> KernelSpace:
         {"on the matrix units": lambda c: c.tile_m >= 8 or c.scheduler == "tile"},
         linked={
             names: tiles,
-            ("scheduler", "split_k", "reduction"): [SCHEDULES[0], SHARED[0], *SHARED[2:4]],
+            ("scheduler", "split_k", "reduction"): [("tile", 1, "none"), SHARED[0], *SHARED[2:4]],
         },
     )
 

@@ -10,6 +10,7 @@ from gemm_cases import TILE, config, signatures
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
+from tilewright.ops.gemm.config import SPECIALISED
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.gemm.sizes import BATCHED
 
@@ -33,7 +34,9 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     made = []
     for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), LAYOUTS)):
         batching, pipeline = next(ways_in_turn)
-        schedule = SCHEDULES[number % 4 if pipeline != "gluon_ws" else 1]
+        schedule = SCHEDULES[number % 4 if pipeline not in SPECIALISED else 1]
+        if pipeline == "gluon_pingpong":
+            schedule = {**schedule, "num_warps": 8}
         how = {"layout": layout, "batching": batching, **signature}
         kernel = config(arch_name, pipeline=pipeline, **schedule, **how)
         if not FAMILY.judge(kernel, this):  # Gluon and 8-bit operands that lie otherwise

@@ -160,6 +160,43 @@ def odd_tiles() -> list[tuple[GemmConfig, GemmProblem]]:
     return made
 
 
+def by_turns() -> list[tuple[GemmConfig, GemmProblem]]:
+    """Pipeline gluon_pingpong: its dtypes, layouts, widths, stores and rings; one tile, an odd
+    number of them, and several for each warp group of every workgroup; with epilogues too."""
+    made = []
+    kinds = [
+        *itertools.product(("bf16", "fp16"), ("rcr", "rrr", "ccc", "crr")),
+        *itertools.product(("e4m3fn", "e5m2", "int8", "fp32"), ("rcr", "rcc")),
+    ]
+    tiles = ((64, 64, 3), (128, 128, 3), (128, 192, 4), (64, 256, 3), (64, 128, 7))
+    for number, ((dtype, layout), (rows, columns)) in enumerate(
+        itertools.product(kinds, ((1, 1), (3, 1), (31, 23)))
+    ):
+        tile_m, tile_n, stages = tiles[number % 5]
+        tile_k = 128 // DTYPES[dtype].bytes
+        signature = {
+            "dtype_a": dtype,
+            "layout": layout,
+            "precision": "tf32" if dtype == "fp32" else "ieee",
+            "epilogue": ("", "bias+gelu", "", "bias+swiglu")[number // 2 % 4],
+        }
+        kernel = config(
+            pipeline="gluon_pingpong",
+            scheduler="persistent",
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=tile_k,
+            num_warps=8,
+            num_stages=stages,
+            store=("split", "direct")[number % 2],
+            **signature,
+        )
+        k = (1, 2, 9)[number // 3 % 3] * tile_k - 16
+        sizes = (rows * tile_m - 16, columns * tile_n - 32, k)
+        made.append((kernel, GemmProblem(*sizes, **signature)))
+    return [case for case in made if FAMILY.judge(case[0], arch("sm_90"))]
+
+
 def _problem(
     sizes: tuple[int, int, int], signature: dict[str, str], aligned: bool = False
 ) -> GemmProblem:

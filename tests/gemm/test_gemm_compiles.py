@@ -113,6 +113,14 @@ LARGEST = {"tile_m": 128, "tile_n": 256, "num_warps": 8, "num_stages": 4, "store
 
 
 THREE = {"tile_m": 192, "tile_n": 192, "num_warps": 12, "num_stages": 4, "store": "split"}
+TURNS = {
+    "pipeline": "gluon_pingpong",
+    "tile_m": 128,
+    "tile_n": 128,
+    "num_warps": 8,
+    "num_stages": 6,
+    "store": "split",
+}
 SHARED = {
     "atomic": {"scheduler": "stream_k", "reduction": "atomic"},
     "tree": {"scheduler": "stream_k", "reduction": "tree"},
@@ -121,7 +129,7 @@ SHARED = {
 
 
 def gluon(**fields):
-    return config(pipeline="gluon_ws", **{"scheduler": "persistent", **fields})
+    return config(**{"pipeline": "gluon_ws", "scheduler": "persistent", **fields})
 
 
 @pytest.mark.parametrize(
@@ -141,6 +149,9 @@ def gluon(**fields):
         gluon(**LARGEST | SHARED["tree"]),
         gluon(tile_m=64, tile_n=128, num_stages=8, **SHARED["linear"]),
         gluon(tile_m=64, tile_n=128, dtype_a="int8", tile_k=128, **SHARED["atomic"]),
+        gluon(**TURNS),
+        gluon(**TURNS | {"tile_n": 192, "num_stages": 4}, layout="rrr", epilogue="bias+silu"),
+        gluon(**TURNS | {"tile_k": 128}, dtype_a="e4m3fn", epilogue="row_scale+col_scale"),
     ],
     ids=lambda kernel: kernel.name,
 )

@@ -59,6 +59,7 @@ def fp8(flavour, **fields):
 TMA = {"pipeline": "tma"}
 GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
 GLUON_STREAM = {"pipeline": "gluon_ws", "scheduler": "stream_k", "reduction": "linear"}
+TURNS = {"pipeline": "gluon_pingpong", "scheduler": "persistent", "num_warps": 8}
 CDNA = {"pipeline": "gluon_cdna"}
 
 FP32 = ("dtype_a", "dtype_b", "dtype_c")
@@ -89,7 +90,7 @@ BROKEN = [
     ("warps", change(num_warps=6), SM90),
     ("warps", change(num_warps=64), SM90),
     ("warps", change(num_warps=32), GFX942),
-    ("stages", change(num_stages=9, tile_k=16), SM90),
+    ("stages", change(num_stages=17, tile_k=16), SM90),
     ("combination", change(pipeline="tma_ws"), SPECIALISING),
     ("combination", change(pipeline="gluon_ws"), SM90),
     ("tile", change(tile_m=192, num_warps=8, **TMA), SM90),
@@ -111,6 +112,14 @@ BROKEN = [
     ("warpgroups", change(dtype_a="fp32", dtype_b="fp32", dtype_c="fp32", **GLUON), SM90),
     ("warpgroups", fp8("e4m3fn", layout="rrr", **GLUON), SM90),
     ("warpgroups", fp8("e4m3fn", layout="ccr", **GLUON), SM90),
+    ("warpgroups", change(**TURNS | {"num_warps": 4}), SM90),
+    ("warpgroups", change(**TURNS | {"scheduler": "tile"}), SM90),
+    ("warpgroups", change(**TURNS, tile_m=32), SM90),
+    ("warpgroups", fp8("e5m2", layout="rrr", **TURNS), SM90),
+    ("tile", change(**TURNS, tile_m=192), SM90),
+    ("registers", change(**TURNS, tile_m=128, tile_n=256), SM90),
+    ("shared_memory", change(**TURNS, tile_m=128, tile_n=128, num_stages=6), SM90),
+    ("pipeline", change(**TURNS), SM80),
     ("padding", change(pad_n=False, **GLUON), SM90),
     ("alignment", change(alignment=8, **GLUON), SM90),
     ("index", change(index_bits=64, **GLUON), SM90),

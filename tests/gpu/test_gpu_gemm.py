@@ -7,7 +7,7 @@ import threading
 import pytest
 
 torch = pytest.importorskip("torch")
-from gemm_cases import awkward, cases, config, few_rows, odd_tiles, sharing  # noqa: E402
+from gemm_cases import awkward, by_turns, cases, config, few_rows, odd_tiles, sharing  # noqa: E402
 from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import verify  # noqa: E402
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 
 CASES = [*cases(ARCH), *few_rows(ARCH), *sharing(ARCH)]
 if ARCH == "sm_90":
-    CASES += odd_tiles()
+    CASES += [*odd_tiles(), *by_turns()]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

@@ -34,7 +34,12 @@ from tilewright.verdict import Verdict
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
 
 
-SIBLINGS = {"gluon_ws": "tma", "gluon_scaled": "tma", "gluon_cdna": "basic"}
+SIBLINGS = {
+    "gluon_ws": "tma",
+    "gluon_pingpong": "tma",
+    "gluon_scaled": "tma",
+    "gluon_cdna": "basic",
+}
 """The Triton pipeline that computes what a pipeline in Gluon computes."""
 
 

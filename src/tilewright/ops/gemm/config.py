@@ -36,6 +36,7 @@ PIPELINES = (
     "tma",
     "tma_ws",
     "gluon_ws",
+    "gluon_pingpong",
     "gluon_cdna",
     "small_m",
     "small_m_tma",
@@ -52,6 +53,9 @@ MASKING = ("basic", "small_m", "weights", "mx", "preshuffle")
 
 SMALL_M = ("small_m", "small_m_tma")
 """Pipelines for few rows of A."""
+
+SPECIALISED = ("gluon_ws", "gluon_pingpong")
+"""Pipelines with the warps' roles written out: one loads, groups of four multiply."""
 
 SCHEDULERS = ("tile", "persistent", "split_k", "stream_k")
 SHARING = ("split_k", "stream_k")
@@ -74,8 +78,8 @@ class GemmConfig:
     num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply), ``gluon_scaled`` (the same for operands with
-    block scales), ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon;
+    Gluon; num_warps counts the warps that multiply), ``gluon_pingpong`` (the same, each group of
+    warps with tiles of its own), ``gluon_scaled`` (``gluon_ws`` for operands with block scales), ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon;
     num_stages counts tiles in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A,
     through pointers or descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands
     unpacked in registers), ``mx`` (pointers; block-scaled matrix instructions), ``preshuffle``

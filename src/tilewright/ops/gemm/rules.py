@@ -13,7 +13,7 @@ from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
-from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, SPECIALISED, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     BATCHED,
@@ -70,7 +70,8 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
     for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
-        three_parts = c.pipeline == "gluon_ws" and axis != "k" and size == THREE_PARTS
+        odd = {"gluon_ws": "mn", "gluon_pingpong": "n"}.get(c.pipeline, "")
+        three_parts = axis in odd and size == THREE_PARTS
         if size & (size - 1) and not three_parts:
             return f"tile_{axis} = {size} is not a power of two"
         if size < low:
@@ -143,15 +144,23 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
-    """What the kernel in Gluon asks of a config: whole wgmma, issued by one or two warp groups
-    that each take their own rows and store them in pieces."""
-    if c.pipeline != "gluon_ws":
+    """What the kernels in Gluon ask of a config: whole wgmma, issued by warp groups that each
+    take their own rows, or their own tiles, and store them in pieces."""
+    if c.pipeline not in SPECIALISED:
         return None
-    if c.num_warps not in (WARPGROUP, 2 * WARPGROUP, 3 * WARPGROUP):
-        return f"pipeline gluon_ws multiplies with 4, 8 or 12 warps, not {c.num_warps}"
-    if (c.num_warps == 3 * WARPGROUP) != (c.tile_m == THREE_PARTS):
-        return f"12 warps multiply {THREE_PARTS} rows, not {c.num_warps} warps {c.tile_m}"
-    least_m = WARPGROUP_ROWS * c.num_warps // WARPGROUP
+    least_m = WARPGROUP_ROWS
+    if c.pipeline == "gluon_pingpong":
+        if c.num_warps != 2 * WARPGROUP or c.scheduler != "persistent":
+            return (
+                "pipeline gluon_pingpong has two groups of four warps that take turns: num_warps 8 "
+                f"and scheduler persistent, not {c.num_warps} and {c.scheduler}"
+            )
+    else:
+        if c.num_warps not in (WARPGROUP, 2 * WARPGROUP, 3 * WARPGROUP):
+            return f"pipeline gluon_ws multiplies with 4, 8 or 12 warps, not {c.num_warps}"
+        if (c.num_warps == 3 * WARPGROUP) != (c.tile_m == THREE_PARTS):
+            return f"12 warps multiply {THREE_PARTS} rows, not {c.num_warps} warps {c.tile_m}"
+        least_m *= c.num_warps // WARPGROUP
     if c.tile_m < least_m:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
     least_n = 64 if c.store == "split" else 32
@@ -303,7 +312,8 @@ def _mma(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _registers(c: GemmConfig, arch: Arch) -> str | None:
-    accumulators = c.tile_m * c.tile_n * k_parts(c) // (c.num_warps * arch.warp_size)
+    warps = WARPGROUP if c.pipeline == "gluon_pingpong" else c.num_warps  # that share a tile
+    accumulators = c.tile_m * c.tile_n * k_parts(c) // (warps * arch.warp_size)
     if vector(c):  # a sum for every vector of K, and the vectors themselves
         each = c.tile_m * c.tile_n + (c.tile_m + c.tile_n) * VECTOR_BYTES // 4
         accumulators = each * c.tile_k // vector(c) // (c.num_warps * arch.warp_size)

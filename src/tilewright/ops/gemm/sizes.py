@@ -9,7 +9,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
 from tilewright.ops.gemm import epilogues, lowbit
-from tilewright.ops.gemm.config import POINTERS, GemmConfig
+from tilewright.ops.gemm.config import POINTERS, SPECIALISED, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import vector
 
@@ -20,7 +20,7 @@ LEAST_8_BIT_K = 32
 """Matrix instructions take 32 8-bit elements along K; with fewer the compiler stops or leaves the
 matrix units."""
 
-MAX_STAGES = 8
+MAX_STAGES = 16
 OVERHEAD_REGISTERS = 26
 """Registers a matrix kernel needs beside its accumulators; the assembler asked for 154 where
 128 held accumulators (sm_90, 256×256 over 16 warps)."""
@@ -40,17 +40,17 @@ WARPGROUP_ROWS = 64
 """Rows of C that one wgmma computes."""
 
 THREE_PARTS = 192
-"""The one tile edge that is no power of two: `gluon_ws` has it as three warp groups' rows, and as
-columns in two accumulators, 128 and 64 wide."""
+"""The one tile edge that is no power of two: `gluon_ws` has it as three warp groups' rows, and the
+`SPECIALISED` have it as columns in two accumulators, 128 and 64 wide."""
 
 PART_COLUMNS = 128
 """Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
 
-SPECIALISATION_BYTES = 384
+SPECIALISATION_BYTES = 512
 """Shared memory Gluon kernels for sm_90 take beside their tiles: two barriers a stage, and what the
-compiler hands to the warps (148 to 280 bytes seen)."""
+compiler hands to the warps."""
 
-BATCHED = ("basic", "tma", "tma_ws", "gluon_ws")
+BATCHED = ("basic", "tma", "tma_ws", *SPECIALISED)
 """Pipelines that walk the matrices of a batch."""
 
 SCALED = ("basic", "tma", "tma_ws", *lowbit.PIPELINES)
@@ -117,7 +117,9 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         # Through shared memory to the accumulator's threads, in as many parts as the compiler
         # likes: between a quarter of it and twice its size (sm_90), usually half.
         staging += staging // 2
-    if config.pipeline == "gluon_ws":
+    if config.pipeline == "gluon_pingpong":
+        staging *= 2  # each group has its own tile
+    if config.pipeline in SPECIALISED:
         if config.tile_n == THREE_PARTS:  # two buffers of three or six pieces
             staging = staging // 3 * 2
         return stage * config.num_stages + staging + SPECIALISATION_BYTES

@@ -8,7 +8,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES, KernelSource
 from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
-from tilewright.ops.gemm.config import MASKING, SHARING, GemmConfig
+from tilewright.ops.gemm.config import MASKING, SHARING, SPECIALISED, GemmConfig
 from tilewright.ops.gemm.sizes import (
     BATCHED,
     PART_COLUMNS,
@@ -33,7 +33,7 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         options.append(("kpack", arch.kpack))  # so that 16 bytes of B are whole operands
     if config.pipeline in MASKING:
         return _pointer_source(config, arch, tuple(options))
-    if config.pipeline == "gluon_ws":
+    if config.pipeline in SPECIALISED:
         return _gluon_source(config)
     if config.pipeline == "gluon_scaled":
         return _gluon_scaled_source(config)
@@ -311,17 +311,17 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
         *_scales_and_batch(config),
         ("SPLIT", config.store == "split"),
         ("STAGES", config.num_stages),
-        ("GROUPS", config.num_warps // WARPGROUP),
     ]
-    arguments = (
-        *_descriptor_arguments(config),
-        *_extra(config, "i64"),
-        *batch_types(config),
-        *_sharing_types(config),
-    )
+    arguments = (*_descriptor_arguments(config), *_extra(config, "i64"), *batch_types(config))
+    if config.pipeline == "gluon_ws":
+        constants.append(("GROUPS", config.num_warps // WARPGROUP))
+        arguments = (*arguments, *_sharing_types(config))
+    else:
+        unused = ("SCHEDULER", "REDUCTION", "FLAG_BYTES", "PRECISION", "work", "splits")
+        constants = [one for one in constants if one[0] not in unused]
     return KernelSource(
-        module="tilewright.ops.gemm.kernels.gluon_ws",
-        function="gemm_gluon_ws",
+        module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
+        function=f"gemm_{config.pipeline}",
         signature=_signature(arguments, constants, _functions(config)),
         constants=tuple(constants),
         divisibility=tuple({**_matrix_promises(config), **_workspace_promises(config)}.items()),
@@ -409,8 +409,9 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
     m, n, k = config.tile_m, config.tile_n, config.tile_k
     columns = n // epilogues.fold(config.epilogue)
     n_store = columns // 2 if config.store == "split" else columns
-    if config.pipeline == "gluon_ws":  # a warp group takes its own rows, and pieces of C
-        m //= config.num_warps // WARPGROUP
+    if config.pipeline in SPECIALISED:  # a warp group takes its own rows, and pieces of C
+        if config.pipeline == "gluon_ws":
+            m //= config.num_warps // WARPGROUP
         n_store //= n // 64 if n == THREE_PARTS else 2
         n = 64 if n == THREE_PARTS else n
     if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size

@@ -118,175 +118,31 @@ tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128 tiles: 0.9
 tiles: a little under 128x256.
 """
 
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
 from tilewright.ops.gemm.kernels.gluon_api import (
-    constexpr_function,
     fence_async_shared,
     gl,
     jit,
     mbarrier,
-    tma_load,
-    tma_store,
     tma_store_wait,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 from tilewright.ops.gemm.kernels.gluon_partials import add, load, store, within_registers
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
-from tilewright.ops.gemm.kernels.schedule import (
-    contributors,
-    next_part,
-    shared_steps,
-    tile_coordinates,
+from tilewright.ops.gemm.kernels.gluon_ring import (
+    OF_THREE_REGISTERS,
+    OF_TWO_REGISTERS,
+    PRODUCER_REGISTERS,
+    accumulators,
+    b_ring,
+    barriers,
+    fill,
+    multiply,
+    settled,
+    tiles_of,
+    work_of,
 )
-
-PRODUCER_REGISTERS = gl.constexpr(24)
-OF_TWO_REGISTERS = gl.constexpr(240)
-OF_THREE_REGISTERS = gl.constexpr(160)
-
-
-@constexpr_function
-def _wide(tile_n):
-    """How many of a tile's columns are in the first accumulator, which a power of two must be;
-    the rest is another."""
-    return 128 if tile_n == 192 else tile_n
-
-
-@jit
-def _at(z, i, j, BATCHING: gl.constexpr):
-    """Coordinates of a tile's first element, of a matrix or of matrix `z` of a batch."""
-    if BATCHING == "none":
-        at = (i, j)
-    else:
-        at = (z, i, j)  # type: ignore[assignment]
-    return at
-
-
-@jit
-def _work(tiles, steps, splits, SCHEDULER: gl.constexpr):
-    """Where this workgroup begins (`next_part`): its share of stream-K's steps, the first and
-    past the last of them; its first part, and how many parts there are."""
-    share = steps
-    at = steps * 0
-    end = steps * 0
-    part = gl.program_id(0)
-    parts = tiles
-    if SCHEDULER == "stream_k":
-        share, at, end = shared_steps(splits, steps)
-        part += splits
-    elif SCHEDULER == "split_k":
-        parts = tiles * splits
-    return share, at, end, part, parts
-
-
-@jit
-def _load(
-    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits,
-    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr, SCHEDULER: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr,
-):  # fmt: skip
-    """The producer: every K step of every part of this workgroup into the ring."""
-    tiles_m = gl.cdiv(m, TILE_M)
-    tiles_n = gl.cdiv(n, TILE_N)
-    each = tiles_m * tiles_n
-    tiles = in_batch(each, batch, BATCHING)
-    steps = gl.cdiv(k, TILE_K)
-    ROWS: gl.constexpr = TILE_M // GROUPS
-    WIDE: gl.constexpr = _wide(TILE_N)
-    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
-    BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + TILE_N // BOX_N * b.block_type.nbytes
-    stage = 0
-    phase = 1  # of a ring nobody has used: every slot counts as released
-    _, at, end, part, parts = _work(tiles, steps, splits, SCHEDULER)
-    while (at < end) | (part < parts):
-        tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
-        z, within = in_matrix(tile, each, BATCHING)
-        z_a = shared_or(z, batch, 1, BATCHING)
-        z_b = shared_or(z, batch, 2, BATCHING)
-        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * TILE_M
-        col = tile_n * TILE_N
-        for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
-            ready = full.index(stage)
-            mbarrier.wait(empty.index(stage), phase)
-            mbarrier.expect(ready, BYTES)
-            for group in gl.static_range(GROUPS):
-                a_tile = a_tiles.index(stage * GROUPS + group)
-                if A_ROW:
-                    tma_load(a, _at(z_a, row + group * ROWS, k0, BATCHING), ready, a_tile)
-                else:
-                    tma_load(a, _at(z_a, k0, row + group * ROWS, BATCHING), ready, a_tile)
-            for box in gl.static_range(TILE_N // BOX_N):
-                # Parts of one slot follow each other, so that they are one tile.
-                if box < WIDE // BOX_N:
-                    b_tile = b_tiles.index(stage * (WIDE // BOX_N) + box)
-                else:
-                    b_tile = b_rest.index(stage)
-                if B_ROW:
-                    tma_load(b, _at(z_b, k0, col + box * BOX_N, BATCHING), ready, b_tile)
-                else:
-                    tma_load(b, _at(z_b, col + box * BOX_N, k0, BATCHING), ready, b_tile)
-            stage += 1
-            if stage == STAGES:
-                stage = 0
-                phase ^= 1
-
-
-@jit
-def _indices(tile, AXIS: gl.constexpr):
-    """0, 1, 2… along one axis of a tile, for the threads that hold it."""
-    return gl.arange(0, tile.shape[AXIS], gl.SliceLayout(1 - AXIS, tile.type.layout))
-
-
-@jit
-def _store(
-    c, z, row, col, piece, staging, extra, m, n, C_ROW: gl.constexpr, TAKES: gl.constexpr,
-    FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
-):  # fmt: skip
-    """One piece of the sums, which stands at (row, col), after the epilogue to memory, through
-    the staging buffer `staging`."""
-    piece = apply(piece, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, _indices)
-    out = rounded(piece, c.dtype, LARGEST)
-    tma_store_wait(1)  # the piece before the last has left this buffer
-    if C_ROW:
-        staging.store(out)
-        fence_async_shared()
-        tma_store(c, _at(z, row, col // FOLD, BATCHING), staging)
-    else:
-        staging.permute((1, 0)).store(out)
-        fence_async_shared()
-        tma_store(c, _at(z, col // FOLD, row, BATCHING), staging)
-
-
-@jit
-def _halves(tile):
-    """The left and the right half of a tile in registers."""
-    M: gl.constexpr = tile.shape[0]
-    N: gl.constexpr = tile.shape[1]
-    return tile.reshape((M, 2, N // 2)).permute((0, 2, 1)).split()
-
-
-@jit
-def _write(
-    c, acc, even, odd, extra, m, n, z, row, col, C_ROW: gl.constexpr, SPLIT: gl.constexpr,
-    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
-    CHAIN: gl.constexpr,
-):  # fmt: skip
-    """A group's rows of a whole sum to C, in pieces, through its two staging buffers in turn."""
-    pieces = _halves(acc)
-    if SPLIT:
-        p0, p1 = _halves(pieces[0])
-        p2, p3 = _halves(pieces[1])
-        pieces = (p0, p1, p2, p3)
-    for i in gl.static_range(len(pieces)):
-        at = col + i * pieces[0].shape[1]
-        staging = even if i % 2 == 0 else odd
-        _store(
-            c, z, row, at, pieces[i], staging, extra, m, n,
-            C_ROW, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
-        )  # fmt: skip
+from tilewright.ops.gemm.kernels.gluon_store import write_tile
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
+from tilewright.ops.gemm.kernels.schedule import contributors, next_part, tile_coordinates
 
 
 @jit
@@ -307,19 +163,11 @@ def _multiply(
     tiles = in_batch(each, batch, BATCHING)
     steps = gl.cdiv(k, TILE_K)
     ROWS: gl.constexpr = TILE_M // GROUPS
-    MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
-    WIDEST: gl.constexpr = 128 if INT_ACC else 256
-    WIDE: gl.constexpr = _wide(TILE_N)
-    MMA_N: gl.constexpr = WIDEST if WIDE > WIDEST else WIDE
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MMA_N, MMA_K])
-    REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, MMA_K])
-    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
     stage = 0
     phase = 0
-    used = 0
     even = c_tiles.index(2 * GROUP)
     odd = c_tiles.index(2 * GROUP + 1)
-    share, at, end, part, parts = _work(tiles, steps, splits, SCHEDULER)
+    share, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
     while (at < end) | (part < parts):
         here = part
         tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
@@ -351,41 +199,18 @@ def _multiply(
             last = shared
             if shared:
                 last = take_turn(flags, count, base, stride, shift, REDUCTION)
-        acc = gl.zeros((ROWS, WIDE), ACC, LAYOUT)
-        if TILE_N > WIDE:
-            rest = gl.zeros((ROWS, TILE_N - WIDE), ACC, REST)
-        for step in range(begin, stop):
-            mbarrier.wait(full.index(stage), phase)
-            a_tile = a_tiles.index(stage * GROUPS + GROUP)
-            b_tile = b_tiles.index(stage)
-            if not A_ROW:
-                a_tile = a_tile.permute((1, 0))
-            if not B_ROW:
-                b_tile = b_tile.permute((1, 0))
-            acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=step > begin, is_async=True)
-            if TILE_N > WIDE:
-                b_tile = b_rest.index(stage)
-                if not B_ROW:
-                    b_tile = b_tile.permute((1, 0))
-                rest = warpgroup_mma(a_tile, b_tile, rest, use_acc=step > begin, is_async=True)
-                acc, rest = warpgroup_mma_wait(2, deps=(acc, rest))
-            else:
-                acc = warpgroup_mma_wait(1, deps=(acc,))
-            mbarrier.arrive(empty.index(used), count=1, pred=step > begin)
-            used = stage
-            stage += 1
-            if stage == STAGES:
-                stage = 0
-                phase ^= 1
-        if TILE_N > WIDE:
-            acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
-        else:
-            acc = warpgroup_mma_wait(0, deps=(acc,))
+        acc, rest = accumulators(a_tiles, ROWS, TILE_N, INT_ACC)
+        acc, rest, used, stage, phase = multiply(
+            a_tiles, b_tiles, b_rest, full, empty, acc, rest, begin, stop, stage, phase,
+            TILE_N, A_ROW, B_ROW, STAGES, GROUPS, GROUP,
+        )  # fmt: skip
+        acc, rest = settled(acc, rest, TILE_N)
         mbarrier.arrive(empty.index(used), count=1)
 
         whole = stop - begin == steps
         if SCHEDULER != "persistent":  # noqa: SIM102 - one is known when compiling, one is not
             if shared:
+                LAYOUT: gl.constexpr = acc.type.layout
                 slots = within_registers(ROWS, TILE_N, LAYOUT)
                 whole, acc = reduce(
                     acc, last, flags, partials, slots, i, count, base, stride, shift,
@@ -393,46 +218,11 @@ def _multiply(
                 )  # fmt: skip
         if whole:
             mine = extra_of(extra, batch, z, TAKES, BATCHING)
-            _write(
-                c, acc, even, odd, mine, m, n, z, row, col,
+            write_tile(
+                c, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
                 C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
             )  # fmt: skip
-            if TILE_N > WIDE:
-                col += WIDE
-                if SPLIT:
-                    _write(
-                        c, rest, even, odd, mine, m, n, z, row, col,
-                        C_ROW, False, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
-                    )  # fmt: skip
-                else:
-                    _store(
-                        c,
-                        z,
-                        row,
-                        col,
-                        rest,
-                        even,
-                        mine,
-                        m,
-                        n,
-                        C_ROW,
-                        TAKES,
-                        FOLD,
-                        LARGEST,
-                        BATCHING,
-                        CHAIN,
-                    )
-                    tma_store_wait(0)  # the next tile begins with the same buffer
     tma_store_wait(0)
-
-
-@jit
-def _tiles(matrix, COUNT: gl.constexpr):
-    """Shared memory for COUNT of the tiles that one copy of `matrix` moves."""
-    ROWS: gl.constexpr = matrix.block_type.shape[-2]
-    COLS: gl.constexpr = matrix.block_type.shape[-1]
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], matrix.dtype)
-    return gl.allocate_shared_memory(matrix.dtype, [COUNT, ROWS, COLS], LAYOUT)
 
 
 @jit
@@ -450,22 +240,10 @@ def gemm_gluon_ws(
     `work` (the workspace) and `splits` belong to the schedulers that share tiles; the others do
     without. `extra`, TAKES and CHAIN: see `epilogue`; C has n / FOLD columns.
     `batch` and BATCHING: as in `tma`."""
-    a_tiles = _tiles(a, STAGES * GROUPS)
-    WIDE: gl.constexpr = _wide(TILE_N)
-    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
-    b_tiles = _tiles(b, STAGES * (WIDE // BOX_N))
-    b_wide = b_tiles
-    b_rest = b_tiles
-    if TILE_N > WIDE:
-        SHAPE: gl.constexpr = [STAGES, TILE_K, WIDE] if B_ROW else [STAGES, WIDE, TILE_K]
-        b_wide = b_tiles._reinterpret(b.dtype, SHAPE, b_tiles.layout)
-        b_rest = _tiles(b, STAGES)
-    c_tiles = _tiles(c, 2 * GROUPS)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=GROUPS)
+    a_tiles = tiles_of(a, STAGES * GROUPS)
+    b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
+    c_tiles = tiles_of(c, 2 * GROUPS)
+    full, empty = barriers(STAGES, GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
     # Arguments are written out for each group: in a tuple that has a name, Triton 3.6 makes tensors
     # of constants, or fails to.
@@ -478,7 +256,7 @@ def gemm_gluon_ws(
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
-                (_load, (
+                (fill, (
                     a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
                 )),
@@ -501,7 +279,7 @@ def gemm_gluon_ws(
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, SPLIT, STAGES, GROUPS, 1, CHAIN,
                 )),
-                (_load, (
+                (fill, (
                     a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
                 )),
@@ -530,7 +308,7 @@ def gemm_gluon_ws(
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, SPLIT, STAGES, GROUPS, 2, CHAIN,
                 )),
-                (_load, (
+                (fill, (
                     a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
                 )),

@@ -1,0 +1,216 @@
+"""The ring of tiles in shared memory between the warp that loads and the groups that multiply:
+what `gluon_ws` and `gluon_pingpong` share.
+
+STAGES slots, each with A's tile (or one tile for each group's rows) and B's. A slot has two
+mbarriers: `full` (the copies' bytes have arrived) and `empty` (its readers are done). The ring
+runs on from one part of the work to the next, so the next one's loads begin during the last steps
+of this one.
+"""
+
+from tilewright.ops.gemm.kernels.batching import in_batch, in_matrix, shared_or
+from tilewright.ops.gemm.kernels.gluon_api import (
+    constexpr_function,
+    gl,
+    jit,
+    mbarrier,
+    tma_load,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from tilewright.ops.gemm.kernels.schedule import next_part, shared_steps, tile_coordinates
+
+PRODUCER_REGISTERS = gl.constexpr(24)
+OF_TWO_REGISTERS = gl.constexpr(240)
+OF_THREE_REGISTERS = gl.constexpr(160)
+
+
+@constexpr_function
+def wide(tile_n):
+    """How many of a tile's columns are in the first accumulator, which a power of two must be;
+    the rest is another."""
+    return 128 if tile_n == 192 else tile_n
+
+
+@jit
+def place(z, i, j, BATCHING: gl.constexpr):
+    """Coordinates of a tile's first element, of a matrix or of matrix `z` of a batch."""
+    if BATCHING == "none":
+        at = (i, j)
+    else:
+        at = (z, i, j)  # type: ignore[assignment]
+    return at
+
+
+@jit
+def work_of(tiles, steps, splits, SCHEDULER: gl.constexpr):
+    """Where this workgroup begins (`next_part`): its share of stream-K's steps, the first and
+    past the last of them; its first part, and how many parts there are."""
+    share = steps
+    at = steps * 0
+    end = steps * 0
+    part = gl.program_id(0)
+    parts = tiles
+    if SCHEDULER == "stream_k":
+        share, at, end = shared_steps(splits, steps)
+        part += splits
+    elif SCHEDULER == "split_k":
+        parts = tiles * splits
+    return share, at, end, part, parts
+
+
+@jit
+def fill(
+    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr, SCHEDULER: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """The producer: every K step of every part of this workgroup into the ring."""
+    tiles_m = gl.cdiv(m, TILE_M)
+    tiles_n = gl.cdiv(n, TILE_N)
+    each = tiles_m * tiles_n
+    tiles = in_batch(each, batch, BATCHING)
+    steps = gl.cdiv(k, TILE_K)
+    ROWS: gl.constexpr = TILE_M // GROUPS
+    WIDE: gl.constexpr = wide(TILE_N)
+    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
+    BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + TILE_N // BOX_N * b.block_type.nbytes
+    stage = 0
+    phase = 1  # of a ring nobody has used: every slot counts as released
+    _, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
+    while (at < end) | (part < parts):
+        tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
+        z, within = in_matrix(tile, each, BATCHING)
+        z_a = shared_or(z, batch, 1, BATCHING)
+        z_b = shared_or(z, batch, 2, BATCHING)
+        tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
+        row = tile_m * TILE_M
+        col = tile_n * TILE_N
+        for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
+            ready = full.index(stage)
+            mbarrier.wait(empty.index(stage), phase)
+            mbarrier.expect(ready, BYTES)
+            for group in gl.static_range(GROUPS):
+                a_tile = a_tiles.index(stage * GROUPS + group)
+                if A_ROW:
+                    tma_load(a, place(z_a, row + group * ROWS, k0, BATCHING), ready, a_tile)
+                else:
+                    tma_load(a, place(z_a, k0, row + group * ROWS, BATCHING), ready, a_tile)
+            for box in gl.static_range(TILE_N // BOX_N):
+                # Parts of one slot follow each other, so that they are one tile.
+                if box < WIDE // BOX_N:
+                    b_tile = b_tiles.index(stage * (WIDE // BOX_N) + box)
+                else:
+                    b_tile = b_rest.index(stage)
+                if B_ROW:
+                    tma_load(b, place(z_b, k0, col + box * BOX_N, BATCHING), ready, b_tile)
+                else:
+                    tma_load(b, place(z_b, col + box * BOX_N, k0, BATCHING), ready, b_tile)
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@jit
+def accumulators(
+    a_tiles, ROWS: gl.constexpr, TILE_N: gl.constexpr, INT_ACC: gl.constexpr
+):  # fmt: skip
+    """A warp group's sums of ROWS rows: of the first `wide(TILE_N)` columns, and of those behind
+    them; without any, the same twice."""
+    MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
+    WIDE: gl.constexpr = wide(TILE_N)
+    MMA_N: gl.constexpr = min(WIDE, 128 if INT_ACC else 256)
+    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MMA_N, MMA_K])
+    acc = gl.zeros((ROWS, WIDE), ACC, LAYOUT)
+    rest = acc
+    if TILE_N > WIDE:
+        REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, MMA_K])
+        rest = gl.zeros((ROWS, TILE_N - WIDE), ACC, REST)
+    return acc, rest
+
+
+@jit
+def multiply(
+    a_tiles, b_tiles, b_rest, full, empty, acc, rest, begin, stop, stage, phase,
+    TILE_N: gl.constexpr, A_ROW: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr,
+    GROUPS: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """The sums over K steps `begin` to `stop`, from the ring, for one warp group. The last wgmma is
+    still under way; the slot it reads comes back too, and then `stage` and `phase` of the next.
+    `acc` and `rest` are only shapes: what they hold does not count."""
+    used = 0
+    for step in range(begin, stop):
+        mbarrier.wait(full.index(stage), phase)
+        a_tile = a_tiles.index(stage * GROUPS + GROUP)
+        b_tile = b_tiles.index(stage)
+        if not A_ROW:
+            a_tile = a_tile.permute((1, 0))
+        if not B_ROW:
+            b_tile = b_tile.permute((1, 0))
+        acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=step > begin, is_async=True)
+        if wide(TILE_N) < TILE_N:
+            b_tile = b_rest.index(stage)
+            if not B_ROW:
+                b_tile = b_tile.permute((1, 0))
+            rest = warpgroup_mma(a_tile, b_tile, rest, use_acc=step > begin, is_async=True)
+            acc, rest = warpgroup_mma_wait(2, deps=(acc, rest))
+        else:
+            acc = warpgroup_mma_wait(1, deps=(acc,))
+        mbarrier.arrive(empty.index(used), count=1, pred=step > begin)
+        used = stage
+        stage += 1
+        if stage == STAGES:
+            stage = 0
+            phase ^= 1
+    return acc, rest, used, stage, phase
+
+
+@jit
+def tiles_of(matrix, COUNT: gl.constexpr):
+    """Shared memory for COUNT of the tiles that one copy of `matrix` moves."""
+    ROWS: gl.constexpr = matrix.block_type.shape[-2]
+    COLS: gl.constexpr = matrix.block_type.shape[-1]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], matrix.dtype)
+    return gl.allocate_shared_memory(matrix.dtype, [COUNT, ROWS, COLS], LAYOUT)
+
+
+@jit
+def settled(acc, rest, TILE_N: gl.constexpr):
+    """The sums, once the last wgmma has ended."""
+    if wide(TILE_N) < TILE_N:
+        acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
+    else:
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+    return acc, rest
+
+
+@jit
+def b_ring(
+    b, TILE_N: gl.constexpr, TILE_K: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr
+):
+    """Shared memory for B's tiles: as copies fill it, as wgmma reads it, and for the columns
+    beyond `wide(TILE_N)`."""
+    WIDE: gl.constexpr = wide(TILE_N)
+    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
+    boxes = tiles_of(b, STAGES * (WIDE // BOX_N))
+    whole = boxes
+    rest = boxes
+    if TILE_N > WIDE:
+        SHAPE: gl.constexpr = [STAGES, TILE_K, WIDE] if B_ROW else [STAGES, WIDE, TILE_K]
+        whole = boxes._reinterpret(b.dtype, SHAPE, boxes.layout)
+        rest = tiles_of(b, STAGES)
+    return boxes, whole, rest
+
+
+@jit
+def barriers(STAGES: gl.constexpr, READERS: gl.constexpr):
+    """The barriers `full` and `empty` of a ring whose slots have READERS groups each. The copy
+    engine sees them after the next `fence_async_shared`."""
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=READERS)
+    return full, empty
