@@ -79,11 +79,12 @@ class GemmConfig:
     pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
     group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
     Gluon; num_warps counts the warps that multiply), ``gluon_pingpong`` (the same, each group of
-    warps with tiles of its own), ``gluon_scaled`` (``gluon_ws`` for operands with block scales), ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon;
-    num_stages counts tiles in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A,
-    through pointers or descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands
-    unpacked in registers), ``mx`` (pointers; block-scaled matrix instructions), ``preshuffle``
-    (pointers, B shuffled). scheduler: ``tile``
+    warps with tiles of its own), ``gluon_scaled`` (``gluon_ws`` for operands with block scales),
+    ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon; num_stages counts tiles
+    in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A, through pointers or
+    descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands unpacked in
+    registers), ``mx`` (pointers; block-scaled matrix instructions), ``preshuffle`` (pointers, B
+    shuffled). scheduler: ``tile``
     (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k``
     (`split_k` workgroups a tile) or ``stream_k`` (equal shares of all K steps); see
     kernels/schedule.py.
