@@ -269,7 +269,7 @@ def main() -> None:
         vendor = {"cuBLAS": lambda a=a, b=b, out=out: torch.mm(a, b, out=out)}
         listed = candidates(a, b, out)
         warm_up(vendor["cuBLAS"])
-        first = compare({**calls, **listed}, rounds=5, clean=decode)
+        first = compare({**calls, **listed}, rounds=8, clean=decode)
         best = sorted(calls, key=lambda name: first[name].median)
         if options.set == "last_wave":  # the best of both kinds
             streams = [name for name in best if "_stream_k_" in name]

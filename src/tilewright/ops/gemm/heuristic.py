@@ -34,7 +34,7 @@ PIPELINE_RATE = {
     "tma": 0.95,
     "tma_ws": 1.0,
     "gluon_ws": 0.96,
-    "gluon_pingpong": 0.96,
+    "gluon_pingpong": 1.0,
     "gluon_cdna": 0.7,
     "small_m": 0.3,
     "small_m_tma": 0.4,

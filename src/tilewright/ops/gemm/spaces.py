@@ -102,13 +102,14 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     which one serves every size, alignment and stride."""
     if lowbit.concerns(problem):
         return _few_bits(problem, arch)
+    apart = (*SMALL_M, *lowbit.PIPELINES, "gluon_pingpong")
     algorithms: dict[str, Sequence[Any]] = {
         "tile_m": (16, 64, 128),
         "tile_n": (32, 128, 256),
         "tile_k": (32, 64, 128),
         "num_warps": (4, 8),
         "num_stages": (2, 3, 4),
-        "pipeline": [p for p in arch.pipelines if p not in (*SMALL_M, *lowbit.PIPELINES)],
+        "pipeline": [p for p in arch.pipelines if p not in apart],
         "scheduler": ("tile", "persistent"),
         "split_k": (1,),
         "reduction": ("none",),
@@ -191,24 +192,29 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
 
 
 _WHOLE = ("persistent", 1, "none")
+_PARTS = {n: ("split_k", n, "linear") for n in (2, 4, 8)}
 _DEEP_TILES = (
-    (192, 192, 128, 12, 4, "split", (_WHOLE,)),
-    (192, 128, 128, 12, 4, "direct", (_WHOLE,)),
-    (64, 64, 256, 4, 6, "direct", (_WHOLE, ("split_k", 4, "linear"), ("split_k", 8, "linear"))),
-    (64, 128, 128, 4, 8, "direct", (_WHOLE, ("split_k", 2, "linear"), ("split_k", 4, "linear"))),
+    ("gluon_pingpong", 128, 128, 128, 8, 6, "split", (_WHOLE,)),
+    ("gluon_pingpong", 128, 192, 128, 8, 4, "split", (_WHOLE,)),
+    ("gluon_ws", 192, 192, 128, 12, 4, "split", (_WHOLE,)),
+    ("gluon_ws", 192, 128, 128, 12, 4, "direct", (_WHOLE,)),
+    ("gluon_ws", 64, 64, 256, 4, 6, "direct", (_WHOLE, _PARTS[4], _PARTS[8])),
+    ("gluon_ws", 64, 128, 128, 4, 8, "direct", (_WHOLE, _PARTS[2], _PARTS[4])),
 )
-"""(rows, columns, bytes of K, warps, stages, store, schedules) for pipeline gluon_ws: tiles that
-come out even where powers of two do not, and all of shared memory for few tiles and a large K."""
+"""(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): a tile for each warp group
+with all of shared memory for the ring, tiles that come out even where powers of two do not, and
+deep rings for few tiles and a large K."""
 
 
 def _deep(problem: GemmProblem) -> Iterator[dict[str, Any]]:
     """The algorithms of `_DEEP_TILES`."""
-    common = {"pipeline": "gluon_ws", "group_m": 8, "alignment": 16, "index_bits": 32}
+    common = {"group_m": 8, "alignment": 16, "index_bits": 32}
     element = DTYPES[problem.dtype_a].bytes
-    for tile_m, tile_n, k_bytes, warps, stages, store, schedules in _DEEP_TILES:
+    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in _DEEP_TILES:
         for scheduler, split_k, reduction in schedules:
             yield {
                 **common,
+                "pipeline": pipeline,
                 "tile_m": tile_m,
                 "tile_n": tile_n,
                 "tile_k": k_bytes // element,
@@ -267,7 +273,7 @@ def _worth_having(config: GemmConfig) -> bool:
     """Keeps the default space to shapes that are someone's best."""
     if config.pipeline in SMALL_M:
         return True
-    if config.num_stages > 4 or config.num_warps > 8:
+    if config.num_stages > 4 or config.num_warps > 8 or config.pipeline == "gluon_pingpong":
         return True  # of `_DEEP_TILES`
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
