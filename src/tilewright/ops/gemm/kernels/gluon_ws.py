@@ -35,13 +35,10 @@ threads that hold the elements, in pairs.
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
-What limits it. For 16-bit operands, power: on an H200 with random data every good kernel here,
-cuBLAS too, runs at the board's 700 W and 1.41 to 1.50 GHz, so a kernel that waits less is clocked
-lower. On zeros, at 450 W, this one is ahead of cuBLAS by 5 to 7 %. Against the best of cuBLASLt's
-first eight candidates, which torch.mm does not run, it is at 0.93 to 1.00 over eleven large shapes:
-by their names those are tiles of 168x128, 176x128 and 128x160, whose two warp groups take tiles by
-turns, in clusters of two. Widths like these come out even where ours do not; clusters alone do
-nothing (see below).
+What limits it. Large products: power. At its 700 W an H200 does as many operations a second as
+their energy allows, and all good kernels pay about the same for one, cuBLAS's too (the table is
+in `gluon_pingpong`); on zeros, at 450 W, this kernel is ahead of `torch.mm` by 5 to 7 %. Small
+ones: see below.
 
 Measured (H200, Triton 3.6, torch's cuBLAS; interleaved, L2 flushed, medians of 60 or 20 samples).
 Ratios to cuBLAS on 4096³, 8192³, 2048×28672×4096 and 8192×4096×14336, in this order:
@@ -68,9 +65,10 @@ benchmarks/results), in µs:
     1024×1024×8192    31.6   32.0  0.989  64x128x64    1 group, s8, persistent
     128×4096×14336    43.5   43.8  0.995  64x64x128    1 group, s6, persistent
 
-What limits these. A launch: a product of 128×128×64 takes 6.8 to 7.3 µs here and 5.6 to 6.0 in
-cuBLAS. Then L2: 64x64 tiles at K = 4096 bring 1 MB to each multiprocessor in about 7.5 µs, 70
-bytes a clock. Where tiles are shared, the meeting: 512×512×8192 takes 18.1 µs in 64x128 tiles and
+What limits these. A launch: one 64×64×64 product takes 6.0 µs here with two stages, 6.4 with
+thirteen (their barriers are set up one after another), 5.6 in `tma` and 5.7 in cuBLAS. Then L2:
+64x64 tiles at K = 4096 bring 1 MB to each multiprocessor in about 7.5 µs, 70 bytes a clock. Where
+tiles are shared, the meeting: 512×512×8192 takes 18.1 µs in 64x128 tiles and
 four parts, whose partials are 32 KB, and 20.2 in 128x128 tiles and eight, which load a third less.
 
 Stream-K loses to whole tiles of odd sizes. Over eight shapes whose last wave of 128x256 tiles is
@@ -93,14 +91,8 @@ Epilogues, against the same kernel and run without, 128x256, in µs (4096³; 819
     fp8   row_scale+col_scale  100.8   731.1   cuBLAS, row-wise: 105.5   774.4
     fp8   … +bias              102.5   741.5
 
-The groups come to their epilogues together, so what they cost is not hidden.
-
-Tried, not in yet: ping-pong. Both groups multiply whole 128x128 tiles, every other one each, in the
-order that a pair of mbarriers keeps, through a ring of six stages; so one stores while the other
-multiplies. In µs, in one run (128x256 as above, then ping-pong, then the better of torch.mm and
-cuBLASLt): 8192³ 1659, 1616, 1623; 2048×28672×4096 714, 697, 682; 60288×4096×2048 1532 (an earlier
-run), 1457, 1475; 4096³ 185.6, 188.4, 185.1; fp8 8192³ 842, 822, 870. It hides epilogues: 8192³ with
-bias+gelu 1649 against 1617 without, where groups that work together took 1858.
+The groups come to their epilogues together, so what they cost is not hidden; `gluon_pingpong` hides
+it.
 
 Tried, and left out. Multicast: pairs of workgroups, clusters by directives added to Triton's PTX,
 each of which loads half of every tile of B for both. With 128x256 tiles 4096³, 8192³,
@@ -109,13 +101,14 @@ reads from L2 are not what the power goes to; with 128x128 tiles 8192³ gained 1
 60288×4096×2048 up to 3.8. (An arrival at the other's barrier must not release at cluster scope:
 that waits for all memory and halves the speed.) Ordinary stores of C from registers, instead of
 staging: 34.0 µs instead of 32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32
-bytes. Touching the vectors of an epilogue when a tile begins: no difference beyond noise. Three
-warp groups on 192x256 tiles (22 % fewer reads from L2): the clock rose from 1.41 to 1.50 GHz, but
-with three stages and unlucky counts of tiles it came to 0.89 to 1.01; m64n256 also needs 154
-registers at launch, where four groups have 128, so wgmma had to be split in two. Walking K
-backwards in every other tile, to find the last tile's operands in L2: no difference beyond noise.
-tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128 tiles: 0.94 to 1.00. 256x128
-tiles: a little under 128x256.
+bytes. Touching the vectors of an epilogue when a tile begins: no difference beyond noise. Having
+the copy engine fetch C's descriptor early, by a store that lies outside of C: none (seven products,
+0.965 of cuBLAS both ways). Three warp groups on 192x256 tiles (22 % fewer reads from L2): the clock
+rose from 1.41 to 1.50 GHz, but with three stages and unlucky counts of tiles it came to 0.89 to
+1.01; m64n256 also needs 154 registers at launch, where four groups have 128, so wgmma had to be
+split in two. Walking K backwards in every other tile, to find the last tile's operands in L2: no
+difference beyond noise. tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128
+tiles: 0.94 to 1.00. 256x128 tiles: a little under 128x256.
 """
 
 from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
