@@ -201,9 +201,9 @@ _DEEP_TILES = (
     ("gluon_ws", 64, 64, 256, 4, 6, "direct", (_WHOLE, _PARTS[4], _PARTS[8])),
     ("gluon_ws", 64, 128, 128, 4, 8, "direct", (_WHOLE, _PARTS[2], _PARTS[4])),
 )
-"""(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): a tile for each warp group
-with all of shared memory for the ring, tiles that come out even where powers of two do not, and
-deep rings for few tiles and a large K."""
+"""(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): tiles of a warp group
+each, tiles that come out even where powers of two do not, and deep rings for few tiles and a large
+K."""
 
 
 def _deep(problem: GemmProblem) -> Iterator[dict[str, Any]]:
