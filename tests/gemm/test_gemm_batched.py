@@ -436,7 +436,14 @@ def compiled(name: str) -> list:
     ]
     made.append(config(name, batching="strided", index_bits=64, scheduler="persistent"))
     made += [
-        config(name, batching="strided", pipeline=p, scheduler="persistent", layout=layout)
+        config(
+            name,
+            batching="strided",
+            pipeline=p,
+            scheduler="persistent",
+            layout=layout,
+            num_warps=8 if p == "gluon_pingpong" else 4,
+        )
         for p in BATCHED[1:]
         if p in arch(name).pipelines
         for layout in ("rcr", "crc")
