@@ -74,9 +74,9 @@ bytes a clock. Where tiles are shared, the meeting: 512×512×8192 takes 18.1 µ
 four parts, whose partials are 32 KB, and 20.2 in 128x128 tiles and eight, which load a third less.
 
 Stream-K against the best other kernel (whole tiles or split-K), bf16 rcr, its time over that of the
-best stream-K. Over all shapes whose last wave is under half full whatever the tile (--set
-last_wave, whose definition is in that benchmark) the geometric mean is 1.036; 1.004 for K = 4096,
-1.046 for 8192, 1.058 for 16384; in µs:
+best stream-K. Over all shapes whose last wave is under half full for each tile from 128x128 on
+(--set last_wave, whose definition is in that benchmark) the geometric mean is 1.036; 1.004 for K =
+4096, 1.046 for 8192, 1.058 for 16384; in µs:
 
     M×N           K = 4096             8192                 16384
     1280×3584      59.4   62.3  0.953  116.0  113.1  1.025  223.7  217.6  1.028
