@@ -7,6 +7,15 @@ the fastest few are then timed against each other and against the vendor's libra
 with the best median there is reported. Nothing that failed its check is timed. The vendor's time
 is the better of `torch.mm` and of the fastest of cuBLASLt's first candidates (see `cublaslt`).
 
+The sets ``last_wave…`` are for stream-K, whose best kernel is also set against the best of the
+other schedulers. The last wave is what tiles leave over that fill every multiprocessor once, twice…
+How full it is depends on the tile, so in ``last_wave`` it is said of all at once: for each tile of
+the declared space of 128x128 or more, those that large products are computed with, it is under half
+full and not empty. The set is every shape of one to four whole waves of the largest tiles (after
+more, one wave hardly counts) with M and N multiples of 128 from 1024 on, M not the larger, and K of
+4096, 8192 and 16384. In ``last_wave_128x256`` it is under half full for that tile, which says
+nothing about others.
+
 The set ``decode`` is bound by memory: it is timed with a clean L2 (see `harness`), and again after
 writes; bytes moved (each operand once) are set against those of a large copy in the same run.
 """
@@ -32,6 +41,30 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import GemmConfig, GemmProblem
 from tilewright.ops.gemm.config import SMALL_M
 
+MULTIPROCESSORS = 132
+TILES = ((128, 128), (128, 192), (192, 128), (192, 192), (128, 256), (256, 128))
+"""Tiles of 128x128 or more that the space of the sets ``last_wave…`` has."""
+
+
+def last_wave(m: int, n: int, tile: tuple[int, int]) -> tuple[int, float]:
+    """Whole waves of a product's tiles, and how full the one after them is."""
+    waves, left = divmod(-(-m // tile[0]) * -(-n // tile[1]), MULTIPROCESSORS)
+    return waves, left / MULTIPROCESSORS
+
+
+def under_half_full() -> list[tuple[int, int]]:
+    """Every (M, N) of the set ``last_wave``."""
+    sizes = range(1024, 8193, 128)
+    return [
+        (m, n)
+        for m in sizes
+        for n in sizes
+        if m <= n
+        if 1 <= last_wave(m, n, (128, 256))[0] <= 4
+        if all(0 < last_wave(m, n, tile)[1] < 0.5 for tile in TILES)
+    ]
+
+
 SETS = {
     "large": (
         (4096, 4096, 4096),
@@ -56,8 +89,8 @@ SETS = {
         (1024, 1024, 8192),
         (128, 4096, 14336),
     ),
-    # on 132 multiprocessors the last wave of 128x256 tiles is under half full
-    "last_wave": (
+    "last_wave": tuple((m, n, k) for k in (4096, 8192, 16384) for m, n in under_half_full()),
+    "last_wave_128x256": (
         (2048, 2112, 7168),
         (2240, 2240, 8192),
         (2240, 2240, 16384),
@@ -107,8 +140,8 @@ SETS = {
         (64, 512, 2048),
     ),
 }
-"""Lists of (M, N, K): large products, odd waves and large K, last waves that are not half full
-(where stream-K is also compared with the best of the other schedulers), and decoding."""
+"""Lists of (M, N, K): large products, odd waves and large K, last waves that are not half full,
+and decoding."""
 
 VECTOR_TILES = (  # (tile_n, tile_k, num_warps, num_stages)
     (1, 2048, 8, 1), (2, 2048, 8, 1), (2, 2048, 4, 1), (2, 1024, 4, 1), (2, 1024, 4, 4),
@@ -142,9 +175,9 @@ LARGE = [
 DEEP = [
     ("gluon_ws", 64, 64, 64, 4, 13, "direct"),
     ("gluon_ws", 64, 64, 128, 4, 6, "direct"),
-    ("gluon_ws", 64, 128, 64, 4, 9, "direct"),
+    ("gluon_ws", 64, 128, 64, 4, 8, "direct"),
     ("gluon_ws", 64, 128, 128, 4, 4, "direct"),
-    ("gluon_ws", 128, 64, 64, 4, 9, "direct"),
+    ("gluon_ws", 128, 64, 64, 4, 8, "direct"),
     ("gluon_ws", 128, 64, 128, 4, 4, "direct"),
     ("gluon_ws", 64, 192, 64, 4, 6, "split"),
     ("gluon_ws", 64, 256, 64, 4, 5, "split"),
@@ -170,6 +203,7 @@ DEEP_SCHEDULES = [
     ("stream_k", 1, "atomic"),
     *(("split_k", parts, how) for parts in (2, 3, 4, 8, 16) for how in ("linear", "atomic")),
 ]
+LAST_WAVE_SCHEDULES = [s for s in DEEP_SCHEDULES if s[1] <= 4] + [("stream_k", 1, "tree")]
 SHARED = [("stream_k", 1, "linear"), ("stream_k", 1, "tree")] + [
     ("split_k", parts, "linear") for parts in (2, 4, 8, 16)
 ]
@@ -186,10 +220,14 @@ def space(name: str, dtype: str) -> KernelSpace:
             {"dtype_a": [dtype], "scheduler": ["persistent"], "group_m": (2, 4, 8, 16)},
             linked={algorithm: LARGE},
         )
+    tiles, schedules = DEEP, DEEP_SCHEDULES
+    if name != "odd":  # where the last wave matters, so does the rate of whole ones: no small tiles
+        tiles = [t for t in DEEP if t[1] * t[2] >= 64 * 128 and t[3] == 64]
+        schedules = LAST_WAVE_SCHEDULES
     return KernelSpace(
         "gemm",
         {"dtype_a": [dtype]},
-        linked={algorithm: DEEP, ("scheduler", "split_k", "reduction"): DEEP_SCHEDULES},
+        linked={algorithm: tiles, ("scheduler", "split_k", "reduction"): schedules},
     )
 
 
@@ -271,7 +309,7 @@ def main() -> None:
         warm_up(vendor["cuBLAS"])
         first = compare({**calls, **listed}, rounds=8, clean=decode)
         best = sorted(calls, key=lambda name: first[name].median)
-        if options.set == "last_wave":  # the best of both kinds
+        if options.set.startswith("last_wave"):  # the best of both kinds
             streams = [name for name in best if "_stream_k_" in name]
             others = [name for name in best if "_stream_k_" not in name]
             best = streams[: FINALISTS // 2] + others[: FINALISTS // 2]
@@ -294,7 +332,7 @@ def main() -> None:
         )
         after_writes = compare(finalists, options.rounds // 2) if decode else {}
         stream_ratio = {}
-        if options.set == "last_wave":
+        if options.set.startswith("last_wave"):
             medians = {name: final[name].median for name in best}
             best_stream = min(t for name, t in medians.items() if "_stream_k_" in name)
             best_other = min(t for name, t in medians.items() if "_stream_k_" not in name)

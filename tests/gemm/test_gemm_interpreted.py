@@ -68,7 +68,7 @@ def test_siblings_of_tiles_with_an_edge_of_192_are_right(hopper, case):
     assert result.ok, result
 
 
-@pytest.mark.parametrize("units", [1, 2, 3, 7, 16, 50])
+@pytest.mark.parametrize("units", [1, 2, 3, 4, 5, 7, 16, 50])
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
 def test_stream_k_is_right_however_many_workgroups_share(units, reduction):
     kernel = config(scheduler="stream_k", reduction=reduction)

@@ -69,6 +69,34 @@ def test_shared_tiles_on_the_whole_gpu(dispatcher, reduction, how, pipeline):
                 assert torch.equal(out, first)
 
 
+@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
+def test_stream_k_is_right_however_often_it_is_replayed(dispatcher, reduction):
+    """Whole tiles and shared ones in one launch, from a graph, while another stream runs the same
+    kernel."""
+    how = {"scheduler": "stream_k", "reduction": reduction, "pipeline": "gluon_ws"}
+    kernel = config(ARCH, tile_m=128, tile_n=256, num_warps=8, num_stages=3, **how)
+    problem = GemmProblem(2240, 2240, 1024)
+    inputs, out = verify.make_operands(problem, seed=1, device="cuda:0")
+    others = torch.empty_like(out)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        dispatcher.run_named(kernel.name, *inputs, out=out)
+    stream.wait_stream(torch.cuda.current_stream())
+    first = None
+    for _ in range(100):
+        verify.arrays.poison(out)
+        graph.replay()
+        dispatcher.run_named(kernel.name, *inputs, out=others, stream=stream)
+        if reduction == "atomic":
+            assert verify.check(problem, kernel, inputs, out).ok
+        first = out.clone() if first is None else first
+        assert reduction == "atomic" or torch.equal(out, first)
+    stream.synchronize()
+    for result in (out, others):
+        assert verify.check(problem, kernel, inputs, result).ok
+        assert reduction == "atomic" or torch.equal(result, first)
+
+
 def test_a_captured_launch_has_a_workspace_of_its_own(dispatcher):
     kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
     a = torch.randn(128, 1024, device="cuda").bfloat16()

@@ -121,13 +121,14 @@ def _share(
         persistent = config.pipeline == "gluon_ws"
         return min(parts, compute_units) if persistent else parts, config.split_k
     if config.scheduler == "stream_k":
-        # Whole waves go tile by tile; what is left over is shared out in equal parts. Unless they
-        # are added up as they come, few parts of a tile are better than many: the last whole wave
-        # is shared too (the paper's "two-tile" hybrid), so that no share is under a tile.
+        # Whole waves go tile by tile; what is left over is shared out in equal parts. Where there
+        # are not two workgroups for each tile of that, parts cross tiles; few parts of a tile are
+        # then better than many, unless they are added up as they come: the last whole wave is
+        # shared too (the paper's "two-tile" hybrid), so that no share is under a tile.
         steps = -(-problem.k // config.tile_k)
         programs = min(compute_units, tiles * steps)
         left = tiles % programs
-        if left and left < tiles and config.reduction != "atomic":
+        if programs < 2 * left and left < tiles and config.reduction != "atomic":
             left += programs
         return programs, left
     return (min(tiles, compute_units) if config.scheduler == "persistent" else tiles), 0

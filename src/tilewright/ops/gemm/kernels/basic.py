@@ -41,6 +41,7 @@ from tilewright.ops.gemm.kernels.reduce import (
 from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 from tilewright.ops.gemm.kernels.schedule import (
     contributors,
+    shared_steps,
     split_range,
     stream_segment,
     tile_coordinates,
@@ -233,9 +234,7 @@ def gemm_basic(
         if SCHEDULER == "stream_k":
             shared_tiles = splits
             steps = tl.cdiv(k, TILE_K)
-            share = tl.cdiv(shared_tiles * steps, tl.num_programs(0))
-            at = first * share
-            end = min(at + share, shared_tiles * steps)
+            ways, share, at, end = shared_steps(shared_tiles, steps)
             while at < end:
                 tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
                 z, within = in_matrix(tile, each, BATCHING)
@@ -247,7 +246,7 @@ def gemm_basic(
                     TAKES_A, TAKES_B, LARGEST_AB, BATCHING, MASK_M, MASK_N, MASK_K,
                     ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
                 )  # fmt: skip
-                earliest, count, shift = contributors(tile, steps, share)
+                earliest, count, shift = contributors(tile, steps, ways, share)
                 whole = count == 1
                 if count > 1:
                     base = tile if REDUCTION == "atomic" else 2 * earliest

@@ -43,19 +43,20 @@ def place(z, i, j, BATCHING: gl.constexpr):
 
 @jit
 def work_of(tiles, steps, splits, SCHEDULER: gl.constexpr):
-    """Where this workgroup begins (`next_part`): its share of stream-K's steps, the first and
-    past the last of them; its first part, and how many parts there are."""
+    """Where this workgroup begins (`next_part`): what `shared_steps` says of stream-K; its first
+    part, and how many parts there are."""
+    ways = 1
     share = steps
     at = steps * 0
     end = steps * 0
     part = gl.program_id(0)
     parts = tiles
     if SCHEDULER == "stream_k":
-        share, at, end = shared_steps(splits, steps)
+        ways, share, at, end = shared_steps(splits, steps)
         part += splits
     elif SCHEDULER == "split_k":
         parts = tiles * splits
-    return share, at, end, part, parts
+    return ways, share, at, end, part, parts
 
 
 @jit
@@ -77,7 +78,7 @@ def fill(
     BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + TILE_N // BOX_N * b.block_type.nbytes
     stage = 0
     phase = 1  # of a ring nobody has used: every slot counts as released
-    _, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
+    _, _, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
     while (at < end) | (part < parts):
         tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
         z, within = in_matrix(tile, each, BATCHING)

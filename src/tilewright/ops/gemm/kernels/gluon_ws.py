@@ -71,14 +71,39 @@ thirteen (their barriers are set up one after another), 5.6 in `tma` and 5.7 in 
 tiles are shared, the meeting: 512×512×8192 takes 18.1 µs in 64x128 tiles and
 four parts, whose partials are 32 KB, and 20.2 in 128x128 tiles and eight, which load a third less.
 
-Stream-K loses to whole tiles of odd sizes. Over eight shapes whose last wave of 128x256 tiles is
-not half full (--set last_wave) the best other kernel's time is 0.871 of the best stream-K's
-(geometric mean); it wins on one (4352×4096×4096, 1.011) and falls to 0.613 on 1280×1408×16384.
-Arithmetic says why, no counter was read. There A and B are 88 MB and L2 50: whole tiles walk K
-together and read each part of them once, while shares begin at 132 places of K, and what tiles have
-in common is then read at different times. And where few tiles are left over, many add to each: on
-2048×2112×7168 with 256x128 tiles 112 workgroups add 128 KB each to one of four, and it takes 98.8
-µs, where 128 such tiles in one wave (2048×2048×7168) take 87.8.
+Stream-K against the best other kernel (whole tiles or split-K), bf16 rcr, its time over that of the
+best stream-K. Over all shapes whose last wave is under half full for each tile from 128x128 on
+(--set last_wave, whose definition is in that benchmark) the geometric mean is 1.036; 1.004 for K =
+4096, 1.046 for 8192, 1.058 for 16384; in µs:
+
+    M×N           K = 4096             8192                 16384
+    1280×3584      59.4   62.3  0.953  116.0  113.1  1.025  223.7  217.6  1.028
+    1280×7552     119.2  118.6  1.005  241.1  233.0  1.035  543.3  499.9  1.087
+    1792×7552     166.1  160.7  1.034  357.7  335.7  1.066  712.9  665.9  1.071
+    2048×4736     119.3  115.0  1.038  240.9  231.0  1.043  563.1  517.7  1.088
+    2432×3968     118.6  124.1  0.956  240.1  227.6  1.055  537.4  501.5  1.072
+    2560×3712     119.5  114.0  1.048  238.2  224.4  1.061  525.3  511.0  1.028
+    2944×4736     167.6  170.2  0.985  345.5  331.2  1.043  734.2  705.7  1.040
+    3712×3712     167.3  164.1  1.019  359.9  345.6  1.041  754.5  718.8  1.050
+
+Over eight shapes of which that is true for 128x256 tiles (--set last_wave_128x256) it is 0.983:
+1.110 on 2240×2240×16384 and 1.046 at half its K, but 0.891 on 2048×2112×7168 and 0.94 to 0.96 on
+2304×2048×16384, 1280×1408×16384, 2560×2304×8192 and 3072×3072×8192, whose waves 192x192, 128x192 or
+128x128 tiles fill. While shares crossed tiles these eight stood at 0.871: 132 workgroups then read
+at as many places of K.
+
+What limits it. The others' waves: rounds of whole tiles of 128x128 and more compute 1.147 times
+what these shapes need (geometric mean of the best tile's), and with tiles of 64 rows only 1.021
+times, at nine tenths of the speed (2304×2048×16384, whole waves both: 217.7 µs in 64x192, 197.7 in
+192x192), and such are the best other kernel of half the 24. Then the meeting: on 2048×4736×8192
+256x128 tiles take 196.5 µs without the shared ones, 221.3 with these but without adding them up,
+and 233.5 complete, where whole 128x128 tiles take 243.9. So if parts met for nothing, it would be
+1.10. In tiles of 256x128 the meeting costs 9 to 16 µs, however they meet (here 231.4, 233.9 and
+233.1 for atomic, linear and tree, up to 8 ways); 128x128 tiles, with half the partials, take 229.5.
+
+Tried, and left out: the meeting put off. Contributors deliver, do their whole tiles, and each then
+sums a piece of the shared tile. That made linear as fast as atomic in large tiles (1.1 to 1.9 %
+faster), and the best stream-K of each shape 0.1 to 0.5 % faster.
 
 Epilogues, against the same kernel and run without, 128x256, in µs (4096³; 8192²×4096, fp8 8192³):
 
@@ -160,7 +185,7 @@ def _multiply(
     phase = 0
     even = c_tiles.index(2 * GROUP)
     odd = c_tiles.index(2 * GROUP + 1)
-    share, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
+    ways, share, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
     while (at < end) | (part < parts):
         here = part
         tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
@@ -178,7 +203,7 @@ def _multiply(
                 stride = 1
                 shift = 0
             else:
-                earliest, count, shift = contributors(tile, steps, share)
+                earliest, count, shift = contributors(tile, steps, ways, share)
                 i = gl.program_id(0) - earliest
                 base = 2 * earliest
                 stride = 2

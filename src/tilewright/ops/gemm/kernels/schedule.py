@@ -8,7 +8,11 @@
                 (the hybrid of Osama et al., "Stream-K: Work-centric Parallel Decomposition for
                 Dense Matrix-Matrix Multiplication on the GPU", PPoPP 2023, arXiv:2301.03598).
                 The shared tiles come first, so that their sums are put together while the
-                others are computed
+                others are computed. If there are two workgroups or more for each of them, a
+                share does not cross tiles: as many workgroups take each tile, and those with
+                the same part of K read A and B together, once from memory and then from L2.
+                Shares that follow each other without regard to tiles begin everywhere in K,
+                and no two workgroups read the same at the same time
 
 Tiles are numbered so that `GROUP_M` rows of tiles are walked column by column: workgroups that
 run together then share rows of A and columns of B in L2 (the "grouped ordering" of the Triton
@@ -17,6 +21,10 @@ matrix-multiplication tutorial; CK Tile calls it the tile partitioner).
 
 import triton
 import triton.language as tl
+
+MOST_WAYS = tl.constexpr(16)
+"""Workgroups for one stream-K tile, if shares do not cross tiles: of more, the sum takes longer
+than they save."""
 
 
 @triton.jit
@@ -45,16 +53,6 @@ def stream_segment(at, end, steps, k, TILE_K: tl.constexpr):
 
 
 @triton.jit
-def contributors(tile, steps, share):
-    """Of a stream-K tile: its first workgroup, how many it has, and 1 if the first one's share
-    began in an earlier tile (so that this is its second partial), else 0."""
-    begin = tile * steps
-    earliest = begin // share
-    latest = (begin + steps - 1) // share
-    return earliest, latest - earliest + 1, tl.where(earliest * share < begin, 1, 0)
-
-
-@triton.jit
 def across_dies(program, programs, dies):
     """`program` renumbered so that neighbours run on one die of a GPU made of `dies`, each with an
     L2 of its own: the hardware deals programs out to dies in turn."""
@@ -64,11 +62,35 @@ def across_dies(program, programs, dies):
 
 @triton.jit
 def shared_steps(tiles, steps):
-    """Of stream-K: each workgroup's share of the steps of the first `tiles` tiles, and the first
-    and past the last of this one's."""
-    share = tl.cdiv(tiles * steps, tl.num_programs(0))
-    first = tl.program_id(0) * share
-    return share, first, min(first + share, tiles * steps)
+    """Of stream-K, whose first `tiles` tiles are shared, of `steps` K steps each: how many ways
+    a tile is cut (1 if shares cross tiles), the steps of a share that crosses tiles, and of all
+    tiles' steps laid end to end the first and past the last of this workgroup."""
+    programs = tl.num_programs(0)
+    program = tl.program_id(0)
+    ways = max(min(min(programs // max(tiles, 1), steps), MOST_WAYS), 1)
+    share = tl.cdiv(tiles * steps, programs)
+    first = program * share
+    past = first + share
+    if ways > 1:
+        begin = program // ways * steps
+        first = begin + program % ways * steps // ways
+        past = begin + (program % ways + 1) * steps // ways
+    return ways, share, min(first, tiles * steps), min(past, tiles * steps)
+
+
+@triton.jit
+def contributors(tile, steps, ways, share):
+    """Of a stream-K tile: its first workgroup, how many it has, and 1 if the first one's share
+    began in an earlier tile (so that this is its second partial), else 0."""
+    begin = tile * steps
+    earliest = begin // share
+    count = (begin + steps - 1) // share - earliest + 1
+    shift = tl.where(earliest * share < begin, 1, 0)
+    if ways > 1:
+        earliest = tile * ways
+        count = ways
+        shift = tile * 0
+    return earliest, count, shift
 
 
 @triton.jit
