@@ -47,10 +47,10 @@ to 0.96.
 
 What limits it. A kernel of 132 workgroups that does nothing takes 3.9 µs there, and no kernel here
 read faster than 4.6 TB/s. Were every shape to take just 3.9 µs and its bytes at 4.6 TB/s, the
-geomean to torch.mm would be 1.275 (to the best of cuBLASLt, 1.245): 1.12 for shapes over 100 MB, 1.21 from 40 to 100 MB, where
-these kernels are at 1.05 and 1.12 times that bound. On the vector units about 1 µs is lost beyond
-it, on the matrix units 1.5 to 3 µs: filling and draining a pipeline through shared memory, and, if
-K is split, about 1 µs to meet.
+geomean to torch.mm would be 1.275 (to the best of cuBLASLt, 1.245): 1.12 for shapes over 100 MB,
+1.21 from 40 to 100 MB, where these kernels are at 1.05 and 1.12 times that bound. On the vector
+units about 1 µs is lost beyond it, on the matrix units 1.5 to 3 µs: filling and draining a pipeline
+through shared memory, and, if K is split, about 1 µs to meet.
 
 Failures. Weights straight from memory into mma.sync's registers (Gluon, no shared memory): 1.2 to
 5.6 times as slow as through shared memory, or with K shared out by the warps 1.04 to 1.9 times:
