@@ -1,0 +1,205 @@
+"""`Measurement`: one kernel on one problem, on one device, under one environment and one way of
+timing; never only a winner.
+
+Results made differently are never mixed unknowingly: `Settings` and `Environment` are part of
+what a measurement is of (`Measurement.key`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from tilewright.arch.model import Device
+from tilewright.errors import BadArgument
+from tilewright.verify import Check
+
+Status = Literal[
+    "ok",
+    "mismatch",
+    "nan",
+    "unsupported",
+    "launch_failed",
+    "illegal_access",
+    "timeout",
+    "out_of_memory",
+    "build_failed",
+    "crashed",
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+"""What can come of a measurement.
+
+ok: timed, and verified if `Settings.verify`. mismatch: an element outside tolerance. nan: a NaN
+where the reference has none, or left of the poison. unsupported: the kernel does not serve the
+problem. launch_failed: the driver refused it. illegal_access: it faulted the device. timeout:
+it did not end within its limit. out_of_memory: the device's, or the process's. build_failed:
+no binary. crashed: its process ended, or raised, otherwise.
+"""
+
+Flag = Literal["throttled", "contended", "unsettled"]
+"""throttled: the device lowered its clocks meanwhile for heat or a power brake (reaching the power
+limit is how large products run). contended: another process used the device. unsettled: the
+budget ended before the median's interval was as narrow as asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a measurement is made.
+
+    verify: compare with the float64 reference first. cache: what is done to L2 before each sample:
+    ``flushed``, or operands ``rotated`` through more copies than it holds (inputs only, never an
+    output). timer: device ``events``, a CUDA ``graph`` of repeated launches divided by their
+    number, or the ``wall`` clock (the interpreter: says nothing about a GPU). warm_up_seconds: of
+    work before the first sample. precision: samples are taken until the median's confidence
+    interval (at `confidence`) is within this share of the median either way, at least
+    `min_samples`, at most `max_samples` or `budget_seconds`. interleave: kernels that take turns.
+    """
+
+    verify: bool = True
+    cache: Literal["flushed", "rotated"] = "flushed"
+    timer: Literal["events", "graph", "wall"] = "events"
+    warm_up_seconds: float = 0.1
+    confidence: float = 0.95
+    precision: float = 0.01
+    min_samples: int = 12
+    max_samples: int = 200
+    budget_seconds: float = 1.0
+    interleave: int = 4
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise BadArgument(f"confidence = {self.confidence} is not between 0 and 1")
+        if not 0 < self.precision < 1:
+            raise BadArgument(f"precision = {self.precision} is not between 0 and 1")
+        if not 1 <= self.min_samples <= self.max_samples:
+            raise BadArgument(
+                f"min_samples = {self.min_samples} is not between 1 and max_samples = "
+                f"{self.max_samples}"
+            )
+        if self.warm_up_seconds < 0 or self.budget_seconds <= 0 or self.interleave < 1:
+            raise BadArgument(
+                "warm_up_seconds is at least 0, budget_seconds more than 0, interleave at least 1"
+            )
+
+    @property
+    def digest(self) -> str:
+        """Tells ways of measuring apart."""
+        return digest(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a kernel was compiled and run with, as far as it can change a time.
+
+    versions: of packages (``tilewright``, ``triton``, ``torch``…). driver: the device's, as it
+    says; ``""`` on a CPU.
+    """
+
+    versions: tuple[tuple[str, str], ...]
+    driver: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Tells environments apart."""
+        return digest(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What the device said while samples were taken. None where nobody could say.
+
+    clock_mhz: least and median clock of the compute units. temperature_c, power_w: highest.
+    throttle: reasons other than the power limit. others: other processes seen on the device.
+    """
+
+    clock_mhz: tuple[int, int] | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttle: tuple[str, ...] = ()
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What came of measuring `kernel` on `problem`.
+
+    kernel: the name. build: the key of its binary, which changes with its source and compiler.
+    samples_us: microseconds of each sample, in the order taken. interval_us: the median's
+    confidence interval. check: None unless verified. attempts: 2 if it was retried alone.
+    measured_at: UTC, ISO 8601. seconds: of wall time that it took in all.
+    """
+
+    kernel: str
+    problem: Any
+    device: Device
+    environment: Environment
+    settings: Settings
+    status: Status
+    build: str = ""
+    reason: str = ""
+    samples_us: tuple[float, ...] = ()
+    interval_us: tuple[float, float] = (0.0, 0.0)
+    check: Check | None = None
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    flags: tuple[Flag, ...] = ()
+    attempts: int = 1
+    measured_at: str = ""
+    seconds: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str, str]:
+        """What it is a measurement of; two with one key are of the same thing."""
+        return (
+            self.kernel,
+            self.build,
+            problem_text(self.problem),
+            digest(self.device),
+            self.environment.digest,
+            self.settings.digest,
+        )
+
+    @property
+    def median_us(self) -> float:
+        """The median sample, in microseconds. Raises `BadArgument` without samples."""
+        if not self.samples_us:
+            raise BadArgument(f"{self.kernel} was not timed: {self.status}, {self.reason}")
+        return statistics.median(self.samples_us)
+
+    @property
+    def tflops(self) -> float:
+        """10¹² operations a second, by the median."""
+        rate: float = self.problem.flops / self.median_us / 1e6
+        return rate
+
+    @property
+    def gb_per_s(self) -> float:
+        """10⁹ bytes a second, each operand moved once, by the median."""
+        rate: float = self.problem.min_bytes / self.median_us / 1e3
+        return rate
+
+
+@lru_cache(maxsize=65536)
+def problem_text(problem: Any) -> str:
+    """A problem as canonical JSON: its family, then its fields by name."""
+    return _canonical({"family": problem.family, **asdict(problem)})
+
+
+@lru_cache(maxsize=4096)
+def text(noun: Any) -> str:
+    """A frozen dataclass as canonical JSON."""
+    return _canonical(asdict(noun))
+
+
+@lru_cache(maxsize=4096)
+def digest(noun: Any) -> str:
+    """16 hexadecimal digits of the SHA-256 of `text`: tells such nouns apart."""
+    return hashlib.sha256(text(noun).encode()).hexdigest()[:16]
+
+
+def _canonical(value: Any) -> str:
+    """JSON with one spelling for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,323 @@
+"""`Results`: the measurements of a sweep, in one SQLite file, safe against a kill at any moment.
+
+Each measurement is committed before `add` returns (write-ahead log, synchronous). What repeats
+(problems, kernels, devices, environments, settings) stands once, by a digest; the measurements
+refer to it. A sweep directory has one writer, which holds a lock on a file beside the database;
+readers need none.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, get_args
+
+from tilewright import ops
+from tilewright.arch.model import Device
+from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.jsonfile import convert, parse_json
+from tilewright.tune.measurement import (
+    Environment,
+    Flag,
+    Measurement,
+    Settings,
+    Telemetry,
+    digest,
+    problem_text,
+    text,
+)
+from tilewright.verify import Check
+
+FILE = "results.db"
+SCHEMA = 1
+"""Version of the tables; a file of a newer one is refused."""
+
+_TABLES = """
+CREATE TABLE problem (id INTEGER PRIMARY KEY, family TEXT NOT NULL, text TEXT NOT NULL UNIQUE,
+    flops INTEGER NOT NULL, min_bytes INTEGER NOT NULL);
+CREATE TABLE kernel (id INTEGER PRIMARY KEY, name TEXT NOT NULL, build TEXT NOT NULL,
+    UNIQUE (name, build));
+CREATE TABLE device (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
+    arch TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE environment (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
+CREATE TABLE settings (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
+CREATE TABLE measurement (
+    id INTEGER PRIMARY KEY,
+    problem INTEGER NOT NULL REFERENCES problem, kernel INTEGER NOT NULL REFERENCES kernel,
+    device INTEGER NOT NULL REFERENCES device,
+    environment INTEGER NOT NULL REFERENCES environment,
+    settings INTEGER NOT NULL REFERENCES settings,
+    status TEXT NOT NULL, reason TEXT NOT NULL,
+    median_us REAL, low_us REAL, high_us REAL, samples_us BLOB NOT NULL,
+    verified INTEGER, worst REAL, "check" TEXT,
+    telemetry TEXT NOT NULL, flags TEXT NOT NULL, attempts INTEGER NOT NULL,
+    measured_at TEXT NOT NULL, seconds REAL NOT NULL,
+    UNIQUE (problem, kernel, device, environment, settings));
+CREATE INDEX ranked ON measurement (problem, device, environment, settings, median_us, kernel)
+    WHERE status = 'ok';
+"""
+
+_ALL = """
+SELECT kernel.name, kernel.build, problem.text, device.text, environment.text, settings.text,
+    status, reason, samples_us, low_us, high_us, "check", telemetry, flags, attempts,
+    measured_at, seconds
+FROM measurement JOIN problem ON problem.id = measurement.problem
+    JOIN kernel ON kernel.id = measurement.kernel JOIN device ON device.id = measurement.device
+    JOIN environment ON environment.id = measurement.environment
+    JOIN settings ON settings.id = measurement.settings
+"""
+
+
+class ResultsInUse(TilewrightError):
+    """Another process writes to this sweep directory; the message says which."""
+
+
+class Results:
+    """The measurements of the sweep directory `folder`.
+
+    write: take the directory's lock, and make what is not there yet; otherwise nothing is changed.
+    Raises `ResultsInUse` (another writer), `BadFile` (no results there, damaged, or of a newer
+    version) and `BadArgument` (the folder cannot be made).
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, write: bool = False) -> None:
+        self.folder = Path(folder)
+        self.path = self.folder / FILE
+        self._lock: int | None = None
+        self._ids: dict[tuple[str, str], int] = {}
+        if write:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise BadArgument(f"{self.folder} cannot be made: {error.strerror}") from error
+            self._lock = _take(self.folder)
+        elif not self.path.is_file():
+            raise BadFile(f"{self.folder} has no results ({FILE}); a sweep writes them there")
+        try:
+            self._db = self._opened(write)
+        except BaseException:
+            self._release()
+            raise
+
+    def _opened(self, write: bool) -> sqlite3.Connection:
+        where = self.path.absolute().as_uri() + ("" if write else "?mode=ro")
+        try:
+            db = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
+            if write:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = FULL")
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            if version > SCHEMA:
+                raise BadFile(
+                    f"{self.path} is of version {version}, this Tilewright knows {SCHEMA}: "
+                    "use a newer one"
+                )
+            if version == 0 and write:
+                db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+            elif version == 0:
+                raise BadFile(f"{self.path} holds no results: the sweep that made it never began")
+        except sqlite3.DatabaseError as error:
+            raise BadFile(f"{self.path}: {error}") from error
+        return db
+
+    def close(self) -> None:
+        """Release the file, and the directory's lock."""
+        self._db.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Results:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def add(self, measurements: Iterable[Measurement]) -> None:
+        """Keep these, all or none, on disk when this returns. One of the same key as one that is
+        there takes its place."""
+        rows = list(measurements)
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for m in rows:
+                    self._insert(m)
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                self._ids.clear()
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise TilewrightError(
+                f"{self.path} cannot be written ({error}); what it has is whole: make room and run "
+                "again"
+            ) from error
+
+    def _insert(self, m: Measurement) -> None:
+        problem = self._id(
+            "problem",
+            problem_text(m.problem),
+            "family, text, flops, min_bytes",
+            (m.problem.family, problem_text(m.problem), m.problem.flops, m.problem.min_bytes),
+        )
+        values = (
+            problem,
+            self._id("kernel", f"{m.kernel} {m.build}", "name, build", (m.kernel, m.build)),
+            self._id(
+                "device",
+                digest(m.device),
+                "digest, name, arch, text",
+                (digest(m.device), m.device.name, m.device.arch, text(m.device)),
+            ),
+            *(
+                self._id(table, x.digest, "digest, text", (x.digest, text(x)))
+                for table, x in (("environment", m.environment), ("settings", m.settings))
+            ),
+            m.status,
+            m.reason,
+            m.median_us if m.samples_us else None,
+            *(m.interval_us if m.samples_us else (None, None)),
+            array.array("d", m.samples_us).tobytes(),
+            None if m.check is None else m.check.ok,
+            None if m.check is None else m.check.worst,
+            None if m.check is None else json.dumps(asdict(m.check)),
+            text(m.telemetry),
+            " ".join(m.flags),
+            m.attempts,
+            m.measured_at,
+            m.seconds,
+        )
+        marks = ", ".join("?" * len(values))
+        self._db.execute(
+            "INSERT OR REPLACE INTO measurement (problem, kernel, device, environment, settings, "
+            "status, reason, median_us, low_us, high_us, samples_us, verified, worst, "
+            f'"check", telemetry, flags, attempts, measured_at, seconds) VALUES ({marks})',
+            values,
+        )
+
+    def _id(self, table: str, key: str, columns: str, values: Sequence[Any]) -> int:
+        """The row of `table` with these values, made if there is none."""
+        found = self._ids.get((table, key))
+        if found is None:
+            marks = ", ".join("?" * len(values))
+            self._db.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({marks})", values)
+            same = " AND ".join(f"{c} = ?" for c in columns.split(", "))
+            (found,) = self._db.execute(f"SELECT id FROM {table} WHERE {same}", values).fetchone()
+            self._ids[table, key] = found
+        return int(found)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        (count,) = self._db.execute("SELECT count(*) FROM measurement").fetchone()
+        return int(count)
+
+    def keys(self) -> set[tuple[str, ...]]:
+        """The keys (`Measurement.key`) of what was measured."""
+        return set(
+            self._db.execute(
+                "SELECT kernel.name, kernel.build, problem.text, device.digest, environment.digest,"
+                " settings.digest FROM measurement JOIN problem ON problem.id = problem "
+                "JOIN kernel ON kernel.id = kernel JOIN device ON device.id = device "
+                "JOIN environment ON environment.id = environment "
+                "JOIN settings ON settings.id = settings"
+            )
+        )
+
+    def measurements(self, where: str = "", values: Sequence[Any] = ()) -> Iterator[Measurement]:
+        """Measurements, in the order they were added; `where` is SQL over the tables, such as
+        ``status = ?``. Raises `BadArgument` for SQL that cannot be read."""
+        condition = f"WHERE {where}" if where else ""
+        try:
+            rows = self._db.execute(f"{_ALL} {condition} ORDER BY measurement.id", values)
+        except sqlite3.OperationalError as error:
+            raise BadArgument(f"'{where}' does not say which measurements: {error}") from error
+        for row in rows:
+            yield self._read(row)
+
+    def query(
+        self, sql: str, values: Sequence[Any] = ()
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Names of columns, and rows, of any reading SQL. Raises `BadArgument`."""
+        where = self.path.absolute().as_uri() + "?mode=ro"
+        with closing(sqlite3.connect(where, uri=True)) as db:
+            try:
+                answer = db.execute(sql, values)
+                return [c[0] for c in answer.description or ()], answer.fetchall()
+            except (sqlite3.Error, sqlite3.Warning) as error:
+                raise BadArgument(f"the query cannot be answered: {error}") from error
+
+    def _read(self, row: Sequence[Any]) -> Measurement:
+        samples = array.array("d")
+        samples.frombytes(row[8])
+        where = os.fspath(self.path)
+        check = None if row[11] is None else convert(json.loads(row[11]), Check, where)
+        flags: tuple[Flag, ...] = tuple(f for f in get_args(Flag) if f in row[13].split())
+        return Measurement(
+            kernel=row[0],
+            build=row[1],
+            problem=read_problem(row[2], where),
+            device=convert(parse_json(row[3], where), Device, where),
+            environment=convert(parse_json(row[4], where), Environment, where),
+            settings=convert(parse_json(row[5], where), Settings, where),
+            status=row[6],
+            reason=row[7],
+            samples_us=tuple(samples),
+            interval_us=(row[9], row[10]) if samples else (0.0, 0.0),
+            check=check,
+            telemetry=convert(parse_json(row[12], where), Telemetry, where),
+            flags=flags,
+            attempts=row[14],
+            measured_at=row[15],
+            seconds=row[16],
+        )
+
+
+def read_problem(said: str, where: str) -> Any:
+    """The problem whose `problem_text` this is. Raises `BadFile`."""
+    fields = parse_json(said, where)
+    if not isinstance(fields, dict) or not isinstance(fields.get("family"), str):
+        raise BadFile(f"{where}: a problem is an object that says its family")
+    family = ops.family(fields.pop("family"))
+    return convert(fields, family.problem_type, where)
+
+
+def now() -> str:
+    """The time, as measurements say it: UTC, ISO 8601, to the millisecond."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def as_retried(m: Measurement) -> Measurement:
+    """The same, of a second attempt."""
+    return replace(m, attempts=m.attempts + 1)
+
+
+def _take(folder: Path) -> int:
+    """The lock of a sweep directory, as an open file. Raises `ResultsInUse`."""
+    path = folder / "sweep.lock"
+    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        who = os.read(held, 1000).decode(errors="replace").strip() or "another process"
+        os.close(held)
+        raise ResultsInUse(
+            f"{folder} is being written by {who}; wait for it, stop it, or take another directory"
+        ) from None
+    os.ftruncate(held, 0)
+    os.write(held, f"process {os.getpid()} on {socket.gethostname()} since {now()}".encode())
+    return held

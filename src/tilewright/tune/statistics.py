@@ -1,0 +1,49 @@
+"""Medians with confidence intervals, and which of several cannot be told from the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+K = TypeVar("K")
+
+
+def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:
+    """A confidence interval of the median, from order statistics: right whatever the samples'
+    distribution, at least at `confidence` (H. A. David and H. N. Nagaraja, Order Statistics,
+    section 7.1). With too few samples for it, their whole range."""
+    ordered = sorted(samples)
+    rank = _rank(len(ordered), confidence)
+    return ordered[rank], ordered[len(ordered) - 1 - rank]
+
+
+@lru_cache(maxsize=4096)
+def _rank(count: int, confidence: float) -> int:
+    """The largest r for which the interval from the r-th smallest to the r-th largest sample
+    (from 0) has the median with `confidence`: of a binomial (count, 1/2), at most r samples
+    are on one side with probability (1 - confidence) / 2."""
+    limit = (1 - confidence) / 2 * 2.0**count if count < 1000 else math.inf
+    if math.isinf(limit):  # the normal approximation, within one rank from here on
+        from statistics import NormalDist
+
+        spread = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(count) / 2
+        return max(0, math.floor(count / 2 - spread) - 1)
+    below, rank = 0, -1
+    while rank + 1 < (count + 1) // 2 and below + math.comb(count, rank + 1) <= limit:
+        rank += 1
+        below += math.comb(count, rank)
+    return max(rank, 0)
+
+
+def indistinguishable(
+    medians: Mapping[K, float], intervals: Mapping[K, tuple[float, float]]
+) -> list[K]:
+    """The candidates that cannot be told from the fastest: whose interval reaches below the upper
+    end of the interval of the least median. Fastest first, equal ones in the mapping's order."""
+    if not medians:
+        return []
+    ordered = sorted(medians, key=lambda name: medians[name])
+    limit = intervals[ordered[0]][1]
+    return [name for name in ordered if name == ordered[0] or intervals[name][0] <= limit]
