@@ -12,6 +12,7 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
+    contraction,
     epilogues,
     heuristic,
     lowbit,
@@ -72,7 +73,7 @@ class GemmFamily:
                 values[field] = resolve(text, arch.fp8)
             elif field in ("layout", "batching", *operands.TOLD):
                 values[field] = text
-            elif field in ("strides_sa", "strides_sb"):
+            elif field in ("strides_sa", "strides_sb", "outer_strides"):
                 values[field] = _strides(word, text)
             else:
                 try:
@@ -155,6 +156,8 @@ class GemmFamily:
                 del said[name]
         if problem.batching == "strided" and 0 in problem.batch_strides[:2]:
             said["batching"] = problem.batching  # else the call might be folded
+        if problem.batching == "nested":
+            said |= {"equation": contraction.NESTED, "batching": problem.batching}
         return {name: word for name, word in said.items() if word not in ("ieee", "")}
 
     def rank(
@@ -200,7 +203,7 @@ def _strides(word: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(one) for one in text.split(","))
     except ValueError:
-        raise BadArgument(f"{word} = '{text}' is not two whole numbers, as in 56,1") from None
+        raise BadArgument(f"{word} = '{text}' is not whole numbers, as in 56,1") from None
 
 
 FAMILY = GemmFamily()

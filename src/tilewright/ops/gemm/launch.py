@@ -138,9 +138,11 @@ def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]
     if config.batching == "none":
         return ()
     values = [p.batch]
-    if config.batching == "strided":
+    if config.batching in ("strided", "nested"):
         a, b, c, _ = p.batch_strides
         values += [a, b, c] if config.pipeline == "basic" else [min(a, 1), min(b, 1)]
+    if config.batching == "nested":
+        values += [p.batch_inner, *p.outer_strides]
     if epilogues.has_matrix(config.epilogue):
         values.append(p.stride_d)
     kinds = (kind for _, kind in batch_types(config))

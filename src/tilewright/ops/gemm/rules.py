@@ -283,6 +283,11 @@ def _index(c: GemmConfig, arch: Arch) -> str | None:
 def _batching(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline not in BATCHED and c.batching != "none":
         return f"pipeline {c.pipeline} has no batches; {' and '.join(BATCHED)} have"
+    if c.pipeline != "basic" and c.batching == "nested":
+        return (
+            f"pipeline {c.pipeline} walks a batch by one stride; batching nested, which has two, "
+            "needs basic"
+        )
     if c.pipeline != "basic" and c.batching == "pointers":
         return (
             f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "

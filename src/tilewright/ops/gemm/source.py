@@ -131,6 +131,8 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
             found[f"{name}.{len(taken)}"] = count
             if config.batching != "none":
                 found[batch_types(config)[-1][0]] = count
+            if config.batching == "nested":
+                found["batch.8"] = count
     return found
 
 
@@ -185,14 +187,17 @@ def _pointer_source(
 
 def batch_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
-    strides (for descriptors: steps) if they have any, and last that of the epilogue's."""
+    strides (for descriptors: steps) if they have any, for a nested batch the inner one's size and
+    the outer strides, and last the stride of the epilogue's matrices."""
     if config.pipeline not in BATCHED:
         return ()
     if config.batching == "none":
         return (("batch", "()"),)
     kinds = ["i32"]
-    if config.batching == "strided":
+    if config.batching in ("strided", "nested"):
         kinds += ["i64"] * 3 if config.pipeline == "basic" else ["i32"] * 2
+    if config.batching == "nested":
+        kinds += ["i32", *["i64"] * 4]
     if epilogues.has_matrix(config.epilogue):
         kinds.append("i64")
     return tuple((f"batch.{i}", kind) for i, kind in enumerate(kinds))
@@ -231,8 +236,10 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
         count = config.alignment // DTYPES[d].bytes
         if count > 1:
             promises[f"ld{name}"] = count
-            if config.batching == "strided":
+            if config.batching in ("strided", "nested"):
                 promises[f"batch.{i + 1}"] = count
+            if config.batching == "nested":
+                promises[f"batch.{i + 5}"] = count
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
             count *= DTYPES[d].packed
