@@ -182,8 +182,8 @@ class GemmFamily:
         if problem.scale_b:
             b = scales.dequantised(b, extra.pop(0), problem.scale_b)
         result = epilogues.reference(problem.epilogue, a @ b, extra)
-        largest = DTYPES[problem.dtype_c].largest
-        return result.clip(-largest, largest) if largest else result
+        within = DTYPES[problem.dtype_c].range if problem.epilogue else None
+        return result.clip(*within) if within else result
 
     def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
         operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)

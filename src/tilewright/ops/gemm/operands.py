@@ -50,7 +50,11 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
         b = replace(b, shape=blocks, strides=(p.ldb, blocks[2] * blocks[3], blocks[3], 1))
     # Sums of k products are about as large as the root of k, their operands about as large as 1;
     # two scales of 1/64 bring int8's, near 5000, down there.
-    usual, down = math.sqrt(p.k), 1 / 64 if p.dtype_acc == "int32" else 1.0
+    integers = p.dtype_acc == "int32"
+    usual, down = math.sqrt(p.k), 1 / 64 if integers else 1.0
+    if p.dtype_c == "int8":  # and all together bring them to the middle of its range
+        scaling = sum(t.values == "scale" for t in epilogues.takes(p.epilogue))
+        down = (40 / max(1.0, usual * (5000 if integers else 1))) ** (1 / scaling)
     chains = (
         (p.pre_a, p.pre_a_shapes, p.layout[0], p.ldpa, _made_up(1.0)),
         (p.pre_b, p.pre_b_shapes, p.layout[1], p.ldpb, _made_up(1.0)),

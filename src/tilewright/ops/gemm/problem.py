@@ -33,8 +33,9 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 }
 """Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
 
-FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
-"""Outputs of an epilogue that ends by scaling: values beyond the largest become the largest."""
+QUANTISED = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "int8")
+"""Outputs of an epilogue that ends by scaling: values are rounded to nearest even, those beyond the
+dtype's range to its ends."""
 
 MAX_SIZE = 2**31 - 512
 """Largest M, N, K or leading dimension: one tile past the end must still count in 32 bits."""
@@ -52,7 +53,7 @@ def outputs(dtype_a: str, epilogue: str = "", scaled: bool = False) -> tuple[str
     if not chain and not scaled:
         return OUTPUTS[dtype_a]
     plain = ("bf16", "fp16", "fp32") if DTYPES[dtype_a].kind == "int" else OUTPUTS[dtype_a]
-    return (*plain, *FP8) if chain and chain[-1].scales else plain
+    return (*plain, *QUANTISED) if chain and chain[-1].scales else plain
 
 
 def check_types(
@@ -74,7 +75,7 @@ def check_types(
     if dtype_c not in outputs(dtype_a, epilogue, scaled):
         allowed = ", ".join(outputs(dtype_a, epilogue, scaled))
         after = " times their scales" * scaled + f" after epilogue {epilogue}" * bool(epilogue)
-        hint = "; end the epilogue with a scale for an 8-bit C" if dtype_c in FP8 else ""
+        hint = "; end the epilogue with a scale for an 8-bit C" if dtype_c in QUANTISED else ""
         raise BadArgument(f"{dtype_a} operands give C as {allowed}{after}, not {dtype_c}{hint}")
     if dtype_acc != accumulator(dtype_a):
         raise BadArgument(f"{dtype_a} is accumulated in {accumulator(dtype_a)}, not {dtype_acc}")

@@ -108,8 +108,14 @@ def apply(
 @triton.jit
 def rounded(acc, DTYPE: tl.constexpr, LARGEST: tl.constexpr):
     """`acc` as it is stored. Unless LARGEST is 0, values saturate there, infinity too; NaN stays
-    NaN."""
+    NaN. Floats that are stored as int8 saturate too, ties go to the even, and NaN becomes 0."""
     out = acc
+    if DTYPE.is_int8() and acc.dtype.is_fp32():
+        # Between 2^23 and 2^24 floats are whole numbers: adding rounds to one, whose low bits are
+        # the result. The selects keep the sum from joining a product into one instruction.
+        out = tl.where(out > 127.0, 127.0, tl.where(out < -128.0, -128.0, out))
+        out = tl.where(out == out, out, 0.0) + 12582912.0
+        out = out.to(tl.int32, bitcast=True)
     if LARGEST != 0:
         top = LARGEST * 1.0
         out = tl.where(out > top, top, tl.where(out < -top, -top, out))
