@@ -50,6 +50,9 @@ class Element:
     def __init__(self, bits: int) -> None:
         self.primitive_bitwidth = bits
 
+    def is_int8(self) -> bool:
+        return False  # rounding to it is not modelled: results are compared as they are
+
 
 class Memory:
     """A pointer into an operand's memory."""
@@ -166,7 +169,6 @@ class Machine:
             allocate_shared_memory=self.allocate,
             SliceLayout=lambda *_: None,
             DotOperandLayout=lambda *_: None,
-            load=lambda pointer: tile(pointer.values[pointer.at]),
             int32=None,
             float32=None,
             BlockedLayout=real.BlockedLayout,
@@ -176,6 +178,9 @@ class Machine:
             "gl": gl,
             "tl": types.SimpleNamespace(
                 where=lambda c, x, y: tile(np.where(c, x, y)),
+                load=lambda pointer: tile(pointer.values[pointer.at]),
+                static_range=range,
+                float32=None,
                 exp=np.exp,
                 reshape=lambda x, shape: x.reshape(shape),
                 split=lambda x: (x[..., 0], x[..., 1]),

@@ -76,7 +76,7 @@ they are written; a barrier there waited for the loads. Leaving the swizzle of d
 Triton cost a ds_bpermute each.
 """
 
-from tilewright.ops.gemm.kernels.epilogue import rounded
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.gluon_amd_api import (
     AMDMFMALayout,
     buffer_load,
@@ -94,7 +94,6 @@ from tilewright.ops.gemm.kernels.gluon_amd_api import (
     wait_group,
     whole_registers,
 )
-from tilewright.ops.gemm.kernels.gluon_epilogue import apply
 from tilewright.ops.gemm.kernels.schedule import across_dies, tile_coordinates
 
 
@@ -262,24 +261,45 @@ def _multiply(
 
 
 @jit
+def _indices(tile, AXIS: gl.constexpr):
+    """0, 1, 2… along one axis of a tile, for the lanes that hold it."""
+    return gl.arange(0, tile.shape[AXIS], layout=gl.SliceLayout(1 - AXIS, tile.type.layout))
+
+
+@jit
+def _load(x, rows, cols, ld, mask, ROW: gl.constexpr):
+    """Of an epilogue's operand what lies at these rows and columns; see `epilogue.load`."""
+    if rows is None:
+        offsets = cols
+    elif cols is None:
+        offsets = rows
+    elif ROW:
+        offsets = rows * ld + cols
+    else:
+        offsets = rows + cols * ld
+    return buffer_load(x, offsets, mask=mask)
+
+
+@jit
 def _write(
-    c, acc, here, ldc, extra, C_ROW: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr,
-    LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+    c, acc, m, n, row, col, ldc, extra, C_ROW: gl.constexpr, TAKES: gl.constexpr,
+    FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """The epilogue of a whole sum, and the tile of C. Offsets count from C's beginning: those from
     the tile's would be the same for all tiles, and the compiler would keep them in registers
     throughout."""
-    row, col, m_left, n_left = here
-    out = rounded(apply(acc, extra, here, CHAIN, TAKES, C_ROW), c.dtype.element_ty, LARGEST)
-    col = col // FOLD
-    n_left = n_left // FOLD
-    rows = gl.arange(0, out.shape[0], layout=gl.SliceLayout(1, out.type.layout))[:, None]
-    cols = gl.arange(0, out.shape[1], layout=gl.SliceLayout(0, out.type.layout))[None, :]
+    acc = apply(
+        acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True,
+        _indices, _load,
+    )  # fmt: skip
+    out = rounded(acc, c.dtype.element_ty, LARGEST)
+    rows = (row + _indices(out, 0))[:, None]
+    cols = (col // FOLD + _indices(out, 1))[None, :]
     if C_ROW:
-        offsets = (row + rows) * ldc + (col + cols)
+        offsets = rows * ldc + cols
     else:
-        offsets = (row + rows) + (col + cols) * ldc
-    mask = (rows < m_left) & (cols < n_left)
+        offsets = rows + cols * ldc
+    mask = (rows < m) & (cols < n // FOLD)
     buffer_store(out, c, offsets, mask=mask)
 
 
@@ -360,7 +380,7 @@ def _through_registers(
             b0.store(xb)
             xa = ya
             xb = yb
-        _write(c, acc, here, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+        _write(c, acc, m, n, here[0], here[1], ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
 
 
 @jit
@@ -436,7 +456,7 @@ def _direct(
             acc = _multiply(acc, a_tile, b_tile, DOT_A, DOT_B, FORMAT, True)
             fill = read
             read = gl.where(read + 1 < STAGES, read + 1, 0)
-        _write(c, acc, here, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+        _write(c, acc, m, n, here[0], here[1], ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
     wait_group(0)
 
 
