@@ -61,6 +61,7 @@ GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
 GLUON_STREAM = {"pipeline": "gluon_ws", "scheduler": "stream_k", "reduction": "linear"}
 TURNS = {"pipeline": "gluon_pingpong", "scheduler": "persistent", "num_warps": 8}
 CDNA = {"pipeline": "gluon_cdna"}
+PARTS = {"scheduler": "split_k", "split_k": 2, "reduction": "tree"}
 
 FP32 = ("dtype_a", "dtype_b", "dtype_c")
 
@@ -130,7 +131,8 @@ BROKEN = [
     ),
     ("pipeline", change(**CDNA), SM90),
     ("cdna", change(epilogue="swiglu", layout="rcc", **CDNA), GFX942),
-    ("combination", change(scheduler="split_k", split_k=2, reduction="tree", **CDNA), GFX942),
+    ("combination", change(scheduler="stream_k", reduction="tree", **CDNA), GFX942),
+    ("cdna", change(tile_m=256, tile_n=256, tile_k=32, num_warps=8, **PARTS, **CDNA), GFX942),
     ("combination", change(store="split", **CDNA), GFX942),
     ("padding", change(pad_n=False, **CDNA), GFX942),
     ("alignment", change(alignment=8, **CDNA), GFX942),
@@ -241,6 +243,7 @@ LEGAL = [
     ),
     (change(**CDNA), GFX942),
     (change(num_stages=4, **CDNA), GFX950),
+    (change(tile_m=128, tile_n=128, num_warps=4, **PARTS, **CDNA), GFX942),
     (change(epilogue="bias+swiglu", **CDNA), GFX942),
     (change(epilogue="bias+gelu", layout="rcc", **CDNA), GFX942),
     (change(mma=(16, 16, 16), tile_m=16, num_warps=1, **CDNA), GFX942),

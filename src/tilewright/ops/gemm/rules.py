@@ -130,8 +130,8 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
         )
     if c.pipeline == "gluon_ws" and c.scheduler == "tile":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs another scheduler"
-    if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
-        return f"pipeline gluon_cdna has no scheduler {c.scheduler}; basic has it"
+    if c.pipeline == "gluon_cdna" and c.scheduler == "stream_k":
+        return "pipeline gluon_cdna has schedulers tile, persistent and split_k, not stream_k"
     if c.pipeline in lowbit.PIPELINES and c.scheduler not in ("tile", "split_k"):
         return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
     if c.store == "split":
@@ -457,10 +457,14 @@ def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline == "gluon_cdna" and p.k <= (c.num_stages - 1) * c.tile_k:
+    if c.pipeline != "gluon_cdna":
+        return None
+    steps = -(-p.k // c.tile_k) // c.split_k
+    if steps < c.num_stages:
+        part = f" in {c.split_k} parts" if c.split_k > 1 else ""
         return (
-            f"k = {p.k} is under {c.num_stages} steps of {c.tile_k}, which pipeline gluon_cdna has "
-            "under way"
+            f"k = {p.k}{part} is under {c.num_stages} steps of {c.tile_k}, which pipeline "
+            "gluon_cdna has under way"
         )
     return None
 

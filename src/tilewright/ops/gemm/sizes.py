@@ -98,6 +98,8 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     a, b = DTYPES[config.dtype_a], DTYPES[config.dtype_b]
     c = DTYPES[config.dtype_c].bytes
     stage = a.size(config.tile_m * config.tile_k) + b.size(config.tile_n * config.tile_k)
+    if config.pipeline == "gluon_cdna" and arch.cdna and arch.cdna.direct_to_shared:
+        return stage * config.num_stages + (4 if config.scheduler == "split_k" else 0)  # a flag
     if config.pipeline in ("gluon_cdna", "small_m_tma"):
         return stage * config.num_stages
     if vector(config):  # only loads that run ahead pass through shared memory

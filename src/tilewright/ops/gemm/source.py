@@ -368,7 +368,8 @@ def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
 def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
     assert arch.cdna is not None
     used = (
-        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC"),
+        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW"),
+        *("SCHEDULER", "REDUCTION", "FLAG_BYTES", "INT_ACC", "work", "splits"),
         *("TAKES", "FOLD", "LARGEST"),
     )
     how = cdna.mapping(config, arch)
@@ -385,7 +386,8 @@ def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
         ("STAGES", config.num_stages),
     ]
     extra = _extra(config, "i32")
-    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"))
+    sharing = _sharing_types(config)
+    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"), *sharing)
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_cdna",
         function="gemm_gluon_cdna",
