@@ -47,6 +47,24 @@ def test_the_default_takes_the_best_estimate():
     assert over(SMALL, LARGE).select(GemmProblem(64, 64, 8192)).config == SMALL
 
 
+def test_of_kernels_that_memory_holds_up_the_deepest_pipeline_is_taken():
+    stages = [config(tile_n=256, num_stages=s, pipeline="tma") for s in (2, 4, 3)]
+    by_memory, by_compute = GemmProblem(64, 28672, 8192), GemmProblem(8192, 8192, 8192)
+    story = over(*stages).explain(by_memory)
+    assert len({f.reason for f in story.fates}) == 1, "their estimates are equal"
+    assert [f.name for f in story.fates] == [stages[i].name for i in (1, 2, 0)]
+    # Stages that K has no steps for do not count: the wider tile has less to multiply.
+    small = {"pipeline": "tma", "tile_n": 256, "dtype_c": "fp32", "store": "split"}
+    wide, deep = (
+        config(**small, tile_m=m, num_warps=m // 16, num_stages=s) for m, s in ((128, 3), (64, 4))
+    )
+    story = over(deep, wide).explain(GemmProblem(8192, 8192, 16, dtype_c="fp32"))
+    assert len({f.reason for f in story.fates}) == 1 and story.chosen == wide.name
+    # What computes is not held up by memory: here the name decides.
+    deep = [config(tile_n=256, num_stages=s, pipeline="tma") for s in (5, 4)]
+    assert over(*deep).select(by_compute).config == deep[1]
+
+
 def test_priority_comes_before_any_estimate():
     registry = Registry("r").register_all([SMALL, LARGE])
     dispatcher = Dispatcher(registry, "h200_sxm")

@@ -163,7 +163,7 @@ class GemmFamily:
     def rank(
         self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device
     ) -> list[GemmConfig]:
-        return sorted(configs, key=lambda c: (heuristic.estimate(c, problem, device), c.name))
+        return sorted(configs, key=lambda c: heuristic.order(c, problem, device))
 
     def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> float:
         return heuristic.estimate(config, problem, device)

@@ -88,6 +88,41 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     this = arch(device.arch)
     if config.pipeline in SMALL_M:
         return LAUNCH_SECONDS + _small_m(config, problem, device, this)
+    work = max(_compute_and_memory(config, problem, device))
+    if config.scheduler in SHARING:
+        parts = tiles_of(config, problem) * config.split_k
+        partials = (parts if config.scheduler == "split_k" else 2 * device.compute_units) * (
+            config.tile_m * config.tile_n * 4
+        )
+        bandwidth = _bandwidth(config, parts, device)
+        work += MEETING_SECONDS + 2 * partials / L2_OVER_MEMORY / bandwidth
+    if config.alignment < 4:
+        work /= ELEMENTWISE_RATE
+    if config.index_bits == 64:
+        work /= WIDE_INDEX_RATE
+    return LAUNCH_SECONDS + FILL_SECONDS_ELSEWHERE + work
+
+
+def order(
+    config: GemmConfig, problem: GemmProblem, device: Device
+) -> tuple[float, int, float, str]:
+    """What kernels are ranked by, least first: the estimate; where it is memory's time, which is
+    the same for many, the deepest pipeline (as far as K goes), as that has the most bytes on their
+    way, and then the least time on the matrix units; and the name."""
+    seconds = estimate(config, problem, device)
+    if config.pipeline not in SMALL_M:
+        compute, memory = _compute_and_memory(config, problem, device)
+        if memory >= compute:
+            steps = math.ceil(problem.k / config.split_k / config.tile_k)
+            return seconds, -min(config.num_stages, steps), compute, config.name
+    return seconds, 0, 0.0, config.name
+
+
+def _compute_and_memory(
+    config: GemmConfig, problem: GemmProblem, device: Device
+) -> tuple[float, float]:
+    """Seconds on the matrix units, and seconds of memory traffic, which go on side by side."""
+    this = arch(device.arch)
     tiles = tiles_of(config, problem)
     parts, k = tiles * config.split_k, problem.k / config.split_k
     parts_per_cu = float(-(-parts // device.compute_units))
@@ -108,22 +143,15 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     compute = parts_per_cu * tile_flops / (rate / device.compute_units)
 
     loads = tiles * (a.size(config.tile_m * problem.k) + b.size(config.tile_n * problem.k))
+    once = problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY
+    return compute, max(once, loads / L2_OVER_MEMORY) / _bandwidth(config, parts, device)
+
+
+def _bandwidth(config: GemmConfig, parts: int, device: Device) -> float:
+    """Bytes a second that a launch of so many parts of tiles can move."""
     shares = device.compute_units if config.scheduler == "stream_k" else parts
     busy = min(1.0, shares / device.compute_units)
-    bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
-    once = problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY
-    memory = max(once, loads / L2_OVER_MEMORY) / bandwidth
-    work = max(compute, memory)
-    if config.scheduler in SHARING:
-        partials = (parts if config.scheduler == "split_k" else 2 * device.compute_units) * (
-            config.tile_m * config.tile_n * 4
-        )
-        work += MEETING_SECONDS + 2 * partials / L2_OVER_MEMORY / bandwidth
-    if config.alignment < 4:
-        work /= ELEMENTWISE_RATE
-    if config.index_bits == 64:
-        work /= WIDE_INDEX_RATE
-    return LAUNCH_SECONDS + FILL_SECONDS_ELSEWHERE + work
+    return device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
 
 
 def _again(config: GemmConfig, problem: GemmProblem) -> int:
