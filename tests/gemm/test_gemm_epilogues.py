@@ -116,6 +116,7 @@ def test_int8_is_dequantised(hopper):
 
 
 SHARED = {"scheduler": "split_k", "split_k": 2, "reduction": "linear"}
+WALKING = {"scheduler": "persistent"}
 ONE_ROW = {"tile_m": 16, "group_m": 1}
 REQUANTISING: tuple[dict[str, object], ...] = (
     {"pipeline": "basic"},
@@ -123,6 +124,7 @@ REQUANTISING: tuple[dict[str, object], ...] = (
     {"pipeline": "tma", "scheduler": "persistent", "store": "split"},
     {"pipeline": "tma", **SHARED},
     {"pipeline": "gluon_ws", "scheduler": "persistent"},
+    {"pipeline": "gluon_pingpong", "tile_m": 128, "tile_n": 128, "num_warps": 8, **WALKING},
     {"pipeline": "gluon_cdna", "tile_n": 128},
     {"pipeline": "small_m", **ONE_ROW},
     {"pipeline": "small_m", "tile_m": 1, "group_m": 1},
