@@ -76,6 +76,9 @@ SCALED = {
     "tile_k": 128,
 }
 
+SPLIT = {"scheduler": "split_k", "split_k": 4, "reduction": "linear"}
+STREAM = {"scheduler": "stream_k", "reduction": "linear"}
+
 MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
 FP16_MX = {"dtype_a": "fp16", "dtype_b": "e2m1", "dtype_c": "fp16", "scale_b": "32x1-e8m0"}
 
@@ -203,12 +206,17 @@ BROKEN = [
     ("scales", fp8("e4m3fn", layout="rrr", **SCALED), SM90),
     ("scales", fp8("e4m3fn", epilogue="relu", **SCALED), SM90),
     ("scales", fp8("e4m3fn", **{**SCALED, "scheduler": "tile"}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, **STREAM}), SM90),
+    ("tile", fp8("e4m3fn", tile_n=16, **{**SCALED, "tile_k": 1024}), SM90),
+    ("scales", fp8("e4m3fn", tile_n=256, **{**SCALED, "tile_k": 256}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "tile_k": 256, "pipeline": "tma"}), SM90),
     ("scales", fp8("e4m3fn", num_warps=2, **SCALED), SM90),
+    ("shared_memory", fp8("e4m3fn", num_stages=14, **{**SCALED, **SPLIT}), SM90),
     ("scales", fp8("e4m3fn", num_warps=8, tile_m=64, tile_n=128, **SCALED), SM90),
     ("scales", fp8("e4m3fn", num_warps=4, tile_m=256, tile_n=64, **SCALED), SM90),
     ("scales", fp8("e4m3fn", **{**SCALED, "scale_a": "1x128-bf16"}), SM90),
     ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "128x32"}), SM90),
-    ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "64x128"}), SM90),
+    ("scales", fp8("e4m3fn", tile_n=256, **{**SCALED, "scale_b": "64x128"}), SM90),
     ("pipeline", fp8("e4m3fn", **SCALED), SM89),
     ("registers", change(tile_m=256, tile_n=256), SM90),
     ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
@@ -270,6 +278,8 @@ LEGAL = [
     (fp8("e4m3fn", **SCALED), SM90),
     (fp8("e4m3fn", **{**SCALED, "scale_b": "128x64"}), SM90),
     (fp8("e4m3fn", num_warps=8, tile_m=256, tile_n=128, store="split", **SCALED), SM90),
+    (fp8("e4m3fn", num_stages=12, **{**SCALED, **SPLIT}), SM90),
+    (fp8("e4m3fn", tile_n=32, **{**SCALED, "tile_k": 512}), SM90),
     (change(pipeline="weights", dtype_b="int4", scale_b="64x1-bf16"), SM90),
     (change(pipeline="weights", dtype_b="e2m1", scale_b="32x1-e8m0"), GFX942),
     (change(pipeline="mx", **FP16_MX), SM90),
@@ -455,6 +465,10 @@ def test_every_part_of_a_tile_needs_a_flag_and_warp_groups_each_their_own():
     groups = {"pipeline": "gluon_ws", "num_warps": 8}
     assert supports(change(**shared, **groups), most, SM90).rule == "sharing"
     assert supports(change(**shared, **groups), problem(m=128 * 16, n=64 * 32, k=1024), SM90)
+    parts = fp8("e4m3fn", num_warps=8, **{**SCALED, **shared, "tile_m": 256, "tile_n": 128})
+    blocks = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128", "k": 2048}
+    assert supports(parts, problem(m=256 * 16, n=128 * 16, **blocks), SM90)  # four parts each
+    assert supports(parts, problem(m=256 * 16, n=128 * 17, **blocks), SM90).rule == "sharing"
 
 
 def test_a_config_that_is_illegal_here_supports_nothing_here():

@@ -131,7 +131,14 @@ class GemmFamily:
         tile_m, tile_n = (128 if size == sizes.THREE_PARTS else size for size in edges)
         warps = min(config.num_warps, 8) if config.pipeline == "gluon_ws" else config.num_warps
         pipeline = SIBLINGS.get(config.pipeline, config.pipeline)
-        return replace(config, pipeline=pipeline, num_warps=warps, tile_m=tile_m, tile_n=tile_n)
+        return replace(
+            config,
+            pipeline=pipeline,
+            num_warps=warps,
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=sizes.summed_k(config),
+        )
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)
@@ -194,7 +201,7 @@ class GemmFamily:
         terms = problem.k
         if scales.count(problem):  # a sum of a block's products, then one of blocks in fp32
             terms = min(problem.k, scales.k_block(problem))
-            splits += -(-problem.k // config.tile_k) - 1
+            splits += -(-problem.k // sizes.summed_k(config)) - 1
             amplified = scales.amplification(problem) * (amplified or 1.0)
         return tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
 

@@ -118,7 +118,7 @@ def _share(
     """Workgroups to launch, and the kernel's `splits`."""
     if config.scheduler == "split_k":
         parts = tiles * config.split_k
-        persistent = config.pipeline == "gluon_ws"
+        persistent = config.pipeline in ("gluon_ws", "gluon_scaled")
         return min(parts, compute_units) if persistent else parts, config.split_k
     if config.scheduler == "stream_k":
         # Whole waves go tile by tile; what is left over is shared out in equal parts. Where there

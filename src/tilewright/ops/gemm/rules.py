@@ -23,6 +23,7 @@ from tilewright.ops.gemm.sizes import (
     MAX_STAGES,
     MAX_TILE,
     MAX_TILES,
+    MOST_SCALED_K,
     OVERHEAD_REGISTERS,
     PART_COLUMNS,
     SCALED,
@@ -30,6 +31,7 @@ from tilewright.ops.gemm.sizes import (
     WARPGROUP,
     WARPGROUP_ROWS,
     gated,
+    meetings,
     operand_dtype,
     shared_memory,
     tiles,
@@ -67,6 +69,8 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         least_m, least_n = least_n, least_m
         least_k *= k_parts(c)
         largest_k *= k_parts(c)
+    if c.pipeline == "gluon_scaled":
+        largest_k = MOST_SCALED_K
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
     for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
@@ -228,8 +232,8 @@ def _gluon_scaled(c: GemmConfig) -> str | None:
             "pipeline gluon_scaled takes 8-bit operands with K contiguous (a layout that begins "
             f"with rc), not {c.dtype_a} in {c.layout}"
         )
-    if c.epilogue or c.scheduler != "persistent":
-        return "pipeline gluon_scaled has scheduler persistent and no epilogue"
+    if c.epilogue or c.scheduler not in ("persistent", "split_k"):
+        return "pipeline gluon_scaled has schedulers persistent and split_k, and no epilogue"
     if c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
         return f"pipeline gluon_scaled multiplies with 4 or 8 warps, not {c.num_warps}"
     rows, columns = WARPGROUP_ROWS * c.num_warps // WARPGROUP, min(c.tile_n, PART_COLUMNS)
@@ -246,7 +250,12 @@ def _gluon_scaled(c: GemmConfig) -> str | None:
             f"a part of {columns} columns has one scale of B in gluon_scaled, but scale_b = "
             f"{c.scale_b} has one for {block.columns}"
         )
-    return _one_block(c)
+    if c.tile_k > scales.k_block(c) and c.tile_m * c.tile_n > rows * columns:
+        return (
+            f"tile_k = {c.tile_k} is several blocks of {scales.k_block(c)}, whose products lie "
+            "side by side in gluon_scaled: they fit where a warp group has one part, not two"
+        )
+    return None
 
 
 def _packed(c: GemmConfig, arch: Arch) -> str | None:
@@ -424,7 +433,7 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
     parts = tiles(c, p) * c.split_k
     if not parts:
         return "there is no tile to share"
-    flags = parts * (c.num_warps // WARPGROUP if c.pipeline == "gluon_ws" else 1)
+    flags = parts * meetings(c)
     if c.scheduler == "split_k" and flags > MAX_FLAGS:
         return f"{parts} parts of tiles need {flags} flags, over {MAX_FLAGS}: do not split so many"
     return None

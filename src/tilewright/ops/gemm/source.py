@@ -17,6 +17,7 @@ from tilewright.ops.gemm.sizes import (
     WARPGROUP,
     WARPGROUP_ROWS,
     masked,
+    summed_k,
 )
 from tilewright.ops.gemm.small_m import k_parts, vector
 
@@ -346,7 +347,8 @@ def _specialised(config: GemmConfig) -> tuple[tuple[str, int], ...]:
 
 
 def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
-    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW")
+    sharing = ("SCHEDULER", "REDUCTION", "FLAG_BYTES", "work", "splits")
+    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW", *sharing)
     constants = [
         *((name, value) for name, value in _constants(config) if name in used),
         *_scales_and_batch(config),
@@ -354,12 +356,14 @@ def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
     ]
-    arguments = (*_descriptor_arguments(config), *_scale_types(config))
+    types = (*_scale_types(config), *_sharing_types(config))
+    arguments = (*_descriptor_arguments(config), *types)
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_scaled",
         function="gemm_gluon_scaled",
         signature=_signature(arguments, constants),
         constants=tuple(constants),
+        divisibility=tuple(_workspace_promises(config).items()),
         options=_specialised(config),
         language="gluon",
     )
@@ -424,7 +428,7 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
         n_store //= n // 64 if n == THREE_PARTS else 2
         n = 64 if n == THREE_PARTS else n
     if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
-        m, n = WARPGROUP_ROWS, min(n, PART_COLUMNS)
+        m, n, k = WARPGROUP_ROWS, min(n, PART_COLUMNS), summed_k(config)
         n_store = n // (4 if config.store == "split" else 2)
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)

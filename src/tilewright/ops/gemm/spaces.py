@@ -126,8 +126,9 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         rows += itertools.product(*{**algorithms, **shared}.values())
     elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
-    if "gluon_ws" in arch.pipelines and not scaled:
-        rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem))
+    tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
+    if ("gluon_scaled" if scaled else "gluon_ws") in arch.pipelines:
+        rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem, tiles))
     return KernelSpace(
         "gemm",
         {
@@ -206,11 +207,19 @@ each, tiles that come out even where powers of two do not, and deep rings for fe
 K."""
 
 
-def _deep(problem: GemmProblem) -> Iterator[dict[str, Any]]:
-    """The algorithms of `_DEEP_TILES`."""
+_DEEP_SCALED_TILES = (
+    ("gluon_scaled", 64, 16, 512, 4, 5, "direct", (_WHOLE,)),
+    ("gluon_scaled", 64, 32, 256, 4, 6, "direct", (_WHOLE, _PARTS[2])),
+    ("gluon_scaled", 64, 64, 256, 4, 5, "direct", (_PARTS[2], _PARTS[4])),
+)
+"""The same for operands with block scales: few tiles and a large K."""
+
+
+def _deep(problem: GemmProblem, tiles: tuple[tuple[Any, ...], ...]) -> Iterator[dict[str, Any]]:
+    """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES`."""
     common = {"group_m": 8, "alignment": 16, "index_bits": 32}
     element = DTYPES[problem.dtype_a].bytes
-    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in _DEEP_TILES:
+    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in tiles:
         for scheduler, split_k, reduction in schedules:
             yield {
                 **common,
@@ -274,7 +283,7 @@ def _worth_having(config: GemmConfig) -> bool:
     if config.pipeline in SMALL_M:
         return True
     if config.num_stages > 4 or config.num_warps > 8 or config.pipeline == "gluon_pingpong":
-        return True  # of `_DEEP_TILES`
+        return True  # of `_DEEP_TILES` or `_DEEP_SCALED_TILES`
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
