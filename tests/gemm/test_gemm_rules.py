@@ -68,6 +68,7 @@ FP32 = ("dtype_a", "dtype_b", "dtype_c")
 FEW = {"pipeline": "small_m", "group_m": 1, "tile_m": 8}
 FEW_TMA = {**FEW, "pipeline": "small_m_tma"}
 VECTOR = {**FEW, "tile_m": 1, "tile_n": 4, "tile_k": 1024, "num_stages": 1}
+WEIGHTS = {"pipeline": "gluon_weights", "dtype_b": "int4", "tile_m": 8, "tile_k": 256}
 SCALED = {
     "pipeline": "gluon_scaled",
     "scheduler": "persistent",
@@ -187,6 +188,23 @@ BROKEN = [
     ("packed", change(pipeline="weights"), SM90),
     ("packed", change(pipeline="weights", dtype_b="int4", tile_k=16, alignment=8), SM90),
     ("packed", change(pipeline="weights", dtype_b="int4", scale_b="16x1"), SM90),
+    ("packed", change(**{**WEIGHTS, "dtype_b": "bf16"}), SM90),
+    ("packed", change(dtype_a="e4m3fn", **WEIGHTS), SM90),
+    ("packed", change(layout="ccr", **WEIGHTS), SM90),
+    ("packed", change(scale_a="1x128", scale_b="128x1", **WEIGHTS), SM90),
+    ("packed", change(scale_b="128x32", **WEIGHTS), SM90),
+    ("packed", change(scale_b="16x1", **WEIGHTS), SM90),
+    ("packed", change(**{**WEIGHTS, "tile_k": 128}), SM90),
+    ("packed", change(**{**WEIGHTS, "num_warps": 8}), SM90),
+    ("packed", change(**{**WEIGHTS, "tile_m": 128}), SM90),
+    ("packed", change(scheduler="split_k", split_k=2, reduction="atomic", **WEIGHTS), SM90),
+    ("combination", change(scheduler="persistent", **WEIGHTS), SM90),
+    ("combination", change(store="split", **WEIGHTS), SM90),
+    ("warpgroups", change(**{**WEIGHTS, "tile_m": 32, "num_warps": 2}), SM90),
+    ("padding", change(pad_k=False, **WEIGHTS), SM90),
+    ("alignment", change(alignment=8, **WEIGHTS), SM90),
+    ("tile", change(**{**WEIGHTS, "tile_m": 4}), SM90),
+    ("pipeline", change(**WEIGHTS), SM80),
     ("packed", change(pipeline="mx"), SM90),
     ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1"), SM90),
     ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1-e8m0", tile_k=32), SM90),
@@ -282,6 +300,9 @@ LEGAL = [
     (fp8("e4m3fn", tile_n=32, **{**SCALED, "tile_k": 512}), SM90),
     (change(pipeline="weights", dtype_b="int4", scale_b="64x1-bf16"), SM90),
     (change(pipeline="weights", dtype_b="e2m1", scale_b="32x1-e8m0"), GFX942),
+    (change(scale_b="32x1-e8m0", **WEIGHTS), SM90),
+    (change(**{**WEIGHTS, "tile_m": 64}), SM90),
+    (change(scheduler="split_k", split_k=2, reduction="tree", **WEIGHTS), SM90),
     (change(pipeline="mx", **FP16_MX), SM90),
     (fp8("e4m3fn", tile_k=64, pipeline="mx", **MX), GFX950),
     (change(alignment=1), SM90),

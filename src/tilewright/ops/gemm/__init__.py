@@ -40,6 +40,7 @@ SIBLINGS = {
     "gluon_pingpong": "tma",
     "gluon_scaled": "tma",
     "gluon_cdna": "basic",
+    "gluon_weights": "weights",
 }
 """The Triton pipeline that computes what a pipeline in Gluon computes."""
 
@@ -131,6 +132,8 @@ class GemmFamily:
         tile_m, tile_n = (128 if size == sizes.THREE_PARTS else size for size in edges)
         warps = min(config.num_warps, 8) if config.pipeline == "gluon_ws" else config.num_warps
         pipeline = SIBLINGS.get(config.pipeline, config.pipeline)
+        if config.pipeline == "gluon_weights":
+            tile_m = max(tile_m, 16)  # where A's rows are rows, not columns
         return replace(
             config,
             pipeline=pipeline,

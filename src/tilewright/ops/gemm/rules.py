@@ -65,7 +65,10 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         return _vector_tile(c)
     least_m, least_n, least_k = arch.min_dot
     largest_k = MAX_TILE
-    if c.pipeline in SMALL_M:  # B's columns take the place of rows; steps hold a part for each warp
+    if c.pipeline in (
+        *SMALL_M,
+        "gluon_weights",
+    ):  # B's columns take the place of rows; steps hold a part for each warp
         least_m, least_n = least_n, least_m
         least_k *= k_parts(c)
         largest_k *= k_parts(c)
@@ -139,7 +142,7 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline in lowbit.PIPELINES and c.scheduler not in ("tile", "split_k"):
         return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
     if c.store == "split":
-        if c.pipeline in (*POINTERS, *SMALL_M):
+        if c.pipeline in (*POINTERS, *SMALL_M, "gluon_weights"):
             return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
@@ -150,6 +153,8 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
 def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
     """What the kernels in Gluon ask of a config: whole wgmma, issued by warp groups that each
     take their own rows, or their own tiles, and store them in pieces."""
+    if c.pipeline == "gluon_weights" and lowbit.wide(c) and c.num_warps % WARPGROUP:
+        return f"gluon_weights with {c.tile_m} rows issues wgmma, which {c.num_warps} warps cannot"
     if c.pipeline not in SPECIALISED:
         return None
     least_m = WARPGROUP_ROWS
@@ -416,7 +421,9 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline in (*POINTERS, *SMALL_M) or epilogues.has_matrix(c.epilogue)
+    vectors = c.pipeline in (*POINTERS, *SMALL_M, "gluon_weights") or epilogues.has_matrix(
+        c.epilogue
+    )
     if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None

@@ -102,7 +102,7 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     stage = a.size(config.tile_m * config.tile_k) + b.size(config.tile_n * config.tile_k)
     if config.pipeline == "gluon_cdna" and arch.cdna and arch.cdna.direct_to_shared:
         return stage * config.num_stages + (4 if config.scheduler == "split_k" else 0)  # a flag
-    if config.pipeline in ("gluon_cdna", "small_m_tma"):
+    if config.pipeline in ("gluon_cdna", "small_m_tma", "gluon_weights"):
         return stage * config.num_stages
     if vector(config):  # only loads that run ahead pass through shared memory
         return stage * (config.num_stages - 1)

@@ -38,6 +38,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         return _gluon_source(config)
     if config.pipeline == "gluon_scaled":
         return _gluon_scaled_source(config)
+    if config.pipeline == "gluon_weights":
+        return _gluon_weights_source(config)
     if config.pipeline == "small_m_tma":
         return _small_m_tma_source(config, tuple(options))
     if config.pipeline == "gluon_cdna":
@@ -288,11 +290,7 @@ def _small_m_tma_source(
     a, b, _, *sizes = _descriptor_arguments(config)
     c = ("c", f"*{DTYPES[config.dtype_c].triton}")
     arguments = (a, b, c, *sizes, ("ldc", "i64"), *_extra(config, "i64"), *_sharing_types(config))
-    elements = config.alignment // DTYPES[config.dtype_c].bytes
-    inner = "n" if config.layout[2] == "r" else "m"
-    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
-    promises = {"c": config.alignment, "ldc": elements, inner: columns}
-    promises |= {**_matrix_promises(config), **_workspace_promises(config)}
+    promises = _promises_of_c(config)
     return KernelSource(
         module="tilewright.ops.gemm.kernels.small_m",
         function="gemm_small_m_tma",
@@ -304,11 +302,45 @@ def _small_m_tma_source(
     )
 
 
+def _promises_of_c(config: GemmConfig) -> dict[str, int]:
+    """What kernels may assume that read through descriptors and store through a pointer."""
+    elements = config.alignment // DTYPES[config.dtype_c].bytes
+    inner = "n" if config.layout[2] == "r" else "m"
+    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
+    promises = {"c": config.alignment, "ldc": elements, inner: columns}
+    return promises | _matrix_promises(config) | _workspace_promises(config)
+
+
+def _gluon_weights_source(config: GemmConfig) -> KernelSource:
+    unused = ("B_ROW", "A_ROW", "PRECISION", "INT_ACC")
+    constants = [one for one in _constants(config) if one[0] not in unused]
+    constants += lowbit.constants(config)
+    a, b, _, *sizes = _descriptor_arguments(config)
+    c = ("c", f"*{DTYPES[config.dtype_c].triton}")
+    arguments = (
+        *(a, b, c, *sizes, ("ldc", "i64")),
+        *_extra(config, "i64"),
+        *_scale_types(config),
+        *_sharing_types(config),
+    )
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_weights",
+        function="gemm_gluon_weights",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
+        divisibility=tuple(_promises_of_c(config).items()),
+        options=(("num_warps", config.num_warps),),
+        language="gluon",
+        functions=_functions(config),
+    )
+
+
 def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    kinds = ("i32" if lowbit.in_words(config, i) else DTYPES[d].triton for i, d in enumerate(types))
     descriptors = tuple(
-        (name, f"tensordesc<{DTYPES[d].triton}[{', '.join(map(str, block))}]>")
-        for name, d, block in zip("abc", types, blocks(config), strict=True)
+        (name, f"tensordesc<{kind}[{', '.join(map(str, block))}]>")
+        for name, kind, block in zip("abc", kinds, blocks(config), strict=True)
     )
     return (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
 
@@ -430,10 +462,11 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
     if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
         m, n, k = WARPGROUP_ROWS, min(n, PART_COLUMNS), summed_k(config)
         n_store = n // (4 if config.store == "split" else 2)
+    each = lowbit.in_words(config, 1) or 1
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)
     return (
         (*one, m, k) if a == "r" else (*one, k, m),
-        (*one, k, n) if b == "r" else (*one, n, k),
+        (*one, k, n) if b == "r" else (*one, n, k // each),
         (*one, m, n_store) if c == "r" else (*one, n_store, m),
     )

@@ -239,29 +239,52 @@ def _deep(problem: GemmProblem, tiles: tuple[tuple[Any, ...], ...]) -> Iterator[
 def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """The same for 4-bit operands and the MX formats."""
     signature = ("layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue")
+    whole, parts = ("tile", 1, "none"), ("split_k", 4, "linear")
+    algorithms: dict[str, Sequence[Any]] = {
+        "tile_m": (16, 64, 128),
+        "tile_n": (64, 128),
+        "tile_k": (32, 64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (2, 3),
+        "pipeline": [p for p in arch.pipelines if p in ("basic", "weights", "mx")],
+        "group_m": (8,),
+        "alignment": (16, 1),
+        "index_bits": INDEX_BITS,
+        "schedule": (whole, parts),
+    }
+    rows = [(*row[:-1], *row[-1]) for row in itertools.product(*algorithms.values())]
+    if "gluon_weights" in arch.pipelines:
+        rows += [
+            (tile_m, tile_n, 256, warps, 2, "gluon_weights", 1, 16, 32, *schedule)
+            for tile_m in (8, 16, 32, 64)
+            for tile_n, warps in _UNPACKED_COLUMNS[tile_m]
+            for schedule in (whole, ("split_k", 2, "linear"), parts, ("split_k", 8, "linear"))
+        ]
+    names = tuple(name for name in algorithms if name != "schedule")
     return KernelSpace(
         "gemm",
         {
             **{field: [getattr(problem, field)] for field in signature},
-            "tile_m": (16, 64, 128),
-            "tile_n": (64, 128),
-            "tile_k": (32, 64, 128),
-            "num_warps": (4, 8),
-            "num_stages": (2, 3),
-            "pipeline": [p for p in arch.pipelines if p in ("basic", *lowbit.PIPELINES)],
-            "alignment": (16, 1),
-            "index_bits": INDEX_BITS,
             "scale_a": [problem.scale_a],
             "scale_b": [problem.scale_b],
         },
         {"worth having": _worth_having_of_few_bits},
-        linked={
-            ("scheduler", "split_k", "reduction"): [("tile", 1, "none"), ("split_k", 4, "linear")]
-        },
+        linked={(*names, "scheduler", "split_k", "reduction"): rows},
     )
 
 
+_UNPACKED_COLUMNS = {
+    8: ((64, 2), (128, 4)),
+    16: ((64, 2), (128, 4)),
+    32: ((64, 4), (64, 2)),
+    64: ((64, 4),),
+}
+"""(columns, warps) for pipeline gluon_weights, by rows."""
+
+
 def _worth_having_of_few_bits(config: GemmConfig) -> bool:
+    if config.pipeline == "gluon_weights":  # of 64 rows what wgmma does not take is slow
+        return config.tile_m < 64 or lowbit.wide(config)
     deepest = 128
     if not lowbit.scales_any_group(config):
         deepest = min(deepest, scales.k_block(config) or deepest)
