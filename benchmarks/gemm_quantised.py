@@ -11,7 +11,11 @@ Operands are normal values, quantised; A's scales lie M-major where blocks have 
 vendor wants it. Each kernel of the space is checked against float64 and timed briefly, the
 fastest few are timed against the vendor, and the best median is reported. A call of a few
 microseconds is mostly launch to events, so `kernel_us` says what the profiler (CUPTI) gives for the
-kernel alone, with L2 flushed as well: that is how published figures are taken.
+kernel alone, with L2 flushed as well. A call of hundreds, in a row of such calls, runs at the clock
+that the board's power allows; published figures of block-scaled kernels (DeepGEMM's
+testing/bench.py) are the profiler's means of 30 calls with 8 GB set to zero before each, here
+`cooled_kernel_us`. Both begin with a GPU that has rested. Clock and power of calls without pauses
+are under `sustained`, whose time is the host's where a call is shorter than its launch.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ import argparse
 import json
 import math
 import statistics
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -57,6 +64,9 @@ OPTIONS = {
     "int8": {},
 }
 FINALISTS = 4
+REST_SECONDS = 1.5
+"""What a board that was at its limit of power needs to clock up again."""
+
 TILES = (
     ("tma", 64, 128, 4, 4, "direct"),
     ("tma", 128, 256, 8, 3, "direct"),
@@ -89,9 +99,27 @@ def spaces(name: str) -> list[KernelSpace]:
         large = {"tile_m": (128, 256), "tile_n": (64, 128, 256), "num_stages": (3, 4, 5, 6)}
         small = {"tile_m": (64,), "tile_n": (16, 32, 64, 128), "num_stages": (4, 8)}
         parts = [("split_k", n, "linear") for n in (2, 4, 7, 8)] + [("tile", 1, "none")]
+        deep = [(16, 512, s) for s in (4, 5)] + [(32, 256, s) for s in (6, 8)] + [(32, 512, 4)]
+        deep += [(64, 128, s) for s in (6, 8)] + [(64, 256, s) for s in (4, 6)]
+        deep += [(128, 128, s) for s in (6, 8)]
+        shared = [("split_k", n, "linear") for n in (2, 4, 7)] + [("persistent", 1, "none")]
+        shared += [("split_k", n, "atomic") for n in (2, 3, 4)]
         return [
             KernelSpace("gemm", {**signature, **gluon, **large, "group_m": (8, 16)}),
             KernelSpace("gemm", {**signature, **gluon, **small, "num_warps": (4,)}),
+            KernelSpace(
+                "gemm",
+                {
+                    **{field: one for field, one in signature.items() if field != "tile_k"},
+                    "tile_m": (64,),
+                    "num_warps": (4,),
+                    "pipeline": ["gluon_scaled"],
+                },
+                linked={
+                    ("tile_n", "tile_k", "num_stages"): deep,
+                    ("scheduler", "split_k", "reduction"): shared,
+                },
+            ),
             KernelSpace(
                 "gemm",
                 {**signature, **small, "num_warps": (4,), "pipeline": ["tma"]},
@@ -158,11 +186,23 @@ def taken(label: str, call: object) -> bool:
     return True
 
 
-def kernel_us(call: object, rounds: int = 20) -> float:
-    """Median time of the call's kernel by the profiler, L2 flushed before each."""
+def kernel_us(
+    call: object,
+    rounds: int = 20,
+    uncounted: int = 0,
+    flushed: int = 256 << 20,
+    over: object = statistics.median,
+) -> float:
+    """Time of the call's kernel by the profiler, `flushed` bytes set to zero before each; of a
+    GPU that has rested and then made some calls that do not count."""
     from torch.profiler import ProfilerActivity, profile
 
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    flush = torch.empty(flushed, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    time.sleep(REST_SECONDS)
+    for _ in range(uncounted):
+        flush.zero_()
+        call()
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         for _ in range(rounds):
             flush.zero_()
@@ -173,7 +213,38 @@ def kernel_us(call: object, rounds: int = 20) -> float:
         on_device = event.device_type == torch.autograd.DeviceType.CUDA
         if on_device and not any(word in event.name for word in ("Memset", "FillFunctor")):
             found.setdefault(event.name, []).append(event.time_range.elapsed_us())
-    return sum(statistics.median(times) * (len(times) // rounds) for times in found.values())
+    return sum(over(times) * (len(times) // rounds) for times in found.values())
+
+
+def cooled_kernel_us(call: object) -> float:
+    """The same as DeepGEMM takes it: see above."""
+    return kernel_us(call, rounds=30, uncounted=30, flushed=8 * 10**9, over=statistics.mean)
+
+
+def sustained(call: object, us: float, seconds: float = 0.7) -> dict[str, float]:
+    """The time of a call of about `us`, the clock and the power when it is repeated without pauses
+    or flushes."""
+    query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits"]
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    calls = math.ceil(seconds * 1e6 / us)
+    with ThreadPoolExecutor() as pool:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+        watch = pool.submit(subprocess.check_output, query, text=True)
+        start.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        mhz, watts = (float(word) for word in watch.result().split(","))
+    return {"us": start.elapsed_time(end) / calls * 1e3, "clock_mhz": mhz, "watts": watts}
+
+
+def about(call: object) -> dict[str, object]:
+    """A call's kernel after a rest and without any."""
+    cooled = cooled_kernel_us(call)
+    return {"cooled_kernel_us": cooled, "sustained": sustained(call, cooled)}
 
 
 def main() -> None:
@@ -223,6 +294,7 @@ def main() -> None:
             "kernel": winner,
             "tflops": problem.flops / final[winner].median / 1e6,
             "kernel_us": kernel_us(calls[winner]),
+            **(about(calls[winner]) if options.set == "block" else {}),
             "kernels_timed": len(calls),
             "kernels_wrong": wrong,
             "finalists": {
@@ -236,9 +308,14 @@ def main() -> None:
             row["vendor"] = other
             row["vendor_tflops"] = problem.flops / final[other].median / 1e6
             row["vendor_kernel_us"] = kernel_us(vendor[other])
+            if options.set == "block":
+                row |= {f"vendor_{name}": one for name, one in about(vendor[other]).items()}
             row["ratio"] = final[other].median / final[winner].median
             text += f"; {other} {row['vendor_tflops']:.0f}, {row['vendor_kernel_us']:.1f} us; "
             text += f"ratio {row['ratio']:.3f}"
+        if options.set == "block":
+            cooled = problem.flops / row["cooled_kernel_us"] / 1e6
+            text += f"; cooled {cooled:.0f} TFLOP/s, sustained {row['sustained']}"
         print(f"{text}  {winner}  wrong: {len(wrong)}")
         rows.append(row)
     ratios = [row["ratio"] for row in rows if "ratio" in row]

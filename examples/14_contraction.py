@@ -22,8 +22,12 @@ weights = rng.standard_normal((48, dim), np.float32)
 projected = tw.gemm(q, weights, equation="qhd,od->qho", epilogue="relu")
 assert np.allclose(projected, np.maximum(q @ weights.T, 0), atol=1e-3)
 
+# With sequences and heads, the batch has two dimensions that do not lie as one.
+many = tw.gemm(np.stack([q, -q]), np.stack([k, k]), equation="bqhd,bkhd->bhqk")
+assert np.allclose(many, np.stack([scores, -scores]), atol=1e-3)
+
 # Where the strides allow no GEMM, the error says which dimensions are in the way.
 try:
-    tw.gemm(np.stack([q, q]), np.stack([k, k]), equation="bqhd,bkhd->bhqk")
+    tw.gemm(q, k.transpose(0, 2, 1).copy(), equation="qhd,kdh->qk")
 except tw.errors.BadArgument as error:
     print(error)

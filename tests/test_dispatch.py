@@ -47,6 +47,24 @@ def test_the_default_takes_the_best_estimate():
     assert over(SMALL, LARGE).select(GemmProblem(64, 64, 8192)).config == SMALL
 
 
+def test_of_kernels_that_memory_holds_up_the_deepest_pipeline_is_taken():
+    stages = [config(tile_n=256, num_stages=s, pipeline="tma") for s in (2, 4, 3)]
+    by_memory, by_compute = GemmProblem(64, 28672, 8192), GemmProblem(8192, 8192, 8192)
+    story = over(*stages).explain(by_memory)
+    assert len({f.reason for f in story.fates}) == 1, "their estimates are equal"
+    assert [f.name for f in story.fates] == [stages[i].name for i in (1, 2, 0)]
+    # Stages that K has no steps for do not count: the wider tile has less to multiply.
+    small = {"pipeline": "tma", "tile_n": 256, "dtype_c": "fp32", "store": "split"}
+    wide, deep = (
+        config(**small, tile_m=m, num_warps=m // 16, num_stages=s) for m, s in ((128, 3), (64, 4))
+    )
+    story = over(deep, wide).explain(GemmProblem(8192, 8192, 16, dtype_c="fp32"))
+    assert len({f.reason for f in story.fates}) == 1 and story.chosen == wide.name
+    # What computes is not held up by memory: here the name decides.
+    deep = [config(tile_n=256, num_stages=s, pipeline="tma") for s in (5, 4)]
+    assert over(*deep).select(by_compute).config == deep[1]
+
+
 def test_priority_comes_before_any_estimate():
     registry = Registry("r").register_all([SMALL, LARGE])
     dispatcher = Dispatcher(registry, "h200_sxm")
@@ -177,6 +195,69 @@ def test_explain_tells_what_a_selector_left_out():
 def test_explain_works_where_nothing_fits():
     story = over(config(dtype_a="fp16")).explain(PROBLEM)
     assert story.chosen == "" and story.counts() == {"refused": 1}
+
+
+# --- a limit on the workspace ---------------------------------------------------------------
+
+SPLIT = config(scheduler="split_k", split_k=4, reduction="linear")
+FEW_TILES = GemmProblem(64, 64, 4096)
+
+
+def first_fit(*kernels: GemmConfig, **options) -> Dispatcher:
+    return over(*kernels, selector=FirstFit(), **options)
+
+
+def test_a_kernel_over_the_limit_is_refused_and_the_next_taken():
+    free = first_fit(SPLIT, SMALL).select(FEW_TILES)
+    need = free.launch.workspace_bytes
+    assert free.config == SPLIT and need > 0
+    assert first_fit(SPLIT, SMALL, max_workspace=need).select(FEW_TILES).config == SPLIT
+    limited = first_fit(SPLIT, SMALL, max_workspace=need - 1)
+    assert limited.select(FEW_TILES).config == SMALL
+    story = limited.explain(FEW_TILES)
+    assert [(f.name, f.fate) for f in story.fates] == [
+        (SMALL.name, "chosen"),
+        (SPLIT.name, "refused"),
+    ]
+    assert story.fates[1].by == "workspace"
+    assert story.fates[1].reason == f"needs a workspace of {need} bytes, over {need - 1}"
+
+
+def test_the_limit_is_of_the_launch_not_of_the_kernel():
+    need = first_fit(SPLIT).select(FEW_TILES).launch.workspace_bytes
+    limited = first_fit(SPLIT, SMALL, max_workspace=need)
+    assert limited.select(FEW_TILES).config == SPLIT
+    assert limited.select(GemmProblem(256, 256, 4096)).config == SMALL
+
+
+def test_without_workspace_the_default_space_still_serves():
+    problem = GemmProblem(512, 512, 8192)
+    assert Dispatcher(device="h200_sxm").select(problem).launch.workspace_bytes
+    plan = Dispatcher(device="h200_sxm", max_workspace=0).select(problem)
+    assert plan.launch.workspace_bytes == 0
+
+
+def test_where_all_kernels_are_over_the_limit_the_misses_say_so():
+    with pytest.raises(NoKernelFound, match=r"workspace: needs a workspace of \d+ bytes, over 0"):
+        over(SPLIT, max_workspace=0).select(FEW_TILES)
+
+
+def test_a_kernel_asked_for_by_name_keeps_to_the_limit_too():
+    a, b = np.ones((64, 256), np.float16), np.ones((256, 64), np.float16)
+    half = config(dtype_a="fp16", layout="rrr", scheduler="split_k", split_k=2, reduction="linear")
+    need = over(half).select(GemmProblem(64, 64, 256, "fp16", layout="rrr")).launch.workspace_bytes
+    out = over(half, max_workspace=need).run_named(half.name, a, b)
+    assert (out == 256).all()
+    with pytest.raises(UnsupportedProblem) as caught:
+        over(half, max_workspace=1000).run_named(half.name, a, b)
+    assert f"{half.name} for gemm 64×64×256" in str(caught.value)
+    assert f"needs a workspace of {need} bytes, over 1000: raise the" in str(caught.value)
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, True, "64 MiB"])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(limit):
+    with pytest.raises(BadArgument, match=r"max_workspace = .* is not a number of bytes"):
+        Dispatcher(device="h200_sxm", max_workspace=limit)
 
 
 # --- running on the CPU --------------------------------------------------------------------

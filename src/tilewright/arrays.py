@@ -133,8 +133,10 @@ def fill_random(
 ) -> None:
     """Fill with fresh random values: standard normal (rounded to the dtype), or integers over
     the dtype's range; where `values` gives an array two bounds, floats evenly between them;
-    where it gives a function, what that makes of the seed."""
-    for number, array in enumerate(arrays):
+    where it gives a function, what that makes of the seed. Elements that are one in memory (strides
+    of 0) are filled once."""
+    for number, given in enumerate(arrays):
+        array = _distinct(given)
         bounds = values[number] if values else None
         if isinstance(array, Pointers):
             fill_random(array.arrays, seed + number, [bounds] * len(array.arrays))
@@ -178,6 +180,15 @@ def fill_random(
             else:
                 normal = rng.standard_normal(array.shape, dtype=np.float32)
                 array[...] = normal.astype(array.dtype)
+
+
+def _distinct(array: Any) -> Any:
+    """`array` without the repetition of what a stride of 0 repeats."""
+    if isinstance(array, Pointers):
+        return array
+    strides = array.stride() if is_torch(array) else array.strides
+    once = (*(slice(None) if s else slice(0, 1) for s in strides), ...)
+    return array[once]
 
 
 def poison(array: Any) -> None:

@@ -80,6 +80,8 @@ class Dispatcher(Planner):
     `PLANNING_DEVICE`). selector: a `Selector`, or a function (problem, configs, device) →
     configs, best first; by default the family's heuristic. store: where binaries are kept.
     build_missing: whether kernels that are not in the store are built when first needed.
+    max_workspace: bytes of scratch memory that one launch may take; kernels that need more are not
+    used (0: only those that need none). Raises `BadArgument`.
 
     Thread-safe. Plans are cached until the registry changes.
     """
@@ -92,8 +94,9 @@ class Dispatcher(Planner):
         selector: Selector | Callable[..., Sequence[Any]] | None = None,
         store: Store | None = None,
         build_missing: bool = True,
+        max_workspace: int | None = None,
     ) -> None:
-        super().__init__(registry, device, selector)
+        super().__init__(registry, device, selector, max_workspace)
         self.store = store or Store()
         self.build_missing = build_missing
         self.workspaces = Workspaces()
@@ -134,7 +137,7 @@ class Dispatcher(Planner):
         self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
     ) -> Any:
         """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
-        none, `UnsupportedProblem` if it cannot serve these operands."""
+        none, `UnsupportedProblem` if it cannot serve these operands within `max_workspace`."""
         config = (
             self.registry.get(name).config
             if self.registry is not None
@@ -252,6 +255,12 @@ class Dispatcher(Planner):
         verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))
         if not verdict:
             raise UnsupportedProblem(f"{config.name} does not serve {problem}: {verdict}")
+        allowed = self._allowed(config, problem, target)
+        if not allowed:
+            raise UnsupportedProblem(
+                f"{config.name} for {problem} {allowed.reason}: raise the dispatcher's "
+                "max_workspace, or let it choose another kernel"
+            )
         return Choice(config, "name", "asked for by name")
 
     def _function(self, config: Any, target: Device, index: int) -> tuple[Kernel, Any]:

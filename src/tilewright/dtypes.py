@@ -48,6 +48,13 @@ class DType:
         """Bytes of a stored element: of one, or of two of 4 bits."""
         return self.packed * self.bits // 8
 
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Where fp32 results that are stored in it saturate; None where they overflow instead."""
+        if self.name == "int8":
+            return -128.0, 127.0
+        return (-self.largest, self.largest) if self.largest else None
+
     def size(self, count: int) -> int:
         """Bytes of `count` elements."""
         return -(-count * self.bits // 8)

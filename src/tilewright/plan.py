@@ -14,7 +14,13 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch import arch, detect, device
 from tilewright.arch.model import Device
-from tilewright.errors import EmptySpace, NoDriver, NoKernelFound, UnsupportedProblem
+from tilewright.errors import (
+    BadArgument,
+    EmptySpace,
+    NoDriver,
+    NoKernelFound,
+    UnsupportedProblem,
+)
 from tilewright.explain import Explanation, Fate
 from tilewright.ops.family import Launch
 from tilewright.registry import Entry, Registry
@@ -47,10 +53,12 @@ class Planner:
         registry: Registry | None = None,
         device: Device | str | None = None,
         selector: Selector | Callable[..., Sequence[Any]] | None = None,
+        max_workspace: int | None = None,
     ) -> None:
         self.registry = registry
         self._device = _device(device) if device is not None else None
         self.selector = _selector(selector)
+        self.max_workspace = _bytes(max_workspace)
         self._lock = threading.RLock()
         self._version = registry.version if registry is not None else 0
         self._plans: dict[tuple[Any, Device], Plan] = {}
@@ -118,11 +126,10 @@ class Planner:
         self, problem: Any, target: Device, entries: Sequence[Entry]
     ) -> tuple[list[Choice], list[tuple[Entry, Verdict]]]:
         """Those that serve the problem, best first; and the others, with the reason."""
-        family, this = ops.family(problem.family), arch(target.arch)
         fit: dict[int, list[Any]] = {}
         refused: list[tuple[Entry, Verdict]] = []
         for entry in entries:
-            verdict = self._usable(entry, family, problem, this)
+            verdict = self._usable(entry, problem, target)
             if verdict:
                 fit.setdefault(entry.priority, []).append(entry.config)
             else:
@@ -132,14 +139,24 @@ class Planner:
             choices += self.selector.order(problem, fit[priority], target)
         return choices, refused
 
-    def _usable(self, entry: Entry, family: Any, problem: Any, this: Any) -> Verdict:
+    def _usable(self, entry: Entry, problem: Any, target: Device) -> Verdict:
         if entry.config.family != problem.family:
             return no("family", f"is a {entry.config.family} kernel")
-        broken = self._unbuildable.get((entry.name, this.name))
+        broken = self._unbuildable.get((entry.name, target.arch))
         if broken is not None:
             return no("build", broken)
-        verdict: Verdict = family.supports(entry.config, problem, this)
-        return verdict
+        family = ops.family(problem.family)
+        verdict: Verdict = family.supports(entry.config, problem, arch(target.arch))
+        return verdict and self._allowed(entry.config, problem, target)
+
+    def _allowed(self, config: Any, problem: Any, target: Device) -> Verdict:
+        """Whether `config`, which serves `problem`, keeps to the limits this planner was given."""
+        if self.max_workspace is None:
+            return YES
+        need = ops.family(problem.family).launch(config, problem, target).workspace_bytes
+        if need > self.max_workspace:
+            return no("workspace", f"needs a workspace of {need} bytes, over {self.max_workspace}")
+        return YES
 
     def _entries(self, problem: Any, target: Device) -> Sequence[Entry]:
         if self.registry is not None:
@@ -172,6 +189,12 @@ def _selector(given: Selector | Callable[..., Sequence[Any]] | None) -> Selector
     if callable(given):
         return ByFunction(given)
     return given
+
+
+def _bytes(limit: int | None) -> int | None:
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise BadArgument(f"max_workspace = {limit!r} is not a number of bytes, 0 or more")
+    return limit
 
 
 def _device(given: Device | str) -> Device:

@@ -83,10 +83,12 @@ def tolerance(
     `operands` is a dtype name or ``"tf32"``; each of `splits` partial sums beyond the first is
     kept in fp32 and adds one rounding of it. Integer results must be equal. `amplified`,
     where elementwise arithmetic follows: by how much that can raise the share of its rms by
-    which a value is off (0: nothing follows). `combined`: the same of elementwise arithmetic on
+    which a value is off (0: nothing follows); what is rounded to an integer then is half a step
+    from the reference, which is not, at most. `combined`: the same of elementwise arithmetic on
     the operands before they are rounded to their dtype.
     """
-    if DTYPES[output].kind == "int":
+    to_integer = DTYPES[output].kind == "int"
+    if to_integer and not amplified:
         return Tolerance(0.0, 0.0)
     stored = "fp32" if operands == "tf32" else operands
     scaled = _SUM_ERROR.get(stored, 0.0) * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
@@ -101,4 +103,6 @@ def tolerance(
         scaled += _LARGE_TERM * step / math.sqrt(terms)
     if amplified:
         scaled = (scaled + _FP32_ERROR) * amplified
+    if to_integer:
+        return Tolerance(DTYPES["fp32"].eps, scaled, 0.5)
     return Tolerance(DTYPES[output].eps, scaled, _LEAST_STEP.get(output, 0.0))

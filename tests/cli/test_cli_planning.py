@@ -120,6 +120,14 @@ def test_explain_counts_the_refused_by_rule(cli):
     assert all(f["name"] in everything for f in fates)
 
 
+def test_explain_keeps_to_a_limit_on_the_workspace(cli):
+    words = ("explain", "gemm", "m=512", "n=512", "k=8192", "--device", "h200_sxm")
+    assert "_split_k" in cli.json(*words)["chosen"]
+    limited = cli.json(*words, "--max-workspace", 0)
+    assert "_split_k" not in limited["chosen"]
+    assert any(f["by"] == "workspace" for f in limited["fates"])
+
+
 def test_fp8_is_what_the_device_means_by_it(cli):
     words = ("gemm", "m=64", "n=64", "k=64", "dtype=fp8")
     assert cli.json("explain", *words, "--device", "mi300x")["problem"]["dtype_a"] == "e4m3fnuz"

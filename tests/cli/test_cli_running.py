@@ -43,6 +43,13 @@ def test_run_from_a_registry(cli, tmp_path):
     assert "none of 1 kernels serves" in message
 
 
+def test_run_keeps_to_a_limit_on_the_workspace(cli):
+    kernel = NAME.replace("_tile_", "_split_k2_linear_")
+    words = ("run", "gemm", "m=20", "n=33", "k=64", "--device", "h200_sxm", "--kernel", kernel)
+    assert cli.json(*words)["check"]["ok"]
+    assert "needs a workspace of" in cli.fails(2, *words, "--max-workspace", 1000)
+
+
 def test_a_wrong_result_exits_with_1(cli, monkeypatch):
     from tilewright import verify
 

@@ -60,6 +60,33 @@ def with_epilogues(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     return made
 
 
+def nested(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
+    """Batches of batches: as the heads of attention lie, whose rows are within each other's; each
+    operand shared by either dimension; and the epilogue's matrices too. Schedulers in turn."""
+    heads, m, n, k = 3, 72, 104, 136
+    lies: tuple[dict[str, object], ...] = (
+        {
+            "lda": heads * k, "stride_a": k, "ldb": heads * k, "stride_b": k,
+            "outer_strides": (m * heads * k, n * heads * k, heads * m * n, 0),
+        },
+        {"stride_a": 0, "outer_strides": (m * k, heads * n * k + 64, heads * m * n + 8, 0)},
+        {"stride_b": 0, "outer_strides": (heads * m * k, 0, heads * m * n, 0)},
+        # C is [rows, heads, batch, columns].
+        {"ldc": heads * 2 * n, "stride_c": 2 * n, "outer_strides": (0, heads * n * k, n, 0)},
+    )  # fmt: skip
+    made = []
+    for number, (schedule, room) in enumerate(zip(SCHEDULES, lies, strict=True)):
+        how = {"batching": "nested", "dtype_a": ("bf16", "fp32")[number % 2]}
+        fields = {"batch": 2 * heads, "batch_inner": heads, **how, **room}
+        made.append((config(arch_name, **how, **schedule), GemmProblem(m, n, k, **fields)))
+    for layout, room in (("rcr", {}), ("ccc", {"outer_strides": (m * k, 9 * n * k, 3 * m * n, 0)})):
+        how = {"batching": "nested", "layout": layout, "epilogue": "bias+add+mul"}
+        shared = {"stride_a": 0, "stride_d": 0} if room else {}
+        fields = {"batch": 2 * heads, "batch_inner": heads, **how, **room, **shared}
+        made.append((config(arch_name, **how), GemmProblem(m, n, k, **fields)))
+    return made
+
+
 def problem(m: int, n: int, k: int, strides: str, fields: dict[str, object]) -> GemmProblem:
     """A batch whose matrices lie as a word of `STRIDES` says."""
     given = {"batch": BATCH, **fields}

@@ -34,8 +34,8 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
         for dtype in dtypes:
             number += 1
             outputs = {"fp32": "fp32", "fp16": "fp16"}.get(dtype, ("bf16", "fp32")[number % 2])
-            if OPERATIONS[chain.split("+")[-1]].scales and fp8 in dtypes and number % 3:
-                outputs = fp8
+            if OPERATIONS[chain.split("+")[-1]].scales:
+                outputs = (outputs, fp8 if fp8 in dtypes else outputs, "int8")[number % 3]
             layout = LAYOUTS[number % 4]
             common = {"layout": layout, "dtype_a": dtype, "dtype_c": outputs, "epilogue": chain}
             scheduler = ("tile", "persistent")[number // 2 % 2]

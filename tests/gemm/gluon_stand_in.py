@@ -9,7 +9,8 @@ that mistakes show:
 - shared memory holds a tile where its layout puts it, so reading it through another layout
   gives what the hardware would read;
 - a copy straight to shared memory destroys what was there at once and arrives when waited for;
-- every element of C is stored exactly once.
+- every element of C is stored exactly once;
+- a workspace is found as it has to be, and its flags are left zero.
 
 Not modelled: warps, barriers between them, and registers.
 """
@@ -25,7 +26,7 @@ import numpy as np
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.family import Operand, Pointer, Scalar
+from tilewright.ops.family import FLAG_BYTES, WORKSPACE, Operand, Pointer, Scalar
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 
 
@@ -46,9 +47,39 @@ def tile(values: Any) -> Tile:
     return np.asarray(values, np.float64).view(Tile)
 
 
+class Cells:
+    """A pointer into the workspace, or a tile of pointers; flags and partial sums apart."""
+
+    def __init__(self, values: np.ndarray, at: Any = 0, partials: Any = None) -> None:
+        self.values, self.at, self.partials = values, at, partials
+
+    def __add__(self, elements: Any) -> Cells:
+        if self.partials is not None and isinstance(elements, int) and elements == FLAG_BYTES:
+            return Cells(self.partials)
+        return Cells(self.values, self.at + np.asarray(elements).astype(int))
+
+    def to(self, _: object) -> Cells:
+        return self
+
+    def load(self) -> Any:
+        found = self.values[self.at]
+        return tile(found) if np.ndim(found) else found
+
+    def store(self, x: Any) -> None:
+        self.values[self.at] = x
+
+    def add(self, x: Any) -> Any:
+        before = self.load()
+        self.store(before + x)
+        return before
+
+
 class Element:
     def __init__(self, bits: int) -> None:
         self.primitive_bitwidth = bits
+
+    def is_int8(self) -> bool:
+        return False  # rounding to it is not modelled: results are compared as they are
 
 
 class Memory:
@@ -153,8 +184,10 @@ class Machine:
     def names(self) -> dict[str, Any]:
         from triton.experimental.gluon import language as real
 
+        from tilewright.ops.gemm.kernels import reduce
+
         gl = types.SimpleNamespace(
-            arange=lambda low, high, layout=None: np.arange(low, high),
+            arange=lambda low, high, layout=None: np.arange(low, high).view(Tile),
             where=lambda c, x, y: np.where(c, x, y) if np.ndim(c) else (x if c else y),
             zeros=lambda shape, dtype, layout: tile(np.zeros(shape)),
             cdiv=lambda x, y: -(-x // y),
@@ -166,7 +199,6 @@ class Machine:
             allocate_shared_memory=self.allocate,
             SliceLayout=lambda *_: None,
             DotOperandLayout=lambda *_: None,
-            load=lambda pointer: tile(pointer.values[pointer.at]),
             int32=None,
             float32=None,
             BlockedLayout=real.BlockedLayout,
@@ -176,10 +208,25 @@ class Machine:
             "gl": gl,
             "tl": types.SimpleNamespace(
                 where=lambda c, x, y: tile(np.where(c, x, y)),
+                load=lambda p, cache_modifier="": (
+                    p.load() if isinstance(p, Cells) else tile(p.values[p.at])
+                ),
+                store=lambda p, x: p.store(x),
+                atomic_add=lambda p, x, sem: p.add(x),
+                debug_barrier=lambda: None,
+                pointer_type=lambda element: None,
+                cast=lambda x, element: x,
+                cdiv=lambda x, y: -(-x // y),
+                static_range=range,
+                float32=None,
+                int32=None,
+                int64=None,
                 exp=np.exp,
                 reshape=lambda x, shape: x.reshape(shape),
                 split=lambda x: (x[..., 0], x[..., 1]),
             ),
+            "TURN": reduce.TURN.value,
+            "DELIVERED": reduce.DELIVERED.value,
             "AMDMFMALayout": lambda *_: None,
             "buffer_load": lambda base, offsets, mask: base.load(offsets, mask),
             "buffer_store": self.buffer_store,
@@ -236,7 +283,10 @@ class Python:
             for name, value in own.items():
                 if name not in self.names and hasattr(value, "fn"):
                     scope[name] = self.function(value)
-        return types.FunctionType(inner.__code__, scope, inner.__name__, inner.__defaults__)
+        defaults = tuple(
+            self.function(x) if hasattr(x, "fn") else x for x in inner.__defaults__ or ()
+        )
+        return types.FunctionType(inner.__code__, scope, inner.__name__, defaults)
 
     def named(self, module: str, name: str) -> Any:
         return self.function(getattr(importlib.import_module(module), name))
@@ -249,10 +299,17 @@ def run(config: GemmConfig, problem: GemmProblem, device: Device, seed: int = 0)
     rng = np.random.default_rng(seed)
     operands = FAMILY.operands(problem)
     memories = [_memory(operand, rng) for operand in operands]
+    flags = np.zeros(FLAG_BYTES // 4, int)
+    partials = np.full(max(0, launch.workspace_bytes - FLAG_BYTES) // 4, np.nan)
+    if launch.zero_workspace:
+        partials[:] = 0
+    work = Cells(flags, partials=partials)
     given: dict[str, Any] = {"extra": ()}
     for (name, _), x in zip(source.arguments, launch.arguments, strict=True):
         assert isinstance(x, Pointer | Scalar)
-        value = memories[x.operand] if isinstance(x, Pointer) else x.value
+        value = x.value if isinstance(x, Scalar) else work
+        if isinstance(x, Pointer) and x.operand != WORKSPACE:
+            value = memories[x.operand]
         if name.startswith("extra."):
             given["extra"] = (*given["extra"], value)
         else:
@@ -269,6 +326,7 @@ def run(config: GemmConfig, problem: GemmProblem, device: Device, seed: int = 0)
         machine.under_way = []
     *inputs, c = (_matrix(o, m.values) for o, m in zip(operands, memories, strict=True))
     np.testing.assert_allclose(c, FAMILY.reference(problem, inputs), rtol=1e-12)
+    assert not flags.any() and not (launch.zero_workspace and partials.any())
     stores = _matrix(operands[-1], memories[-1].stores)
     assert (stores == 1).all() and memories[-1].stores.sum() == stores.size
 

@@ -7,6 +7,7 @@ from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 
 MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
 SPLIT = {"scheduler": "split_k", "split_k": 2, "reduction": "linear"}
+GLUON = {"pipeline": "gluon_weights", "tile_m": 8, "tile_k": 256}
 WHOLE = (32, 112, 288)
 """Rows of whole 16 bytes in every operand; no whole tile, and a short last group."""
 RAGGED = (23, 103, 134)
@@ -39,6 +40,14 @@ SIGNATURES: tuple[tuple[dict[str, object], dict[str, object]], ...] = (
     (_weights("e2m1", "128x1-fp16", dtype_a="e4m3fn"), {}),
     (_weights("int4", "128x1-fp16", dtype_a="e5m2"), {"alignment": 1}),
     ({"dtype_a": "e2m1", "scale_a": "1x128", "scale_b": "128x1"}, {}),
+    # The same from the copy engine: groups of every depth against a step's, every format.
+    (_weights("int4", "128x1-bf16"), GLUON),
+    (_weights("int4", "32x1-fp16"), {**GLUON, "tile_m": 32, "num_stages": 4}),
+    (_weights("int4", "64x1", dtype_a="fp16", epilogue="bias+gelu"), {**GLUON, **SPLIT}),
+    (_weights("int4", "512x1-bf16", layout="rcc"), {**GLUON, "tile_n": 128, "num_warps": 8}),
+    (_weights("e2m1", "32x1-e8m0", epilogue="swiglu"), {**GLUON, "tile_n": 128}),
+    (_weights("e2m1", "256x1-bf16", dtype_a="fp16"), {**GLUON, **SPLIT, "reduction": "tree"}),
+    ({"dtype_b": "int4"}, {**GLUON, "tile_m": 64, "num_stages": 1}),
     # Elements scaled.
     (_weights("e2m1", "32x1-e8m0"), {}),
     (_weights("int4", "32x2-e8m0", scale_a="1x128-e8m0"), {}),

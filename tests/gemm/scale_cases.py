@@ -59,9 +59,16 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     return [case for case in made if FAMILY.judge(case[0], this)]
 
 
+def _split(parts: int, reduction: str) -> dict[str, object]:
+    return {"scheduler": "split_k", "split_k": parts, "reduction": reduction}
+
+
 def gluon() -> list[tuple[GemmConfig, GemmProblem]]:
     """Every form of the kernel in Gluon: one and two parts, side by side and below each other, one
-    and two warp groups, A or B without scales, layouts of C, dtypes; K over several rings."""
+    and two warp groups, A or B without scales, layouts of C, dtypes; K over several rings. Then K
+    shared, by each reduction, of one and two parts and groups; more parts than the ring has slots,
+    and fewer; of one step each. Then steps of several blocks of scales, the last ones outside of
+    K."""
     made = []
     both = {"scale_a": "1x128", "scale_b": "128x128"}
     for tile_m, tile_n, warps, stages, fields in (
@@ -79,15 +86,31 @@ def gluon() -> list[tuple[GemmConfig, GemmProblem]]:
         (128, 128, 8, 3, {**both, "layout": "rcc", "dtype_c": "fp32"}),
         (256, 128, 8, 4, {**both, "dtype_a": "e5m2"}),
         (128, 256, 8, 3, {**both, "dtype_a": "int8"}),
+        (64, 64, 4, 12, {**both, **_split(4, "atomic")}),
+        (64, 64, 4, 12, {**both, **_split(4, "linear")}),
+        (64, 128, 4, 8, {**both, **_split(2, "linear")}),
+        (64, 128, 4, 8, {**both, **_split(9, "tree")}),
+        (64, 32, 4, 16, {**both, **_split(3, "linear")}),
+        (64, 256, 4, 2, {**both, **_split(3, "linear")}),
+        (128, 64, 4, 2, {**both, **_split(7, "atomic"), "layout": "rcc"}),
+        (128, 128, 8, 4, {**both, **_split(8, "linear")}),
+        (256, 128, 8, 4, {"scale_b": "128x128", **_split(5, "tree")}),
+        (128, 256, 8, 3, {**both, **_split(3, "atomic")}),
+        (128, 256, 8, 3, {**both, **_split(4, "linear"), "dtype_a": "int8"}),
+        (64, 32, 4, 4, {**both, **_split(2, "atomic"), "tile_k": 512}),
+        (64, 64, 4, 4, {**both, **_split(2, "linear"), "tile_k": 256}),
+        (64, 128, 4, 3, {"scale_a": "1x128", **_split(2, "tree"), "tile_k": 256}),
+        (64, 16, 4, 3, {**both, "tile_k": 512}),
+        (128, 64, 8, 3, {**both, "tile_k": 256, "layout": "rcc"}),
+        (64, 64, 4, 4, {"scale_a": "1x64", "scale_b": "64x128", "tile_k": 256}),
     ):
-        fields = {"tile_k": 128, "dtype_a": "e4m3fn", **fields}
+        fields = {"tile_k": 128, "dtype_a": "e4m3fn", "scheduler": "persistent", **fields}
         kernel = config(
             tile_m=tile_m,
             tile_n=tile_n,
             num_warps=warps,
             num_stages=stages,
             pipeline="gluon_scaled",
-            scheduler="persistent",
             store="split" if tile_n > 32 else "direct",
             **fields,
         )

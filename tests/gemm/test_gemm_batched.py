@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from batch_cases import BATCH, cases, problem, with_epilogues
+from batch_cases import BATCH, cases, nested, problem, with_epilogues
 from gemm_cases import config
 
 import tilewright as tw
@@ -48,6 +48,13 @@ def test_every_kind_of_batch_is_right(hopper, case):
 
 @pytest.mark.parametrize("case", with_epilogues("sm_90"), ids=label)
 def test_epilogues_of_batches_are_right(hopper, case):
+    kernel, given = case
+    result = verify.verify(hopper, given, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("case", nested("sm_90"), ids=label)
+def test_nested_batches_are_right(hopper, case):
     kernel, given = case
     result = verify.verify(hopper, given, kernel.name)
     assert result.ok, result
@@ -191,6 +198,55 @@ def test_batches_that_cannot_be_meant_are_refused(fields, words):
 
 def test_matrices_of_c_may_lie_within_each_others_rows():
     assert GemmProblem(8, 8, 8, batch=3, stride_c=8, ldc=24).stride_c == 8
+
+
+def test_a_nested_batch_is_packed_unless_said_and_counts_as_the_rest():
+    how = {"batch": 6, "batching": "nested", "batch_inner": 3}
+    p = GemmProblem(10, 20, 30, lda=32, epilogue="add", **how)
+    assert p.batch_strides == (10 * 32, 20 * 30, 200, 200)
+    assert p.outer_strides == (3 * 10 * 32, 3 * 20 * 30, 600, 600)
+    assert (p.flops, p.matrices) == (6 * 2 * 10 * 20 * 30, (6, 6, 6, 6))
+    shared = GemmProblem(10, 20, 30, stride_a=0, outer_strides=(512, 0, 1024, 0), **how)
+    assert shared.matrices == (2, 3, 6, 1)
+    assert shared.spans_bytes[:2] == (2 * (512 + 9 * 30 + 30), 2 * (2 * 600 + 19 * 30 + 30))
+    assert str(shared).endswith("batch 6 of 3 each strides 512+0,0+600,1024+200 aligned to 4")
+    odd = GemmProblem(8, 8, 8, outer_strides=(192, 193, 192, 0), **how)
+    assert odd.alignment == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"batching": "strided", "batch_inner": 3}, "batch_inner = 3 .* of batching nested, not"),
+        ({"batching": "strided", "outer_strides": (1, 1, 1, 0)}, "are of batching nested, not"),
+        ({"batch_inner": 0}, "batch_inner = 0 does not divide the batch of 6"),
+        ({"batch_inner": 4}, "batch_inner = 4 does not divide the batch of 6"),
+        ({"batch_inner": 3.0}, "batch_inner = 3.0 does not divide"),
+        ({"outer_strides": (192, 192, 192)}, "are not 4 numbers of elements"),
+        ({"outer_strides": (192, -1, 192, 0)}, "are not 4 numbers of elements"),
+        ({"outer_strides": (192, 192, 192, 192)}, "the epilogue has no matrix"),
+        ({"outer_strides": (0, 0, 192, 0)}, "every C would be the same"),
+        ({"outer_strides": (192, 192, 0, 0)}, "overlap: they are 0, 64 apart"),
+        ({"outer_strides": (192, 192, 191, 0)}, "overlap"),
+        ({"outer_strides": (192, 192, 64, 0), "stride_c": 127}, "overlap"),
+    ],
+)
+def test_nested_batches_that_cannot_be_meant_are_refused(fields, words):
+    with pytest.raises(BadArgument, match=words):
+        GemmProblem(8, 8, 8, **{"batch": 6, "batching": "nested", "batch_inner": 3, **fields})
+
+
+@pytest.mark.parametrize("case", nested("sm_90"), ids=label)
+def test_nested_operands_lie_as_the_problem_says_and_say_it_again(case):
+    _, given = case
+    views = [View(o.shape, o.strides, o.dtype, 256, "cpu") for o in operands(given)]
+    assert problem_of(views, FAMILY.options(given)) == given
+
+
+def test_a_nested_batch_can_be_said_in_words():
+    sizes = {"m": "8", "n": "8", "k": "8", "batch": "6", "batching": "nested", "batch_inner": "3"}
+    stated = FAMILY.parse_problem({**sizes, "outer_strides": "256,192,192,0"}, SM90)
+    assert stated.outer_strides == (256, 192, 192, 0)
 
 
 @pytest.mark.parametrize("strides", ["packed", "apart", "shared A", "shared B", "beside"])
@@ -435,6 +491,7 @@ def compiled(name: str) -> list:
         for b, layout, alignment in (("strided", "rcr", 16), ("pointers", "crr", 16))
     ]
     made.append(config(name, batching="strided", index_bits=64, scheduler="persistent"))
+    made.append(config(name, batching="nested", epilogue="bias+add"))
     made += [
         config(
             name,
@@ -480,6 +537,6 @@ def test_loads_stay_as_wide_as_without_a_batch(report, store):
                 assert "cp.async.bulk.tensor.2d" not in text
         else:
             text = inspect(result.kernel, store, "amdgcn")
-            buffers = result.config.batching == "strided" and result.config.index_bits == 32
+            buffers = result.config.batching != "pointers" and result.config.index_bits == 32
             word = "buffer_load_dwordx4" if buffers else "global_load_dwordx4"
             assert word in text, result.config.name

@@ -69,6 +69,32 @@ def test_the_source_with_as_few_steps_as_it_takes(way, steps):
     assert short.rule == "depth"
 
 
+@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
+@pytest.mark.parametrize("way", DEVICE)
+def test_the_source_splits_k(way, reduction):
+    """In parts of several steps and a rest, as few as it takes, and the epilogue once."""
+    name = DEVICE[way]
+    for number, (layout, splits, k) in enumerate(
+        (("rcr", 3, 344), ("crc", 2, 128), ("rrr", 4, 400))
+    ):
+        how = {"scheduler": "split_k", "split_k": splits, "reduction": reduction}
+        fields = {"layout": layout, "epilogue": ("", "bias+relu")[number % 2]}
+        made = kernel(name, tile_k=32, **how, **fields)
+        problem = GemmProblem(144, 208, k, **fields)
+        assert FAMILY.supports(made, problem, arch(name)), FAMILY.supports(
+            made, problem, arch(name)
+        )
+        run(made, problem, a_gpu(name, 5), seed=number)
+
+
+def test_parts_are_as_long_as_what_is_under_way():
+    made = kernel("gfx950", tile_k=32, num_stages=3, scheduler="split_k", split_k=2,
+                  reduction="linear")  # fmt: skip
+    assert FAMILY.supports(made, GemmProblem(64, 64, 6 * 32), arch("gfx950"))
+    short = FAMILY.supports(made, GemmProblem(64, 64, 5 * 32), arch("gfx950"))
+    assert short.rule == "depth" and "k = 160 in 2 parts is under 3 steps of 32" in short.reason
+
+
 @pytest.mark.parametrize(
     "epilogue", ["bias+relu", "row_scale+col_scale+add", "swiglu+mul", "clamp"]
 )
@@ -264,7 +290,7 @@ def built(tmp_path_factory):
 
 
 def main_loop(listing: str) -> list[str]:
-    """The instructions of the innermost loop that multiplies."""
+    """The instructions of the innermost loop that loads and multiplies."""
     lines = listing.splitlines()
     labels = {line.split(":")[0]: i for i, line in enumerate(lines) if line.startswith(".LBB")}
     loops = []
@@ -272,7 +298,8 @@ def main_loop(listing: str) -> list[str]:
         branch = re.match(r"\ts_c?branch\w*\s+(\.LBB\w+)", line)
         if branch and labels.get(branch[1], i) < i:
             loops.append(lines[labels[branch[1]] : i])
-    multiplying = [loop for loop in loops if any("v_mfma" in line for line in loop)]
+    both = ("v_mfma", "buffer_load")
+    multiplying = [x for x in loops if all(any(w in line for line in x) for w in both)]
     return [line.strip() for line in min(multiplying, key=len) if line.startswith("\t")]
 
 
@@ -323,6 +350,34 @@ def test_the_main_loop_is_as_designed(built, number):
     assert {kind for kind in kinds if kind.startswith("ds_read")} == {f"ds_read_{reads}"}
     assert any(kind.startswith("ds_write") for kind in kinds) != direct
     assert not any(kind.startswith(("scratch", "v_accvgpr", "ds_bpermute")) for kind in kinds)
+
+
+def test_shared_tiles_meet_in_whole_vectors(tmp_path):
+    """Partial sums are stored and read 16 bytes a lane, published at the scope of the whole GPU,
+    and nothing spills; a full shared memory has room for flags."""
+    how = {"scheduler": "split_k", "split_k": 4}
+    requests = [
+        (kernel(name, **{**SMALL, **fields}, reduction=reduction, **how), name)
+        for name in CDNA
+        for reduction in ("atomic", "linear", "tree")
+        for fields in ({}, {"dtype_a": "int8", "tile_k": 128, "layout": "rcc"})
+    ]
+    store = Store(tmp_path)
+    report = build(requests, store=store)
+    report.raise_if_failed()
+    for result in report.results:
+        made, this = result.config, result.arch
+        listing = inspect(result.kernel, store, "amdgcn")
+        assert result.kernel.resources.spill_bytes == 0, made.name
+        assert result.kernel.shared == shared_memory(made, this)
+        partial = made.tile_m * made.tile_n * 4 // (16 * 64 * made.num_warps)
+        assert listing.count("global_load_dwordx4") >= partial
+        if made.reduction != "atomic":
+            assert listing.count("global_store_dwordx4") >= partial
+        if this.name != "gfx90a":
+            assert "buffer_wbl2" in listing and "buffer_inv" in listing
+        loads = [line for line in main_loop(listing) if line.startswith("buffer_load")]
+        assert loads and all(line.startswith("buffer_load_dwordx4") for line in loads)
 
 
 def test_both_schedulers_are_one_binary(tmp_path):

@@ -26,9 +26,19 @@ def in_place(array: np.ndarray, view: View) -> np.ndarray:
 def multiply(equation: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
     """What a kernel would do with the views."""
     views = [arrays.view(x) for x in (a, b, c)]
-    found = matrices(equation, list(zip(("A", "B", "out"), views, strict=True)))
+    found, outer = matrices(equation, list(zip(("A", "B", "out"), views, strict=True)))
     x, y, z = (in_place(v, f) for v, f in zip((a, b, c), found, strict=True))
-    z[...] = np.matmul(x, y)
+    if outer is None:
+        z[...] = np.matmul(x, y)
+    else:
+        x, y, z = (
+            np.lib.stride_tricks.as_strided(
+                v, (outer.size, *v.shape), (step * v.itemsize, *v.strides)
+            )
+            for v, step in zip((x, y, z), outer.strides, strict=True)
+        )
+        for i in range(outer.size):
+            z[i] = np.matmul(x[i], y[i])
 
 
 @st.composite
@@ -65,7 +75,7 @@ def test_the_gemm_is_the_einsum_or_the_call_is_refused(case):
     try:
         multiply(equation, a, b, c)
     except BadArgument as refusal:
-        words = ("walked as one", "no matrix over")
+        words = ("must be walked as", "no matrix over")
         assert any(word in str(refusal) for word in words)
         return
     assert np.allclose(c, expected, atol=1e-5)
@@ -73,8 +83,9 @@ def test_the_gemm_is_the_einsum_or_the_call_is_refused(case):
 
 @given(st.permutations("bhqd"), st.permutations("bhkd"), st.permutations("bhqk"))
 def test_four_dimensions_in_every_order(a, b, c):
-    """Whatever can be said of packed operands is a GEMM exactly if one step goes through both
-    dimensions of the batch, and through the rows or columns, of every operand."""
+    """Packed operands are a GEMM if no operand's contiguous dimension is one of the batch, and
+    where one step goes through both of these, they are one. Elsewhere one of rows and columns may
+    still go to the batch."""
     sizes = {"b": 2, "h": 3, "q": 4, "k": 5, "d": 6}
     equation = f"{''.join(a)},{''.join(b)}->{''.join(c)}"
     x, y, z = (np.random.default_rng(0).random([sizes[s] for s in t]) for t in (a, b, c))
@@ -83,12 +94,18 @@ def test_four_dimensions_in_every_order(a, b, c):
     )
     matrix = all(t[-1] not in "bh" for t in (a, b, c))
     x, y, z = (v.astype(np.float32) for v in (x, y, z))
-    if together and matrix:
+    if matrix:
         multiply(equation, x, y, z)
         assert np.allclose(z, np.einsum(equation, x, y), atol=1e-5)
+        p = problem_of([arrays.view(v) for v in (x, y, z)], {"equation": equation})
+        assert p.batching == ("strided" if together else "nested")
     else:
-        with pytest.raises(BadArgument, match="equation"):
+        try:
             multiply(equation, x, y, z)
+        except BadArgument as refusal:
+            assert "equation" in str(refusal)
+        else:
+            assert together and np.allclose(z, np.einsum(equation, x, y), atol=1e-5)
 
 
 # --- what becomes of them ----------------------------------------------------------------------
@@ -112,6 +129,9 @@ def planned(equation: str, *shapes: tuple[int, ...]):
         ("i,j->ij", (4,), (5,), (1, 4, 5, 1), "none", "rcr"),
         ("i,i->", (4,), (4,), (1, 1, 1, 4), "none", "rcr"),
         ("b,b->b", (4,), (4,), (4, 1, 1, 1), "strided", "rcr"),
+        # A batch of two dimensions that do not lie as one.
+        ("bqhd,bkhd->bhqk", (2, 4, 3, 6), (2, 5, 3, 6), (6, 4, 5, 6), "nested", "rcr"),
+        ("bqgrd,bkgd->bgrqk", (1, 4, 2, 3, 6), (1, 5, 2, 6), (6, 4, 5, 6), "nested", "rcr"),
         # Rows that are not one dimension of A: the batch takes one of them.
         ("sbi,oi->bso", (3, 2, 6), (5, 6), (2, 3, 5, 6), "strided", "rcr"),
     ],
@@ -159,10 +179,10 @@ def test_equations_that_are_no_contraction_of_two_operands_are_refused(equation,
         ("ik,kj->ij", ((4, 6), (6, 5), (4, 4)), "'j' is 5 in B but 4 in out"),
         ("ik,kj->ij", ((4, 6), (1, 5)), "'k' is 6 in A but 1 in B"),
         (
-            "bqhd,bkhd->bhqk",
-            ((2, 4, 3, 6), (2, 5, 3, 6)),
-            r"dimensions b, h of sizes 2, 3 must be walked as one, but their strides are "
-            r"A 72, 6; B 90, 6; out 60, 20; pass copies",
+            "bqgrd,bkgd->bgrqk",
+            ((2, 4, 3, 2, 6), (2, 5, 3, 6)),
+            r"dimensions b, g, r of sizes 2, 3, 2 must be walked as two, but their strides are "
+            r"A 144, 12, 6; B 90, 6, 0; out 120, 40, 20; pass copies",
         ),
         ("ikl,lkj->ij", ((2, 3, 4), (4, 3, 5)), "dimensions k, l of sizes 3, 4 .* A 4, 1; B 5, 15"),
         ("bki,bkj->bij", ((2, 3, 4), (2, 3, 5)), ""),
@@ -197,6 +217,9 @@ def test_operands_that_run_backwards_and_pointers_are_refused():
     [
         ("bhqd,bhkd->bhqk", (2, 3, 20, 16), (2, 3, 24, 16)),
         ("qhd,khd->hqk", (20, 3, 16), (24, 3, 16)),
+        ("bqhd,bkhd->bhqk", (2, 20, 3, 16), (2, 24, 3, 16)),
+        ("bhqk,bkhd->bqhd", (2, 3, 20, 24), (2, 24, 3, 16)),
+        ("qgrd,kgd->grqk", (20, 2, 2, 16), (24, 2, 16)),
         ("sbi,oi->bso", (20, 2, 16), (24, 16)),
         ("i,j->ij", (20,), (24,)),
         ("ij,j->i", (20, 16), (16,)),
@@ -222,6 +245,12 @@ def test_an_epilogue_follows_the_output():
     out = tw.gemm(x, y, bias, r, equation="bhqd,bhkd->bhqk", epilogue="bias+relu+add")
     expected = np.maximum(np.einsum("bhqd,bhkd->bhqk", x, y) + bias, 0) + r
     assert np.allclose(out, expected, atol=1e-4)
+    x, y = (np.ascontiguousarray(v.transpose(0, 2, 1, 3)) for v in (x, y))
+    out = tw.gemm(x, y, bias, r, equation="bqhd,bkhd->bhqk", epilogue="bias+relu+add")
+    assert np.allclose(out, expected, atol=1e-4)
+    r = np.broadcast_to(r[:, :1], r.shape)  # one for all heads
+    out = tw.gemm(x, y, r, equation="bqhd,bkhd->bhqk", epilogue="add")
+    assert np.allclose(out, np.einsum("bqhd,bkhd->bhqk", x, y) + r, atol=1e-4)
 
 
 def test_a_vector_needs_its_dimension_whole():
@@ -238,6 +267,9 @@ def test_dimensions_of_size_0(empty):
     x, y = (np.ones([sizes[s] for s in labels], np.float32) for labels in ("bhqd", "bhkd"))
     out = tw.gemm(x, y, equation="bhqd,bhkd->bhqk")
     assert np.array_equal(out, np.einsum("bhqd,bhkd->bhqk", x, y))
+    x, y = (np.ascontiguousarray(v.transpose(0, 2, 1, 3)) for v in (x, y))
+    out = tw.gemm(x, y, equation="bqhd,bkhd->bhqk")
+    assert np.array_equal(out, np.einsum("bqhd,bkhd->bhqk", x, y))
 
 
 def test_every_role_at_once_and_none():

@@ -11,7 +11,7 @@ from epilogue_cases import CHAINS, cases
 from gemm_cases import config
 
 from tilewright import arrays, verify
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.build import Store, build, inspect
 from tilewright.build.key import sources_digest
 from tilewright.dispatch import Dispatcher
@@ -20,6 +20,7 @@ from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.ops.gemm.epilogues import OPERATIONS, Operation, Takes, register
 from tilewright.ops.gemm.operands import operands, problem_of
+from tilewright.ops.gemm.shuffle import shuffle
 from tilewright.runtime.interpreter import interpreter
 from tilewright.space import KernelSpace
 
@@ -114,6 +115,80 @@ def test_int8_is_dequantised(hopper):
     assert np.allclose(out, exact, rtol=1e-6)
 
 
+SHARED = {"scheduler": "split_k", "split_k": 2, "reduction": "linear"}
+WALKING = {"scheduler": "persistent"}
+ONE_ROW = {"tile_m": 16, "group_m": 1}
+REQUANTISING: tuple[dict[str, object], ...] = (
+    {"pipeline": "basic"},
+    {"pipeline": "basic", "scheduler": "stream_k", "reduction": "tree"},
+    {"pipeline": "tma", "scheduler": "persistent", "store": "split"},
+    {"pipeline": "tma", **SHARED},
+    {"pipeline": "gluon_ws", "scheduler": "persistent"},
+    {"pipeline": "gluon_pingpong", "tile_m": 128, "tile_n": 128, "num_warps": 8, **WALKING},
+    {"pipeline": "gluon_cdna", "tile_n": 128},
+    {"pipeline": "small_m", **ONE_ROW},
+    {"pipeline": "small_m", "tile_m": 1, "group_m": 1},
+    {"pipeline": "small_m_tma", **ONE_ROW, **SHARED},
+    {"pipeline": "preshuffle", "layout": "rsr"},
+)
+"""Every pipeline with int32 sums."""
+
+
+@pytest.mark.parametrize("how", REQUANTISING, ids=lambda how: "-".join(map(str, how.values())))
+def test_int8_is_requantised(how):
+    """Exactly: scales are powers of two, so that products of integers fall on ties too, which go to
+    the even neighbour; what is beyond int8 becomes its ends."""
+    gpu = "mi300x" if how["pipeline"] == "gluon_cdna" else "h200_sxm"
+    kernel = config(
+        device(gpu).arch, dtype_a="int8", dtype_c="int8", epilogue="row_scale+col_scale", **how
+    )
+    rng = np.random.default_rng(5)
+    m = min(40, kernel.tile_m)
+    a, b = rng.integers(-9, 10, (m, 256), np.int8), rng.integers(-9, 10, (256, 48), np.int8)
+    rows, columns = (2.0 ** rng.integers(-3, 1, n).astype(np.float32) for n in (m, 48))
+    exact = (a.astype(np.int64) @ b.astype(np.int64)) * rows[:, None] * columns
+    assert (exact % 1 == 0.5).mean() > 0.05, "ties"
+    assert (exact > 127).any() and (exact < -128).any(), "values beyond int8"
+    given = np.asfortranarray(b) if kernel.layout[1] != "s" else shuffle(b)
+    out = np.full((m, 48), 77, np.int8)
+    Dispatcher(device=gpu).run_named(
+        kernel.name, a, given, rows, columns, out=out, epilogue=kernel.epilogue
+    )
+    assert np.array_equal(out, np.rint(exact).clip(-128, 127))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bf16"])
+def test_what_int8_cannot_hold_becomes_its_ends_and_nan_0(hopper, dtype):
+    import ml_dtypes
+
+    kind = np.int8 if dtype == "int8" else ml_dtypes.bfloat16
+    a, b = np.array([[1], [-1], [0]], kind), np.ones((1, 16), kind)
+    for scale, expected in (
+        (np.inf, (127, -128, 0)),  # ∞·0 is no number
+        (np.nan, (0, 0, 0)),
+        (3e38, (127, -128, 0)),
+        (127.5, (127, -128, 0)),
+        (126.5, (126, -126, 0)),
+        (0.5, (0, 0, 0)),
+        (np.nextafter(np.float32(0.5), np.float32(1)), (1, -1, 0)),
+        (1e-40, (0, 0, 0)),
+    ):
+        out = np.full((3, 16), 77, np.int8)
+        hopper.run("gemm", a, b, np.array([scale], np.float32), out=out, epilogue="scale")
+        assert (out == np.array(expected)[:, None]).all(), scale
+
+
+def test_a_kernel_that_cuts_instead_of_rounding_does_not_pass():
+    problem = GemmProblem(64, 64, 64, dtype_a="int8", dtype_c="int8", epilogue="scale")
+    inputs, out = verify.make_operands(problem, seed=1)
+    exact = FAMILY.reference(problem, [arrays.to_float64(x) for x in inputs])
+    kernel = config(dtype_a="int8", dtype_c="int8", epilogue="scale")
+    for how, right in ((np.rint, True), (np.trunc, False), (np.floor, False)):
+        out[...] = how(exact)
+        assert verify.check(problem, kernel, inputs, out).ok == right
+    assert 20 < np.abs(exact).mean() < 100, "made-up scales use the range, not its ends"
+
+
 # --- what is refused --------------------------------------------------------------------------
 
 
@@ -141,6 +216,8 @@ def test_impossible_chains(chain, words):
         ({"epilogue": "gelu", "dtype_c": "e4m3fn"}, "end the epilogue with a scale"),
         ({"epilogue": "clamp", "dtype_c": "e4m3fn"}, "end the epilogue with a scale"),
         ({"dtype_c": "e4m3fn"}, "not e4m3fn"),
+        ({"dtype_a": "int8", "dtype_c": "int8"}, "not int8; end the epilogue with a scale"),
+        ({"dtype_a": "int8", "dtype_c": "int8", "epilogue": "bias"}, "end the epilogue with a"),
         ({"epilogue": "relu", "dtype_a": "int8", "dtype_c": "int32"}, "after epilogue relu"),
         ({"epilogue": "swiglu", "n": 63}, "in twos"),
         ({"epilogue": "bias", "ldd": 64}, "no matrix"),
@@ -230,8 +307,15 @@ def test_chains_compile_everywhere(tmp_path):
             kernel = config(name, epilogue="gelu+scale", pipeline=pipeline, dtype_c=fp8)
             if FAMILY.judge(kernel, arch(name)):
                 requests.append((kernel, name))
+        int8 = {"dtype_a": "int8", "dtype_c": "int8", "epilogue": "row_scale+col_scale"}
+        for how in REQUANTISING:
+            kernel = config(name, **int8, **how)
+            if FAMILY.judge(kernel, arch(name)):
+                requests.append((kernel, name))
     report = build(requests, store=Store(tmp_path))
     assert not report.failures, "\n".join(map(str, report.failures))
+    built = {(r.config.pipeline, r.config.dtype_c) for r in report.results}
+    assert {(how["pipeline"], "int8") for how in REQUANTISING} <= built
     again = build(requests[:3], store=Store(tmp_path / "again"))
     for one, other in zip(report.results[:3], again.results, strict=True):
         assert one.kernel.blobs == other.kernel.blobs

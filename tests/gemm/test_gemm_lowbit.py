@@ -188,6 +188,26 @@ def test_every_architecture_gets_what_it_takes(store):
         assert result.kernel.resources.spill_bytes == 0
 
 
+def test_gluon_weights_are_unpacked_into_operands_of_matrix_instructions(store):
+    """Nothing of B goes back to shared memory: what stores there is C, once, on its way out."""
+    tile = {"pipeline": "gluon_weights", "tile_k": 256, "group_m": 1, **INT4}
+    few, wide = config(tile_m=8, **tile), config(tile_m=64, **tile)
+    report = build([(few, "sm_90"), (wide, "sm_90")], store=store)
+    assert not report.failures, "\n".join(map(str, report.failures))
+    for result, instruction in zip(report.results, ("mma.sync", "wgmma"), strict=True):
+        text = inspect(result.kernel, store, "ptx")
+        assert instruction in text
+        last = text.rindex(instruction)
+        assert "st.shared" not in text[text.index("cp.async.bulk") : last]
+        assert result.kernel.resources.spill_bytes == 0
+
+
+def test_few_rows_of_weights_go_to_the_copy_engine_where_there_is_one():
+    for name, pipeline in (("h200_sxm", "gluon_weights"), ("mi300x", "weights")):
+        chosen = Dispatcher(device=name).select(GemmProblem(16, 4096, 4096, **INT4))
+        assert chosen.config.pipeline == pipeline
+
+
 @pytest.mark.parametrize("name", archs())
 def test_data_and_pipelines_agree_on_the_mx_formats(name):
     this = arch(name)

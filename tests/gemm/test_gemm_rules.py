@@ -61,12 +61,14 @@ GLUON = {"pipeline": "gluon_ws", "scheduler": "persistent"}
 GLUON_STREAM = {"pipeline": "gluon_ws", "scheduler": "stream_k", "reduction": "linear"}
 TURNS = {"pipeline": "gluon_pingpong", "scheduler": "persistent", "num_warps": 8}
 CDNA = {"pipeline": "gluon_cdna"}
+PARTS = {"scheduler": "split_k", "split_k": 2, "reduction": "tree"}
 
 FP32 = ("dtype_a", "dtype_b", "dtype_c")
 
 FEW = {"pipeline": "small_m", "group_m": 1, "tile_m": 8}
 FEW_TMA = {**FEW, "pipeline": "small_m_tma"}
 VECTOR = {**FEW, "tile_m": 1, "tile_n": 4, "tile_k": 1024, "num_stages": 1}
+WEIGHTS = {"pipeline": "gluon_weights", "dtype_b": "int4", "tile_m": 8, "tile_k": 256}
 SCALED = {
     "pipeline": "gluon_scaled",
     "scheduler": "persistent",
@@ -74,6 +76,9 @@ SCALED = {
     "scale_b": "128x128",
     "tile_k": 128,
 }
+
+SPLIT = {"scheduler": "split_k", "split_k": 4, "reduction": "linear"}
+STREAM = {"scheduler": "stream_k", "reduction": "linear"}
 
 MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
 FP16_MX = {"dtype_a": "fp16", "dtype_b": "e2m1", "dtype_c": "fp16", "scale_b": "32x1-e8m0"}
@@ -130,7 +135,8 @@ BROKEN = [
     ),
     ("pipeline", change(**CDNA), SM90),
     ("cdna", change(epilogue="swiglu", layout="rcc", **CDNA), GFX942),
-    ("combination", change(scheduler="split_k", split_k=2, reduction="tree", **CDNA), GFX942),
+    ("combination", change(scheduler="stream_k", reduction="tree", **CDNA), GFX942),
+    ("cdna", change(tile_m=256, tile_n=256, tile_k=32, num_warps=8, **PARTS, **CDNA), GFX942),
     ("combination", change(store="split", **CDNA), GFX942),
     ("padding", change(pad_n=False, **CDNA), GFX942),
     ("alignment", change(alignment=8, **CDNA), GFX942),
@@ -173,6 +179,8 @@ BROKEN = [
     ("alignment", change(alignment=2), SM90),
     ("alignment", fp8("e4m3fn", tile_n=8, layout="rrr"), SM90),
     ("index", change(index_bits=64, **TMA), SM90),
+    ("batching", change(batching="nested", **TMA), SM90),
+    ("batching", change(batching="nested", **GLUON), SM90),
     ("batching", change(batching="pointers", **TMA), SM90),
     ("batching", change(batching="pointers", **GLUON), SM90),
     ("packed", change(dtype_b="int4"), SM90),
@@ -180,6 +188,23 @@ BROKEN = [
     ("packed", change(pipeline="weights"), SM90),
     ("packed", change(pipeline="weights", dtype_b="int4", tile_k=16, alignment=8), SM90),
     ("packed", change(pipeline="weights", dtype_b="int4", scale_b="16x1"), SM90),
+    ("packed", change(**{**WEIGHTS, "dtype_b": "bf16"}), SM90),
+    ("packed", change(dtype_a="e4m3fn", **WEIGHTS), SM90),
+    ("packed", change(layout="ccr", **WEIGHTS), SM90),
+    ("packed", change(scale_a="1x128", scale_b="128x1", **WEIGHTS), SM90),
+    ("packed", change(scale_b="128x32", **WEIGHTS), SM90),
+    ("packed", change(scale_b="16x1", **WEIGHTS), SM90),
+    ("packed", change(**{**WEIGHTS, "tile_k": 128}), SM90),
+    ("packed", change(**{**WEIGHTS, "num_warps": 8}), SM90),
+    ("packed", change(**{**WEIGHTS, "tile_m": 128}), SM90),
+    ("packed", change(scheduler="split_k", split_k=2, reduction="atomic", **WEIGHTS), SM90),
+    ("combination", change(scheduler="persistent", **WEIGHTS), SM90),
+    ("combination", change(store="split", **WEIGHTS), SM90),
+    ("warpgroups", change(**{**WEIGHTS, "tile_m": 32, "num_warps": 2}), SM90),
+    ("padding", change(pad_k=False, **WEIGHTS), SM90),
+    ("alignment", change(alignment=8, **WEIGHTS), SM90),
+    ("tile", change(**{**WEIGHTS, "tile_m": 4}), SM90),
+    ("pipeline", change(**WEIGHTS), SM80),
     ("packed", change(pipeline="mx"), SM90),
     ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1"), SM90),
     ("packed", change(pipeline="mx", dtype_b="e2m1", scale_b="32x1-e8m0", tile_k=32), SM90),
@@ -199,12 +224,17 @@ BROKEN = [
     ("scales", fp8("e4m3fn", layout="rrr", **SCALED), SM90),
     ("scales", fp8("e4m3fn", epilogue="relu", **SCALED), SM90),
     ("scales", fp8("e4m3fn", **{**SCALED, "scheduler": "tile"}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, **STREAM}), SM90),
+    ("tile", fp8("e4m3fn", tile_n=16, **{**SCALED, "tile_k": 1024}), SM90),
+    ("scales", fp8("e4m3fn", tile_n=256, **{**SCALED, "tile_k": 256}), SM90),
+    ("scales", fp8("e4m3fn", **{**SCALED, "tile_k": 256, "pipeline": "tma"}), SM90),
     ("scales", fp8("e4m3fn", num_warps=2, **SCALED), SM90),
+    ("shared_memory", fp8("e4m3fn", num_stages=14, **{**SCALED, **SPLIT}), SM90),
     ("scales", fp8("e4m3fn", num_warps=8, tile_m=64, tile_n=128, **SCALED), SM90),
     ("scales", fp8("e4m3fn", num_warps=4, tile_m=256, tile_n=64, **SCALED), SM90),
     ("scales", fp8("e4m3fn", **{**SCALED, "scale_a": "1x128-bf16"}), SM90),
     ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "128x32"}), SM90),
-    ("scales", fp8("e4m3fn", **{**SCALED, "scale_b": "64x128"}), SM90),
+    ("scales", fp8("e4m3fn", tile_n=256, **{**SCALED, "scale_b": "64x128"}), SM90),
     ("pipeline", fp8("e4m3fn", **SCALED), SM89),
     ("registers", change(tile_m=256, tile_n=256), SM90),
     ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
@@ -239,6 +269,7 @@ LEGAL = [
     ),
     (change(**CDNA), GFX942),
     (change(num_stages=4, **CDNA), GFX950),
+    (change(tile_m=128, tile_n=128, num_warps=4, **PARTS, **CDNA), GFX942),
     (change(epilogue="bias+swiglu", **CDNA), GFX942),
     (change(epilogue="bias+gelu", layout="rcc", **CDNA), GFX942),
     (change(mma=(16, 16, 16), tile_m=16, num_warps=1, **CDNA), GFX942),
@@ -265,14 +296,20 @@ LEGAL = [
     (fp8("e4m3fn", **SCALED), SM90),
     (fp8("e4m3fn", **{**SCALED, "scale_b": "128x64"}), SM90),
     (fp8("e4m3fn", num_warps=8, tile_m=256, tile_n=128, store="split", **SCALED), SM90),
+    (fp8("e4m3fn", num_stages=12, **{**SCALED, **SPLIT}), SM90),
+    (fp8("e4m3fn", tile_n=32, **{**SCALED, "tile_k": 512}), SM90),
     (change(pipeline="weights", dtype_b="int4", scale_b="64x1-bf16"), SM90),
     (change(pipeline="weights", dtype_b="e2m1", scale_b="32x1-e8m0"), GFX942),
+    (change(scale_b="32x1-e8m0", **WEIGHTS), SM90),
+    (change(**{**WEIGHTS, "tile_m": 64}), SM90),
+    (change(scheduler="split_k", split_k=2, reduction="tree", **WEIGHTS), SM90),
     (change(pipeline="mx", **FP16_MX), SM90),
     (fp8("e4m3fn", tile_k=64, pipeline="mx", **MX), GFX950),
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),
     (change(batching="pointers"), GFX942),
+    (change(batching="nested"), GFX942),
     (change(batching="strided", **TMA), SM90),
     (change(batching="strided", **GLUON), SM90),
     (change(mma=(32, 32, 8)), GFX942),
@@ -449,6 +486,10 @@ def test_every_part_of_a_tile_needs_a_flag_and_warp_groups_each_their_own():
     groups = {"pipeline": "gluon_ws", "num_warps": 8}
     assert supports(change(**shared, **groups), most, SM90).rule == "sharing"
     assert supports(change(**shared, **groups), problem(m=128 * 16, n=64 * 32, k=1024), SM90)
+    parts = fp8("e4m3fn", num_warps=8, **{**SCALED, **shared, "tile_m": 256, "tile_n": 128})
+    blocks = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128", "k": 2048}
+    assert supports(parts, problem(m=256 * 16, n=128 * 16, **blocks), SM90)  # four parts each
+    assert supports(parts, problem(m=256 * 16, n=128 * 17, **blocks), SM90).rule == "sharing"
 
 
 def test_a_config_that_is_illegal_here_supports_nothing_here():

@@ -200,7 +200,7 @@ def test_scales_count_as_bytes_and_are_told():
     words = {"m": "8", "n": "8", "k": "256", "dtype": "fp8", "scale_a": "1x128"}
     stated = FAMILY.parse_problem({**words, "strides_sa": "1,8"}, arch("sm_90"))
     assert (stated.scale_a, stated.strides_sa) == ("1x128", (1, 8))
-    with pytest.raises(BadArgument, match="not two whole numbers"):
+    with pytest.raises(BadArgument, match="not whole numbers"):
         FAMILY.parse_problem({**words, "strides_sa": "x"}, arch("sm_90"))
 
 
@@ -246,9 +246,17 @@ def test_scales_compile_everywhere(tmp_path):
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
+def test_steps_of_several_blocks_are_one_block_each_elsewhere():
+    """What the interpreter runs in its place, and how exact a sum is taken to be."""
+    for kernel, problem in gluon():
+        sibling = FAMILY.interpreted(kernel)
+        assert sibling.tile_k == min(kernel.tile_k, scales.k_block(kernel))
+        assert FAMILY.tolerance(problem, sibling) == FAMILY.tolerance(problem, kernel)
+
+
 def test_the_gluon_kernel_keeps_its_sums_in_registers(tmp_path):
     store = Store(tmp_path)
-    chosen = [gluon()[i] for i in (0, 1, 2, 4, 7, 8, 11, 13)]
+    chosen = [gluon()[i] for i in (0, 1, 2, 4, 7, 8, 11, 13, 14, 18, 19, 21, 22, 24, 25, 27, 28)]
     for result in build([(kernel, "sm_90") for kernel, _ in chosen], store=store).results:
         assert result.ok, result
         made = result.kernel
@@ -258,4 +266,4 @@ def test_the_gluon_kernel_keeps_its_sums_in_registers(tmp_path):
         assert made.resources.spill_bytes == 0, result.name
         assert made.num_warps == result.config.num_warps + 4
         budget = shared_memory(result.config, arch("sm_90"))
-        assert budget - 320 < made.shared <= budget, result.name
+        assert budget - 448 < made.shared <= budget, result.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-from batch_cases import cases, with_epilogues  # noqa: E402
+from batch_cases import cases, nested, with_epilogues  # noqa: E402
 from gemm_cases import config  # noqa: E402
 from gpu_arch import ARCH  # noqa: E402
 
@@ -17,7 +17,7 @@ from tilewright.ops.gemm import GemmProblem  # noqa: E402
 pytestmark = pytest.mark.gpu
 
 
-CASES = [*cases(ARCH), *with_epilogues(ARCH)]
+CASES = [*cases(ARCH), *with_epilogues(ARCH), *nested(ARCH)]
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 
 
@@ -152,6 +152,8 @@ def test_batches_and_sums_of_nothing(dispatcher, shapes):
         ("bhqd,bhkd->bhqk", (2, 3, 64, 32), (2, 3, 96, 32)),
         ("bhqk,bhkd->bhqd", (2, 3, 64, 96), (2, 3, 96, 32)),
         ("qhd,khd->hqk", (64, 3, 32), (96, 3, 32)),
+        ("bqhd,bkhd->bhqk", (2, 64, 3, 32), (2, 96, 3, 32)),
+        ("bhqk,bkhd->bqhd", (2, 3, 64, 96), (2, 96, 3, 32)),
         ("bsi,oi->bso", (2, 64, 32), (48, 32)),
         ("bsi,sio->bso", (16, 5, 32), (5, 32, 48)),
         ("bij,bj->bi", (7, 64, 32), (7, 32)),

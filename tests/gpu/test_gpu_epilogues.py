@@ -33,6 +33,19 @@ def test_real_sizes_are_right(dispatcher, dtype, chain):
     assert result.ok, result
 
 
+def test_int8_is_requantised(dispatcher):
+    """Exactly: powers of two as scales give ties too, which go to the even neighbour."""
+    a = torch.randint(-9, 10, (512, 256), device="cuda", dtype=torch.int8)
+    b = torch.randint(-9, 10, (384, 256), device="cuda", dtype=torch.int8).T
+    rows, columns = (2.0 ** torch.randint(-3, 1, (n,), device="cuda") for n in (512, 384))
+    exact = (a.double() @ b.double()) * rows[:, None].double() * columns.double()
+    assert (exact % 1 == 0.5).double().mean() > 0.05
+    for _ in range(2):
+        out = torch.full((512, 384), 77, device="cuda", dtype=torch.int8)
+        dispatcher.run("gemm", a, b, rows, columns, out=out, epilogue="row_scale+col_scale")
+        assert torch.equal(out.double(), exact.round().clamp(-128, 127))
+
+
 def test_a_cached_plan_follows_new_tensors_and_other_epilogues(dispatcher):
     b = torch.randn(384, 512, device="cuda", dtype=torch.bfloat16).T
     out = torch.empty(256, 384, device="cuda", dtype=torch.bfloat16)

@@ -12,7 +12,7 @@ from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import BadArgument, WrongDevice  # noqa: E402
+from tilewright.errors import BadArgument, UnsupportedProblem, WrongDevice  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 from tilewright.registry import Registry  # noqa: E402
 
@@ -113,6 +113,45 @@ def test_a_captured_launch_has_a_workspace_of_its_own(dispatcher):
         eager = torch.empty_like(out)
         dispatcher.run_named(kernel.name, a, b, out=eager)
         assert torch.equal(out, eager)
+
+
+def test_a_limited_workspace_holds_while_a_graph_is_captured(store):
+    problem = GemmProblem(512, 512, 8192)
+    need = Dispatcher(store=store).select(problem).launch.workspace_bytes
+    assert need > 0
+    a = torch.randn(512, 8192, device="cuda").bfloat16()
+    b = torch.randn(512, 8192, device="cuda").bfloat16().T
+    out = torch.empty(512, 512, device="cuda", dtype=torch.bfloat16)
+    for limit in (need, need - 1):
+        limited = Dispatcher(store=store, max_workspace=limit)
+        chosen = limited.select(problem).launch.workspace_bytes
+        assert chosen <= limit and (chosen == need or limit < need)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            limited.run("gemm", a, b, out=out)
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=1.0)
+        assert limited.workspaces.bytes() == chosen
+
+
+def test_a_kernel_over_the_limit_raises_and_leaves_the_capture_alone(store):
+    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
+    limited = Dispatcher(store=store, max_workspace=1000)
+    a = torch.randn(128, 1024, device="cuda").bfloat16()
+    b = torch.randn(64, 1024, device="cuda").bfloat16().T
+    out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(UnsupportedProblem, match="max_workspace"):
+            limited.run_named(kernel.name, a, b, out=out)
+        limited.run("gemm", a, b, out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=0.5)
+    assert limited.workspaces.bytes() == 0
 
 
 def test_beyond_two_gibibytes(dispatcher):

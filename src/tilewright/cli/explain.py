@@ -13,6 +13,7 @@ from tilewright.cli.options import (
     DeviceName,
     Family,
     Json,
+    MaxWorkspace,
     ProblemWords,
     RegistryFile,
     dispatcher,
@@ -41,6 +42,7 @@ def explain(
     pairs: ProblemWords = None,
     device: DeviceName = None,
     registry: RegistryFile = None,
+    max_workspace: MaxWorkspace = None,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="How many next best kernels to show.")
     ] = 5,
@@ -54,7 +56,7 @@ def explain(
     Plans only: nothing is built or run, and no GPU is needed. Exits with 1 if no kernel
     serves the problem.
     """
-    target = dispatcher(device, registry)
+    target = dispatcher(device, registry, max_workspace=max_workspace)
     found = target.explain(problem(family, pairs, target))
     if as_json:
         output.emit(found.to_dict())

@@ -77,6 +77,15 @@ RegistryFile = Annotated[
         "--registry", help="Choose from the kernels of this registry file [default: all usual ones]"
     ),
 ]
+MaxWorkspace = Annotated[
+    int | None,
+    typer.Option(
+        "--max-workspace",
+        min=0,
+        help="Bytes of scratch memory a launch may take [default: any]",
+        metavar="BYTES",
+    ),
+]
 
 
 def examples(*lines: str) -> str:
@@ -105,14 +114,17 @@ def store(path: Path | None, trusted: bool = False) -> Store:
 
 
 def dispatcher(
-    device: Device | str | None, registry: Path | None, kept: Store | None = None
+    device: Device | str | None,
+    registry: Path | None,
+    kept: Store | None = None,
+    max_workspace: int | None = None,
 ) -> Dispatcher:
     """A dispatcher as the options describe it."""
     from tilewright.dispatch import Dispatcher
     from tilewright.registry import Registry
 
     loaded = Registry.load(registry) if registry is not None else None
-    return Dispatcher(loaded, device, store=kept)
+    return Dispatcher(loaded, device, store=kept, max_workspace=max_workspace)
 
 
 def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any:

@@ -16,6 +16,7 @@ from tilewright.cli.options import (
     DeviceName,
     Family,
     Json,
+    MaxWorkspace,
     ProblemWords,
     RegistryFile,
     StorePath,
@@ -62,6 +63,7 @@ def run(
     ] = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
+    max_workspace: MaxWorkspace = None,
     as_json: Json = False,
 ) -> None:
     """Run one problem once, on random operands, and check the result.
@@ -73,7 +75,7 @@ def run(
 
     index = _gpu(on)
     gpu = live_device(index) if index is not None and device is None else device
-    target = dispatcher(gpu, registry, open_store(store, trust_store))
+    target = dispatcher(gpu, registry, open_store(store, trust_store), max_workspace)
     ran = run_once(target, problem(family, pairs, target), kernel, on, verify, seed)
     if as_json:
         output.emit(ran.document())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from tilewright.errors import LaunchFailed
 from tilewright.ops.family import FLAG_BYTES, Launch
 
 
@@ -28,7 +29,8 @@ class Workspaces:
 
     def address(self, launch: Launch, device: int, stream: int) -> int:
         """Address of at least ``launch.workspace_bytes`` bytes for work on `stream`: the flags
-        zero, and the rest too if the launch asks for it."""
+        zero, and the rest too if the launch asks for it. Raises `LaunchFailed` if the device has
+        no room for them."""
         import torch
 
         external: Any = torch.cuda.ExternalStream
@@ -48,8 +50,7 @@ class Workspaces:
             if buffer is None or buffer.numel() < size:
                 if buffer is not None:
                     self._kept.append(buffer)
-                place = torch.device("cuda", device)
-                buffer = torch.empty(size, dtype=torch.uint8, device=place)
+                buffer = _allocate(size, torch.device("cuda", device))
                 buffer[: None if launch.zero_workspace else FLAG_BYTES].zero_()
                 if captured:  # it is zeroed by the graph, at each replay, not now
                     self._kept.append(buffer)
@@ -62,3 +63,15 @@ class Workspaces:
         with self._lock:
             self._buffers.clear()
             self._kept.clear()
+
+
+def _allocate(size: int, place: Any) -> Any:
+    import torch
+
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=place)
+    except torch.OutOfMemoryError as error:
+        raise LaunchFailed(
+            f"no memory on {place} for a workspace of {size} bytes; free some, or limit the "
+            f"dispatcher's max_workspace so that it chooses kernels that need less ({error})"
+        ) from None

@@ -12,6 +12,7 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
+    contraction,
     epilogues,
     heuristic,
     lowbit,
@@ -39,6 +40,7 @@ SIBLINGS = {
     "gluon_pingpong": "tma",
     "gluon_scaled": "tma",
     "gluon_cdna": "basic",
+    "gluon_weights": "weights",
 }
 """The Triton pipeline that computes what a pipeline in Gluon computes."""
 
@@ -72,7 +74,7 @@ class GemmFamily:
                 values[field] = resolve(text, arch.fp8)
             elif field in ("layout", "batching", *operands.TOLD):
                 values[field] = text
-            elif field in ("strides_sa", "strides_sb"):
+            elif field in ("strides_sa", "strides_sb", "outer_strides"):
                 values[field] = _strides(word, text)
             else:
                 try:
@@ -130,7 +132,16 @@ class GemmFamily:
         tile_m, tile_n = (128 if size == sizes.THREE_PARTS else size for size in edges)
         warps = min(config.num_warps, 8) if config.pipeline == "gluon_ws" else config.num_warps
         pipeline = SIBLINGS.get(config.pipeline, config.pipeline)
-        return replace(config, pipeline=pipeline, num_warps=warps, tile_m=tile_m, tile_n=tile_n)
+        if config.pipeline == "gluon_weights":
+            tile_m = max(tile_m, 16)  # where A's rows are rows, not columns
+        return replace(
+            config,
+            pipeline=pipeline,
+            num_warps=warps,
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=sizes.summed_k(config),
+        )
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)
@@ -155,12 +166,14 @@ class GemmFamily:
                 del said[name]
         if problem.batching == "strided" and 0 in problem.batch_strides[:2]:
             said["batching"] = problem.batching  # else the call might be folded
+        if problem.batching == "nested":
+            said |= {"equation": contraction.NESTED, "batching": problem.batching}
         return {name: word for name, word in said.items() if word not in ("ieee", "")}
 
     def rank(
         self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device
     ) -> list[GemmConfig]:
-        return sorted(configs, key=lambda c: (heuristic.estimate(c, problem, device), c.name))
+        return sorted(configs, key=lambda c: heuristic.order(c, problem, device))
 
     def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> float:
         return heuristic.estimate(config, problem, device)
@@ -179,8 +192,8 @@ class GemmFamily:
         if problem.scale_b:
             b = scales.dequantised(b, extra.pop(0), problem.scale_b)
         result = epilogues.reference(problem.epilogue, a @ b, extra)
-        largest = DTYPES[problem.dtype_c].largest
-        return result.clip(-largest, largest) if largest else result
+        within = DTYPES[problem.dtype_c].range if problem.epilogue else None
+        return result.clip(*within) if within else result
 
     def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
         operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
@@ -191,7 +204,7 @@ class GemmFamily:
         terms = problem.k
         if scales.count(problem):  # a sum of a block's products, then one of blocks in fp32
             terms = min(problem.k, scales.k_block(problem))
-            splits += -(-problem.k // config.tile_k) - 1
+            splits += -(-problem.k // sizes.summed_k(config)) - 1
             amplified = scales.amplification(problem) * (amplified or 1.0)
         return tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
 
@@ -200,7 +213,7 @@ def _strides(word: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(one) for one in text.split(","))
     except ValueError:
-        raise BadArgument(f"{word} = '{text}' is not two whole numbers, as in 56,1") from None
+        raise BadArgument(f"{word} = '{text}' is not whole numbers, as in 56,1") from None
 
 
 FAMILY = GemmFamily()

@@ -2,6 +2,8 @@
 
 strided   matrix z of an operand lies z strides behind its first: 3-D arrays [batch, rows,
           columns]. A stride of 0 is one matrix for all (broadcast).
+nested    a batch of strided batches, which two strides walk: 4-D arrays in a contraction, whose
+          two dimensions of the batch do not lie as one
 pointers  each operand is an array of addresses on the device (see `tilewright.pointers`)
 
 A call whose matrices of A and C lie as one matrix, over one B for all, is no batch but one GEMM of
@@ -21,7 +23,7 @@ from tilewright.ops.family import View
 if TYPE_CHECKING:
     from tilewright.ops.gemm.problem import GemmProblem
 
-BATCHINGS = ("none", "strided", "pointers")
+BATCHINGS = ("none", "strided", "pointers", "nested")
 PACKED = -1
 """The batch stride that stands for matrices one directly behind the other."""
 
@@ -60,22 +62,57 @@ def strides(p: GemmProblem, packed: Sequence[int]) -> tuple[int, int, int, int]:
         found.append(stride)
     a, b, c, d = found
     if p.batching == "strided" and p.batch > 1:
-        if a == b == 0:
-            raise BadArgument("A and B are both broadcast, so every C would be the same")
-        _check_apart(p, c)
+        check_walk(p, [(p.batch, (a, b, c))])
     return a, b, c, d
 
 
-def _check_apart(p: GemmProblem, stride: int) -> None:
-    """Raise `BadArgument` if matrices of C share elements. They may lie one behind the other, or
-    side by side within each other's rows."""
-    inner, outer = p.inner[2], p.outer[2]
-    behind = stride >= (outer - 1) * p.ldc + inner
-    beside = stride >= inner and (p.batch - 1) * stride + inner <= p.ldc
-    if p.m and p.columns and not behind and not beside:
+def outer_strides(p: GemmProblem, packed: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a nested batch from one inner batch to the next, of a problem whose other
+    fields are complete; () of any other problem. Raises `BadArgument`."""
+    given, inner = p.outer_strides, p.batch_inner
+    if p.batching != "nested":
+        if given or inner:
+            raise BadArgument(
+                f"batch_inner = {inner} and outer_strides = {given} are of batching nested, not "
+                f"{p.batching}"
+            )
+        return ()
+    if not isinstance(inner, int) or isinstance(inner, bool) or inner < 1 or p.batch % inner:
+        raise BadArgument(f"batch_inner = {inner!r} does not divide the batch of {p.batch}")
+    if not given:
+        tight = zip(p.batch_strides, packed, strict=True)
+        given = tuple(inner * stride or one for stride, one in tight)
+    if len(given) != len(packed) or not all(
+        isinstance(s, int) and not isinstance(s, bool) and 0 <= s <= MAX_STRIDE for s in given
+    ):
         raise BadArgument(
-            f"the matrices of C overlap: stride_c = {stride} with rows of {inner}, {p.ldc} apart"
+            f"outer_strides = {given} are not {len(packed)} numbers of elements, of A, B, C and D, "
+            f"from 0 to {MAX_STRIDE}"
         )
+    if not packed[-1] and given[-1]:
+        raise BadArgument(f"outer_strides = {given}, but the epilogue has no matrix, which is last")
+    if p.batch:
+        levels = ((p.batch // inner, given), (inner, p.batch_strides))
+        check_walk(p, [(count, steps[:3]) for count, steps in levels if count > 1])
+    return given
+
+
+def check_walk(p: GemmProblem, levels: Sequence[tuple[int, Sequence[int]]]) -> None:
+    """Raise `BadArgument` unless a batch of more than one level's (count, strides of A, B and C)
+    computes something else for every matrix of C, and these share no elements: they may lie one
+    behind the other, or side by side within each other's rows."""
+    if any(a == b == 0 for _, (a, b, _) in levels):
+        raise BadArgument("A and B are both broadcast, so every C would be the same")
+    steps = [(p.outer[2], p.ldc), *((count, c) for count, (_, _, c) in levels)]
+    reach = inner = p.inner[2]
+    for count, step in sorted(steps, key=lambda s: s[1]):
+        if p.m and p.columns and count > 1 and step < reach:
+            strides = ", ".join(str(c) for _, (_, _, c) in levels)
+            raise BadArgument(
+                f"the matrices of C overlap: they are {strides} apart, their rows of {inner} "
+                f"{p.ldc} apart"
+            )
+        reach += (count - 1) * step
 
 
 def packed(shape: Sequence[int]) -> tuple[int, ...]:

@@ -98,10 +98,14 @@ def registers(config: GemmConfig, arch: Arch, how: Mapping) -> int:
     needed = c.tile_m * c.tile_n // threads + OTHER_REGISTERS[how.mma[0]]
     needed += PAIRING_REGISTERS if epilogues.fold(c.epilogue) > 1 else 0
     if arch.cdna.direct_to_shared:
-        return needed + min(operands, PIECEMEAL_REGISTERS)
-    under_way = (c.tile_m + c.tile_n) * c.tile_k * bits // (32 * threads)
-    regrouped = bits == 8 and c.layout[:2] != "rc"
-    return needed + operands + (3 if regrouped else 2) * under_way
+        multiplying = min(operands, PIECEMEAL_REGISTERS)
+    else:
+        under_way = (c.tile_m + c.tile_n) * c.tile_k * bits // (32 * threads)
+        regrouped = bits == 8 and c.layout[:2] != "rc"
+        multiplying = operands + (3 if regrouped else 2) * under_way
+    # Where parts of a tile meet, a second one is in registers.
+    meeting = c.tile_m * c.tile_n // threads if c.scheduler == "split_k" else 0
+    return needed + max(multiplying, meeting)
 
 
 def _mapping(c: GemmConfig, arch: Arch) -> Mapping | str:

@@ -44,6 +44,7 @@ PIPELINES = (
     "weights",
     "mx",
     "preshuffle",
+    "gluon_weights",
 )
 POINTERS = ("basic", "small_m", "gluon_cdna", "weights", "mx", "preshuffle")
 """Pipelines that read A and B through pointers, not tensor descriptors."""
@@ -83,10 +84,10 @@ class GemmConfig:
     ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon; num_stages counts tiles
     in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A, through pointers or
     descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands unpacked in
-    registers), ``mx`` (pointers; block-scaled matrix instructions), ``preshuffle`` (pointers, B
-    shuffled). scheduler: ``tile``
-    (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles), ``split_k``
-    (`split_k` workgroups a tile) or ``stream_k`` (equal shares of all K steps); see
+    registers), ``gluon_weights`` (descriptors; the same for few rows of 16-bit A, in Gluon), ``mx``
+    (pointers; block-scaled matrix instructions), ``preshuffle`` (pointers, B shuffled). scheduler:
+    ``tile`` (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles),
+    ``split_k`` (`split_k` workgroups a tile) or ``stream_k`` (equal shares of all K steps); see
     kernels/schedule.py.
     reduction: how the parts of a tile meet under the last two, ``none`` under the others:
     ``atomic``, or ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py.

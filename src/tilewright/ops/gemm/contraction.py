@@ -6,8 +6,8 @@
 A dimension's role follows from where its label stands: in A, B and out it is of the batch, in A
 and out of M, in B and out of N, in A and B of K. Dimensions of one role become one where every
 operand walks them as one; of M and N, those that do not join their batch, through which the
-other operand is then shared. Nothing is copied: where the strides allow no GEMM, the error says
-which dimensions stand in the way.
+other operand is then shared. A batch can have two dimensions that do not join. Nothing is copied:
+where the strides allow no GEMM, the error says which dimensions stand in the way.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tilewright.ops.gemm.batch import packed
 
 C = 2
 NAMES = ("A", "B", "out")
+NESTED = "oimk,oikn->oimn"
+"""What a nested batch is as an equation."""
 _ROLES: dict[tuple[int, ...], str] = {
     (1, 1, 1): "batch",
     (1, 0, 1): "m",
@@ -85,12 +87,24 @@ def output_shape(equation: str, a: View, b: View) -> tuple[int, ...]:
     return tuple(sizes[label] for label in terms[C])
 
 
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """The outer one of a batch's two dimensions: its size, and its stride in each operand."""
+
+    size: int
+    strides: tuple[int, ...]
+
+
 def matrices(
-    equation: str, operands: Sequence[tuple[str, View]], whole: Sequence[str] = ()
-) -> list[View]:
+    equation: str,
+    operands: Sequence[tuple[str, View]],
+    whole: Sequence[str] = (),
+    nested: bool = False,
+) -> tuple[list[View], Outer | None]:
     """Views of the same memory as matrices, or batches of them where a batch does not share one:
-    A [m, k], B [k, n], out [m, n] and whatever else lies as out does, by their names. Roles
-    (``m``, ``n``) in `whole` must each be one dimension.
+    A [m, k], B [k, n], out [m, n] and whatever else lies as out does, by their names; and, where
+    the batch has two dimensions, the outer one. Roles (``m``, ``n``) in `whole` must each be one
+    dimension. With `nested`, dimensions that are of a batch already stay as they are.
 
     Raises `BadArgument`.
     """
@@ -113,9 +127,13 @@ def matrices(
             view.strides[labels.index(label)] if label in labels else 0
             for labels, (_, view) in zip(terms, operands, strict=True)
         )
-        if size != 1:
-            joined[_ROLES[_where(label, said)]].append(_Dim((label,), size, strides))
-    joined = {role: walk.join(dims) for role, dims in joined.items()}
+        role = _ROLES[_where(label, said)]
+        if size != 1 or (nested and role == "batch"):
+            joined[role].append(_Dim((label,), size, strides))
+    joined = {
+        role: dims if nested and role == "batch" else walk.join(dims)
+        for role, dims in joined.items()
+    }
     for role in ("k", *whole):
         if len(joined[role]) > 1:
             raise BadArgument(walk.apart(joined[role]))
@@ -127,17 +145,21 @@ def matrices(
     tried = []
     for m, n in itertools.product(of_m, of_n):
         rest = [d for d in (*joined["m"], *joined["n"]) if d not in (m, n)]
-        batch = walk.join([*joined["batch"], *rest])
+        batch = [*joined["batch"], *rest] if nested else walk.join([*joined["batch"], *rest])
         axes = [(m, k), (k, n), *((m, n) for _ in operands[2:])]
-        tried.append((-m.size * n.size, walk.objection(axes, batch), axes, batch))
-    tried.sort(key=lambda t: (bool(t[1]), t[0]))
-    _, why, axes, batch = tried[0]
+        tried.append((len(batch), -m.size * n.size, walk.objection(axes, batch), axes, batch))
+    # A batch of two dimensions is for one kind of kernel only: large matrices come after that.
+    tried.sort(key=lambda t: (bool(t[2]), t[0] > 1, t[1]))
+    *_, why, axes, batch = tried[0]
     if why:
         raise BadArgument(why)
-    return [
-        _as_matrix(view, place, two, batch[0] if batch else None)
+    batch.sort(key=lambda d: said[C].index(d.labels[0]))  # as out has them, so it is the outer
+    inner = batch.pop() if batch else None
+    found = [
+        _as_matrix(view, place, two, inner)
         for place, ((_, view), two) in enumerate(zip(operands, axes, strict=True))
     ]
+    return found, Outer(batch[0].size, batch[0].strides) if batch else None
 
 
 def _sizes(
@@ -180,8 +202,8 @@ class _Walk:
 
     def objection(self, axes: Sequence[tuple[_Dim, _Dim]], batch: Sequence[_Dim]) -> str:
         """Why operands with these rows and columns are no matrices; "" if they are."""
-        if len(batch) > 1:
-            return self.apart(batch)
+        if len(batch) > 2:
+            return self.apart(batch, 2)
         for place, two in enumerate(axes):
             real = [d for d in two if d.size > 1]
             if not self.empty[place] and not _is_matrix(real, place):
@@ -192,8 +214,8 @@ class _Walk:
                 )
         return ""
 
-    def apart(self, dims: Sequence[_Dim]) -> str:
-        """Why these dimensions, of which a GEMM has one, are not one."""
+    def apart(self, dims: Sequence[_Dim], most: int = 1) -> str:
+        """Why these dimensions, of which a GEMM has `most`, are not so few."""
         strides = "; ".join(
             f"{name} {', '.join(str(d.strides[place]) for d in dims)}"
             for place, name in enumerate(self.names)
@@ -201,7 +223,8 @@ class _Walk:
         )
         return (
             f"equation '{self.equation}': dimensions {', '.join(map(str, dims))} of sizes "
-            f"{', '.join(str(d.size) for d in dims)} must be walked as one, but their strides are "
+            f"{', '.join(str(d.size) for d in dims)} must be walked as {('one', 'two')[most - 1]}, "
+            f"but their strides are "
             f"{strides}; pass copies in which they are neighbours in the same order"
         )
 

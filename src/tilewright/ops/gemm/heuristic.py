@@ -13,7 +13,7 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import scales
+from tilewright.ops.gemm import lowbit, scales
 from tilewright.ops.gemm.config import SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import operand_dtype, shared_memory
@@ -39,12 +39,16 @@ PIPELINE_RATE = {
     "small_m": 0.3,
     "small_m_tma": 0.4,
     "gluon_scaled": 0.96,
-    "weights": 0.4,
+    "weights": 0.25,
     "mx": 0.6,
     "preshuffle": 0.75,
 }
 """Share of the matrix rate a pipeline reaches with the largest tile. gluon_cdna has never run:
 until somebody measures it, the simpler kernel goes first."""
+
+MX_CONVERTED_RATE = 0.3
+"""That of pipeline mx where the compiler multiplies elements by scales first, for bf16
+instructions."""
 
 FILL_SECONDS = {"small_m": 1e-6, "small_m_tma": 0.8e-6}
 """From a kernel's start to its first product, and from its last load to its end."""
@@ -60,6 +64,27 @@ MEMORY_SECONDS = 1e-6
 
 RESIDENT_WARPS = 32
 """Warps of a kernel without shared memory that a compute unit holds."""
+
+UNPACKING = {"int4": 2.0, "e2m1": 3.0}
+"""Instructions for each weight that gluon_weights unpacks."""
+
+SCALING_OF_32 = 0.25
+"""The same for 8 rows of sums that it multiplies by scales of groups of 32."""
+
+UNPACKING_BESIDE = 0.3
+"""The same for 8 rows of A that a warp picks out for 32 columns of its own."""
+
+UNPACKING_WIDE = 1.0
+"""The same where wgmma reads A itself, but four threads share the words of a column."""
+
+L2_OVER_MEMORY_OF_ROWS = 2.0
+"""What L2's bandwidth came to there when every workgroup read all rows of A."""
+
+ISSUED = 0.5
+"""Share of the issue slots it uses."""
+
+WARPS_TO_HIDE = 8
+"""Warps on a compute unit with which it reaches that; with fewer it loses by the fourth root."""
 
 SCALED_RATE = 0.55
 """Share of its rate a kernel keeps that adds scaled products while the matrix units wait."""
@@ -88,6 +113,43 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     this = arch(device.arch)
     if config.pipeline in SMALL_M:
         return LAUNCH_SECONDS + _small_m(config, problem, device, this)
+    if config.pipeline == "gluon_weights":
+        return LAUNCH_SECONDS + FILL_SECONDS_ELSEWHERE + _unpacking(config, problem, device, this)
+    work = max(_compute_and_memory(config, problem, device))
+    if config.scheduler in SHARING:
+        parts = tiles_of(config, problem) * config.split_k
+        partials = (parts if config.scheduler == "split_k" else 2 * device.compute_units) * (
+            config.tile_m * config.tile_n * 4
+        )
+        bandwidth = _bandwidth(config, parts, device)
+        work += MEETING_SECONDS + 2 * partials / L2_OVER_MEMORY / bandwidth
+    if config.alignment < 4:
+        work /= ELEMENTWISE_RATE
+    if config.index_bits == 64:
+        work /= WIDE_INDEX_RATE
+    return LAUNCH_SECONDS + FILL_SECONDS_ELSEWHERE + work
+
+
+def order(
+    config: GemmConfig, problem: GemmProblem, device: Device
+) -> tuple[float, int, float, str]:
+    """What kernels are ranked by, least first: the estimate; where it is memory's time, which is
+    the same for many, the deepest pipeline (as far as K goes), as that has the most bytes on their
+    way, and then the least time on the matrix units; and the name."""
+    seconds = estimate(config, problem, device)
+    if config.pipeline not in (*SMALL_M, "gluon_weights"):
+        compute, memory = _compute_and_memory(config, problem, device)
+        if memory >= compute:
+            steps = math.ceil(problem.k / config.split_k / config.tile_k)
+            return seconds, -min(config.num_stages, steps), compute, config.name
+    return seconds, 0, 0.0, config.name
+
+
+def _compute_and_memory(
+    config: GemmConfig, problem: GemmProblem, device: Device
+) -> tuple[float, float]:
+    """Seconds on the matrix units, and seconds of memory traffic, which go on side by side."""
+    this = arch(device.arch)
     tiles = tiles_of(config, problem)
     parts, k = tiles * config.split_k, problem.k / config.split_k
     parts_per_cu = float(-(-parts // device.compute_units))
@@ -97,7 +159,7 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     depth = math.ceil(k / config.tile_k) * config.tile_k + PROLOGUE_K
     tile_flops = 2.0 * config.tile_m * config.tile_n * depth
     reuse = config.tile_m * config.tile_n / (config.tile_m + config.tile_n)
-    reached = PIPELINE_RATE[config.pipeline] * reuse / (reuse + HALF_RATE_REUSE)
+    reached = _rate(config, this) * reuse / (reuse + HALF_RATE_REUSE)
     reached *= STAGE_RATE.get(config.num_stages, 1.0)
     if scales.count(config) and config.pipeline in ("basic", "tma", "tma_ws"):
         reached *= SCALED_RATE
@@ -108,22 +170,25 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> float:
     compute = parts_per_cu * tile_flops / (rate / device.compute_units)
 
     loads = tiles * (a.size(config.tile_m * problem.k) + b.size(config.tile_n * problem.k))
+    once = problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY
+    return compute, max(once, loads / L2_OVER_MEMORY) / _bandwidth(config, parts, device)
+
+
+def _bandwidth(config: GemmConfig, parts: int, device: Device) -> float:
+    """Bytes a second that a launch of so many parts of tiles can move."""
     shares = device.compute_units if config.scheduler == "stream_k" else parts
     busy = min(1.0, shares / device.compute_units)
-    bandwidth = device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
-    once = problem.min_bytes + _again(config, problem) / L2_OVER_MEMORY
-    memory = max(once, loads / L2_OVER_MEMORY) / bandwidth
-    work = max(compute, memory)
-    if config.scheduler in SHARING:
-        partials = (parts if config.scheduler == "split_k" else 2 * device.compute_units) * (
-            config.tile_m * config.tile_n * 4
-        )
-        work += MEETING_SECONDS + 2 * partials / L2_OVER_MEMORY / bandwidth
-    if config.alignment < 4:
-        work /= ELEMENTWISE_RATE
-    if config.index_bits == 64:
-        work /= WIDE_INDEX_RATE
-    return LAUNCH_SECONDS + FILL_SECONDS_ELSEWHERE + work
+    return device.bandwidth_gbs * 1e9 * min(1.0, busy + 0.25)
+
+
+def _rate(config: GemmConfig, this: Arch) -> float:
+    """Share of the matrix rate the config's pipeline reaches with the largest tile."""
+    scaled = operand_dtype(config) in ("mxfp8", "mxfp4")  # by the instructions, where they exist
+    if config.pipeline == "mx" and not (
+        scaled and this.dtypes[operand_dtype(config)].support == "native"
+    ):
+        return MX_CONVERTED_RATE
+    return PIPELINE_RATE[config.pipeline]
 
 
 def _again(config: GemmConfig, problem: GemmProblem) -> int:
@@ -168,3 +233,27 @@ def _small_m(config: GemmConfig, problem: GemmProblem, device: Device, this: Arc
     if config.index_bits == 64:
         work /= WIDE_INDEX_RATE
     return work
+
+
+def _unpacking(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> float:
+    """Weights of 4 bits: instructions decide, as far as enough warps are there to issue them."""
+    tiles = tiles_of(config, problem)
+    parts = tiles * config.split_k
+    columns = config.tile_n / config.num_warps
+    each = UNPACKING[config.dtype_b]
+    if lowbit.wide(config):
+        each += UNPACKING_WIDE
+    else:
+        each += UNPACKING_BESIDE * config.tile_m / 8 * 32 / columns
+    if group := scales.k_block(config):
+        each += SCALING_OF_32 * config.tile_m / 8 * 32 / group
+    weights = tiles * config.tile_n * problem.k
+    lanes = this.simds_per_cu * this.warp_size * device.compute_units
+    warps = parts * config.num_warps / device.compute_units
+    reached = ISSUED * min(1.0, math.sqrt(math.sqrt(warps / WARPS_TO_HIDE)))
+    compute = weights * each / (lanes * device.clock_mhz * 1e6) / reached
+    a_again = tiles * DTYPES[problem.dtype_a].size(config.tile_m * problem.k)
+    memory = (problem.min_bytes + a_again / L2_OVER_MEMORY_OF_ROWS) / device.bandwidth_gbs / 1e9
+    memory /= min(1.0, parts / device.compute_units)
+    meeting = MEETING_SECONDS * config.split_k / 8 if config.split_k > 1 else 0.0
+    return max(compute, memory) + meeting

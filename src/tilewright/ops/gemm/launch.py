@@ -14,7 +14,7 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import tiles as tiles_of
@@ -64,7 +64,7 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     else:
         made = _descriptors(config, problem, places)
         arguments = (*made, *sizes, *extra)
-        if config.pipeline == "small_m_tma":
+        if config.pipeline in ("small_m_tma", "gluon_weights"):
             ldc = Scalar(stride, problem.ldc)
             arguments = (*made[:2], Pointer(places[2]), *sizes, ldc, *extra)
     arguments = (*arguments, *_batch_arguments(config, problem))
@@ -88,12 +88,14 @@ def _descriptors(
     lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
     found = []
     for i, (place, block) in enumerate(zip(places, blocks(config), strict=True)):
-        shape: tuple[int, ...] = (p.outer[i], p.inner[i])
-        strides: tuple[int, ...] = (lds[i], 1)
+        in_words = lowbit.in_words(config, i)
+        dtype, each = ("int32", in_words) if in_words else (types[i], 1)
+        shape: tuple[int, ...] = (p.outer[i], p.inner[i] // each)
+        strides: tuple[int, ...] = (lds[i] // each, 1)
         if config.batching == "strided":
             shape = (p.matrices[i], *shape)
             strides = (p.batch_strides[i] or p.outer[i] * lds[i], *strides)
-        found.append(Descriptor(place, types[i], shape, strides, block))
+        found.append(Descriptor(place, dtype, shape, strides, block))
     return tuple(found)
 
 
@@ -118,7 +120,7 @@ def _share(
     """Workgroups to launch, and the kernel's `splits`."""
     if config.scheduler == "split_k":
         parts = tiles * config.split_k
-        persistent = config.pipeline == "gluon_ws"
+        persistent = config.pipeline in ("gluon_ws", "gluon_scaled")
         return min(parts, compute_units) if persistent else parts, config.split_k
     if config.scheduler == "stream_k":
         # Whole waves go tile by tile; what is left over is shared out in equal parts. Where there
@@ -138,9 +140,11 @@ def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]
     if config.batching == "none":
         return ()
     values = [p.batch]
-    if config.batching == "strided":
+    if config.batching in ("strided", "nested"):
         a, b, c, _ = p.batch_strides
         values += [a, b, c] if config.pipeline == "basic" else [min(a, 1), min(b, 1)]
+    if config.batching == "nested":
+        values += [p.batch_inner, *p.outer_strides]
     if epilogues.has_matrix(config.epilogue):
         values.append(p.stride_d)
     kinds = (kind for _, kind in batch_types(config))

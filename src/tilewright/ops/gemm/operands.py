@@ -38,11 +38,11 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
         else _in_batch(
             Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C"),
             p,
-            stride,
+            place,
             p.batching == "pointers",
         )
-        for name, shape, row, ld, d, stride in zip(
-            "ABC", shapes, p.layout, lds, types, p.batch_strides[:3], strict=True
+        for place, (name, shape, row, ld, d) in enumerate(
+            zip("ABC", shapes, p.layout, lds, types, strict=True)
         )
     )
     if p.layout[1] == "s":
@@ -50,27 +50,35 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
         b = replace(b, shape=blocks, strides=(p.ldb, blocks[2] * blocks[3], blocks[3], 1))
     # Sums of k products are about as large as the root of k, their operands about as large as 1;
     # two scales of 1/64 bring int8's, near 5000, down there.
-    usual, down = math.sqrt(p.k), 1 / 64 if p.dtype_acc == "int32" else 1.0
+    integers = p.dtype_acc == "int32"
+    usual, down = math.sqrt(p.k), 1 / 64 if integers else 1.0
+    if p.dtype_c == "int8":  # and all together bring them to the middle of its range
+        scaling = sum(t.values == "scale" for t in epilogues.takes(p.epilogue))
+        down = (40 / max(1.0, usual * (5000 if integers else 1))) ** (1 / scaling)
     chains = (
-        (p.pre_a, p.pre_a_shapes, p.layout[0], p.ldpa, 0, _made_up(1.0)),
-        (p.pre_b, p.pre_b_shapes, p.layout[1], p.ldpb, 0, _made_up(1.0)),
-        (p.epilogue, p.extra_shapes, p.layout[2], p.ldd, p.stride_d, _made_up(usual, down)),
+        (p.pre_a, p.pre_a_shapes, p.layout[0], p.ldpa, _made_up(1.0)),
+        (p.pre_b, p.pre_b_shapes, p.layout[1], p.ldpb, _made_up(1.0)),
+        (p.epilogue, p.extra_shapes, p.layout[2], p.ldd, _made_up(usual, down)),
     )
     extra: list[list[Operand]] = []
-    for chain, found, row, ld, stride, values in chains:
+    for chain, found, row, ld, values in chains:
         extra.append([])
         for t, (shape, d) in zip(epilogues.takes(chain), found, strict=True):
             strides = (1,) if len(shape) == 1 else (ld, 1) if row == "r" else (1, ld)
             one = Operand(t.name, shape, strides, d, values=values[t.values])
-            extra[-1].append(_in_batch(one, p, stride) if t.kind == "d" else one)
+            extra[-1].append(_in_batch(one, p, 3) if t.kind == "d" else one)
     before_a, before_b, after = extra
     return a, b, *before_a, *before_b, *(s.operand for s in scales.of(p)), *after, c
 
 
-def _in_batch(
-    one: Operand, problem: GemmProblem, stride: int, by_pointers: bool = False
-) -> Operand:
-    """A matrix of `problem` as its whole batch lies: itself, where it is everyone's."""
+def _in_batch(one: Operand, problem: GemmProblem, place: int, by_pointers: bool = False) -> Operand:
+    """Matrix A, B, C or D (`place` 0 to 3) of `problem` as its whole batch lies: itself, where it
+    is everyone's. What shares matrices of a nested batch has strides of 0."""
+    stride = problem.batch_strides[place]
+    if problem.batching == "nested":
+        sizes = (problem.batch // problem.batch_inner, problem.batch_inner)
+        steps = (problem.outer_strides[place], stride)
+        return replace(one, shape=(*sizes, *one.shape), strides=(*steps, *one.strides))
     if not stride and not by_pointers:
         return one
     shape, strides = (problem.batch, *one.shape), (stride, *one.strides)
@@ -104,7 +112,8 @@ def problem_of(
     a batch, a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted; and where it
     can be folded (see `batch.fold`) it is, unless `batching`, or the option of that name, is
     ``strided``.
-    With an `equation`, operands have its dimensions (see `contraction`).
+    With an `equation`, operands have its dimensions (see `contraction`); two of a batch that lie as
+    one become one, unless `batching` or that option is ``nested``.
     """
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
@@ -114,11 +123,15 @@ def problem_of(
     named = [("A", call.a), ("B", b), ("out", call.c)]
     named += [(t.name, x) for t, x, is_d in zip(taken, call.extras, matrices, strict=True) if is_d]
     vectors = [t.kind for t in taken if t.kind in ("m", "n")]
+    outer = None
     if "equation" in options:
-        found = contraction.matrices(options["equation"], named, vectors)
+        nested = options.get("batching", batching) == "nested"
+        found, outer = contraction.matrices(options["equation"], named, vectors, nested)
         named = [(name, view) for (name, _), view in zip(named, found, strict=True)]
     parts = [(name, batches.matrices(name, view)) for name, view in named]
     form, batch = batches.batch_of(parts)
+    if outer is not None:
+        form = "nested"
     if form != "none" and call.scales:
         raise BadArgument("operands with block scales have no batches; call for each")
     if options.get("batching", form) != form:
@@ -156,6 +169,9 @@ def problem_of(
     ldpb, from_b = _pre(pre_b, call.extras_b, (k, n), _Beside("B", layout_b, b.dtype))
     strides = [_stride(x, form, batch) for _, x in parts]
     others = [name for name, _ in parts[3:]]
+    outer_d = 0
+    if outer is not None:
+        outer_d = _common("batch stride", "the epilogue", others, outer.strides[3:])
     problem = GemmProblem(
         m,
         n,
@@ -170,7 +186,7 @@ def problem_of(
         precision=options.get("precision", "ieee"),
         epilogue=epilogue,
         ldd=_common("leading dimension", "the epilogue", others, [ld for ld in ldds if ld]),
-        batch=batch,
+        batch=batch * (1 if outer is None else outer.size),
         batching=form,
         stride_a=strides[0],
         stride_b=strides[1],
@@ -183,6 +199,8 @@ def problem_of(
         pre_b=pre_b,
         ldpa=ldpa,
         ldpb=ldpb,
+        batch_inner=0 if outer is None else max(1, batch),
+        outer_strides=() if outer is None else (*outer.strides[:3], outer_d),
     )
     addresses = [x.first.pointers or x.first.address for _, x in parts]
     known = natural_alignment((problem.alignment, *addresses, *from_a, *from_b))

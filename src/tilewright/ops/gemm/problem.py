@@ -33,8 +33,9 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 }
 """Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
 
-FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
-"""Outputs of an epilogue that ends by scaling: values beyond the largest become the largest."""
+QUANTISED = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "int8")
+"""Outputs of an epilogue that ends by scaling: values are rounded to nearest even, those beyond the
+dtype's range to its ends."""
 
 MAX_SIZE = 2**31 - 512
 """Largest M, N, K or leading dimension: one tile past the end must still count in 32 bits."""
@@ -52,7 +53,7 @@ def outputs(dtype_a: str, epilogue: str = "", scaled: bool = False) -> tuple[str
     if not chain and not scaled:
         return OUTPUTS[dtype_a]
     plain = ("bf16", "fp16", "fp32") if DTYPES[dtype_a].kind == "int" else OUTPUTS[dtype_a]
-    return (*plain, *FP8) if chain and chain[-1].scales else plain
+    return (*plain, *QUANTISED) if chain and chain[-1].scales else plain
 
 
 def check_types(
@@ -74,7 +75,7 @@ def check_types(
     if dtype_c not in outputs(dtype_a, epilogue, scaled):
         allowed = ", ".join(outputs(dtype_a, epilogue, scaled))
         after = " times their scales" * scaled + f" after epilogue {epilogue}" * bool(epilogue)
-        hint = "; end the epilogue with a scale for an 8-bit C" if dtype_c in FP8 else ""
+        hint = "; end the epilogue with a scale for an 8-bit C" if dtype_c in QUANTISED else ""
         raise BadArgument(f"{dtype_a} operands give C as {allowed}{after}, not {dtype_c}{hint}")
     if dtype_acc != accumulator(dtype_a):
         raise BadArgument(f"{dtype_a} is accumulated in {accumulator(dtype_a)}, not {dtype_acc}")
@@ -113,11 +114,12 @@ class GemmProblem:
     of A and of B that one scale serves, ``"1x128"`` (see `scales`). `strides_sa`, `strides_sb`:
     strides of the scales, in elements; () means packed, row-major.
 
-    `batch`: how many GEMMs, from 0. `batching`: ``none``, ``strided`` or ``pointers`` (see
-    `batch`); by default ``none`` for a batch of 1, else ``strided``. `stride_a`, `stride_b`,
+    `batch`: how many GEMMs, from 0. `batching`: ``none``, ``strided``, ``pointers`` or ``nested``
+    (see `batch`); by default ``none`` for a batch of 1, else ``strided``. `stride_a`, `stride_b`,
     `stride_c` and, for the epilogue's matrices, `stride_d`: elements from one matrix to the next;
     -1 means packed, 0 one matrix for all (never of C). An epilogue's vectors and scalars are
-    everyone's.
+    everyone's. Under ``nested`` these strides walk `batch_inner` matrices, and `outer_strides` (of
+    A, B, C and D; () means packed) go from such a batch to the next; 0 shares as above.
 
     Raises `BadArgument` for anything that cannot be meant.
     """
@@ -153,6 +155,8 @@ class GemmProblem:
     pre_b: str = ""
     ldpa: int = 0
     ldpb: int = 0
+    batch_inner: int = 0
+    outer_strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         default = object.__setattr__
@@ -213,7 +217,7 @@ class GemmProblem:
             raise BadArgument(
                 f"alignment = {self.alignment} bytes, but the leading dimensions "
                 f"{', '.join(str(getattr(self, field)) for field, _ in leading)}"
-                f"{' and batch strides' if self.batching == 'strided' else ''}"
+                f"{' and batch strides' if self.batching in ('strided', 'nested') else ''}"
                 f" are only multiples of {rows} bytes"
             )
 
@@ -228,6 +232,7 @@ class GemmProblem:
         fields = ("stride_a", "stride_b", "stride_c", "stride_d")
         for field, stride in zip(fields, batches.strides(self, self._packed), strict=True):
             default(self, field, stride)
+        default(self, "outer_strides", batches.outer_strides(self, self._packed))
 
     def _check_alone(self) -> None:
         """Operands with scales, or of 4 bits, come one at a time and not empty."""
@@ -259,6 +264,10 @@ class GemmProblem:
             words.append("by pointers")
         elif self.batching == "strided" and self.batch_strides[:3] != self._packed[:3]:
             words.append(f"strides {','.join(map(str, self.batch_strides[:3]))}")
+        elif self.batching == "nested":
+            strides = zip(self.outer_strides[:3], self.batch_strides, strict=False)
+            words.append(f"of {self.batch_inner} each")
+            words.append("strides " + ",".join(f"{outer}+{inner}" for outer, inner in strides))
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
         return " ".join(words)
@@ -307,8 +316,16 @@ class GemmProblem:
         all."""
         if self.batching == "pointers":
             return self.batch, self.batch, self.batch, self.batch if self.stride_d else 1
-        a, b, _, d = (self.batch if stride else 1 for stride in self.batch_strides)
+        a, b, _, d = (math.prod(count for count, _ in self._levels(i)) for i in range(4))
         return a, b, self.batch, d
+
+    def _levels(self, place: int) -> tuple[tuple[int, int], ...]:
+        """How many steps of how many elements the batch takes through A, B, C or D (0, 1, 2, 3),
+        for each of its dimensions; those that share what is there take none."""
+        found = [(self.batch_inner or self.batch, self.batch_strides[place])]
+        if self.batching == "nested":
+            found.append((self.batch // self.batch_inner, self.outer_strides[place]))
+        return tuple((count, stride) for count, stride in found if stride)
 
     @property
     def dtype_d(self) -> str:
@@ -316,18 +333,19 @@ class GemmProblem:
         return epilogues.operand_dtype(epilogues.Takes("", "d"), self.dtype_c)
 
     @property
-    def in_memory(self) -> tuple[tuple[str, int, int, int, str], ...]:
+    def in_memory(self) -> tuple[tuple[str, int, int, tuple[tuple[int, int], ...], str], ...]:
         """Everything that lies as a matrix, those of one chain as one: its name, as which of A, B,
-        C (0, 1, 2) it lies, its leading dimension, batch stride and dtype."""
+        C (0, 1, 2) it lies, its leading dimension, the batch's steps (how many, and of how many
+        elements) and dtype."""
         matrix = epilogues.Takes("", "d")
-        a, b, c, d = self.batch_strides
+        a, b, c, d = (self._levels(place) for place in range(4))
         found = (
             ("A", 0, self.lda, a, self.dtype_a),
             ("B", 1, self.ldb, b, self.dtype_b),
             ("C", 2, self.ldc, c, self.dtype_c),
             ("D", 2, self.ldd, d, self.dtype_d),
-            ("a matrix of pre_a", 0, self.ldpa, 0, epilogues.operand_dtype(matrix, self.dtype_a)),
-            ("a matrix of pre_b", 1, self.ldpb, 0, epilogues.operand_dtype(matrix, self.dtype_b)),
+            ("a matrix of pre_a", 0, self.ldpa, (), epilogues.operand_dtype(matrix, self.dtype_a)),
+            ("a matrix of pre_b", 1, self.ldpb, (), epilogues.operand_dtype(matrix, self.dtype_b)),
         )
         return tuple(entry for entry in found if entry[2])
 
@@ -335,8 +353,11 @@ class GemmProblem:
     def strides_bytes(self) -> tuple[int, ...]:
         """Leading dimensions and batch strides, where there are such, of all `in_memory`, in
         bytes."""
-        each = ((stride, d) for _, _, ld, batch, d in self.in_memory for stride in (ld, batch))
-        return tuple(DTYPES[d].size(stride) for stride, d in each if stride)
+        return tuple(
+            DTYPES[d].size(stride)
+            for _, _, ld, levels, d in self.in_memory
+            for stride in (ld, *(stride for _, stride in levels))
+        )
 
     @property
     def extent_alignment(self) -> int:
@@ -351,8 +372,8 @@ class GemmProblem:
         pointers, of all `in_memory`."""
         outer, inner = self.outer, self.inner
         return tuple(
-            DTYPES[d].size((self.batch - 1) * stride + (outer[i] - 1) * ld + inner[i])
-            for _, i, ld, stride, d in self.in_memory
+            DTYPES[d].size(sum((n - 1) * s for n, s in (*levels, (outer[i], ld))) + inner[i])
+            for _, i, ld, levels, d in self.in_memory
         )
 
     @property

@@ -23,6 +23,7 @@ from tilewright.ops.gemm.sizes import (
     MAX_STAGES,
     MAX_TILE,
     MAX_TILES,
+    MOST_SCALED_K,
     OVERHEAD_REGISTERS,
     PART_COLUMNS,
     SCALED,
@@ -30,6 +31,7 @@ from tilewright.ops.gemm.sizes import (
     WARPGROUP,
     WARPGROUP_ROWS,
     gated,
+    meetings,
     operand_dtype,
     shared_memory,
     tiles,
@@ -63,10 +65,15 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         return _vector_tile(c)
     least_m, least_n, least_k = arch.min_dot
     largest_k = MAX_TILE
-    if c.pipeline in SMALL_M:  # B's columns take the place of rows; steps hold a part for each warp
+    if c.pipeline in (
+        *SMALL_M,
+        "gluon_weights",
+    ):  # B's columns take the place of rows; steps hold a part for each warp
         least_m, least_n = least_n, least_m
         least_k *= k_parts(c)
         largest_k *= k_parts(c)
+    if c.pipeline == "gluon_scaled":
+        largest_k = MOST_SCALED_K
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
     for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
@@ -130,12 +137,12 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
         )
     if c.pipeline == "gluon_ws" and c.scheduler == "tile":
         return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs another scheduler"
-    if c.pipeline == "gluon_cdna" and c.scheduler in SHARING:
-        return f"pipeline gluon_cdna has no scheduler {c.scheduler}; basic has it"
+    if c.pipeline == "gluon_cdna" and c.scheduler == "stream_k":
+        return "pipeline gluon_cdna has schedulers tile, persistent and split_k, not stream_k"
     if c.pipeline in lowbit.PIPELINES and c.scheduler not in ("tile", "split_k"):
         return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
     if c.store == "split":
-        if c.pipeline in (*POINTERS, *SMALL_M):
+        if c.pipeline in (*POINTERS, *SMALL_M, "gluon_weights"):
             return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
@@ -146,6 +153,8 @@ def _combination(c: GemmConfig, arch: Arch) -> str | None:
 def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
     """What the kernels in Gluon ask of a config: whole wgmma, issued by warp groups that each
     take their own rows, or their own tiles, and store them in pieces."""
+    if c.pipeline == "gluon_weights" and lowbit.wide(c) and c.num_warps % WARPGROUP:
+        return f"gluon_weights with {c.tile_m} rows issues wgmma, which {c.num_warps} warps cannot"
     if c.pipeline not in SPECIALISED:
         return None
     least_m = WARPGROUP_ROWS
@@ -228,8 +237,8 @@ def _gluon_scaled(c: GemmConfig) -> str | None:
             "pipeline gluon_scaled takes 8-bit operands with K contiguous (a layout that begins "
             f"with rc), not {c.dtype_a} in {c.layout}"
         )
-    if c.epilogue or c.scheduler != "persistent":
-        return "pipeline gluon_scaled has scheduler persistent and no epilogue"
+    if c.epilogue or c.scheduler not in ("persistent", "split_k"):
+        return "pipeline gluon_scaled has schedulers persistent and split_k, and no epilogue"
     if c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
         return f"pipeline gluon_scaled multiplies with 4 or 8 warps, not {c.num_warps}"
     rows, columns = WARPGROUP_ROWS * c.num_warps // WARPGROUP, min(c.tile_n, PART_COLUMNS)
@@ -246,7 +255,12 @@ def _gluon_scaled(c: GemmConfig) -> str | None:
             f"a part of {columns} columns has one scale of B in gluon_scaled, but scale_b = "
             f"{c.scale_b} has one for {block.columns}"
         )
-    return _one_block(c)
+    if c.tile_k > scales.k_block(c) and c.tile_m * c.tile_n > rows * columns:
+        return (
+            f"tile_k = {c.tile_k} is several blocks of {scales.k_block(c)}, whose products lie "
+            "side by side in gluon_scaled: they fit where a warp group has one part, not two"
+        )
+    return None
 
 
 def _packed(c: GemmConfig, arch: Arch) -> str | None:
@@ -283,6 +297,11 @@ def _index(c: GemmConfig, arch: Arch) -> str | None:
 def _batching(c: GemmConfig, arch: Arch) -> str | None:
     if c.pipeline not in BATCHED and c.batching != "none":
         return f"pipeline {c.pipeline} has no batches; {' and '.join(BATCHED)} have"
+    if c.pipeline != "basic" and c.batching == "nested":
+        return (
+            f"pipeline {c.pipeline} walks a batch by one stride; batching nested, which has two, "
+            "needs basic"
+        )
     if c.pipeline != "basic" and c.batching == "pointers":
         return (
             f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "
@@ -402,7 +421,9 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline in (*POINTERS, *SMALL_M) or epilogues.has_matrix(c.epilogue)
+    vectors = c.pipeline in (*POINTERS, *SMALL_M, "gluon_weights") or epilogues.has_matrix(
+        c.epilogue
+    )
     if vectors and p.extent_alignment < c.alignment:
         return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
     return None
@@ -419,7 +440,7 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
     parts = tiles(c, p) * c.split_k
     if not parts:
         return "there is no tile to share"
-    flags = parts * (c.num_warps // WARPGROUP if c.pipeline == "gluon_ws" else 1)
+    flags = parts * meetings(c)
     if c.scheduler == "split_k" and flags > MAX_FLAGS:
         return f"{parts} parts of tiles need {flags} flags, over {MAX_FLAGS}: do not split so many"
     return None
@@ -452,10 +473,14 @@ def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline == "gluon_cdna" and p.k <= (c.num_stages - 1) * c.tile_k:
+    if c.pipeline != "gluon_cdna":
+        return None
+    steps = -(-p.k // c.tile_k) // c.split_k
+    if steps < c.num_stages:
+        part = f" in {c.split_k} parts" if c.split_k > 1 else ""
         return (
-            f"k = {p.k} is under {c.num_stages} steps of {c.tile_k}, which pipeline gluon_cdna has "
-            "under way"
+            f"k = {p.k}{part} is under {c.num_stages} steps of {c.tile_k}, which pipeline "
+            "gluon_cdna has under way"
         )
     return None
 

@@ -8,13 +8,16 @@ from functools import lru_cache
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
-from tilewright.ops.gemm import epilogues, lowbit
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import POINTERS, SPECIALISED, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import vector
 
 MAX_TILE = 256
 """Largest tile edge: a tensor map's box has at most 256 elements a side."""
+
+MOST_SCALED_K = 512
+"""Largest tile_k of `gluon_scaled`, whose steps may hold several blocks of scales."""
 
 LEAST_8_BIT_K = 32
 """Matrix instructions take 32 8-bit elements along K; with fewer the compiler stops or leaves the
@@ -26,8 +29,7 @@ OVERHEAD_REGISTERS = 26
 128 held accumulators (sm_90, 256×256 over 16 warps)."""
 
 MAX_FLAGS = FLAG_BYTES // 4
-"""Flags there are in a workspace: one for each part of a tile, and under `gluon_ws` each warp group
-has its own."""
+"""Flags there are in a workspace: one for each part of a tile, or more (`meetings`)."""
 
 MAX_TILES = 2**31 - 2**20
 """Tiles a launch can have: their numbers are 32-bit, and one step of a persistent workgroup past
@@ -98,7 +100,9 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     a, b = DTYPES[config.dtype_a], DTYPES[config.dtype_b]
     c = DTYPES[config.dtype_c].bytes
     stage = a.size(config.tile_m * config.tile_k) + b.size(config.tile_n * config.tile_k)
-    if config.pipeline in ("gluon_cdna", "small_m_tma"):
+    if config.pipeline == "gluon_cdna" and arch.cdna and arch.cdna.direct_to_shared:
+        return stage * config.num_stages + (4 if config.scheduler == "split_k" else 0)  # a flag
+    if config.pipeline in ("gluon_cdna", "small_m_tma", "gluon_weights"):
         return stage * config.num_stages
     if vector(config):  # only loads that run ahead pass through shared memory
         return stage * (config.num_stages - 1)
@@ -112,7 +116,7 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         staging = WARPGROUP_ROWS * parts * c // (2 if config.store == "split" else 1)
         rows = config.tile_m if config.scale_a else 0
         rows += WARPGROUP_ROWS * -(-config.tile_n // PART_COLUMNS) if config.scale_b else 0
-        stage += rows * 4
+        stage += rows * 4 * (config.tile_k // summed_k(config))
     if epilogues.has_matrix(config.epilogue):
         # Through shared memory to the accumulator's threads, in as many parts as the compiler
         # likes: between a quarter of it and twice its size (sm_90), usually half.
@@ -123,11 +127,19 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         if config.tile_n == THREE_PARTS:  # two buffers of three or six pieces
             staging = staging // 3 * 2
         return stage * config.num_stages + staging + SPECIALISATION_BYTES
+    if config.pipeline == "gluon_scaled":
+        return stage * config.num_stages + staging + SPECIALISATION_BYTES
     if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)
-    if config.pipeline == "gluon_scaled":
-        staging += SPECIALISATION_BYTES
     return stage * config.num_stages + staging
+
+
+def summed_k(config: GemmConfig) -> int:
+    """Elements of K whose products are summed before anything else is done with them: a step, or
+    under `gluon_scaled`, whose steps may hold several, a block of scales."""
+    if config.pipeline != "gluon_scaled":
+        return config.tile_k
+    return min(config.tile_k, scales.k_block(config) or config.tile_k)
 
 
 def _combining(config: GemmConfig, arch: Arch) -> int:
@@ -149,6 +161,16 @@ def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """Tiles of C, of the whole batch."""
     of_one = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     return problem.batch * of_one
+
+
+def meetings(config: GemmConfig) -> int:
+    """Pieces of a tile whose sums are put together on their own, each with its flags: under
+    `gluon_ws` each warp group's rows, under `gluon_scaled` each part."""
+    if config.pipeline == "gluon_ws":
+        return config.num_warps // WARPGROUP
+    if config.pipeline == "gluon_scaled":
+        return config.tile_m * config.tile_n // (WARPGROUP_ROWS * min(config.tile_n, PART_COLUMNS))
+    return 1
 
 
 def most_parts(config: GemmConfig, problem: GemmProblem) -> int:

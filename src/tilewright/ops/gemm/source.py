@@ -17,6 +17,7 @@ from tilewright.ops.gemm.sizes import (
     WARPGROUP,
     WARPGROUP_ROWS,
     masked,
+    summed_k,
 )
 from tilewright.ops.gemm.small_m import k_parts, vector
 
@@ -37,6 +38,8 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         return _gluon_source(config)
     if config.pipeline == "gluon_scaled":
         return _gluon_scaled_source(config)
+    if config.pipeline == "gluon_weights":
+        return _gluon_weights_source(config)
     if config.pipeline == "small_m_tma":
         return _small_m_tma_source(config, tuple(options))
     if config.pipeline == "gluon_cdna":
@@ -131,6 +134,8 @@ def _matrix_promises(config: GemmConfig) -> dict[str, int]:
             found[f"{name}.{len(taken)}"] = count
             if config.batching != "none":
                 found[batch_types(config)[-1][0]] = count
+            if config.batching == "nested":
+                found["batch.8"] = count
     return found
 
 
@@ -185,14 +190,17 @@ def _pointer_source(
 
 def batch_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     """The kernels' tuple argument `batch` (see kernels/batching.py): how many matrices, their
-    strides (for descriptors: steps) if they have any, and last that of the epilogue's."""
+    strides (for descriptors: steps) if they have any, for a nested batch the inner one's size and
+    the outer strides, and last the stride of the epilogue's matrices."""
     if config.pipeline not in BATCHED:
         return ()
     if config.batching == "none":
         return (("batch", "()"),)
     kinds = ["i32"]
-    if config.batching == "strided":
+    if config.batching in ("strided", "nested"):
         kinds += ["i64"] * 3 if config.pipeline == "basic" else ["i32"] * 2
+    if config.batching == "nested":
+        kinds += ["i32", *["i64"] * 4]
     if epilogues.has_matrix(config.epilogue):
         kinds.append("i64")
     return tuple((f"batch.{i}", kind) for i, kind in enumerate(kinds))
@@ -231,8 +239,10 @@ def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
         count = config.alignment // DTYPES[d].bytes
         if count > 1:
             promises[f"ld{name}"] = count
-            if config.batching == "strided":
+            if config.batching in ("strided", "nested"):
                 promises[f"batch.{i + 1}"] = count
+            if config.batching == "nested":
+                promises[f"batch.{i + 5}"] = count
             if extent == "n" and name == "c":
                 count *= epilogues.fold(config.epilogue)
             count *= DTYPES[d].packed
@@ -280,11 +290,7 @@ def _small_m_tma_source(
     a, b, _, *sizes = _descriptor_arguments(config)
     c = ("c", f"*{DTYPES[config.dtype_c].triton}")
     arguments = (a, b, c, *sizes, ("ldc", "i64"), *_extra(config, "i64"), *_sharing_types(config))
-    elements = config.alignment // DTYPES[config.dtype_c].bytes
-    inner = "n" if config.layout[2] == "r" else "m"
-    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
-    promises = {"c": config.alignment, "ldc": elements, inner: columns}
-    promises |= {**_matrix_promises(config), **_workspace_promises(config)}
+    promises = _promises_of_c(config)
     return KernelSource(
         module="tilewright.ops.gemm.kernels.small_m",
         function="gemm_small_m_tma",
@@ -296,11 +302,45 @@ def _small_m_tma_source(
     )
 
 
+def _promises_of_c(config: GemmConfig) -> dict[str, int]:
+    """What kernels may assume that read through descriptors and store through a pointer."""
+    elements = config.alignment // DTYPES[config.dtype_c].bytes
+    inner = "n" if config.layout[2] == "r" else "m"
+    columns = elements * epilogues.fold(config.epilogue) if inner == "n" else elements
+    promises = {"c": config.alignment, "ldc": elements, inner: columns}
+    return promises | _matrix_promises(config) | _workspace_promises(config)
+
+
+def _gluon_weights_source(config: GemmConfig) -> KernelSource:
+    unused = ("B_ROW", "A_ROW", "PRECISION", "INT_ACC")
+    constants = [one for one in _constants(config) if one[0] not in unused]
+    constants += lowbit.constants(config)
+    a, b, _, *sizes = _descriptor_arguments(config)
+    c = ("c", f"*{DTYPES[config.dtype_c].triton}")
+    arguments = (
+        *(a, b, c, *sizes, ("ldc", "i64")),
+        *_extra(config, "i64"),
+        *_scale_types(config),
+        *_sharing_types(config),
+    )
+    return KernelSource(
+        module="tilewright.ops.gemm.kernels.gluon_weights",
+        function="gemm_gluon_weights",
+        signature=_signature(arguments, constants, _functions(config)),
+        constants=tuple(constants),
+        divisibility=tuple(_promises_of_c(config).items()),
+        options=(("num_warps", config.num_warps),),
+        language="gluon",
+        functions=_functions(config),
+    )
+
+
 def _descriptor_arguments(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     types = (config.dtype_a, config.dtype_b, config.dtype_c)
+    kinds = ("i32" if lowbit.in_words(config, i) else DTYPES[d].triton for i, d in enumerate(types))
     descriptors = tuple(
-        (name, f"tensordesc<{DTYPES[d].triton}[{', '.join(map(str, block))}]>")
-        for name, d, block in zip("abc", types, blocks(config), strict=True)
+        (name, f"tensordesc<{kind}[{', '.join(map(str, block))}]>")
+        for name, kind, block in zip("abc", kinds, blocks(config), strict=True)
     )
     return (*descriptors, *((name, "i32") for name in ("m", "n", "k")))
 
@@ -339,7 +379,8 @@ def _specialised(config: GemmConfig) -> tuple[tuple[str, int], ...]:
 
 
 def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
-    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW")
+    sharing = ("SCHEDULER", "REDUCTION", "FLAG_BYTES", "work", "splits")
+    used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW", *sharing)
     constants = [
         *((name, value) for name, value in _constants(config) if name in used),
         *_scales_and_batch(config),
@@ -347,12 +388,14 @@ def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
         ("STAGES", config.num_stages),
         ("GROUPS", config.num_warps // WARPGROUP),
     ]
-    arguments = (*_descriptor_arguments(config), *_scale_types(config))
+    types = (*_scale_types(config), *_sharing_types(config))
+    arguments = (*_descriptor_arguments(config), *types)
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_scaled",
         function="gemm_gluon_scaled",
         signature=_signature(arguments, constants),
         constants=tuple(constants),
+        divisibility=tuple(_workspace_promises(config).items()),
         options=_specialised(config),
         language="gluon",
     )
@@ -361,7 +404,8 @@ def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
 def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
     assert arch.cdna is not None
     used = (
-        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW", "INT_ACC"),
+        *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW"),
+        *("SCHEDULER", "REDUCTION", "FLAG_BYTES", "INT_ACC", "work", "splits"),
         *("TAKES", "FOLD", "LARGEST"),
     )
     how = cdna.mapping(config, arch)
@@ -378,7 +422,8 @@ def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
         ("STAGES", config.num_stages),
     ]
     extra = _extra(config, "i32")
-    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"))
+    sharing = _sharing_types(config)
+    arguments = (*_pointer_arguments(config, "i32"), *extra, ("dies", "i32"), *sharing)
     return KernelSource(
         module="tilewright.ops.gemm.kernels.gluon_cdna",
         function="gemm_gluon_cdna",
@@ -415,12 +460,13 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
         n_store //= n // 64 if n == THREE_PARTS else 2
         n = 64 if n == THREE_PARTS else n
     if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
-        m, n = WARPGROUP_ROWS, min(n, PART_COLUMNS)
+        m, n, k = WARPGROUP_ROWS, min(n, PART_COLUMNS), summed_k(config)
         n_store = n // (4 if config.store == "split" else 2)
+    each = lowbit.in_words(config, 1) or 1
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)
     return (
         (*one, m, k) if a == "r" else (*one, k, m),
-        (*one, k, n) if b == "r" else (*one, n, k),
+        (*one, k, n) if b == "r" else (*one, n, k // each),
         (*one, m, n_store) if c == "r" else (*one, n_store, m),
     )

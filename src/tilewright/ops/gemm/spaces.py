@@ -126,8 +126,9 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         rows += itertools.product(*{**algorithms, **shared}.values())
     elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
-    if "gluon_ws" in arch.pipelines and not scaled:
-        rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem))
+    tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
+    if ("gluon_scaled" if scaled else "gluon_ws") in arch.pipelines:
+        rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem, tiles))
     return KernelSpace(
         "gemm",
         {
@@ -206,11 +207,19 @@ each, tiles that come out even where powers of two do not, and deep rings for fe
 K."""
 
 
-def _deep(problem: GemmProblem) -> Iterator[dict[str, Any]]:
-    """The algorithms of `_DEEP_TILES`."""
+_DEEP_SCALED_TILES = (
+    ("gluon_scaled", 64, 16, 512, 4, 5, "direct", (_WHOLE,)),
+    ("gluon_scaled", 64, 32, 256, 4, 6, "direct", (_WHOLE, _PARTS[2])),
+    ("gluon_scaled", 64, 64, 256, 4, 5, "direct", (_PARTS[2], _PARTS[4])),
+)
+"""The same for operands with block scales: few tiles and a large K."""
+
+
+def _deep(problem: GemmProblem, tiles: tuple[tuple[Any, ...], ...]) -> Iterator[dict[str, Any]]:
+    """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES`."""
     common = {"group_m": 8, "alignment": 16, "index_bits": 32}
     element = DTYPES[problem.dtype_a].bytes
-    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in _DEEP_TILES:
+    for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in tiles:
         for scheduler, split_k, reduction in schedules:
             yield {
                 **common,
@@ -230,29 +239,52 @@ def _deep(problem: GemmProblem) -> Iterator[dict[str, Any]]:
 def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """The same for 4-bit operands and the MX formats."""
     signature = ("layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue")
+    whole, parts = ("tile", 1, "none"), ("split_k", 4, "linear")
+    algorithms: dict[str, Sequence[Any]] = {
+        "tile_m": (16, 64, 128),
+        "tile_n": (64, 128),
+        "tile_k": (32, 64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (2, 3),
+        "pipeline": [p for p in arch.pipelines if p in ("basic", "weights", "mx")],
+        "group_m": (8,),
+        "alignment": (16, 1),
+        "index_bits": INDEX_BITS,
+        "schedule": (whole, parts),
+    }
+    rows = [(*row[:-1], *row[-1]) for row in itertools.product(*algorithms.values())]
+    if "gluon_weights" in arch.pipelines:
+        rows += [
+            (tile_m, tile_n, 256, warps, 2, "gluon_weights", 1, 16, 32, *schedule)
+            for tile_m in (8, 16, 32, 64)
+            for tile_n, warps in _UNPACKED_COLUMNS[tile_m]
+            for schedule in (whole, ("split_k", 2, "linear"), parts, ("split_k", 8, "linear"))
+        ]
+    names = tuple(name for name in algorithms if name != "schedule")
     return KernelSpace(
         "gemm",
         {
             **{field: [getattr(problem, field)] for field in signature},
-            "tile_m": (16, 64, 128),
-            "tile_n": (64, 128),
-            "tile_k": (32, 64, 128),
-            "num_warps": (4, 8),
-            "num_stages": (2, 3),
-            "pipeline": [p for p in arch.pipelines if p in ("basic", *lowbit.PIPELINES)],
-            "alignment": (16, 1),
-            "index_bits": INDEX_BITS,
             "scale_a": [problem.scale_a],
             "scale_b": [problem.scale_b],
         },
         {"worth having": _worth_having_of_few_bits},
-        linked={
-            ("scheduler", "split_k", "reduction"): [("tile", 1, "none"), ("split_k", 4, "linear")]
-        },
+        linked={(*names, "scheduler", "split_k", "reduction"): rows},
     )
 
 
+_UNPACKED_COLUMNS = {
+    8: ((64, 2), (128, 4)),
+    16: ((64, 2), (128, 4)),
+    32: ((64, 4), (64, 2)),
+    64: ((64, 4),),
+}
+"""(columns, warps) for pipeline gluon_weights, by rows."""
+
+
 def _worth_having_of_few_bits(config: GemmConfig) -> bool:
+    if config.pipeline == "gluon_weights":  # of 64 rows what wgmma does not take is slow
+        return config.tile_m < 64 or lowbit.wide(config)
     deepest = 128
     if not lowbit.scales_any_group(config):
         deepest = min(deepest, scales.k_block(config) or deepest)
@@ -274,7 +306,7 @@ def _worth_having(config: GemmConfig) -> bool:
     if config.pipeline in SMALL_M:
         return True
     if config.num_stages > 4 or config.num_warps > 8 or config.pipeline == "gluon_pingpong":
-        return True  # of `_DEEP_TILES`
+        return True  # of `_DEEP_TILES` or `_DEEP_SCALED_TILES`
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False

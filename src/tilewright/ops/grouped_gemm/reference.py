@@ -65,8 +65,8 @@ def _own(kind: str, x: Any, p: GroupedGemmProblem, group: int, begin: int, end: 
 
 def _finished(p: GroupedGemmProblem, product: Any, extra: Sequence[Any]) -> Any:
     result = epilogues.reference(p.epilogue, product, extra)
-    largest = DTYPES[p.dtype_c].largest
-    return result.clip(-largest, largest) if largest else result
+    within = DTYPES[p.dtype_c].range if p.epilogue else None
+    return result.clip(*within) if within else result
 
 
 def _full(like: Any, shape: tuple[int, ...], value: float) -> Any:

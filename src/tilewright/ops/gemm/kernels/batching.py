@@ -7,9 +7,11 @@ few tiles in each matrix still fill the GPU.
     none      one matrix each of A, B and C
     strided   matrix z of an operand is z strides behind its first; a stride of 0 shares one
     pointers  the operands are arrays of addresses; element z is the address of matrix z
+    nested    matrix z is z // inner outer strides and z % inner strides behind the first
 
 A kernel gets the batch as a tuple, `batch`: how many matrices, then its own way to step from one
-matrix to the next, and last, where the epilogue has matrices, their stride.
+matrix to the next, and last, where the epilogue has matrices, their stride. Nested batches put
+before that how many are in an inner one and the outer strides of A, B, C and the epilogue's.
 
 Seen in the code that comes out: loads stay as wide as without a batch, with pointers too; on AMD,
 strided operands keep buffer loads, to which the compiler adds the batch's offset in 32 bits (so a
@@ -80,6 +82,15 @@ def shared_or(z, batch, PLACE: tl.constexpr, BATCHING: tl.constexpr):
 
 
 @triton.jit
+def _nested(z, batch, stride, PLACE: tl.constexpr):
+    """Elements from the first matrix to matrix `z` of a nested batch whose inner ones have `stride`
+    and whose outer stride is that of operand PLACE (A, B, C, D: 1 to 4)."""
+    outer = tl.cast(z // batch[4], tl.int64)
+    inner = tl.cast(z % batch[4], tl.int64)
+    return outer * batch[4 + PLACE] + inner * stride
+
+
+@triton.jit
 def matrix_of(
     pointer, batch, z, PLACE: tl.constexpr, BATCHING: tl.constexpr, ALIGNMENT: tl.constexpr
 ):
@@ -88,6 +99,8 @@ def matrix_of(
     at = pointer
     if BATCHING == "strided":
         at = pointer + tl.cast(z, tl.int64) * batch[PLACE]
+    elif BATCHING == "nested":
+        at = pointer + _nested(z, batch, batch[PLACE], PLACE)
     elif BATCHING == "pointers":
         addresses = pointer.to(tl.pointer_type(tl.int64), bitcast=True)
         at = tl.multiple_of(tl.load(addresses + z).to(pointer.dtype), ALIGNMENT)
@@ -110,7 +123,11 @@ def extra_of(extra, batch, z, TAKES: tl.constexpr, BATCHING: tl.constexpr):
     scalars are everyone's."""
     out = extra
     if BATCHING != "none" and _has_matrix(TAKES):
-        offset = tl.cast(z, tl.int64) * batch[len(batch) - 1]
+        stride = batch[len(batch) - 1]
+        if BATCHING == "nested":
+            offset = _nested(z, batch, stride, 4)
+        else:
+            offset = tl.cast(z, tl.int64) * stride
         out = ()
         for j in tl.static_range(len(extra) - 1):
             if _is_matrix(TAKES, j):

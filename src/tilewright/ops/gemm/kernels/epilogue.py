@@ -31,29 +31,39 @@ def _kind(takes, j):
 
 
 @triton.jit
+def load(x, rows, cols, ld, mask, ROW: tl.constexpr):
+    """What lies at these rows and columns of a matrix at `x`; of a vector one of them is None."""
+    if rows is None:
+        ptrs = x + cols
+    elif cols is None:
+        ptrs = x + rows
+    elif ROW:
+        ptrs = x + rows * ld + cols
+    else:
+        ptrs = x + rows + cols * ld
+    return tl.load(ptrs, mask=mask)
+
+
+@triton.jit
 def _load(
     extra, J: tl.constexpr, rows, cols, m, n,
     TAKES: tl.constexpr, ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+    LOAD: tl.constexpr,
 ):  # fmt: skip
     KIND: tl.constexpr = _kind(TAKES, J)
     if KIND == "n":
-        x = tl.load(extra[J] + cols, mask=(cols < n) if MASK_N else None)[None, :]
+        x = LOAD(extra[J], None, cols, 0, (cols < n) if MASK_N else None, ROW)[None, :]
     elif KIND == "m":
-        x = tl.load(extra[J] + rows, mask=(rows < m) if MASK_M else None)[:, None]
+        x = LOAD(extra[J], rows, None, 0, (rows < m) if MASK_M else None, ROW)[:, None]
     elif KIND == "d":
-        ld = extra[len(extra) - 1]
-        if ROW:
-            ptrs = extra[J] + rows[:, None] * ld + cols[None, :]
-        else:
-            ptrs = extra[J] + rows[:, None] + cols[None, :] * ld
+        mask = None
         if MASK_M and MASK_N:
-            x = tl.load(ptrs, mask=(rows < m)[:, None] & (cols < n)[None, :])
+            mask = (rows < m)[:, None] & (cols < n)[None, :]
         elif MASK_M:
-            x = tl.load(ptrs, mask=(rows < m)[:, None])
+            mask = (rows < m)[:, None]
         elif MASK_N:
-            x = tl.load(ptrs, mask=(cols < n)[None, :])
-        else:
-            x = tl.load(ptrs)
+            mask = (cols < n)[None, :]
+        x = LOAD(extra[J], rows[:, None], cols[None, :], extra[len(extra) - 1], mask, ROW)
     else:
         x = tl.load(extra[J])
     return x.to(tl.float32)
@@ -69,7 +79,8 @@ def indices(tile, AXIS: tl.constexpr):
 def _step(
     acc, extra, row, col, m, n, STEP: tl.constexpr, WIDTH: tl.constexpr,
     CHAIN: tl.constexpr, TAKES: tl.constexpr,
-    ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, INDICES: tl.constexpr,
+    ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
+    INDICES: tl.constexpr, LOAD: tl.constexpr,
 ):  # fmt: skip
     FOLD: tl.constexpr = WIDTH // acc.shape[1]
     J: tl.constexpr = _first(TAKES, STEP)
@@ -79,10 +90,11 @@ def _step(
     if _count(TAKES, STEP) == 0:
         out = CHAIN[STEP](acc)
     elif _count(TAKES, STEP) == 1:
-        out = CHAIN[STEP](acc, _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N))
+        x = _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N, LOAD)
+        out = CHAIN[STEP](acc, x)
     else:
-        first = _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N)
-        second = _load(extra, J + 1, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N)
+        first = _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N, LOAD)
+        second = _load(extra, J + 1, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N, LOAD)
         out = CHAIN[STEP](acc, first, second)
     return out
 
@@ -91,16 +103,18 @@ def _step(
 def apply(
     acc, extra, row, col, m, n, CHAIN: tl.constexpr, TAKES: tl.constexpr,
     ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
-    INDICES: tl.constexpr = indices,
+    INDICES: tl.constexpr = indices, LOAD: tl.constexpr = load,
 ):  # fmt: skip
-    """`acc`, the tile of an m × n product at (row, col), after the operations of CHAIN."""
+    """`acc`, the tile of an m × n product at (row, col), after the operations of CHAIN. Gluon has
+    its own INDICES, and LOAD where it has loads of another kind."""
     out = acc
     if len(CHAIN) > 0:
         WIDTH: tl.constexpr = acc.shape[1]
         out = acc.to(tl.float32)
         for i in tl.static_range(len(CHAIN)):
             out = _step(
-                out, extra, row, col, m, n, i, WIDTH, CHAIN, TAKES, ROW, MASK_M, MASK_N, INDICES
+                out, extra, row, col, m, n, i, WIDTH, CHAIN, TAKES, ROW, MASK_M, MASK_N,
+                INDICES, LOAD,
             )  # fmt: skip
     return out
 
@@ -108,8 +122,14 @@ def apply(
 @triton.jit
 def rounded(acc, DTYPE: tl.constexpr, LARGEST: tl.constexpr):
     """`acc` as it is stored. Unless LARGEST is 0, values saturate there, infinity too; NaN stays
-    NaN."""
+    NaN. Floats that are stored as int8 saturate too, ties go to the even, and NaN becomes 0."""
     out = acc
+    if DTYPE.is_int8() and acc.dtype.is_fp32():
+        # Between 2^23 and 2^24 floats are whole numbers: adding rounds to one, whose low bits are
+        # the result. The selects keep the sum from joining a product into one instruction.
+        out = tl.where(out > 127.0, 127.0, tl.where(out < -128.0, -128.0, out))
+        out = tl.where(out == out, out, 0.0) + 12582912.0
+        out = out.to(tl.int32, bitcast=True)
     if LARGEST != 0:
         top = LARGEST * 1.0
         out = tl.where(out > top, top, tl.where(out < -top, -top, out))

@@ -6,6 +6,7 @@ Written for Triton 3.6 (`triton.experimental.gluon`). Later releases rename some
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
     fence_async_shared,
@@ -34,6 +35,7 @@ __all__ = [
     "gl",
     "jit",
     "mbarrier",
+    "mma_v2",
     "tma_load",
     "tma_store",
     "tma_store_wait",

@@ -34,8 +34,10 @@ Edges. Every load and store is masked, in M, N and K; a masked lane's offset is 
 buffer's bounds, and the hardware returns zero without reading. Beyond the last tile everything is
 masked.
 
-Schedulers. `tile` and `persistent` are one binary; the grid differs. Workgroups are renumbered so
-that neighbouring tiles run on one die (MI300X has eight, each with an L2; see `schedule`).
+Schedulers. `tile` and `persistent` are one binary; the grid differs. Under `split_k` a workgroup
+has one part of one tile, and nothing to load ahead when that ends (see `reduce`). Workgroups are
+renumbered so that neighbouring tiles, and parts, run on one die (MI300X has eight, each with an
+L2; see `schedule`).
 
 On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
 
@@ -44,21 +46,25 @@ Counted, not measured: the listing's main loop for each K step of a tile, Triton
 
                                      registers  KiB  instructions  VALU  SALU  barriers  MFMA  cover
     gfx942 bf16 rcr 128x128x64   basic     200   32      115         27     8      2       32     32
-                                 this      226   64      138.5       21    39      1       32     43
+                                 this      218   64      138.5       21    39      1       32     43
     gfx942 bf16 rcr 256x256x32   basic     216   32       81          9    10      4       32     16
-                                 this      220   64      107         11    32      1       32     48
+                                 this      211   64      107         11    32      1       32     48
     gfx942 bf16 crr 256x256x32   basic     228   32      107         28    13      4       32     16
-                                 this      227   64      128.5       30    30.5    1       32     44
+                                 this      217   64      128.5       30    30.5    1       32     44
     gfx942 bf16 crr 128x128x64   basic     208   32      165         62    18      2       32     32
-                                 this      236   64      170.5       52    36      1       32      0
+                                 this      228   64      170.5       52    36      1       32      0
     gfx942 fp8  rcr 128x128x128  basic     196   32      116         19    17      2       32     32
-                                 this      228   64      137.5       21    37      1       32     56
+                                 this      220   64      137.5       21    37      1       32     56
     gfx950 bf16 rcr 256x256x64   basic     203   64      133         25     9      2       32      0
-                                 this      181  128      162         25    55      1       32     32
+                                 this      171  128      162         25    55      1       32     32
     gfx950 bf16 crr 256x256x64   basic     212   64      164         28    18      2       32      2
-                                 this      199  128      176         20    54      1       32     32
+                                 this      189  128      176         20    54      1       32     32
     gfx950 fp8  rcr 256x256x128  basic     209   64      103         17     8      2       16      0
-                                 this      198  128      136         25    53      1       16     16
+                                 this      188  128      136         25    53      1       16     16
+
+Under split_k the loop is the same and nothing spills (bf16 128x128x64 with four warps: 166 to 230
+registers, by reduction and architecture); a rule keeps it from tiles of which two partial sums do
+not fit registers. gfx90a adds fp32 partial sums by compare-and-swap, the others by atomics.
 
 None spills or uses AGPRs in the loop, where `basic` keeps 64 accumulators at 128x128. What falls
 short: addresses cost two to seven times the scalar instructions; shared memory is twice as large,
@@ -76,7 +82,7 @@ they are written; a barrier there waited for the loads. Leaving the swizzle of d
 Triton cost a ds_bpermute each.
 """
 
-from tilewright.ops.gemm.kernels.epilogue import rounded
+from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.gluon_amd_api import (
     AMDMFMALayout,
     buffer_load,
@@ -94,8 +100,8 @@ from tilewright.ops.gemm.kernels.gluon_amd_api import (
     wait_group,
     whole_registers,
 )
-from tilewright.ops.gemm.kernels.gluon_epilogue import apply
-from tilewright.ops.gemm.kernels.schedule import across_dies, tile_coordinates
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
+from tilewright.ops.gemm.kernels.schedule import across_dies, split_range, tile_coordinates
 
 
 @constexpr_function
@@ -262,25 +268,72 @@ def _multiply(
 
 
 @jit
+def _indices(tile, AXIS: gl.constexpr):
+    """0, 1, 2… along one axis of a tile, for the lanes that hold it."""
+    return gl.arange(0, tile.shape[AXIS], layout=gl.SliceLayout(1 - AXIS, tile.type.layout))
+
+
+@jit
+def _load(x, rows, cols, ld, mask, ROW: gl.constexpr):
+    """Of an epilogue's operand what lies at these rows and columns; see `epilogue.load`."""
+    if rows is None:
+        offsets = cols
+    elif cols is None:
+        offsets = rows
+    elif ROW:
+        offsets = rows * ld + cols
+    else:
+        offsets = rows + cols * ld
+    return buffer_load(x, offsets, mask=mask)
+
+
+@jit
 def _write(
-    c, acc, here, ldc, extra, C_ROW: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr,
-    LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+    c, acc, m, n, row, col, ldc, extra, C_ROW: gl.constexpr, TAKES: gl.constexpr,
+    FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """The epilogue of a whole sum, and the tile of C. Offsets count from C's beginning: those from
     the tile's would be the same for all tiles, and the compiler would keep them in registers
     throughout."""
-    row, col, m_left, n_left = here
-    out = rounded(apply(acc, extra, here, CHAIN, TAKES, C_ROW), c.dtype.element_ty, LARGEST)
-    col = col // FOLD
-    n_left = n_left // FOLD
-    rows = gl.arange(0, out.shape[0], layout=gl.SliceLayout(1, out.type.layout))[:, None]
-    cols = gl.arange(0, out.shape[1], layout=gl.SliceLayout(0, out.type.layout))[None, :]
+    acc = apply(
+        acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True,
+        _indices, _load,
+    )  # fmt: skip
+    out = rounded(acc, c.dtype.element_ty, LARGEST)
+    rows = (row + _indices(out, 0))[:, None]
+    cols = (col // FOLD + _indices(out, 1))[None, :]
     if C_ROW:
-        offsets = (row + rows) * ldc + (col + cols)
+        offsets = rows * ldc + cols
     else:
-        offsets = (row + rows) + (col + cols) * ldc
-    mask = (rows < m_left) & (cols < n_left)
+        offsets = rows + cols * ldc
+    mask = (rows < m) & (cols < n // FOLD)
     buffer_store(out, c, offsets, mask=mask)
+
+
+@jit
+def _finish(
+    c, acc, m, n, row, col, ldc, extra, work, tile, i, splits, C_ROW: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
+    CHAIN: gl.constexpr,
+):  # fmt: skip
+    """A tile's sum to C; or, if it is part `i` of `splits`, to where they meet, and the whole by
+    whoever comes to have it. A partial lies as C does, so that a lane's neighbours do."""
+    if SCHEDULER == "split_k":
+        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
+        base = tile if REDUCTION == "atomic" else tile * splits
+        last = take_turn(flags, splits, base, 1, 0, REDUCTION)
+        rows = _indices(acc, 0)[:, None]
+        cols = _indices(acc, 1)[None, :]
+        if C_ROW:
+            within = rows * acc.shape[1] + cols
+        else:
+            within = rows + cols * acc.shape[0]
+        whole, acc = reduce(acc, last, flags, partials, within, i, splits, base, 1, 0, REDUCTION)
+        if whole:
+            _write(c, acc, m, n, row, col, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+    else:
+        _write(c, acc, m, n, row, col, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
 
 
 @jit
@@ -298,15 +351,53 @@ def _read(
 
 
 @jit
+def _sum_through_registers(
+    a, b, a0, b0, a1, b1, xa, xb, here, after, k, steps, lda, ldb,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, INT_ACC: gl.constexpr,
+    MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
+    LOAD_A: gl.constexpr, LOAD_B: gl.constexpr,
+):  # fmt: skip
+    """The sum of the tile at `here`, whose first step is in a0 and b0 and whose next one is on its
+    way to xa and xb; and these, with the same of the tile at `after`."""
+    k_end = steps * TILE_K
+    acc = gl.zeros((TILE_M, TILE_N), gl.int32 if INT_ACC else gl.float32, MMA)
+    # The step at hand is in buffer 0, the next one in registers (xa, xb) or on its way there.
+    for pair in range(steps // 2):
+        k0 = (2 * pair + 2) * TILE_K
+        at = _ahead(k0, k_end, here, after)
+        ya, yb = _read(a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B)
+        acc = _multiply(acc, a0, b0, DOT_A, DOT_B, FORMAT, False)
+        a1.store(whole_registers(xa))
+        b1.store(whole_registers(xb))
+        at = _ahead(k0 + TILE_K, k_end, here, after)
+        xa, xb = _read(a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B)
+        acc = _multiply(acc, a1, b1, DOT_A, DOT_B, FORMAT, False)
+        a0.store(ya)
+        b0.store(yb)
+    if steps % 2 == 1:
+        at = _ahead(k_end + TILE_K, k_end, here, after)
+        ya, yb = _read(a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B)
+        acc = _multiply(acc, a0, b0, DOT_A, DOT_B, FORMAT, False)
+        a0.store(xa)
+        b0.store(xb)
+        xa = ya
+        xb = yb
+    return acc, xa, xb
+
+
+@jit
 def _through_registers(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, first,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, ACC: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     BANK_BYTES: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """Every tile of this workgroup; operands pass through registers into two buffers."""
+    """Tile number `first` and every `stride`-th after it, `steps` of K each; operands pass through
+    registers into two buffers."""
     ELEMENT: gl.constexpr = a.dtype.element_ty
     BITS: gl.constexpr = ELEMENT.primitive_bitwidth
     LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), A_ROW, True)
@@ -319,7 +410,6 @@ def _through_registers(
     b0 = gl.allocate_shared_memory(ELEMENT, [TILE_N, TILE_K], B)
     a1 = gl.allocate_shared_memory(ELEMENT, [TILE_M, TILE_K], A)
     b1 = gl.allocate_shared_memory(ELEMENT, [TILE_N, TILE_K], B)
-    steps = gl.cdiv(k, TILE_K)
     k_end = steps * TILE_K
     tiles = gl.cdiv(m, TILE_M) * gl.cdiv(n, TILE_N)
     here = _place(first, m, n, TILE_M, TILE_N, GROUP_M)
@@ -329,38 +419,31 @@ def _through_registers(
     b0.store(xb)
     at = _ahead(TILE_K, k_end, here, here)
     xa, xb = _read(a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B)
-    for tile in range(first, tiles, gl.num_programs(0)):
-        here = _place(tile, m, n, TILE_M, TILE_N, GROUP_M)
-        after = _place(tile + gl.num_programs(0), m, n, TILE_M, TILE_N, GROUP_M)
-        acc = gl.zeros((TILE_M, TILE_N), ACC, MMA)
-        # The step at hand is in buffer 0, the next one in registers (xa, xb) or on its way there.
-        for pair in range(steps // 2):
-            k0 = (2 * pair + 2) * TILE_K
-            at = _ahead(k0, k_end, here, after)
-            ya, yb = _read(
-                a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B
-            )
-            acc = _multiply(acc, a0, b0, DOT_A, DOT_B, FORMAT, False)
-            a1.store(whole_registers(xa))
-            b1.store(whole_registers(xb))
-            at = _ahead(k0 + TILE_K, k_end, here, after)
-            xa, xb = _read(
-                a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B
-            )
-            acc = _multiply(acc, a1, b1, DOT_A, DOT_B, FORMAT, False)
-            a0.store(ya)
-            b0.store(yb)
-        if steps % 2 == 1:
-            at = _ahead(k_end + TILE_K, k_end, here, after)
-            ya, yb = _read(
-                a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B
-            )
-            acc = _multiply(acc, a0, b0, DOT_A, DOT_B, FORMAT, False)
-            a0.store(xa)
-            b0.store(xb)
-            xa = ya
-            xb = yb
-        _write(c, acc, here, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+    if SCHEDULER == "split_k":  # no loop: behind it, flags find room in a full shared memory
+        tile = first
+        after = _place(tile + stride, m, n, TILE_M, TILE_N, GROUP_M)
+        acc, xa, xb = _sum_through_registers(
+            a, b, a0, b0, a1, b1, xa, xb, here, after, k, steps, lda, ldb,
+            TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT,
+            LOAD_A, LOAD_B,
+        )  # fmt: skip
+        _finish(
+            c, acc, m, n, here[0], here[1], ldc, extra, work, tile, i, splits, C_ROW,
+            SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+        )  # fmt: skip
+    else:
+        for tile in range(first, tiles, stride):
+            here = _place(tile, m, n, TILE_M, TILE_N, GROUP_M)
+            after = _place(tile + stride, m, n, TILE_M, TILE_N, GROUP_M)
+            acc, xa, xb = _sum_through_registers(
+                a, b, a0, b0, a1, b1, xa, xb, here, after, k, steps, lda, ldb,
+                TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT,
+                LOAD_A, LOAD_B,
+            )  # fmt: skip
+            _finish(
+                c, acc, m, n, here[0], here[1], ldc, extra, work, tile, i, splits, C_ROW,
+                SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+            )  # fmt: skip
 
 
 @jit
@@ -387,14 +470,16 @@ def _copy(
 
 @jit
 def _direct(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, first,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, ACC: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     BANK_BYTES: gl.constexpr, STAGES: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """Every tile of this workgroup; operands go straight into a ring of STAGES slots."""
+    """Tile number `first` and every `stride`-th after it, `steps` of K each; operands go straight
+    into a ring of STAGES slots."""
     ELEMENT: gl.constexpr = a.dtype.element_ty
     BITS: gl.constexpr = ELEMENT.primitive_bitwidth
     LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), A_ROW, False)
@@ -407,7 +492,7 @@ def _direct(
         0, 64 * gl.num_warps(), layout=gl.BlockedLayout([1], [64], [gl.num_warps()], [0])
     )
     tiles = gl.cdiv(m, TILE_M) * gl.cdiv(n, TILE_N)
-    k_end = gl.cdiv(k, TILE_K) * TILE_K
+    k_end = steps * TILE_K
     here = _place(first, m, n, TILE_M, TILE_N, GROUP_M)
     for stage in gl.static_range(STAGES - 1):
         _copy(
@@ -417,11 +502,11 @@ def _direct(
         )  # fmt: skip
     read = 0
     fill = STAGES - 1
-    for tile in range(first, tiles, gl.num_programs(0)):
+    for tile in range(first, tiles, stride):
         here = _place(tile, m, n, TILE_M, TILE_N, GROUP_M)
-        after = _place(tile + gl.num_programs(0), m, n, TILE_M, TILE_N, GROUP_M)
-        acc = gl.zeros((TILE_M, TILE_N), ACC, MMA)
-        for k0 in range(0, k, TILE_K):
+        after = _place(tile + stride, m, n, TILE_M, TILE_N, GROUP_M)
+        acc = gl.zeros((TILE_M, TILE_N), gl.int32 if INT_ACC else gl.float32, MMA)
+        for k0 in range(0, k_end, TILE_K):
             # The slot at hand is full, and every warp has finished with the one before it, which
             # is the one to fill.
             wait_group(STAGES - 2)
@@ -436,39 +521,57 @@ def _direct(
             acc = _multiply(acc, a_tile, b_tile, DOT_A, DOT_B, FORMAT, True)
             fill = read
             read = gl.where(read + 1 < STAGES, read + 1, 0)
-        _write(c, acc, here, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
+        _finish(
+            c, acc, m, n, here[0], here[1], ldc, extra, work, tile, i, splits, C_ROW,
+            SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+        )  # fmt: skip
     wait_group(0)
 
 
 @jit
 def gemm_gluon_cdna(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, dies,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, dies, work, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
-    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
+    A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     GENERATION: gl.constexpr, MMA_MN: gl.constexpr, MMA_K: gl.constexpr, K_WIDTH: gl.constexpr,
     FORMAT: gl.constexpr, WARPS_M: gl.constexpr, BANK_BYTES: gl.constexpr,
     DIRECT: gl.constexpr, STAGES: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
-    elements; `*_ROW` say which of them are row-major. `dies`: of the GPU, see `across_dies`."""
+    elements; `*_ROW` say which of them are row-major. `dies`: of the GPU, see `across_dies`. `work`
+    (the workspace) and `splits` belong to scheduler split_k."""
     WARPS_N: gl.constexpr = gl.num_warps() // WARPS_M
     MMA: gl.constexpr = AMDMFMALayout(
         GENERATION, [MMA_MN, MMA_MN, MMA_K], C_ROW, [WARPS_M, WARPS_N]
     )
     DOT_A: gl.constexpr = gl.DotOperandLayout(0, MMA, K_WIDTH)
     DOT_B: gl.constexpr = gl.DotOperandLayout(1, MMA, K_WIDTH)
-    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
     first = across_dies(gl.program_id(0), gl.num_programs(0), dies)
+    stride = gl.num_programs(0)
+    steps = gl.cdiv(k, TILE_K)
+    i = first * 0
+    if SCHEDULER == "split_k":  # one tile, of a product whose K begins where this part does
+        i = first % splits
+        first = first // splits
+        stride = gl.cdiv(m, TILE_M) * gl.cdiv(n, TILE_N)
+        k_begin, k_stop = split_range(i, splits, k, TILE_K)
+        steps = gl.cdiv(k_stop - k_begin, TILE_K)
+        k -= k_begin
+        a = _base(a, lda, 0, k_begin, A_ROW)
+        b = _base(b, ldb, 0, k_begin, not B_ROW)
     if DIRECT:
         _direct(
-            a, b, c, m, n, k, lda, ldb, ldc, extra, first, TILE_M, TILE_N, TILE_K, GROUP_M,
-            A_ROW, B_ROW, C_ROW, ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES, STAGES,
-            TAKES, FOLD, LARGEST, CHAIN,
+            a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
+            TILE_M, TILE_N, TILE_K, GROUP_M,
+            A_ROW, B_ROW, C_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES, STAGES,
+            SCHEDULER, REDUCTION, FLAG_BYTES, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
     else:
         _through_registers(
-            a, b, c, m, n, k, lda, ldb, ldc, extra, first, TILE_M, TILE_N, TILE_K, GROUP_M,
-            A_ROW, B_ROW, C_ROW, ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES,
-            TAKES, FOLD, LARGEST, CHAIN,
+            a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
+            TILE_M, TILE_N, TILE_K, GROUP_M,
+            A_ROW, B_ROW, C_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES,
+            SCHEDULER, REDUCTION, FLAG_BYTES, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip

@@ -19,31 +19,55 @@ the groups. What a group need not do between products it does under them: it rea
 the slot before, and waits for the slot behind. C leaves as in `gluon_ws`, part by part, in two
 pieces (with SPLIT, four).
 
+Few tiles and a large K. A step may be several blocks of scales, if a group has one part: their
+products lie side by side in registers and are waited for one after the other, so that a step's
+waits, barriers and scales cost once. And workgroups share a tile (split-K), each part with flags
+and slots of its own (see `reduce`, `gluon_partials`), as in `gluon_ws`; why its waits cannot tie a
+knot is said there.
+
 Edges. As in `tma`. Scales outside are read at the edge; their products are zeros, or never stored.
 
-On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
+On a CPU. Gluon has no interpreter; `tma` with the same fields, a block a step, computes the same
+result there.
 
-What limits it. On the large shapes power: profiled (4096×7168×16384, 256x128 tiles, before the
-waits were moved under the products), the clock is 1.53 of 1.98 GHz, at which full matrix units
-give 1654 TFLOP/s, and they are busy for 73 % of the time; without the additions 86 %. Issue slots
-are 31 % used, L2 69 % of its rate.
+What limits it. On the large shapes power, as soon as calls follow one another. 4096×7168×16384
+without pauses, in two runs: 836 and 854 µs at 688 and 686 of 700 W, the clock (by nvidia-smi) at
+1.41 and 1.23 of 1.98 GHz, at which full matrix units give 1525 and 1330 TFLOP/s; so they are busy
+for 75 to 85 % of the time. 1358 TFLOP/s are 708 µs: interleaved in the first run, where this kernel
+takes 805, cuBLAS takes 814 with these scales, 722 with one for all, and 706 with one and fast
+accumulation, so without any additions. After a rest, before power limits, this kernel takes 705 µs
+and cuBLAS 722, 667 and 605, and 1550 TFLOP/s would be 621: there the additions are what is left to
+hide. They are as few as can be, one multiply-add for each product of a block, 64 a thread and part
+while a part's products take full matrix units 256 clocks. Interleaved in an older run: cuBLAS with
+one scale 716 µs, this loop without the additions (and so wrong) 757, with them 812, cuBLAS with
+these scales 827. Profiled (256x128 tiles, before the waits were moved under the products), issue
+slots are 31 % used, L2 69 % of its rate.
 
-Measured (H200, Triton 3.6; benchmarks/gemm_quantised.py, interleaved, L2 flushed, medians of 16),
-against torch._scaled_mm (cuBLAS) with the same scales, in TFLOP/s:
+Measured (H200, Triton 3.6; benchmarks/gemm_quantised.py --set block), against torch._scaled_mm
+(cuBLAS) with the same scales, in TFLOP/s. First interleaved, by events, L2 flushed, medians of 16;
+then as DeepGEMM measures, the kernel alone by the profiler, 8 GB set to zero before each call, here
+after a rest:
 
-    4096×7168×16384   1217 to 1191   1.022   128x256 s3 split g8; 1362 by the profiler
-    4096×7168×2048    1165 to 1118   1.042   128x256 s3 split g16
-    4096×4096×7168    1309 to 1273   1.029   128x256 s3 split g16
-    2048×28672×4096   1292 to 1251   1.033   128x256 s3 split g16
-    8192×4096×14336   1076 to 1045   1.029   128x256 s4 split g16
-    4096×24576×1536   1180 to 1143   1.032   128x256 s4 split g16
-    128×7168×2048      308 to  280   1.102   64x128 s8 split, one group
-    64×2112×7168       122 to   76   1.599   `tma`, 64x32, split_k 7: this kernel is behind it
+                      by events             by the profiler
+    4096×7168×16384   1083 to 1054  1.027   1368 to 1329   128x256 s4 split g16
+    4096×7168×2048    1177 to 1121  1.049   1220 to 1180   128x256 s4 split g16
+    4096×4096×7168    1317 to 1286  1.024   1343 to 1318   128x256 s3 split g16
+    2048×28672×4096   1280 to 1234  1.037   1348 to 1316   128x256 s4 split g16
+    8192×4096×14336   1111 to 1089  1.020   1361 to 1324   128x256 s4 split g16
+    4096×24576×1536   1174 to 1132  1.038   1207 to 1183   128x256 s3 split g16
+    128×7168×2048      317 to  279  1.133    417 to  373   64x128 s8 split, one group
+    64×2112×7168       147 to   77  1.895    190 to   88   64x32x256 s6, split_k 2, linear
 
-In one run on 4096×7168×16384: cuBLAS with one scale for all 716 us, this loop without the
-additions (and so wrong) 757, with them 812, cuBLAS with these scales 827.
+DeepGEMM publishes 1358 TFLOP/s for the first and 206 for the last (9.4 µs), on an H800.
 
-Tried, on that shape, in multiples of the time of cuBLAS with one scale in the same run. Scales
+64×2112×7168 takes 10.2 µs, where `tma` takes 12.7. By parts: a kernel of one step, 3.3 to 4.0 from
+its launch to its end; the meeting of two workgroups 1.9, of four 2.4; 15.6 MB at the rate of a copy
+3.7; and what a flush that writes leaves in L2 to write back, 1.5 to 2.0 (by events, against a flush
+that reads). In one profile of many: 10.4 as above; with one block of scales a step 11.1; without a
+meeting, in a wave of 64x16 tiles, which read A 132 times, 10.8; 64x64 tiles and four parts 10.7. A
+stage more costs 0.04 at the start, so few deep stages are better than many.
+
+Tried, on 4096×7168×16384, in multiples of the time of cuBLAS with one scale in the same run. Scales
 read from memory by the groups, a K step ahead: 1.27 to 1.33 (256x128), 1.46 to 1.53 (128x256), 1.9
 to 2.0 (128x128, whose steps are shorter than the way to L2). Through the ring: 1.21 to 1.27, 1.28,
 1.37 to 1.38. Waits under the products, as now: 1.18 to 1.21, 1.13 to 1.15, 1.33. Left out: groups
@@ -66,8 +90,10 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from tilewright.ops.gemm.kernels.gluon_partials import add, load, store, within_registers
+from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
 from tilewright.ops.gemm.kernels.scale import size_of
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.gemm.kernels.schedule import next_part, tile_coordinates
 
 LANES = gl.constexpr(32)
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -77,12 +103,21 @@ ROWS = gl.constexpr(64)
 
 
 @jit
+def _shares(tiles, splits, SCHEDULER: gl.constexpr):
+    """How many shares of work there are: tiles, or parts of K of tiles."""
+    shares = tiles
+    if SCHEDULER == "split_k":
+        shares = tiles * splits
+    return shares
+
+
+@jit
 def _load(
-    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k,
+    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    SCALES: gl.constexpr, STAGES: gl.constexpr,
+    SCALES: gl.constexpr, SCHEDULER: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The producer: every K step of every tile of this workgroup into the ring."""
+    """The producer: every K step of every share of this workgroup into the ring."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     COLS: gl.constexpr = b.block_type.shape[0]
@@ -90,27 +125,41 @@ def _load(
     B_PARTS: gl.constexpr = TILE_N // COLS
     A_SCALES: gl.constexpr = A_PARTS if size_of(SCALES, 0, 0) > 0 else 0
     B_SCALES: gl.constexpr = B_PARTS if size_of(SCALES, 1, 0) > 0 else 0
+    BLOCK_K: gl.constexpr = a.block_type.shape[1]
+    BLOCKS: gl.constexpr = TILE_K // BLOCK_K
     BYTES: gl.constexpr = A_PARTS * a.block_type.nbytes + B_PARTS * b.block_type.nbytes
+    steps = gl.cdiv(k, TILE_K)
+    shares = _shares(tiles_m * tiles_n, splits, SCHEDULER)
     stage = 0
     phase = 1  # of a ring nobody has used: every slot counts as released
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
+    for share in range(gl.program_id(0), shares, gl.num_programs(0)):
+        tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M
         col = tile_n * TILE_N
-        for k0 in range(0, k, TILE_K):
+        for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
             ready = full.index(stage)
             mbarrier.wait(empty.index(stage), phase)
-            mbarrier.expect(ready, BYTES)
-            for part in gl.static_range(A_PARTS):
-                tma_load(a, [row + part * ROWS, k0], ready, a_tiles.index(stage * A_PARTS + part))
-            for part in gl.static_range(B_PARTS):
-                tma_load(b, [col + part * COLS, k0], ready, b_tiles.index(stage * B_PARTS + part))
-            first = stage * (A_SCALES + B_SCALES)
-            for part in gl.static_range(A_SCALES):
-                _copy_a(scales, row + part * ROWS, k0, m, factors.index(first + part), SCALES)
-            for part in gl.static_range(B_SCALES):
-                to = factors.index(first + A_SCALES + part)
-                _copy_b(scales, col + part * COLS, k0, n, to, SCALES)
+            mbarrier.expect(ready, BLOCKS * BYTES)
+            for block in gl.static_range(BLOCKS):
+                at = k0 + block * BLOCK_K
+                slot = stage * BLOCKS + block
+                for part in gl.static_range(A_PARTS):
+                    a_tile = a_tiles.index(slot * A_PARTS + part)
+                    tma_load(a, [row + part * ROWS, at], ready, a_tile)
+                for part in gl.static_range(B_PARTS):
+                    b_tile = b_tiles.index(slot * B_PARTS + part)
+                    tma_load(b, [col + part * COLS, at], ready, b_tile)
+            for block in gl.static_range(BLOCKS):
+                at = k0
+                if block > 0:  # a block outside has zeros to scale
+                    at = gl.minimum(k0 + block * BLOCK_K, k - 1)
+                first = (stage * BLOCKS + block) * (A_SCALES + B_SCALES)
+                for part in gl.static_range(A_SCALES):
+                    _copy_a(scales, row + part * ROWS, at, m, factors.index(first + part), SCALES)
+                for part in gl.static_range(B_SCALES):
+                    to = factors.index(first + A_SCALES + part)
+                    _copy_b(scales, col + part * COLS, at, n, to, SCALES)
             copy_arrive(ready, increment_count=False)
             stage += 1
             if stage == STAGES:
@@ -196,12 +245,13 @@ def _store_part(c, row, col, acc, one, other, C_ROW: gl.constexpr, SPLIT: gl.con
 
 @jit
 def _multiply(
-    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    C_ROW: gl.constexpr, SCALES: gl.constexpr, SPLIT: gl.constexpr,
+    C_ROW: gl.constexpr, SCALES: gl.constexpr, SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
+    FLAG_BYTES: gl.constexpr, SPLIT: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
+    """A consumer, warp group number GROUP: its rows of every share of this workgroup."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     COLS: gl.constexpr = b_tiles.shape[1]
@@ -210,34 +260,58 @@ def _multiply(
     MINE: gl.constexpr = A_PARTS // GROUPS
     DOWN: gl.constexpr = MINE - 1  # where the second part lies, if there is one
     RIGHT: gl.constexpr = B_PARTS - 1
-    VECTORS: gl.constexpr = factors.shape[0] // STAGES
+    BLOCKS: gl.constexpr = TILE_K // a_tiles.shape[2]
+    VECTORS: gl.constexpr = factors.shape[0] // (STAGES * BLOCKS)
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLS, 32])
     SUM: gl.constexpr = gl.int32 if a_tiles.dtype == gl.int8 else gl.float32
-    tiles = tiles_m * tiles_n
+    OF_GROUP: gl.constexpr = MINE * B_PARTS
+    steps = gl.cdiv(k, TILE_K)
+    shares = _shares(tiles_m * tiles_n, splits, SCHEDULER)
     stage = 0
     phase = 0
     last = 0
-    mbarrier.wait(full.index(stage), phase)
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
+    if SCHEDULER == "persistent":
+        mbarrier.wait(full.index(stage), phase)
+    for share in range(gl.program_id(0), shares, gl.num_programs(0)):
+        tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
         row = tile_m * TILE_M + GROUP * MINE * ROWS
         col = tile_n * TILE_N
+        if SCHEDULER == "split_k":
+            flags, partials = workspace(work, FLAG_BYTES, False)
+            # Each part of each group has slots and flags of its own, as if it were a tile.
+            stride: gl.constexpr = GROUPS * OF_GROUP
+            base = (tile if REDUCTION == "atomic" else tile * splits) * stride + GROUP * OF_GROUP
+            # The answers come while the first operands do.
+            last0 = take_turn(flags, splits, base, stride, 0, REDUCTION)
+            if DOWN + RIGHT:
+                last1 = take_turn(flags, splits, base + 1, stride, 0, REDUCTION)
+            mbarrier.wait(full.index(stage), phase)
         acc0 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
         acc1 = gl.zeros((ROWS, COLS), gl.float32, LAYOUT)
         none = gl.zeros((ROWS, COLS), SUM, LAYOUT)
-        for k0 in range(0, k, TILE_K):
-            a_tile = a_tiles.index(stage * A_PARTS + GROUP * MINE)
-            b_tile = b_tiles.index(stage * B_PARTS).permute((1, 0))
+        for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
+            slot = stage * BLOCKS
+            a_tile = a_tiles.index(slot * A_PARTS + GROUP * MINE)
+            b_tile = b_tiles.index(slot * B_PARTS).permute((1, 0))
             part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
-            mbarrier.arrive(empty.index(last), count=1, pred=k0 > 0)
-            first = stage * VECTORS
+            parts = (part,)
+            for block in gl.static_range(1, BLOCKS):  # without a second part, products side by side
+                a_tile = a_tiles.index((slot + block) * A_PARTS + GROUP)
+                b_tile = b_tiles.index(slot + block).permute((1, 0))
+                part = warpgroup_mma(a_tile, b_tile, none, use_acc=False, is_async=True)
+                parts = parts + (part,)  # type: ignore[assignment]  # noqa: RUF005
+            mbarrier.arrive(empty.index(last), count=1, pred=k0 > begin * TILE_K)
+            first = slot * VECTORS
             factor = _factor(factors, first, GROUP * MINE, 0, A_PARTS, SCALES, LAYOUT)
             last = stage
             stage += 1
             if stage == STAGES:
                 stage = 0
                 phase ^= 1
-            more = (k0 + TILE_K < k) | (tile + gl.num_programs(0) < tiles)
+            more = k0 + TILE_K < stop * TILE_K
+            if SCHEDULER == "persistent":
+                more = more | (share + gl.num_programs(0) < shares)
             if DOWN + RIGHT:
                 other = _factor(factors, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, SCALES, LAYOUT)
                 part = warpgroup_mma_wait(0, deps=(part,))
@@ -253,15 +327,41 @@ def _multiply(
                 part = warpgroup_mma_wait(0, deps=(part,))
                 acc1 += part.to(gl.float32) * other[:, None]
             else:
+                vectors = (factor,)
+                for block in gl.static_range(1, BLOCKS):
+                    there = first + block * VECTORS
+                    factor = _factor(factors, there, GROUP, 0, A_PARTS, SCALES, LAYOUT)
+                    vectors = vectors + (factor,)  # type: ignore[assignment]  # noqa: RUF005
                 mbarrier.wait(full.index(stage), phase, pred=more)
-                part = warpgroup_mma_wait(0, deps=(part,))
-                acc0 += part.to(gl.float32) * factor[:, None]
+                for block in gl.static_range(BLOCKS):
+                    part = warpgroup_mma_wait(BLOCKS - 1 - block, deps=(parts[block],))
+                    acc0 += part.to(gl.float32) * vectors[block][:, None]
         mbarrier.arrive(empty.index(last), count=1)
         one = c_tiles.index(2 * GROUP)
         other = c_tiles.index(2 * GROUP + 1)
-        _store_part(c, row, col, acc0, one, other, C_ROW, SPLIT)
+        if SCHEDULER == "split_k":
+            i = share % splits
+            slots = within_registers(ROWS, COLS, LAYOUT)
+            whole, acc0 = reduce(
+                acc0, last0, flags, partials, slots, i, splits, base, stride, 0,
+                REDUCTION, store, load, add,
+            )  # fmt: skip
+            if whole:
+                _store_part(c, row, col, acc0, one, other, C_ROW, SPLIT)
+        else:
+            _store_part(c, row, col, acc0, one, other, C_ROW, SPLIT)
         if DOWN + RIGHT:
-            _store_part(c, row + DOWN * ROWS, col + RIGHT * COLS, acc1, one, other, C_ROW, SPLIT)
+            row += DOWN * ROWS
+            col += RIGHT * COLS
+            if SCHEDULER == "split_k":
+                whole, acc1 = reduce(
+                    acc1, last1, flags, partials, slots, i, splits, base + 1, stride, 0,
+                    REDUCTION, store, load, add,
+                )  # fmt: skip
+                if whole:
+                    _store_part(c, row, col, acc1, one, other, C_ROW, SPLIT)
+            else:
+                _store_part(c, row, col, acc1, one, other, C_ROW, SPLIT)
     tma_store_wait(0)
 
 
@@ -274,21 +374,24 @@ def _tiles(matrix, COUNT: gl.constexpr):
 
 @jit
 def gemm_gluon_scaled(
-    a, b, c, m, n, k, scales,
+    a, b, c, m, n, k, scales, work, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
-    C_ROW: gl.constexpr, SCALES: gl.constexpr, SPLIT: gl.constexpr,
+    C_ROW: gl.constexpr, SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
+    FLAG_BYTES: gl.constexpr, SCALES: gl.constexpr, SPLIT: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (A row-major,
     B column-major; so B is described as its transpose); GROUPS warp groups multiply. `scales` and
-    SCALES: see `scale`."""
-    a_tiles = _tiles(a, STAGES * (TILE_M // ROWS))
-    b_tiles = _tiles(b, STAGES * (TILE_N // b.block_type.shape[0]))
+    SCALES: see `scale`. `work` (the workspace) and `splits` belong to split-K."""
+    BLOCKS: gl.constexpr = TILE_K // a.block_type.shape[1]
+    a_tiles = _tiles(a, STAGES * BLOCKS * (TILE_M // ROWS))
+    b_tiles = _tiles(b, STAGES * BLOCKS * (TILE_N // b.block_type.shape[0]))
     c_tiles = _tiles(c, 2 * GROUPS)
     A_SCALES: gl.constexpr = TILE_M // ROWS if size_of(SCALES, 0, 0) > 0 else 0
     B_SCALES: gl.constexpr = TILE_N // b.block_type.shape[0] if size_of(SCALES, 1, 0) > 0 else 0
+    VECTORS: gl.constexpr = STAGES * BLOCKS * (A_SCALES + B_SCALES)
     factors = gl.allocate_shared_memory(
-        gl.float32, [STAGES * (A_SCALES + B_SCALES), ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0])
+        gl.float32, [VECTORS, ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -300,12 +403,13 @@ def gemm_gluon_scaled(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SPLIT, STAGES, GROUPS, 0,
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
+                    FLAG_BYTES, SPLIT, STAGES, GROUPS, 0,
                 )),
                 (_load, (
-                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, STAGES,
+                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, SCHEDULER, STAGES,
                 )),
             ],
             [1],
@@ -315,16 +419,18 @@ def gemm_gluon_scaled(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SPLIT, STAGES, GROUPS, 0,
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
+                    FLAG_BYTES, SPLIT, STAGES, GROUPS, 0,
                 )),
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SPLIT, STAGES, GROUPS, 1,
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
+                    FLAG_BYTES, SPLIT, STAGES, GROUPS, 1,
                 )),
                 (_load, (
-                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k,
-                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, STAGES,
+                    a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,
+                    TILE_M, TILE_N, TILE_K, GROUP_M, SCALES, SCHEDULER, STAGES,
                 )),
             ],
             [4, 1],

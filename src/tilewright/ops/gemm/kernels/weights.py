@@ -28,9 +28,13 @@ and B run along K, so K is B's contiguous dimension. Where rows are not made of 
 Edges. Rows and columns past the end wrap around, and what they compute is never stored; words past
 the end of K are read as zeros.
 
-Measured on an H200 (bf16 A, L2 flushed, medians, each kernel checked against float64; the best of
-the space then in benchmarks/gemm_weights.py). Microseconds, and how often faster than cuBLAS with
-the same weights in bf16; `mx` was the better pipeline for all of the second form.
+On sm_90 `gluon_weights` is 1.2 to 3.6 times as fast for 16-bit A and serves most of what decoding
+needs; this kernel is for the rest, and for every other architecture.
+
+Measured on an H200 before that (bf16 A, L2 flushed by writes, medians, each kernel checked against
+float64; the best of it in a later run, beside `gluon_weights`, is in
+benchmarks/results/gemm_weights_h200.json). Microseconds, and how often faster than cuBLAS with the
+same weights in bf16; `mx` was the better pipeline for all of the second form.
 
     M×N×K            int4, groups of 128, bf16 scales    MX fp4 (groups of 32, e8m0)
     1×4096×4096           17.1   1.11                         19.5   0.98
