@@ -27,6 +27,7 @@ from tilewright.ops.gemm import (
 )
 from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
+from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.tolerance import Tolerance, tolerance
@@ -207,6 +208,9 @@ class GemmFamily:
             splits += -(-problem.k // sizes.summed_k(config)) - 1
             amplified = scales.amplification(problem) * (amplified or 1.0)
         return tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
+
+    def vendor(self, problem: GemmProblem) -> tuple[str, vendor_module.VendorCall] | None:
+        return vendor_module.vendor(problem)
 
 
 def _strides(word: str, text: str) -> tuple[int, ...]:

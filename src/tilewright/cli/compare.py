@@ -1,0 +1,101 @@
+"""``compare``: which of two is faster."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.options import (
+    Family,
+    Json,
+    ProblemWords,
+    StorePath,
+    TrustStore,
+    examples,
+    gpu_index,
+    words,
+)
+from tilewright.cli.options import store as open_store
+
+if TYPE_CHECKING:
+    from tilewright.tune.compare import Comparison, Timer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Which of two is faster, with a confidence interval.",
+        epilog=examples(
+            "tilewright compare KERNEL vendor gemm m=4096 n=4096 k=4096",
+            "tilewright compare new.json old.json gemm m=64 n=4096 k=7168",
+            "tilewright compare store-3.5 store-3.6 gemm m=512 n=512 k=512 --kernel KERNEL",
+        ),
+    )(compare)
+
+
+_CONTENDER = "KERNEL|REGISTRY.json|STORE|vendor"
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="What to compare.", metavar="FIRST")],
+    second: Annotated[
+        str,
+        typer.Argument(help=f"With what; both are {_CONTENDER}.", metavar="SECOND"),
+    ],
+    family: Family,
+    pairs: ProblemWords = None,
+    kernel: Annotated[
+        str, typer.Option("--kernel", help="Of stores: which kernel [default: the one chosen]")
+    ] = "",
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=6, help="Pairs of samples. [default: 60]")
+    ] = 60,
+    confidence: Annotated[
+        float, typer.Option("--confidence", min=0.5, max=0.9999, help="Of the interval.")
+    ] = 0.99,
+    margin: Annotated[
+        float, typer.Option("--margin", min=0.0, max=0.5, help="Share that does not matter.")
+    ] = 0.01,
+    on: Annotated[
+        str,
+        typer.Option("--on", help="Where: a GPU as cuda:0, or cpu (wall time of the interpreter)."),
+    ] = "cuda:0",
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Makes the operands [default: fresh]")
+    ] = None,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Time two contenders in pairs, in one process, the order flipped each time, and judge.
+
+    Each is a kernel by name, a registry file (what it would choose), a store's folder (its own
+    binaries: before and after a compiler upgrade, say) or `vendor`, the vendor's library as torch
+    calls it. Both are verified before they are timed. The answer is about FIRST: faster, slower,
+    same (surely within the margin) or undecided.
+    """
+    from tilewright import ops
+    from tilewright.arch import arch
+    from tilewright.arch.detect import live_device
+    from tilewright.plan import PLANNING_DEVICE
+    from tilewright.tune import compare as tune
+    from tilewright.tune.contenders import contender, verified
+
+    index = gpu_index(on)
+    name = live_device(index).arch if index is not None else PLANNING_DEVICE.arch
+    problem = ops.family(family).parse_problem(words(pairs), arch(name))
+    kept = open_store(store, trust_store)
+    sides = [contender(word, problem, kept, kernel) for word in (first, second)]
+    seed = secrets.randbits(31) if seed is None else seed
+    calls = verified(sides, problem, seed, on)
+    found = tune.compare(calls[0], calls[1], _timer(index), rounds, confidence, margin)
+    document = _document(problem, sides[0].label, sides[1].label, on, seed, found)
+    if as_json:
+        output.emit(document)
+    else:
+        _show(document, found)

@@ -1,0 +1,119 @@
+"""Which of two is faster: samples in pairs, in one process, the order flipped every time.
+
+What disturbs a GPU (its clocks, its heat, its neighbours) disturbs both calls of a pair about
+alike, so the ratio of a pair says more than either time. The median of the ratios has a
+confidence interval from order statistics (see `statistics`), and as many pairs are taken as were
+asked for, never "until it is significant", which would find differences that are not there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from tilewright.errors import BadArgument
+from tilewright.tune.statistics import median_interval
+
+Answer = Literal["faster", "slower", "same", "undecided"]
+
+ROUNDS = 60
+CONFIDENCE = 0.99
+"""Of the interval: higher than a measurement's, since a comparison is made to be acted on."""
+
+MARGIN = 0.01
+"""Differences below this share do not matter: two calls that surely differ by less are the same."""
+
+WARM_UP_ROUNDS = 10
+
+
+class Timer(Protocol):
+    """A way of timing a call."""
+
+    def queue(self, call: Callable[[], object]) -> Any:
+        """Have one sample taken."""
+
+    def read(self, queued: Sequence[Any]) -> list[float]:
+        """Wait for these samples; microseconds of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of it. `ratio`: the second's time over the first's, so above 1 the first is faster;
+    `interval` is the ratio's. `answer` is about the first. Times in microseconds."""
+
+    ratio: float
+    interval: tuple[float, float]
+    answer: Answer
+    confidence: float
+    margin: float
+    first_us: tuple[float, ...]
+    second_us: tuple[float, ...]
+
+    @property
+    def medians_us(self) -> tuple[float, float]:
+        """The median time of each."""
+        return statistics.median(self.first_us), statistics.median(self.second_us)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"{self.answer}: {self.ratio:.4f} times as fast, between {low:.4f} and {high:.4f} at "
+            f"{self.confidence:.0%} confidence"
+        )
+
+
+def judge(
+    first_us: Sequence[float],
+    second_us: Sequence[float],
+    confidence: float = CONFIDENCE,
+    margin: float = MARGIN,
+) -> Comparison:
+    """What paired samples say. same: the ratio's interval lies within `margin` of 1. faster,
+    slower: else, if it lies on one side of 1. undecided: else; more pairs would tell. Raises
+    `BadArgument` unless there are equally many of each, six at least."""
+    if len(first_us) != len(second_us) or len(first_us) < 6:
+        raise BadArgument(
+            f"{len(first_us)} and {len(second_us)} samples: a comparison takes pairs, six at least"
+        )
+    ratios = [b / a for a, b in zip(first_us, second_us, strict=True)]
+    low, high = median_interval(ratios, confidence)
+    answer: Answer = "undecided"
+    if 1 / (1 + margin) <= low and high <= 1 + margin:
+        answer = "same"
+    elif low > 1:
+        answer = "faster"
+    elif high < 1:
+        answer = "slower"
+    return Comparison(
+        statistics.median(ratios),
+        (low, high),
+        answer,
+        confidence,
+        margin,
+        tuple(first_us),
+        tuple(second_us),
+    )
+
+
+def compare(
+    first: Callable[[], object],
+    second: Callable[[], object],
+    timer: Timer,
+    rounds: int = ROUNDS,
+    confidence: float = CONFIDENCE,
+    margin: float = MARGIN,
+) -> Comparison:
+    """Time both in `rounds` pairs, and judge. The first rounds, in which clocks settle, are not
+    counted."""
+    queued: tuple[list[Any], list[Any]] = ([], [])
+    for number in range(WARM_UP_ROUNDS + rounds):
+        if number == WARM_UP_ROUNDS:
+            for handles in queued:
+                timer.read(handles)
+                handles.clear()
+        pair = (0, 1) if number % 2 else (1, 0)
+        for which in pair:
+            queued[which].append(timer.queue((first, second)[which]))
+    return judge(timer.read(queued[0]), timer.read(queued[1]), confidence, margin)

@@ -1,0 +1,86 @@
+"""What a comparison's words mean: a kernel, a registry's choice, a store's binaries, the vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tilewright import ops, verify
+from tilewright.build import Store
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
+from tilewright.registry import Registry
+
+VENDOR = "vendor"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One side of a comparison. `call` takes the inputs and the output and returns the result;
+    `config` is the kernel's, by whose tolerance it is checked (None: the vendor's)."""
+
+    label: str
+    config: Any
+    call: Callable[[Sequence[Any], Any], Any]
+
+
+def contender(word: str, problem: Any, store: Store, kernel: str = "") -> Contender:
+    """The contender that `word` names, for `problem`.
+
+    ``vendor``: the vendor's library. A registry file (JSON): what it would choose. A folder: the
+    binaries of that store, and nothing built; the kernel called `kernel`, or what would be chosen.
+    Else the name of a kernel. Raises `BadArgument`, `UnknownName`, `BadFile`,
+    `UnsupportedProblem`.
+    """
+    family = ops.family(problem.family)
+    options = family.options(problem)
+    if word == VENDOR:
+        found = family.vendor(problem)
+        if found is None:
+            raise UnsupportedProblem(f"torch has no call of the vendor's library for {problem}")
+        return Contender(found[0], None, found[1])
+    if Path(word).is_dir():
+        kept = Store(word)
+        only = Registry(word).register_all([family.parse_name(kernel)]) if kernel else None
+        dispatcher = Dispatcher(only, store=kept, build_missing=False)
+    elif Path(word).is_file():
+        dispatcher = Dispatcher(Registry.load(word), store=store)
+    elif word.endswith(".json") or "/" in word:
+        raise BadArgument(f"there is no file or folder '{word}' to compare")
+    else:
+        config = ops.family_of(word).parse_name(word)
+        dispatcher = Dispatcher(Registry(word).register_all([config]), store=store)
+    config = dispatcher.select(problem).config
+    label = config.name if config.name == word else f"{config.name} ({word})"
+    return Contender(label, config, partial(_run, dispatcher, problem.family, options))
+
+
+def _run(
+    dispatcher: Dispatcher, op: str, options: dict[str, Any], inputs: Sequence[Any], out: Any
+) -> Any:
+    return dispatcher.run(op, *inputs, out=out, **options)
+
+
+def verified(
+    contenders: Sequence[Contender], problem: Any, seed: int, device: str
+) -> list[Callable[[], Any]]:
+    """Calls of the contenders on the same fresh random operands, each checked against the float64
+    reference on a poisoned output first. Raises `VerificationFailed`."""
+    family = ops.family(problem.family)
+    inputs, out = verify.make_operands(problem, seed, device)
+    reference = family.reference(problem, [verify.arrays.to_float64(x) for x in inputs])
+    strictest = next((c.config for c in contenders if c.config is not None), None)
+    if strictest is None:
+        raise BadArgument("one of the two must be a kernel: the vendor's library is one contender")
+    calls = []
+    for one in contenders:
+        verify.arrays.poison(out)
+        result = one.call(inputs, out)
+        check = verify.compare(result, reference, family.tolerance(problem, one.config or strictest))
+        if not check.ok:
+            raise VerificationFailed(f"{one.label} on {problem} is {check} (seed {seed})")
+        calls.append(partial(one.call, inputs, out))
+    return calls
