@@ -19,7 +19,7 @@ from tilewright.arch import arch, device
 from tilewright.arch.known import devices as known_devices
 from tilewright.arch.model import Device
 from tilewright.child import Child, Message
-from tilewright.errors import BadArgument, NoDriver
+from tilewright.errors import BadArgument, NoDriver, TilewrightError
 from tilewright.jsonfile import convert
 from tilewright.plan import PLANNING_DEVICE
 from tilewright.tune.measurement import Environment
@@ -108,8 +108,8 @@ def interpreter_place() -> Place:
 
 
 def gpus() -> list[Place]:
-    """The GPUs of this machine that are visible, in their driver's order. Raises `NoDriver`, and
-    `UnknownArch` for one whose architecture no data file describes."""
+    """The visible GPUs of this machine, in their driver's order. Raises `NoDriver` if there
+    is none, or one whose architecture no data file describes (hide it)."""
     with Child(WORKER, {"TILEWRIGHT_KERNEL_MODULES": ""}) as child:
         answer, _ = child.request({"do": "devices"}, timeout=_ASKING_SECONDS)
     if "error" in answer:
@@ -168,7 +168,10 @@ def _one(word: str, found: Sequence[Place]) -> Place:
 
 
 def answer_devices() -> Message:
-    """In the child: every GPU's UUID and fingerprint."""
+    """In the child: every GPU's UUID and fingerprint, or why there is none."""
     from tilewright.arch.detect import live_devices, live_uuids
 
-    return {"devices": [*zip(live_uuids(), map(asdict, live_devices()), strict=True)]}
+    try:
+        return {"devices": [*zip(live_uuids(), map(asdict, live_devices()), strict=True)]}
+    except TilewrightError as error:
+        return {"error": str(error)}

@@ -58,6 +58,7 @@ class Station:
             "settings": asdict(self.settings),
             "store": os.fspath(store.path),
             "trusted": store.trusted,
+            "l2_bytes": 0 if place.device is None else place.device.l2_bytes,
             "memory": memory_bytes,
         }
         self._child: Child | None = None
