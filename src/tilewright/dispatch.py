@@ -138,6 +138,11 @@ class Dispatcher(Planner):
     ) -> Any:
         """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
         none, `UnsupportedProblem` if it cannot serve these operands within `max_workspace`."""
+        what = _call_of(name, options)
+        if self._fast is not None and out is not None and what is not None:
+            self._forget_if_changed()
+            if self._run_cached(self._fast, what, operands, out, stream):
+                return out
         config = (
             self.registry.get(name).config
             if self.registry is not None
@@ -176,8 +181,9 @@ class Dispatcher(Planner):
         ready = self._prepare(problem, config, _index(views[0]), views)
         addresses = tuple(v.address for v in views)
         self._launch(ready, given, target_out, addresses, stream)
-        if config is None and target_out is out:
-            self._remember(_call_of(op, options), ready, operands, out)
+        if target_out is out:
+            called = op if config is None else config.name
+            self._remember(_call_of(called, options), ready, operands, out)
         return target_out if out is None else out
 
     def _remember(self, what: Any, ready: _Ready, operands: Sequence[Any], out: Any) -> None:
@@ -339,8 +345,8 @@ def operation(op: str) -> Callable[..., Any]:
 
 
 def _call_of(op: str, options: dict[str, Any]) -> Any:
-    """What tells calls apart beside their operands: the operation, and the options if any; None
-    if an option is not hashable, which no family's is."""
+    """What tells calls apart beside their operands: the operation, or a kernel's name, and the
+    options if any; None if an option is not hashable, which no family's is."""
     try:
         hash(what := (op, *options.items()))
     except TypeError:

@@ -67,6 +67,18 @@ class LaunchFailed(TilewrightError):
     """The driver refused a module or a launch; the message has its error name."""
 
 
+class IllegalAccess(LaunchFailed):
+    """A kernel touched memory that is not its own."""
+
+
+class OutOfMemory(LaunchFailed):
+    """The memory of the device, or of the process that interprets, was not enough."""
+
+
+class KernelCrashed(LaunchFailed):
+    """A kernel that was interpreted raised, or ended its process."""
+
+
 class NoDriver(TilewrightError):
     """No usable GPU driver on this machine for what was asked."""
 

@@ -6,6 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from tilewright.arch.load import arch
 from tilewright.arch.model import Device
@@ -36,6 +37,17 @@ def probes(lib: Any) -> list[Callable[[], Device]]:
     count = ctypes.c_int()
     _check(lib, lib.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
     return [functools.partial(_device, lib, index) for index in range(count.value)]
+
+
+def uuid(lib: Any, index: int) -> str:
+    """The UUID of a GPU (``GPU-…``) or MIG instance (``MIG-…``), as CUDA_VISIBLE_DEVICES takes
+    it."""
+    handle, raw = ctypes.c_int(), ctypes.create_string_buffer(16)
+    _check(lib, lib.cuDeviceGet(ctypes.byref(handle), index), "cuDeviceGet")
+    _check(lib, lib.cuDeviceGetUuid_v2(raw, handle), "cuDeviceGetUuid")
+    text = ctypes.create_string_buffer(256)
+    _check(lib, lib.cuDeviceGetName(text, len(text), handle), "cuDeviceGetName")
+    return f"{'MIG' if b' MIG ' in text.value else 'GPU'}-{UUID(bytes=raw.raw)}"
 
 
 def _device(lib: Any, index: int) -> Device:

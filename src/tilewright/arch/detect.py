@@ -36,6 +36,21 @@ def live_device(index: int = 0) -> Device:
     return probes[index]()
 
 
+def live_uuids() -> list[str]:
+    """What pins a process to each of `live_devices`, in the same order. Raises `NoDriver`."""
+    found = [
+        uuid(_library(soname), index)
+        for soname, probes, uuid in (
+            ("libcuda.so.1", cuda_driver.probes, cuda_driver.uuid),
+            ("libamdhip64.so", hip_driver.probes, hip_driver.uuid),
+        )
+        for index in range(len(_visible(soname, probes)[0]))
+    ]
+    if not found:
+        _probes()  # says why
+    return found
+
+
 def _probes() -> list[Probe]:
     cuda, no_cuda = _visible("libcuda.so.1", cuda_driver.probes)
     hip, no_hip = _visible("libamdhip64.so", hip_driver.probes)

@@ -35,6 +35,13 @@ def probes(lib: Any, sys: Path = Path("/sys")) -> list[Callable[[], Device]]:
     return [functools.partial(_device, lib, sys, index) for index in range(count.value)]
 
 
+def uuid(lib: Any, index: int) -> str:
+    """The UUID of a GPU (``GPU-…``), as ROCR_VISIBLE_DEVICES takes it."""
+    raw = ctypes.create_string_buffer(16)
+    _check(lib.hipDeviceGetUuid(raw, index), "hipDeviceGetUuid")
+    return f"GPU-{raw.raw.decode(errors='replace')}"
+
+
 def _device(lib: Any, sys: Path, index: int) -> Device:
     text = ctypes.create_string_buffer(256)
     _check(lib.hipDeviceGetName(text, len(text), index), "hipDeviceGetName")

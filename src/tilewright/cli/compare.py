@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +22,8 @@ from tilewright.cli.options import (
 from tilewright.cli.options import store as open_store
 
 if TYPE_CHECKING:
-    from tilewright.tune.compare import Comparison, Timer
+    from tilewright.tune.compare import Comparison
+    from tilewright.tune.timing import Timer
 
 
 def add_to(app: typer.Typer) -> None:
@@ -80,22 +80,67 @@ def compare(
     same (surely within the margin) or undecided.
     """
     from tilewright import ops
-    from tilewright.arch import arch
+    from tilewright.arch import arch, device
     from tilewright.arch.detect import live_device
     from tilewright.plan import PLANNING_DEVICE
     from tilewright.tune import compare as tune
     from tilewright.tune.contenders import contender, verified
 
     index = gpu_index(on)
-    name = live_device(index).arch if index is not None else PLANNING_DEVICE.arch
-    problem = ops.family(family).parse_problem(words(pairs), arch(name))
+    target = live_device(index) if index is not None else device(PLANNING_DEVICE)
+    problem = ops.family(family).parse_problem(words(pairs), arch(target.arch))
     kept = open_store(store, trust_store)
     sides = [contender(word, problem, kept, kernel) for word in (first, second)]
     seed = secrets.randbits(31) if seed is None else seed
     calls = verified(sides, problem, seed, on)
-    found = tune.compare(calls[0], calls[1], _timer(index), rounds, confidence, margin)
+    found = tune.compare(
+        calls[0], calls[1], _timer(index, target.l2_bytes), rounds, confidence, margin
+    )
     document = _document(problem, sides[0].label, sides[1].label, on, seed, found)
     if as_json:
         output.emit(document)
     else:
-        _show(document, found)
+        _show(document, problem, found)
+
+
+def _timer(index: int | None, l2_bytes: int) -> Timer:
+    """Device time with L2 flushed, or the wall clock of the interpreter."""
+    from tilewright.tune import timing
+
+    if index is None:
+        return timing.Wall()
+    return timing.Events(timing.flusher(l2_bytes, f"cuda:{index}"))
+
+
+def _document(
+    problem: Any, first: str, second: str, on: str, seed: int, found: Comparison
+) -> dict[str, Any]:
+    return {
+        "problem": {"family": problem.family, **asdict(problem)},
+        "first": first,
+        "second": second,
+        "on": on,
+        "seed": seed,
+        "answer": found.answer,
+        "ratio": found.ratio,
+        "interval": found.interval,
+        "confidence": found.confidence,
+        "margin": found.margin,
+        "medians_us": found.medians_us,
+        "first_us": found.first_us,
+        "second_us": found.second_us,
+        "timer": "wall" if on == "cpu" else "events, L2 flushed",
+    }
+
+
+def _show(document: dict[str, Any], problem: Any, found: Comparison) -> None:
+    output.heading(str(problem))
+    first, second = found.medians_us
+    output.fields(
+        {
+            "first": f"{document['first']}, {first:.2f} µs",
+            "second": f"{document['second']}, {second:.2f} µs",
+            "answer": f"first is {found}",
+            "timed": f"{len(found.first_us)} pairs, {document['timer']}, on {document['on']}",
+        }
+    )

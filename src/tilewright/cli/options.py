@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,3 +135,22 @@ def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any
 
     this = arch(target.device_for_planning().arch)
     return ops.family(family).parse_problem(words(pairs), this)
+
+
+def gpu_index(on: str) -> int | None:
+    """The number of the GPU that `on` means; None for the CPU. Raises unless it is here."""
+    from tilewright.errors import NoDriver
+
+    if on == "cpu":
+        return None
+    found = re.fullmatch(r"cuda(?::(\d+))?", on)
+    if found is None:
+        raise BadArgument(f"cannot run on '{on}': say cpu, or a GPU as cuda:0 (AMD's too)")
+    try:
+        import torch
+    except ImportError:
+        raise NoDriver("running on a GPU needs torch: pip install 'tilewright[torch]'") from None
+    index, count = int(found[1] or 0), torch.cuda.device_count()
+    if index >= count:
+        raise NoDriver(f"torch sees {count} GPUs here, so there is no {on}; --on cpu needs none")
+    return index

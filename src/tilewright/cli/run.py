@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from tilewright.cli.options import (
     TrustStore,
     dispatcher,
     examples,
+    gpu_index,
     problem,
 )
 from tilewright.cli.options import store as open_store
@@ -73,7 +73,7 @@ def run(
     """
     from tilewright.arch.detect import live_device
 
-    index = _gpu(on)
+    index = gpu_index(on)
     gpu = live_device(index) if index is not None and device is None else device
     target = dispatcher(gpu, registry, open_store(store, trust_store), max_workspace)
     ran = run_once(target, problem(family, pairs, target), kernel, on, verify, seed)
@@ -183,22 +183,3 @@ def _wait(on: str) -> None:
         import torch
 
         torch.cuda.synchronize(on)
-
-
-def _gpu(on: str) -> int | None:
-    """The number of the GPU that `on` means; None for the CPU. Raises unless it is here."""
-    from tilewright.errors import BadArgument, NoDriver
-
-    if on == "cpu":
-        return None
-    found = re.fullmatch(r"cuda(?::(\d+))?", on)
-    if found is None:
-        raise BadArgument(f"cannot run on '{on}': say cpu, or a GPU as cuda:0 (AMD's too)")
-    try:
-        import torch
-    except ImportError:
-        raise NoDriver("running on a GPU needs torch: pip install 'tilewright[torch]'") from None
-    index, count = int(found[1] or 0), torch.cuda.device_count()
-    if index >= count:
-        raise NoDriver(f"torch sees {count} GPUs here, so there is no {on}; --on cpu needs none")
-    return index

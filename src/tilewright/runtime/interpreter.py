@@ -18,7 +18,13 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.child import Child, ChildDied, ChildTimeout, Message
-from tilewright.errors import BadArgument, LaunchFailed
+from tilewright.errors import (
+    BadArgument,
+    IllegalAccess,
+    KernelCrashed,
+    LaunchFailed,
+    OutOfMemory,
+)
 from tilewright.ops.family import (
     FLAG_BYTES,
     WORKSPACE,
@@ -31,6 +37,13 @@ from tilewright.ops.family import (
 from tilewright.pointer_array import Pointers
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_FAILURES: dict[str, type[LaunchFailed]] = {
+    "access": IllegalAccess,
+    "memory": OutOfMemory,
+    "raised": KernelCrashed,
+}
+"""What the child says of an error, as an exception."""
 
 
 class Interpreter:
@@ -64,9 +77,10 @@ class Interpreter:
         of a plan finds it; without it the kernel gets a scratch one. `timeout` is in seconds and
         includes starting the child.
 
-        Raises `BadArgument` for operands that do not fit the launch, and `LaunchFailed` if the
-        kernel raises, touches memory that is not its own, writes an operand that is not in
-        `outputs`, kills its process or does not end in time; the outputs are then unchanged.
+        Raises `BadArgument` for operands that do not fit the launch, `KernelCrashed` if the kernel
+        raises or kills its process, `IllegalAccess` if it touches memory that is not its own or
+        writes an operand that is not in `outputs`, `OutOfMemory`, and `LaunchFailed` if it cannot
+        be run or does not end in time; the outputs are then unchanged.
         """
         scratch = _workspace(launch, workspace)
         arrays = [x.addresses if isinstance(x, Pointers) else x for x in operands]
@@ -128,7 +142,7 @@ class Interpreter:
             except ChildDied as died:
                 self._drop()
                 words = died.stderr_tail.strip().rpartition("\n")[2]
-                raise LaunchFailed(
+                raise KernelCrashed(
                     f"kernel {kernel}: the interpreter's process was {died}"
                     if died.returncode < 0
                     else f"kernel {kernel}: the interpreter's process {died}: {words}"
@@ -141,7 +155,8 @@ class Interpreter:
                 self._drop()
                 raise
         if "error" in answer:
-            raise LaunchFailed(f"kernel {kernel}, interpreted: {answer['error']}")
+            kind = _FAILURES.get(answer["kind"], LaunchFailed)
+            raise kind(f"kernel {kernel}, interpreted: {answer['error']}")
         return returned
 
     def _started(self) -> Child:

@@ -45,7 +45,8 @@ def main() -> None:
 def handle(
     message: Message, blobs: Sequence[bytes], builder: patch.Builder
 ) -> tuple[Message, list[Blob]]:
-    """Run one launch; the answer has the bytes of the operands `return`ed, or an ``"error"``."""
+    """Run one launch; the answer has the bytes of the operands `return`ed, or an ``"error"`` and
+    its ``"kind"``."""
     try:
         memories = [_place(m, blob) for m, blob in zip(message["operands"], blobs, strict=True)]
         for i, arrays in message["pointed"]:
@@ -54,7 +55,7 @@ def handle(
             ]
         _run(message, memories, builder)
     except Exception as error:
-        return {"error": _describe(error, builder)}, []
+        return {"error": _describe(error, builder), "kind": _kind(error, builder)}, []
     returned = [memories[i].data for i in message["return"]]
     return {}, returned
 
@@ -117,6 +118,18 @@ def _region(operand: Message, memory: Any) -> patch.Region:
         where[...] = True
     start = memory.ctypes.data
     return patch.Region(operand["name"], start, start + memory.size, operand["writable"], elements)
+
+
+def _kind(error: BaseException, builder: patch.Builder) -> str:
+    """``access``, ``memory``, ``raised`` by the kernel otherwise, or ``refused`` before it ran."""
+    from tilewright.runtime import interpreter_patch as patch
+
+    cause = patch.root_cause(error)
+    if isinstance(cause, patch.BadAccess):
+        return "access"
+    if isinstance(cause, MemoryError):
+        return "memory"
+    return "refused" if builder.grid_idx is None else "raised"
 
 
 def _describe(error: BaseException, builder: patch.Builder) -> str:

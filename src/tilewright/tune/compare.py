@@ -11,10 +11,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from tilewright.errors import BadArgument
 from tilewright.tune.statistics import median_interval
+from tilewright.tune.timing import Timer
 
 Answer = Literal["faster", "slower", "same", "undecided"]
 
@@ -26,16 +27,6 @@ MARGIN = 0.01
 """Differences below this share do not matter: two calls that surely differ by less are the same."""
 
 WARM_UP_ROUNDS = 10
-
-
-class Timer(Protocol):
-    """A way of timing a call."""
-
-    def queue(self, call: Callable[[], object]) -> Any:
-        """Have one sample taken."""
-
-    def read(self, queued: Sequence[Any]) -> list[float]:
-        """Wait for these samples; microseconds of each."""
 
 
 @dataclass(frozen=True, slots=True)

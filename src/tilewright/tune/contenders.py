@@ -79,7 +79,9 @@ def verified(
     for one in contenders:
         verify.arrays.poison(out)
         result = one.call(inputs, out)
-        check = verify.compare(result, reference, family.tolerance(problem, one.config or strictest))
+        check = verify.compare(
+            result, reference, family.tolerance(problem, one.config or strictest)
+        )
         if not check.ok:
             raise VerificationFailed(f"{one.label} on {problem} is {check} (seed {seed})")
         calls.append(partial(one.call, inputs, out))

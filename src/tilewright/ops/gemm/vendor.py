@@ -64,8 +64,6 @@ def _scaled(p: GemmProblem) -> VendorCall:
             rows, columns = scales[0].reshape(-1, 1), scales[1].reshape(1, -1)
         else:
             rows, columns = (scales[0].reshape(()) if scales else one), one
-        return torch._scaled_mm(
-            a, b, rows, columns, out_dtype=out.dtype, use_fast_accum=True
-        )
+        return torch._scaled_mm(a, b, rows, columns, out_dtype=out.dtype, use_fast_accum=True)
 
     return call

@@ -1,0 +1,177 @@
+"""`Place`: where a worker runs, a GPU by its UUID or the interpreter; and the words that name some.
+
+The parent asks a child which GPUs there are, so that it never opens one itself.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from tilewright import __version__
+from tilewright.arch import arch, device
+from tilewright.arch.known import devices as known_devices
+from tilewright.arch.model import Device
+from tilewright.child import Child, Message
+from tilewright.errors import BadArgument, NoDriver, TilewrightError
+from tilewright.jsonfile import convert
+from tilewright.plan import PLANNING_DEVICE
+from tilewright.tune.measurement import Environment
+
+WORKER = "tilewright.tune.worker"
+CPU = "cpu"
+Backend = Literal["cpu", "cuda", "hip"]
+_ASKING_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where kernels are measured: the GPU with this UUID, or ``"cpu"``, the interpreter.
+
+    device: the GPU's fingerprint; None for the interpreter, which takes any architecture's kernels.
+    """
+
+    uuid: str
+    environment: Environment
+    device: Device | None = None
+
+    def device_for(self, arch_name: str) -> Device | None:
+        """What a kernel of this architecture is measured on here; None if it cannot run here."""
+        if self.device is None:
+            return interpreted_device(arch_name)
+        return self.device if self.device.arch == arch_name else None
+
+    @property
+    def backend(self) -> Backend:
+        """Whose driver the place has; ``cpu`` is the interpreter."""
+        return "cpu" if self.device is None else arch(self.device.arch).backend
+
+    @property
+    def variables(self) -> dict[str, str | None]:
+        """What pins a process to this place: changes to its environment, None removes one."""
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+        if self.backend == "cpu":
+            return {**hidden, "HIP_VISIBLE_DEVICES": ""}
+        if self.backend == "cuda":
+            return {**hidden, "CUDA_VISIBLE_DEVICES": self.uuid}
+        # HIP counts among those that are left, in which torch reads CUDA's variable too.
+        unset = {"HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
+        return {**unset, "ROCR_VISIBLE_DEVICES": self.uuid}
+
+    def __str__(self) -> str:
+        return "the interpreter" if self.device is None else f"{self.device.name} ({self.uuid})"
+
+
+@cache
+def interpreted_device(arch_name: str) -> Device:
+    """The device that the interpreter plays: a known one of the architecture, renamed so that
+    nothing takes its times for that one's."""
+    known = [d for d in known_devices().values() if d.arch == arch(arch_name).name]
+    if not known:
+        raise BadArgument(f"no known device has architecture {arch_name}; none can be played")
+    usual = device(PLANNING_DEVICE)
+    played = usual if usual in known else known[0]
+    return replace(played, name=f"interpreter as {played.name}")
+
+
+_DRIVER_FILES = {"cuda": "/proc/driver/nvidia/version", "hip": "/sys/module/amdgpu/version"}
+
+
+def environment(backend: Backend) -> Environment:
+    """What kernels run with here. The driver's version is its kernel module's."""
+    packages = ("triton", "numpy") if backend == "cpu" else ("triton", "torch")
+    versions = {"tilewright": __version__, **{package: _version(package) for package in packages}}
+    said = ""
+    if backend in _DRIVER_FILES:
+        with suppress(OSError):
+            said = Path(_DRIVER_FILES[backend]).read_text()
+    found = re.search(r"\d+\.\d+(\.\d+)*", said)
+    return Environment(tuple(sorted(versions.items())), found[0] if found else "")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def interpreter_place() -> Place:
+    """The interpreter."""
+    return Place(CPU, environment("cpu"))
+
+
+def gpus() -> list[Place]:
+    """The visible GPUs of this machine, in their driver's order. Raises `NoDriver` if there
+    is none, or one whose architecture no data file describes (hide it)."""
+    with Child(WORKER, {"TILEWRIGHT_KERNEL_MODULES": ""}) as child:
+        answer, _ = child.request({"do": "devices"}, timeout=_ASKING_SECONDS)
+    if "error" in answer:
+        raise NoDriver(answer["error"])
+    found = [(uuid, convert(fields, Device, "the driver")) for uuid, fields in answer["devices"]]
+    return [Place(uuid, environment(arch(d.arch).backend), d) for uuid, d in found]
+
+
+def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
+    """The places that `words` name: ``all`` GPUs; a number, ``4``: the first so many; a list of
+    GPUs by their numbers or the beginning of their UUIDs, ``0,3``, ``3,`` (a list of one),
+    ``GPU-1b2c``; or ``cpu``, the interpreter, also in a list, as often as there are to be workers.
+
+    `here`: the GPUs there are, found if not given. Raises `BadArgument` and `NoDriver`.
+    """
+    items = [word.strip() for word in words.split(",") if word.strip()]
+    if not items:
+        raise BadArgument(f"devices '{words}' names none; say all, cpu, how many, or which")
+    if all(item == CPU for item in items):
+        return [interpreter_place() for _ in items]
+    found = list(gpus() if here is None else here)
+    if not found:
+        raise NoDriver("no GPU can be used here; --devices cpu takes the interpreter")
+    if items == ["all"]:
+        return found
+    if items[0].isdigit() and "," not in words:
+        if not 1 <= (count := int(items[0])) <= len(found):
+            raise BadArgument(
+                f"{count} GPUs are asked for, this machine has {len(found)} "
+                f"(GPU number {count} alone is '{count},')"
+            )
+        return found[:count]
+    chosen = [interpreter_place() if item == CPU else _one(item, found) for item in items]
+    twice = {p.uuid for p in chosen if p.uuid != CPU and chosen.count(p) > 1}
+    if twice:
+        raise BadArgument(f"devices '{words}' names {', '.join(sorted(twice))} more than once")
+    return chosen
+
+
+def _one(word: str, found: Sequence[Place]) -> Place:
+    """The GPU of this number, or whose UUID begins like this."""
+    if word.isdigit():
+        if int(word) < len(found):
+            return found[int(word)]
+        raise BadArgument(f"there is no GPU {word}: this machine has {len(found)}, from 0")
+    begins = word.lower().removeprefix("gpu-")
+    same = [p for p in found if p.uuid.lower().removeprefix("gpu-").startswith(begins)]
+    if len(same) == 1:
+        return same[0]
+    listed = ", ".join(p.uuid for p in same or found)
+    raise BadArgument(
+        f"'{word}' is the beginning of {len(same)} GPUs' UUIDs ({listed})"
+        if same
+        else f"there is no GPU '{word}' here; these are: {listed}"
+    )
+
+
+def answer_devices() -> Message:
+    """In the child: every GPU's UUID and fingerprint, or why there is none."""
+    from tilewright.arch.detect import live_devices, live_uuids
+
+    try:
+        return {"devices": [*zip(live_uuids(), map(asdict, live_devices()), strict=True)]}
+    except TilewrightError as error:
+        return {"error": str(error)}

@@ -1,0 +1,154 @@
+"""`Station`: one place, the worker process on it, and whether its device is to be trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from tilewright.build import Store
+from tilewright.child import Child, ChildDied, ChildTimeout, Message
+from tilewright.tune.devices import CPU, WORKER, Place
+from tilewright.tune.measurement import Settings, Status
+
+CANARY_FACTOR = 1.5
+"""A device measures true while its canary takes at most this times what the first one took."""
+CANARY_TRIES = 2
+START_SECONDS = 180.0
+"""For a worker to import torch and open its device."""
+
+
+class Lost(Exception):
+    """The worker ended, faulted its device or did not answer in time: it is gone.
+
+    killed: by a signal that somebody sent, who may not have meant the kernel.
+    """
+
+    def __init__(self, status: Status, reason: str, killed: bool = False) -> None:
+        super().__init__(reason)
+        self.status, self.reason, self.killed = status, reason, killed
+
+
+class OutOfOrder(Exception):
+    """The device failed its canary, twice."""
+
+
+class Interrupted(Exception):
+    """The station was told to stop what it does."""
+
+
+class Station:
+    """A worker on `place`, replaced when it is lost. One thread drives it; any may interrupt it.
+
+    memory_bytes: address space of an interpreting worker; 0: not limited.
+    """
+
+    def __init__(self, place: Place, store: Store, settings: Settings, memory_bytes: int) -> None:
+        self.place = place
+        self.settings = replace(settings, timer="wall") if place.uuid == CPU else settings
+        self.out_of_order = ""
+        self._opening: Message = {
+            "do": "open",
+            "uuid": place.uuid,
+            "nvml": place.uuid if place.backend == "cuda" else "",
+            "settings": asdict(self.settings),
+            "store": os.fspath(store.path),
+            "trusted": store.trusted,
+            "l2_bytes": 0 if place.device is None else place.device.l2_bytes,
+            "memory": memory_bytes,
+        }
+        self._child: Child | None = None
+        self._lock = threading.Lock()
+        self._interrupted = False
+        self._canary_us = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process, if there is one."""
+        with self._lock:
+            return None if self._child is None else self._child.pid
+
+    def open(self) -> None:
+        """Have a worker, on a device that measures true. Raises `OutOfOrder`, `Interrupted`."""
+        tries = 0
+        while self.pid is None:
+            try:
+                self._start()
+                wrong, killed = self._canary(), False
+            except Lost as lost:
+                wrong, killed = lost.reason, lost.killed
+            if wrong:
+                self.drop()
+                tries += not killed
+            if tries == CANARY_TRIES:
+                self.out_of_order = wrong
+                raise OutOfOrder(wrong)
+
+    def ask(self, message: Message, seconds: float) -> Message:
+        """The worker's answer to one step. Raises `Lost`, and `Interrupted`."""
+        child = self._child
+        assert child is not None, "not open"
+        try:
+            answer, _ = child.request(message, timeout=seconds)
+        except ChildTimeout:
+            self.drop()
+            raise Lost("timeout", f"did not end within {seconds:g} s and was killed") from None
+        except ChildDied as died:
+            self.drop()
+            if self._interrupted:
+                raise Interrupted from None
+            by_signal = died.returncode < 0
+            words = died.stderr_tail.strip().rpartition("\n")[2]
+            reason = f"its process was {died}" if by_signal else f"its process {died}: {words}"
+            somebody = died.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+            raise Lost("crashed", reason, killed=somebody) from None
+        if answer.get("lost"):
+            self.drop()
+            raise Lost(answer["status"], answer["reason"])
+        return answer
+
+    def drop(self) -> None:
+        """End the worker."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+    def interrupt(self) -> None:
+        """From another thread: end the worker, within a step too, and start no other."""
+        with self._lock:
+            self._interrupted = True
+            if self._child is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+
+    def resume(self) -> None:
+        """After an interrupt, once its thread is done."""
+        self.drop()
+        self._interrupted = False
+
+    def _start(self) -> None:
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        with self._lock:
+            if self._interrupted:
+                raise Interrupted
+            self._child = Child(WORKER, {**self.place.variables, "PYTHONPATH": path})
+        answer = self.ask(self._opening, START_SECONDS)
+        if "error" in answer:
+            raise Lost(answer["status"], answer["error"])
+
+    def _canary(self) -> str:
+        """What is wrong with the device; empty if nothing is."""
+        answer = self.ask({"do": "canary"}, START_SECONDS)
+        if "error" in answer:
+            return str(answer["error"])
+        if not answer["ok"]:
+            return "it computed a small product wrong"
+        self._canary_us = self._canary_us or answer["us"]
+        if answer["us"] > CANARY_FACTOR * self._canary_us:
+            return f"a product took {answer['us']:.4g} µs that took {self._canary_us:.4g} µs before"
+        return ""

@@ -1,0 +1,226 @@
+"""Samples of several calls that take turns, until each one's median is known well enough.
+
+A round calls each once; every other round goes backwards, so that clocks and neighbours treat all
+alike. Rounds are queued in blocks, so that the GPU never waits for the host within a sample, and
+the device is read (`watch`) while a block runs.
+
+L2 is flushed before a sample by *reading* four times what it holds. A flush that writes leaves
+lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
+33 MB and more, as benchmarks/harness.py found.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright.tune.measurement import Settings
+from tilewright.tune.statistics import median_interval
+
+Call = Callable[[], object]
+
+BLOCK_SECONDS = 0.05
+STEADY = 0.02
+"""Clocks are steady when a block's medians, summed, differ by less than this from the last's."""
+_LONGEST_WARM_UP = 5
+"""Times `warm_up_seconds`, for clocks that do not get steady."""
+
+GRAPH_CALLS = 20
+FLUSHES = 4
+"""How many times L2's size is read to flush it."""
+COPIES = 256
+"""Most copies that operands are rotated through: with these, operands of under 1/128 of L2 stay
+in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Samples of one call, in microseconds, in the order taken; their median's confidence
+    interval; and whether that got as narrow as asked."""
+
+    samples_us: tuple[float, ...]
+    interval_us: tuple[float, float]
+    settled: bool
+
+
+class Timer(Protocol):
+    """A way of timing a call."""
+
+    def queue(self, call: Call) -> Any:
+        """Have one sample taken."""
+
+    def read(self, queued: Sequence[Any]) -> list[float]:
+        """Wait for these samples; microseconds of each."""
+
+
+def measure(
+    calls: Mapping[str, Call],
+    timer: Timer,
+    settings: Settings,
+    *,
+    watch: Call = lambda: None,
+    now: Callable[[], float] = time.monotonic,
+) -> dict[str, Series]:
+    """Time every call, in turns, as `settings` say; the budget is of all together, theirs times
+    the number of calls. One that has what it needs leaves the rounds to the others."""
+    rounds = _Rounds(calls, timer, watch, now)
+    rounds.warm_up(settings)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    unsettled = list(calls)
+    deadline = now() + settings.budget_seconds * len(calls)
+    while unsettled:
+        taken = len(samples[unsettled[0]])  # all that are left have as many
+        most = settings.min_samples
+        if taken < most:
+            most -= taken
+        most = min(most, settings.max_samples - taken)
+        for name, more in rounds.block(unsettled, most).items():
+            samples[name] += more
+        over = now() >= deadline
+        unsettled = [
+            name
+            for name in unsettled
+            if len(samples[name]) < settings.min_samples
+            or not (
+                over
+                or len(samples[name]) >= settings.max_samples
+                or is_tight(samples[name], settings)
+            )
+        ]
+    return {
+        name: Series(
+            tuple(taken),
+            median_interval(taken, settings.confidence),
+            is_tight(taken, settings),
+        )
+        for name, taken in samples.items()
+    }
+
+
+def is_tight(samples: Sequence[float], settings: Settings) -> bool:
+    """Whether the median's interval is within `settings.precision` of it either way."""
+    median = statistics.median(samples)
+    low, high = median_interval(samples, settings.confidence)
+    return max(median - low, high - median) <= settings.precision * median
+
+
+class _Rounds:
+    """Blocks of rounds, of as many as take `BLOCK_SECONDS`."""
+
+    def __init__(
+        self, calls: Mapping[str, Call], timer: Timer, watch: Call, now: Callable[[], float]
+    ) -> None:
+        self._calls, self._timer, self._watch, self._now = calls, timer, watch, now
+        self._turn = 0
+        self._fitting = 1
+
+    def block(self, names: Sequence[str], most: int) -> dict[str, list[float]]:
+        """The samples of at most `most` rounds of the calls named."""
+        count = max(1, min(self._fitting, most))
+        queued: dict[str, list[Any]] = {name: [] for name in names}
+        begun = self._now()
+        for _ in range(count):
+            self._turn += 1
+            for name in names if self._turn % 2 else reversed(names):
+                queued[name].append(self._timer.queue(self._calls[name]))
+        self._watch()
+        taken = {name: self._timer.read(handles) for name, handles in queued.items()}
+        took = self._now() - begun
+        self._fitting = int(BLOCK_SECONDS * count / took) if took > 0 else count
+        return taken
+
+    def warm_up(self, settings: Settings) -> None:
+        """Blocks whose samples are dropped, until the clocks are steady."""
+        if not settings.warm_up_seconds:
+            return
+        begun, before = self._now(), float("inf")
+        while True:
+            taken = self.block([*self._calls], settings.max_samples)
+            total = sum(statistics.median(samples) for samples in taken.values())
+            steady = abs(total - before) <= STEADY * total
+            before = total
+            elapsed = (self._now() - begun) / settings.warm_up_seconds
+            if elapsed >= _LONGEST_WARM_UP or (steady and elapsed >= 1):
+                return
+
+
+class Wall:
+    """The wall clock around a call."""
+
+    def queue(self, call: Call) -> float:
+        begun = time.perf_counter()
+        call()
+        return (time.perf_counter() - begun) * 1e6
+
+    def read(self, queued: Sequence[float]) -> list[float]:
+        return [*queued]
+
+
+class Events:
+    """Device time between two events, after `flush`."""
+
+    def __init__(self, flush: Call) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self._flush = flush
+
+    def queue(self, call: Call) -> tuple[Any, Any]:
+        event = self._torch.cuda.Event
+        start, end = event(enable_timing=True), event(enable_timing=True)
+        self._flush()
+        start.record()
+        call()
+        end.record()
+        return start, end
+
+    def read(self, queued: Sequence[tuple[Any, Any]]) -> list[float]:
+        self._torch.cuda.synchronize()
+        return [start.elapsed_time(end) * 1e3 for start, end in queued]
+
+
+class Graphs:
+    """The same around a CUDA graph of `count` calls, divided by `count`: without the host, for
+    calls that take less long than their launch. Only the first finds L2 flushed."""
+
+    def __init__(self, flush: Call, count: int = GRAPH_CALLS) -> None:
+        self._events = Events(flush)
+        self._count = count
+        self._graphs: dict[Call, Any] = {}
+
+    def queue(self, call: Call) -> tuple[Any, Any]:
+        if call not in self._graphs:
+            import torch
+
+            graph: Any = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(self._count):
+                    call()
+            graph.replay()  # the first replay also uploads it
+            self._graphs[call] = graph
+        return self._events.queue(self._graphs[call].replay)
+
+    def read(self, queued: Sequence[tuple[Any, Any]]) -> list[float]:
+        return [each / self._count for each in self._events.read(queued)]
+
+
+def flusher(l2_bytes: int, place: str) -> Call:
+    """A call that leaves nothing of the operands in L2, and nothing to be written back."""
+    import torch
+
+    count = FLUSHES * max(l2_bytes, 16 << 20) // 4
+    buffer = torch.zeros(count, dtype=torch.float32, device=place)
+    total = torch.empty((), dtype=torch.float32, device=place)
+
+    def flush() -> None:
+        torch.sum(buffer, dim=0, out=total)
+
+    return flush
+
+
+def copies_to_rotate(input_bytes: int, l2_bytes: int) -> int:
+    """How many sets of inputs it takes for none to be in L2 when its turn comes again."""
+    return min(COPIES, 2 * l2_bytes // max(1, input_bytes) + 2)

@@ -1,0 +1,341 @@
+"""The process that measures on one device: ``python -m tilewright.tune.worker``.
+
+One request, one step (`Worker.answer`), so that whatever ends the process costs only the step in
+hand: ``open`` once, then for each batch ``problem`` (operands, reference), ``verify`` for each
+kernel, ``time`` for those that passed, in turns; and ``canary`` when the device is to be trusted
+again. Modules named in TILEWRIGHT_KERNEL_MODULES are imported first: they register operations of
+the user's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import resource
+import secrets
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewright import arrays, ops, verify
+from tilewright.arch import arch as arch_by_name
+from tilewright.arch.model import Device
+from tilewright.build import Store
+from tilewright.child import Blob, Message, serve
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import (
+    BuildFailed,
+    IllegalAccess,
+    LaunchFailed,
+    NoKernelFound,
+    OutOfMemory,
+    StoreError,
+    UnsupportedProblem,
+)
+from tilewright.jsonfile import convert
+from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
+from tilewright.runtime.launcher import launcher
+from tilewright.tune import timing
+from tilewright.tune.devices import CPU, answer_devices
+from tilewright.tune.measurement import Settings, Status
+from tilewright.tune.results import read_problem
+from tilewright.tune.telemetry import Monitor, flags
+
+_GPU = "cuda:0"  # what torch calls the one GPU that is visible, AMD's too
+
+_FAULTS = (
+    "illegal memory access",
+    "illegal address",
+    "illegal_address",
+    "misaligned",
+    "illegal instruction",
+    "illegal_instruction",
+    "hardware stack",
+    "hardware_stack",
+    "address space",
+    "address_space",
+    "invalid program counter",
+    "invalid_pc",
+    "unspecified launch failure",
+    "launch failure",
+    "error_launch_failed",
+    "device-side assert",
+    "memory access fault",
+)
+"""How the drivers, and torch, word errors after which a context is of no more use."""
+
+CANARY_SIZE = 4096
+"""On a GPU: long enough for the host to stay ahead of it."""
+_CANARY = Settings(
+    verify=False, warm_up_seconds=0.1, precision=0.02, min_samples=20, budget_seconds=0.5
+)
+
+
+@dataclass(slots=True)
+class _Work:
+    """The problem in hand: its operands, and what they should come to."""
+
+    text: str
+    problem: Any
+    arch: str
+    inputs: list[Any]
+    out: Any
+    seed: int
+    reference: Any
+    rotated: list[list[Any]]
+
+
+class Worker:
+    """Measures on one place. Holds the operands of one problem, and every kernel it has loaded."""
+
+    def __init__(self) -> None:
+        self._place = CPU
+        self._work: _Work | None = None
+        self._device: Device | None = None
+        self._steps: dict[str, Callable[[Message], Message]] = {
+            "devices": lambda message: answer_devices(),
+            "open": self._open,
+            "canary": lambda message: self._canary(),
+            "problem": self._problem,
+            "verify": self._verify,
+            "time": self._time,
+        }
+
+    def answer(self, message: Message) -> Message:
+        """Do one step. Of an error, the answer has ``status``, ``reason`` and ``lost``: whether
+        this process can do no more."""
+        try:
+            return self._steps[message["do"]](message)
+        except Exception as error:
+            status, reason = blame(error)
+            return {
+                "status": status,
+                "reason": reason,
+                "error": reason,
+                "lost": status == "illegal_access" and self._gpu,
+            }
+
+    @property
+    def _gpu(self) -> bool:
+        return self._place != CPU
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def _open(self, message: Message) -> Message:
+        """``uuid``, ``nvml`` (what NVML knows the device by, or nothing), ``settings``, ``store``,
+        ``trusted``, ``l2_bytes``, ``memory`` (bytes, for the interpreter; 0: not limited)."""
+        self._place = CPU if message["uuid"] == CPU else _GPU
+        self._settings = convert(message["settings"], Settings, "settings")
+        self._store = Store(message["store"], trusted=message["trusted"])
+        self._monitor = Monitor(message["nvml"])
+        self._l2_bytes: int = message["l2_bytes"]
+        self._flush: timing.Call | None = None
+        if self._gpu:
+            import torch
+
+            torch.zeros(1, device=_GPU)
+            launcher()  # compiled when first used on a machine, which no kernel's step should pay
+        elif message["memory"]:  # of this process, and of the interpreter's, which inherits it
+            resource.setrlimit(resource.RLIMIT_AS, (message["memory"],) * 2)
+        return {}
+
+    def _canary(self) -> Message:
+        """A small product that any device gets right, and its time: microseconds, or 0 for the
+        interpreter's process, of which time says nothing."""
+        size = CANARY_SIZE if self._gpu else 64
+        rng = secrets.randbits(31)
+        if not self._gpu:
+            import numpy as np
+
+            a, b = np.random.default_rng(rng).standard_normal((2, size, size), np.float32)
+            right = np.allclose(a @ b, a.astype(np.float64) @ b, atol=1e-3)
+            return {"ok": bool(right), "us": 0.0}
+        import torch
+
+        generator = torch.Generator(_GPU).manual_seed(rng)
+        a, b = torch.randn(2, size, size, generator=generator, device=_GPU).bfloat16()
+        out = a @ b
+        expected = a.double() @ b.double()
+        error = float((out.double() - expected).abs().max())
+        right = error <= 0.05 * size**0.5  # bf16 rounds a sum of 5 standard deviations by 0.01
+        timer = timing.Events(lambda: None)
+        series = timing.measure({"canary": lambda: torch.mm(a, b, out=out)}, timer, _CANARY)
+        return {"ok": bool(right), "us": statistics.median(series["canary"].samples_us)}
+
+    def _problem(self, message: Message) -> Message:
+        """``problem`` (as `problem_text` writes it) and ``arch``: make its operands."""
+        if self._work is not None and self._work.text == message["problem"]:
+            self._work.arch = message["arch"]
+            return {}
+        self._work = None
+        problem = read_problem(message["problem"], "the request")
+        seed = secrets.randbits(31)
+        inputs, out = verify.make_operands(problem, seed, self._place)
+        reference = None
+        if self._settings.verify:
+            wide = [arrays.to_float64(x) for x in inputs]
+            reference = ops.family(problem.family).reference(problem, wide)
+        self._work = _Work(
+            message["problem"], problem, message["arch"], inputs, out, seed, reference, [inputs]
+        )
+        return {}
+
+    def _verify(self, message: Message) -> Message:
+        """``kernel``, ``device``: run it once, on poisoned output, and compare."""
+        work = self._in_hand()
+        family, problem = ops.family(work.problem.family), work.problem
+        config = family.parse_name(message["kernel"])
+        verdict = family.supports(config, problem, arch_by_name(work.arch))
+        if not verdict:
+            raise UnsupportedProblem(str(verdict))
+        self._plan_for(convert(message["device"], Device, "device"))
+        self._run_once(config.name, work)
+        if not self._settings.verify:
+            return {"status": "ok", "reason": "", "check": None}
+        tolerance = family.tolerance(problem, config)
+        check = verify.compare(work.out, work.reference, tolerance)
+        if not check.ok and self._gpu and _mended(work):
+            self._run_once(config.name, work)
+            check = verify.compare(work.out, work.reference, tolerance)
+        status: Status = "ok"
+        reason = ""
+        if not check.ok:
+            stray = _stray_nans(work.out, work.reference)
+            status = "nan" if stray else "mismatch"
+            reason = f"{stray} NaN where the reference has none" if stray else str(check)
+        return {
+            "status": status,
+            "reason": reason,
+            "check": {**asdict(check), "seed": work.seed},
+        }
+
+    def _time(self, message: Message) -> Message:
+        """``kernels``, that passed: time them in turns."""
+        work = self._in_hand()
+        family = ops.family(work.problem.family)
+        names: list[str] = message["kernels"]
+        timer = self._timer(work)
+        options = family.options(work.problem)
+        calls = {name: _call(self._dispatcher, name, work, options) for name in names}
+        timed = timing.measure(calls, timer, self._settings, watch=self._monitor.read)
+        self._wait()
+        seen = self._monitor.take()
+        return {
+            "kernels": {
+                n: {**asdict(s), "flags": flags(seen, s.settled)} for n, s in timed.items()
+            },
+            "telemetry": asdict(seen),
+        }
+
+    # --- what they use ----------------------------------------------------------------------
+
+    def _run_once(self, name: str, work: _Work) -> None:
+        """Fill the poisoned output, with a workspace in which no kernel was before."""
+        arrays.poison(work.out)
+        self._dispatcher.workspaces.release()
+        options = ops.family(work.problem.family).options(work.problem)
+        self._dispatcher.run_named(name, *work.inputs, out=work.out, **options)
+        self._wait()
+
+    def _in_hand(self) -> _Work:
+        assert self._work is not None, "a problem comes first"
+        return self._work
+
+    def _plan_for(self, device: Device) -> None:
+        """Have a dispatcher for this device, which an interpreting worker may be asked to change.
+        It never builds."""
+        if self._device != device:
+            self._device = device
+            self._dispatcher = Dispatcher(device=device, store=self._store, build_missing=False)
+
+    def _wait(self) -> None:
+        if self._gpu:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _timer(self, work: _Work) -> timing.Timer:
+        if not self._gpu:
+            return timing.Wall()
+        l2 = self._l2_bytes
+        if self._settings.cache == "rotated":
+            count = timing.copies_to_rotate(_bytes_of(work), l2)
+            while len(work.rotated) < count:
+                work.rotated.append(verify.make_operands(work.problem, work.seed, _GPU)[0])
+            flush: timing.Call = _nothing
+        else:
+            self._flush = flush = self._flush or timing.flusher(l2, _GPU)
+        if self._settings.timer == "graph":
+            # A whole turn of the copies in each graph, or its replays would find them in L2.
+            return timing.Graphs(flush, max(timing.GRAPH_CALLS, len(work.rotated)))
+        return timing.Events(flush)
+
+
+def _mended(work: _Work) -> bool:
+    """Whether the inputs were not what they were made to be, by the fault of a kernel before; they
+    are again."""
+    made, _ = verify.make_operands(work.problem, work.seed, _GPU)
+    pairs = zip(work.inputs, made, strict=True)
+    if all(bool((arrays.to_float64(a) == arrays.to_float64(b)).all()) for a, b in pairs):
+        return False
+    work.inputs, work.rotated = made, [made]
+    return True
+
+
+def _nothing() -> None:
+    """Inputs that are rotated need no flush."""
+
+
+def _call(dispatcher: Dispatcher, name: str, work: _Work, options: dict[str, Any]) -> timing.Call:
+    """A call that takes the next copy of the inputs each time; always the one output."""
+    copies = itertools.cycle(work.rotated)
+    return lambda: dispatcher.run_named(name, *next(copies), out=work.out, **options)
+
+
+def _bytes_of(work: _Work) -> int:
+    """Bytes of the inputs."""
+    low_high = [arrays.span(arrays.view(x)) for x in work.inputs]
+    return sum(high - low for low, high in low_high)
+
+
+def _stray_nans(out: Any, reference: Any) -> int:
+    """How many NaN there are where the reference has none."""
+    got = arrays.to_float64(out)
+    return int(((got != got) & (reference == reference)).sum())
+
+
+def blame(error: BaseException) -> tuple[Status, str]:
+    """The status that an error of a kernel's comes to, and the reason in one sentence."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:1000]
+    if isinstance(error, (UnsupportedProblem, NoKernelFound)):
+        return "unsupported", str(error)
+    if isinstance(error, (BuildFailed, StoreError)):
+        return "build_failed", str(error)
+    said = str(error).lower()
+    short = ("out of memory", "out_of_memory")
+    if isinstance(error, (MemoryError, OutOfMemory)) or any(word in said for word in short):
+        return "out_of_memory", reason
+    if isinstance(error, IllegalAccess) or (
+        isinstance(error, (RuntimeError, LaunchFailed)) and any(word in said for word in _FAULTS)
+    ):
+        return "illegal_access", reason
+    # Exactly that: its other kinds say that the kernel ran, and how it ended.
+    return ("launch_failed" if type(error) is LaunchFailed else "crashed"), reason
+
+
+def main() -> None:
+    """Serve one parent until it is gone."""
+    for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(":")):
+        importlib.import_module(module)
+    worker = Worker()
+
+    def handle(message: Message, _blobs: list[bytes]) -> tuple[Message, Sequence[Blob]]:
+        return worker.answer(message), ()
+
+    serve(handle)
+
+
+if __name__ == "__main__":
+    main()

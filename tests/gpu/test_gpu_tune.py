@@ -1,0 +1,93 @@
+"""A crew on a real GPU: planted faults among good kernels, and times to be trusted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tune"))
+import planted
+from gemm_cases import config
+from gpu_arch import ARCH
+
+from tilewright.build import Store, build
+from tilewright.errors import BadArgument
+from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.tune.crew import Crew, Task
+from tilewright.tune.devices import gpus, parse
+from tilewright.tune.measurement import Settings
+
+pytestmark = pytest.mark.gpu
+
+TILES = ((128, 128), (64, 32), (128, 64), (32, 64), (64, 64), (64, 128), (32, 32), (32, 128))
+PROBLEMS = [GemmProblem(512, 512, k, epilogue="faulty") for k in (512, 1024)]
+BUDGET = Settings(budget_seconds=0.3)
+
+
+def kernel(tile: tuple[int, int], epilogue: str = "", **fields: object):
+    size = {"tile_m": tile[0], "tile_n": tile[1], **fields}
+    return config(ARCH, epilogue=epilogue, **size)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> Store:
+    made = Store(tmp_path_factory.mktemp("store"))
+    kernels = [kernel(tile, "faulty") for tile in TILES] + [kernel(t) for t in TILES[::4]]
+    build([(k, ARCH) for k in kernels], store=made).raise_if_failed()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _planted(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_KERNEL_MODULES", "planted")
+
+
+def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_them(store):
+    plain = [Task(kernel(tile).name, GemmProblem(4096, 4096, 4096), ARCH) for tile in TILES[::4]]
+    tasks = [Task(kernel(t, "faulty").name, p, ARCH) for p in PROBLEMS for t in TILES]
+    missing = Task(kernel((128, 256), "faulty").name, PROBLEMS[0], ARCH)
+    with Crew(parse("0,"), store, BUDGET, timeout=5) as crew:
+        before = {m.kernel: m for m in crew.run(plain)}
+        measured = list(crew.run([*tasks, missing]))
+        after = {m.kernel: m for m in crew.run(plain)}
+        assert not crew.out_of_order
+    assert len(measured) == len(tasks) + 1 == len({m.key for m in measured})
+    for m in measured:
+        if m.kernel == missing.kernel:
+            assert m.status == "build_failed" and "not in" in m.reason
+            continue
+        found = FAMILY.parse_name(m.kernel)
+        expected = planted.LAUNCHED.get((found.tile_m, found.tile_n), "ok")
+        assert m.status == expected, (m.kernel, m.status, m.reason)
+        assert (m.status == "ok") == bool(m.samples_us) == bool(m.check and m.check.ok)
+    for name, m in before.items():
+        assert m.status == "ok" == after[name].status
+        assert after[name].median_us == pytest.approx(m.median_us, rel=0.05)
+        assert m.device == gpus()[0].device and m.environment.driver
+
+
+def test_graphs_agree_with_events_and_a_median_with_itself(store):
+    task = Task(kernel(TILES[0]).name, GemmProblem(2048, 2048, 2048), ARCH)
+    medians = {}
+    for cache, timer in (("rotated", "events"), ("rotated", "graph"), ("flushed", "events")):
+        settings = Settings(cache=cache, timer=timer)
+        with Crew(parse("0,"), store, settings) as crew:
+            medians[cache, timer] = [
+                m.median_us for _ in range(3) for m in crew.run([task]) if m.status == "ok"
+            ]
+    for times in medians.values():
+        assert len(times) == 3 and max(times) < 1.03 * min(times), medians
+    by_events, by_graph = medians["rotated", "events"], medians["rotated", "graph"]
+    # A launch's own time is in the one and overlaps the next in the other.
+    assert 0.8 * min(by_events) < min(by_graph) < 1.05 * min(by_events), medians
+
+
+def test_places_are_told_apart_by_uuid():
+    first = gpus()[0]
+    assert first.uuid.startswith(("GPU-", "MIG-"))
+    assert parse(first.uuid[:12])[0] == first
+    with pytest.raises(BadArgument, match="GPUs are asked for"):
+        parse("99")

@@ -1,0 +1,214 @@
+"""What a crew does about faults, with workers whose answers are scripted."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from gemm_cases import config
+
+from tilewright.arch import device
+from tilewright.build import Store
+from tilewright.child import ChildDied, ChildTimeout
+from tilewright.errors import BadArgument
+from tilewright.ops.gemm import GemmProblem
+from tilewright.tune import station
+from tilewright.tune.crew import KILLED_ATTEMPTS, Crew, NoDeviceLeft, Task
+from tilewright.tune.devices import Place, environment
+from tilewright.tune.measurement import Settings
+
+H200 = device("h200_sxm")
+PROBLEMS = [GemmProblem(64 * i, 64, 64) for i in range(1, 4)]
+KERNELS = [config("sm_90", num_stages=stages).name for stages in (2, 3, 4, 5)]
+TASKS = [Task(kernel, problem, "sm_90") for problem in PROBLEMS for kernel in KERNELS]
+BAD = KERNELS[1]
+
+
+class Script:
+    """The workers of all places: what they are asked, and what goes wrong."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.asked: list[tuple[str, str, str]] = []
+        self.started: dict[str, int] = {}
+        self.canary_us: dict[str, float] = {}
+        self.faults: dict[tuple[str, str], list[BaseException | dict]] = {}
+        """By step and kernel: what comes instead of an answer, one each time."""
+
+    def answer(self, uuid: str, message: dict) -> dict:
+        step = message["do"]
+        kernels = message.get("kernels", [message.get("kernel", "")])
+        with self.lock:
+            self.asked.append((uuid, step, " ".join(kernels)))
+            for kernel in kernels:
+                if left := self.faults.get((step, kernel)):
+                    fault = left.pop(0)
+                    if isinstance(fault, BaseException):
+                        raise fault
+                    return fault
+        if step == "canary":
+            return {"ok": True, "us": self.canary_us.get(uuid, 10.0)}
+        if step == "verify":
+            return {"status": "ok", "reason": "", "check": None}
+        if step == "time":
+            timed = {"samples_us": [1.0, 2.0], "interval_us": [1.0, 2.0], "flags": []}
+            return {"kernels": dict.fromkeys(kernels, timed), "telemetry": {}}
+        return {}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    made = Script()
+
+    class FakeChild:
+        pid = 2**22 + 1  # nobody's
+
+        def __init__(self, module, env):
+            self.uuid = env["CUDA_VISIBLE_DEVICES"]
+            made.started[self.uuid] = made.started.get(self.uuid, 0) + 1
+
+        def request(self, message, timeout):
+            return made.answer(self.uuid, message), []
+
+        def kill(self):
+            pass
+
+    monkeypatch.setattr(station, "Child", FakeChild)
+    return made
+
+
+def crew(tmp_path, *uuids: str, **settings: object) -> Crew:
+    places = [Place(uuid, environment("cuda"), H200) for uuid in uuids or ("GPU-a",)]
+    return Crew(places, Store(tmp_path), Settings(**settings))
+
+
+def complete(measured) -> bool:
+    pairs = [(m.kernel, m.problem) for m in measured]
+    return sorted(map(str, pairs)) == sorted(str((t.kernel, t.problem)) for t in TASKS)
+
+
+def test_devices_that_are_alike_share_the_tasks_others_take_all(script, tmp_path):
+    assert complete(crew(tmp_path, "GPU-a", "GPU-b").run(TASKS))
+    other = Place("GPU-c", environment("cuda"), replace(H200, compute_units=100))
+    places = [Place("GPU-a", environment("cuda"), H200), other]
+    measured = list(Crew(places, Store(tmp_path), Settings()).run(TASKS))
+    assert len(measured) == 2 * len(TASKS) == len({m.key for m in measured})
+    with pytest.raises(BadArgument, match="for gfx942, which none is"):
+        Crew(places, Store(tmp_path), Settings()).run([Task(KERNELS[0], PROBLEMS[0], "gfx942")])
+
+
+def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script, tmp_path):
+    script.faults["verify", BAD] = [ChildTimeout("late")]
+    with crew(tmp_path) as one:
+        measured = list(one.run(TASKS[:4]))
+    assert {m.kernel: (m.status, m.attempts) for m in measured} == {
+        kernel: ("ok", 2 if kernel == BAD else 1) for kernel in KERNELS
+    }
+    assert script.started == {"GPU-a": 2}
+    steps = [step for _, step, _ in script.asked]
+    assert steps.count("canary") == 2 and steps.count("open") == 2
+    timed = [kernels for _, step, kernels in script.asked if step == "time"]
+    assert sorted(timed) == sorted([BAD, " ".join(k for k in KERNELS if k != BAD)])
+
+
+def test_a_kernel_that_lost_two_workers_is_blamed_and_later_tried_once_by_itself(script, tmp_path):
+    fault = {"status": "illegal_access", "reason": "wild", "lost": True}
+    script.faults["verify", BAD] = [fault] * 9
+    measured = list(crew(tmp_path).run(TASKS))
+    assert complete(measured)
+    bad = [m for m in measured if m.kernel == BAD]
+    assert [(m.status, m.attempts) for m in bad] == [("illegal_access", n) for n in (2, 1, 1)]
+    assert all(m.status == "ok" and m.attempts == 1 for m in measured if m.kernel != BAD)
+    assert script.started == {"GPU-a": 5}, "one for each fault and the first"
+
+
+def test_when_timing_loses_the_worker_each_is_tried_alone(script, tmp_path):
+    script.faults["time", BAD] = [ChildDied(-11, ""), ChildDied(-11, "")]
+    measured = {m.kernel: m for m in crew(tmp_path).run(TASKS[:4])}
+    assert {k: m.status for k, m in measured.items()} == {
+        k: "crashed" if k == BAD else "ok" for k in KERNELS
+    }
+    assert "SIGSEGV" in measured[BAD].reason
+
+
+def test_faults_that_leave_the_worker_well_do_not_cost_it(script, tmp_path):
+    refused = {"status": "launch_failed", "reason": "too much shared memory"}
+    script.faults["verify", BAD] = [refused] * 6
+    measured = list(crew(tmp_path).run(TASKS))
+    assert complete(measured) and script.started == {"GPU-a": 1}
+    assert {(m.status, m.attempts) for m in measured if m.kernel == BAD} == {("launch_failed", 2)}
+
+
+def test_operands_that_do_not_fit_are_nobodys_loss(script, tmp_path):
+    script.faults["problem", ""] = [{"status": "out_of_memory", "reason": "large"}] * 5
+    measured = list(crew(tmp_path).run(TASKS))
+    assert complete(measured)
+    assert {m.problem for m in measured if m.status != "ok"} == {PROBLEMS[0]}
+
+
+def test_somebodys_kill_is_not_held_against_the_kernel_for_long(script, tmp_path):
+    script.faults["verify", BAD] = [ChildDied(-9, "")] * (KILLED_ATTEMPTS - 1)
+    assert {m.status for m in crew(tmp_path).run(TASKS)} == {"ok"}
+    script.faults["verify", BAD] = [ChildDied(-9, "")] * KILLED_ATTEMPTS
+    measured = list(crew(tmp_path).run(TASKS))
+    (bad,) = [m for m in measured if m.status != "ok"]
+    assert complete(measured) and bad.status == "crashed" and "SIGKILL" in bad.reason
+
+
+def test_a_device_that_fails_its_canary_twice_is_out_and_the_rest_go_on(script, tmp_path):
+    fault = {"status": "illegal_access", "reason": "wild", "lost": True}
+    both = crew(tmp_path, "GPU-a", "GPU-b")
+    assert complete(both.run(TASKS))  # both have measured their first canary
+
+    answer = script.answer
+
+    def breaking(uuid, message):
+        if message["do"] == "verify" and message["kernel"] == BAD and not script.canary_us:
+            script.canary_us[uuid] = 100.0
+            return fault
+        return answer(uuid, message)
+
+    script.answer = breaking
+    measured = list(both.run(TASKS))
+    assert complete(measured)
+    (broken,) = both.out_of_order.items()
+    assert "took 100 µs that took 10 µs" in broken[1]
+    (bad,) = [m for m in measured if m.status != "ok"]
+    assert bad.kernel == BAD and bad.attempts == 1 and "after it, the device" in bad.reason
+    assert complete(both.run(TASKS)), "with the device that is left"
+
+
+def test_without_a_device_left_the_remaining_tasks_are_said_not_to_be_measured(script, tmp_path):
+    one = crew(tmp_path, interleave=2)
+    right, wrong = {"ok": True, "us": 1.0}, {"ok": False, "us": 1.0}
+    script.faults["canary", ""] = [right, wrong, wrong]
+    script.faults["verify", KERNELS[2]] = [ChildTimeout("late")]
+    run = one.run(TASKS[:4])
+    assert [next(run).status for _ in range(3)] == ["ok", "ok", "timeout"]
+    with pytest.raises(NoDeviceLeft, match=r"1 measurements were not made.*small product wrong"):
+        next(run)
+    with pytest.raises(NoDeviceLeft, match="4 measurements"):
+        list(one.run(TASKS[:4]))
+
+
+def test_what_is_known_is_not_measured(script, tmp_path):
+    one = crew(tmp_path)
+    known = {m.key for m in one.run(TASKS)}
+    assert known == {key for task in TASKS for key in one.keys(task)}
+    assert list(one.run(TASKS, known)) == []
+    more = Task(config("sm_90", num_stages=6).name, PROBLEMS[0], "sm_90")
+    assert [m.kernel for m in one.run([*TASKS, more], known)] == [more.kernel]
+
+
+def test_an_error_of_our_own_ends_the_run_with_it(script, tmp_path):
+    script.faults["verify", BAD] = [RuntimeError("ours")]
+    with pytest.raises(RuntimeError, match="ours"):
+        list(crew(tmp_path).run(TASKS))
+
+
+def test_bad_arguments(tmp_path):
+    with pytest.raises(BadArgument, match="needs a device"):
+        Crew([], Store(tmp_path), Settings())
+    with pytest.raises(BadArgument, match="timeout = 0"):
+        Crew([Place("GPU-a", environment("cuda"), H200)], Store(tmp_path), Settings(), timeout=0)

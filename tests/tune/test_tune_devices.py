@@ -1,0 +1,148 @@
+"""Words for devices, what pins a process to one, and what a device says of itself."""
+
+from __future__ import annotations
+
+import logging
+import types
+
+import pytest
+
+from tilewright.arch import device
+from tilewright.errors import BadArgument, NoDriver
+from tilewright.tune import telemetry
+from tilewright.tune.devices import Place, environment, interpreted_device, parse
+from tilewright.tune.measurement import Telemetry
+
+H200, MI300X = device("h200_sxm"), device("mi300x")
+UUIDS = ["GPU-1b2c-0", "GPU-1b2d-1", "GPU-77aa-2", "MIG-1b2c-3"]
+HERE = [Place(uuid, environment("cuda"), H200) for uuid in UUIDS]
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("all", [0, 1, 2, 3]),
+        ("1", [0]),
+        ("3", [0, 1, 2]),
+        ("0,3", [0, 3]),
+        ("2,", [2]),
+        ("GPU-77", [2]),
+        ("77AA", [2]),
+        ("GPU-1b2c,1", [0, 1]),
+        ("mig-1", [3]),
+    ],
+)
+def test_words_name_gpus(words, numbers):
+    assert parse(words, HERE) == [HERE[n] for n in numbers]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "names none"),
+        (",", "names none"),
+        ("0", "0 GPUs are asked for, this machine has 4.*'0,'"),
+        ("5", "5 GPUs are asked for, this machine has 4"),
+        ("0,4", "no GPU 4: this machine has 4, from 0"),
+        ("GPU-ff", "no GPU 'GPU-ff' here; these are: GPU-1b2c-0, "),
+        ("GPU-1b2", "beginning of 2 GPUs' UUIDs"),
+        ("0,0", "GPU-1b2c-0 more than once"),
+        ("0,GPU-1b2c", "more than once"),
+        ("-1", "no GPU '-1' here"),
+    ],
+)
+def test_words_that_name_none_say_so(words, message):
+    with pytest.raises(BadArgument, match=message):
+        parse(words, HERE)
+
+
+def test_without_a_gpu_the_interpreter_is_offered():
+    for words in ("all", "2", "0,1"):
+        with pytest.raises(NoDriver, match="--devices cpu"):
+            parse(words, [])
+    first, second = parse("cpu,cpu")
+    assert first == second and first.device is None
+
+
+def test_a_process_sees_its_place_and_nothing_else():
+    assert HERE[1].variables == {"CUDA_VISIBLE_DEVICES": "GPU-1b2d-1", "ROCR_VISIBLE_DEVICES": ""}
+    amd = Place("GPU-abcdef", environment("hip"), MI300X).variables
+    assert amd["ROCR_VISIBLE_DEVICES"] == "GPU-abcdef"
+    assert amd["HIP_VISIBLE_DEVICES"] is None and amd["CUDA_VISIBLE_DEVICES"] is None
+    assert set(parse("cpu")[0].variables.values()) == {""}
+
+
+def test_a_place_takes_the_kernels_of_its_architecture_and_the_interpreter_any():
+    assert HERE[0].device_for("sm_90") == H200 and HERE[0].device_for("sm_80") is None
+    (cpu,) = parse("cpu")
+    for name in ("sm_90", "gfx942", "sm_80"):
+        played = cpu.device_for(name)
+        assert played.arch == name and played == interpreted_device(name)
+        assert played.name.startswith("interpreter as ")
+    assert cpu.device_for("sm_90").name == f"interpreter as {H200.name}"
+
+
+def test_environments_say_what_kernels_run_with():
+    cpu = dict(environment("cpu").versions)
+    assert set(cpu) == {"tilewright", "triton", "numpy"} and "absent" not in cpu.values()
+    assert "torch" in dict(environment("cuda").versions)
+
+
+class Nvml(types.SimpleNamespace):
+    """NVML of one device, whose power cannot be read."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM = NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self) -> None:
+        self.clocks = iter([1980, 1200, 1950])
+        self.reasons = iter([0x1, 0x4 | 0x20, 0x2])
+        self.pids = [7, 7]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid != "GPU-a":
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetClockInfo(self, handle, which):
+        return next(self.clocks)
+
+    def nvmlDeviceGetTemperature(self, handle, which):
+        return 40
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        raise self.NVMLError
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return next(self.reasons)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return [types.SimpleNamespace(pid=pid) for pid in self.pids]
+
+
+def test_a_monitor_keeps_what_was_read_until_it_is_taken():
+    nvml = Nvml()
+    monitor = telemetry.Monitor("GPU-a", nvml)
+    for _ in range(3):
+        monitor.read()
+    seen = monitor.take()
+    assert seen == Telemetry((1200, 1950), 40, None, ("sw_thermal_slowdown",), 0)
+    nvml.pids = [7, 8, 9]
+    again = monitor.take()
+    assert again == Telemetry(others=2), "the readings are taken already"
+    assert telemetry.flags(seen, settled=True) == ("throttled",)
+    assert telemetry.flags(again, settled=False) == ("contended", "unsettled")
+
+
+def test_what_cannot_be_read_is_none_and_that_is_said_once(monkeypatch, caplog):
+    blind = telemetry.Monitor("GPU-b", Nvml())
+    blind.read()
+    assert blind.take() == Telemetry()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    telemetry._say_blind.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        telemetry.say_if_blind()
+        telemetry.say_if_blind()
+    assert caplog.text.count("pip install 'tilewright[tune]'") == 1

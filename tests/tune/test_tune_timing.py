@@ -1,0 +1,126 @@
+"""Sampling, against a clock and a timer that are made up."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from tilewright.tune import timing
+from tilewright.tune.measurement import Settings
+
+
+class Bench:
+    """A timer and its clock: `calls` say how long they take, in microseconds, when called."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.order: list[str] = []
+
+    def call(self, name: str, durations):
+        def taken() -> float:
+            self.order.append(name)
+            return next(durations)
+
+        return taken
+
+    def queue(self, call) -> float:
+        taken = call()
+        self.time += taken / 1e6
+        return taken
+
+    def read(self, queued) -> list[float]:
+        return [*queued]
+
+    def measure(self, settings: Settings, **durations):
+        calls = {name: self.call(name, d) for name, d in durations.items()}
+        return timing.measure(calls, self, settings, now=lambda: self.time)
+
+
+def normal(mean: float, spread: float, seed: int = 0):
+    rng = random.Random(seed)
+    return iter(lambda: rng.gauss(mean, spread), None)
+
+
+def test_a_steady_call_takes_the_least_samples_and_no_more():
+    bench = Bench()
+    got = bench.measure(Settings(warm_up_seconds=0), a=itertools.repeat(5.0))["a"]
+    assert got.samples_us == (5.0,) * 12 and got.interval_us == (5.0, 5.0) and got.settled
+
+
+def test_a_noisy_one_is_sampled_until_its_interval_is_tight_and_no_longer():
+    settings = Settings(warm_up_seconds=0, max_samples=10_000)
+    got = Bench().measure(settings, a=normal(100, 5))["a"]
+    assert got.settled and 100 < len(got.samples_us) < 1000
+    low, high = got.interval_us
+    assert 98.5 < low < high < 101.5
+
+
+def test_what_ends_before_that_says_so():
+    few = Settings(warm_up_seconds=0, max_samples=40)
+    got = Bench().measure(few, a=normal(100, 50))["a"]
+    assert len(got.samples_us) == 40 and not got.settled
+    bench = Bench()
+    short = Settings(warm_up_seconds=0, max_samples=10_000, budget_seconds=0.02)
+    got = bench.measure(short, a=normal(100, 50))["a"]
+    assert not got.settled and 12 <= len(got.samples_us) < 600 and bench.time < 0.08
+
+
+def test_the_least_samples_are_taken_whatever_the_budget():
+    bench = Bench()
+    settings = Settings(warm_up_seconds=0, min_samples=3, budget_seconds=0.1)
+    got = bench.measure(settings, slow=itertools.repeat(2e6))["slow"]
+    assert len(got.samples_us) == 3 and bench.time == pytest.approx(6.0)
+
+
+def test_calls_take_turns_and_every_other_round_goes_backwards():
+    bench = Bench()
+    settings = Settings(warm_up_seconds=0, min_samples=4)
+    bench.measure(settings, **{name: itertools.repeat(1.0) for name in "abc"})
+    assert "".join(bench.order) == "abccbaabccba"
+
+
+def test_one_that_has_enough_leaves_the_rounds_to_the_others():
+    settings = Settings(warm_up_seconds=0, max_samples=300)
+    got = Bench().measure(settings, still=itertools.repeat(9.0), noisy=normal(9, 3))
+    assert len(got["still"].samples_us) == 12 and len(got["noisy"].samples_us) == 300
+
+
+def test_samples_are_kept_from_when_the_clocks_are_steady():
+    # From 300 to 100 µs within 0.3 s, as a GPU's clocks rise.
+    bench = Bench()
+
+    def rising():
+        while True:
+            yield max(100.0, 300.0 - 700.0 * bench.time)
+
+    got = bench.measure(Settings(warm_up_seconds=0.1), a=rising())["a"]
+    assert set(got.samples_us) == {100.0}
+    # Never steady: five times as long, then measured as it is.
+    bench = Bench()
+    bench.measure(Settings(warm_up_seconds=0.1), a=(100.0 * 1.001**n for n in itertools.count()))
+    assert 0.5 < bench.time < 2
+
+
+def test_the_device_is_watched_while_it_works():
+    bench, seen = Bench(), []
+    calls = {"a": bench.call("a", normal(100, 10))}
+    settings = Settings(warm_up_seconds=0.1)
+    timing.measure(
+        calls, bench, settings, watch=lambda: seen.append(bench.time), now=lambda: bench.time
+    )
+    assert len(seen) >= 3
+
+
+def test_the_wall_clock_times_the_call():
+    wall = timing.Wall()
+    assert wall.read([wall.queue(lambda: sum(range(100_000)))])[0] > 100
+
+
+def test_rotated_inputs_exceed_l2_twice_over():
+    l2 = 50 << 20
+    for size in (1 << 20, 20 << 20, 60 << 20):
+        assert (timing.copies_to_rotate(size, l2) - 1) * size >= 2 * l2
+    assert timing.copies_to_rotate(100, l2) == timing.COPIES
+    assert timing.copies_to_rotate(0, l2) == timing.COPIES
