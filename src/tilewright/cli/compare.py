@@ -52,9 +52,7 @@ def compare(
     kernel: Annotated[
         str, typer.Option("--kernel", help="Of stores: which kernel [default: the one chosen]")
     ] = "",
-    rounds: Annotated[
-        int, typer.Option("--rounds", min=6, help="Pairs of samples. [default: 60]")
-    ] = 60,
+    rounds: Annotated[int, typer.Option("--rounds", min=6, help="Pairs of samples.")] = 60,
     confidence: Annotated[
         float, typer.Option("--confidence", min=0.5, max=0.9999, help="Of the interval.")
     ] = 0.99,
@@ -140,7 +138,7 @@ def _show(document: dict[str, Any], problem: Any, found: Comparison) -> None:
         {
             "first": f"{document['first']}, {first:.2f} µs",
             "second": f"{document['second']}, {second:.2f} µs",
-            "answer": f"first is {found}",
+            "answer": f"first is {found}" if found.answer != "undecided" else str(found),
             "timed": f"{len(found.first_us)} pairs, {document['timer']}, on {document['on']}",
         }
     )

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tilewright import ops, verify
+from tilewright import arrays, ops, verify
 from tilewright.build import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
@@ -71,13 +71,13 @@ def verified(
     reference on a poisoned output first. Raises `VerificationFailed`."""
     family = ops.family(problem.family)
     inputs, out = verify.make_operands(problem, seed, device)
-    reference = family.reference(problem, [verify.arrays.to_float64(x) for x in inputs])
+    reference = family.reference(problem, [arrays.to_float64(x) for x in inputs])
     strictest = next((c.config for c in contenders if c.config is not None), None)
     if strictest is None:
         raise BadArgument("one of the two must be a kernel: the vendor's library is one contender")
-    calls = []
+    calls: list[Callable[[], Any]] = []
     for one in contenders:
-        verify.arrays.poison(out)
+        arrays.poison(out)
         result = one.call(inputs, out)
         check = verify.compare(
             result, reference, family.tolerance(problem, one.config or strictest)

@@ -1,0 +1,132 @@
+"""Comparisons: what paired samples say, and what they must not say."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
+from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.tune.compare import WARM_UP_ROUNDS, compare, judge
+from tilewright.tune.contenders import Contender, contender, verified
+
+KERNEL = "gemm_rcr_fp32_fp32_fp32_fp32_64x64x32_w4_s2_basic_tile_g8_direct_padmnk_al16"
+times = st.floats(1.0, 1e6)
+
+
+def samples(seed: int, ratio: float, count: int = 60) -> tuple[list[float], list[float]]:
+    """Pairs of a drifting clock and noise of their own, the second `ratio` times the first."""
+    rng = random.Random(seed)
+    drift = [1 + 0.2 * i / count + rng.gauss(0, 0.02) for i in range(count)]
+    first = [100 * d * rng.gauss(1, 0.01) for d in drift]
+    second = [100 * ratio * d * rng.gauss(1, 0.01) for d in drift]
+    return first, second
+
+
+def test_a_kernel_is_neither_faster_nor_slower_than_itself():
+    answers = [judge(*samples(seed, 1.0)).answer for seed in range(500)]
+    wrong = sum(answer in ("faster", "slower") for answer in answers)
+    assert wrong <= 0.05 * len(answers)
+    assert answers.count("same") > 0.5 * len(answers)
+
+
+@pytest.mark.parametrize(("ratio", "answer"), [(1.05, "faster"), (0.95, "slower")])
+def test_a_difference_that_matters_is_found(ratio, answer):
+    answers = [judge(*samples(seed, ratio)).answer for seed in range(100)]
+    assert answers.count(answer) > 95
+
+
+def test_a_difference_that_is_sure_but_small_is_the_same():
+    first = [100.0 + i % 2 for i in range(60)]
+    assert judge(first, [x * 1.002 for x in first]).answer == "same"
+    assert judge(first, [x * 1.002 for x in first], margin=0.001).answer == "faster"
+
+
+def test_few_noisy_pairs_decide_nothing():
+    assert judge([1, 2, 1, 2, 1, 2], [2, 1, 2, 1, 2, 1]).answer == "undecided"
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(times, times), min_size=6, max_size=80))
+def test_swapping_the_two_swaps_the_answer(pairs):
+    first, second = (list(side) for side in zip(*pairs, strict=True))
+    one, other = judge(first, second), judge(second, first)
+    swapped = {"faster": "slower", "slower": "faster", "same": "same", "undecided": "undecided"}
+    assert other.answer == swapped[one.answer]
+    low, high = one.interval
+    assert low <= one.ratio <= high or len(pairs) % 2 == 0
+    assert other.interval == pytest.approx((1 / high, 1 / low))
+
+
+def test_pairs_are_pairs():
+    with pytest.raises(BadArgument, match="pairs, six at least"):
+        judge([1.0] * 6, [1.0] * 7)
+    with pytest.raises(BadArgument, match="pairs, six at least"):
+        judge([1.0] * 5, [1.0] * 5)
+
+
+class Log:
+    """A timer that only notes whose turn it was."""
+
+    def __init__(self) -> None:
+        self.turns: list[str] = []
+
+    def queue(self, call):
+        self.turns.append(call())
+        return 1.0
+
+    def read(self, queued):
+        return list(queued)
+
+
+def test_the_order_is_flipped_every_round_and_warm_up_is_not_counted():
+    log = Log()
+    found = compare(lambda: "a", lambda: "b", log, rounds=8)
+    assert len(found.first_us) == len(found.second_us) == 8
+    rounds = ["".join(log.turns[i : i + 2]) for i in range(0, len(log.turns), 2)]
+    assert rounds == ["ba", "ab"] * ((WARM_UP_ROUNDS + 8) // 2)
+
+
+def test_contenders_are_a_kernel_a_registry_a_store_or_the_vendor(tmp_path):
+    from tilewright.build import Store
+    from tilewright.registry import Registry
+
+    store = Store(tmp_path / "store")
+    problem = GemmProblem(64, 64, 32, "fp32")
+    registry = tmp_path / "r.json"
+    Registry("r").register_all([FAMILY.parse_name(KERNEL)]).save(registry)
+    assert contender(KERNEL, problem, store).label == KERNEL
+    assert KERNEL in contender(str(registry), problem, store).label
+    assert contender(str(tmp_path), problem, store, KERNEL).config.name == KERNEL
+    assert contender("vendor", problem, store).label == "torch.mm"
+    with pytest.raises(UnsupportedProblem, match="no call of the vendor"):
+        contender("vendor", GemmProblem(64, 64, 32, "fp32", epilogue="relu"), store)
+    with pytest.raises(BadArgument, match="no file or folder"):
+        contender("missing.json", problem, store)
+
+
+def test_what_is_wrong_is_not_timed(tmp_path):
+    torch = pytest.importorskip("torch")
+    problem = GemmProblem(64, 64, 32, "fp32")
+    config = FAMILY.parse_name(KERNEL)
+    right = Contender("right", config, lambda inputs, out: torch.mm(*inputs, out=out))
+    wrong = Contender("wrong", config, lambda inputs, out: torch.mm(*inputs, out=out).mul_(1.1))
+    nothing = Contender("nothing", config, lambda inputs, out: out)
+
+    # CPU operands are NumPy's; torch shares their memory
+    def on_torch(one: Contender) -> Contender:
+        return Contender(
+            one.label,
+            one.config,
+            lambda inputs, out: one.call(
+                [torch.from_numpy(x) for x in inputs], torch.from_numpy(out)
+            ).numpy(),
+        )
+
+    assert len(verified([on_torch(right), on_torch(right)], problem, 0, "cpu")) == 2
+    for bad in (wrong, nothing):
+        with pytest.raises(VerificationFailed, match=bad.label):
+            verified([on_torch(right), on_torch(bad)], problem, 0, "cpu")
