@@ -77,6 +77,24 @@ def test_a_gpu_that_is_not_there(cli):
 
 
 @pytest.mark.slow
+def test_compare_judges_two_kernels_and_says_how(cli):
+    same = ("compare", NAME, NAME, "gemm", "m=16", "n=32", "k=32", "--on", "cpu", "--rounds", "8")
+    document = cli.json(*same)
+    assert document["first"] == document["second"] == NAME
+    assert document["answer"] in ("faster", "slower", "same", "undecided")
+    low, high = document["interval"]
+    assert low <= document["ratio"] <= high
+    assert len(document["first_us"]) == len(document["second_us"]) == 8
+    assert "8 pairs, wall" in cli(*same)
+
+
+def test_what_cannot_be_compared(cli):
+    problem = ("gemm", "m=16", "n=32", "k=32", "--on", "cpu")
+    assert "no file or folder" in cli.fails(2, "compare", NAME, "gone.json", *problem)
+    assert "not the name" in cli.fails(2, "compare", NAME, "nonsense", *problem)
+    assert "no call" in cli.fails(1, "compare", NAME, "vendor", *problem, "epilogue=relu")
+
+
 def test_demo_does_the_main_job_in_a_minute_and_starts_warm_again(cli, store):
     start = time.monotonic()
     text = cli("demo")

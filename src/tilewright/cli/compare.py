@@ -33,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "tilewright compare KERNEL vendor gemm m=4096 n=4096 k=4096",
             "tilewright compare new.json old.json gemm m=64 n=4096 k=7168",
-            "tilewright compare store-3.5 store-3.6 gemm m=512 n=512 k=512 --kernel KERNEL",
+            "tilewright compare store-a store-b gemm m=512 n=512 k=512 --kernel KERNEL",
         ),
     )(compare)
 
