@@ -51,7 +51,7 @@ def contender(word: str, problem: Any, store: Store, kernel: str = "") -> Conten
     elif word.endswith(".json") or "/" in word:
         raise BadArgument(f"there is no file or folder '{word}' to compare")
     else:
-        config = ops.family_of(word).parse_name(word)
+        config = family.parse_name(word)
         dispatcher = Dispatcher(Registry(word).register_all([config]), store=store)
     config = dispatcher.select(problem).config
     label = config.name if config.name == word else f"{config.name} ({word})"
