@@ -92,7 +92,8 @@ def test_what_cannot_be_compared(cli):
     problem = ("gemm", "m=16", "n=32", "k=32", "--on", "cpu")
     assert "no file or folder" in cli.fails(2, "compare", NAME, "gone.json", *problem)
     assert "not the name" in cli.fails(2, "compare", NAME, "nonsense", *problem)
-    assert "no call" in cli.fails(1, "compare", NAME, "vendor", *problem, "epilogue=relu")
+    assert "no call" in cli.fails(1, "compare", "vendor", NAME, *problem, "epilogue=relu")
+    assert "runs on GPUs" in cli.fails(2, "compare", "vendor", NAME, *problem)
 
 
 def test_demo_does_the_main_job_in_a_minute_and_starts_warm_again(cli, store):
