@@ -92,7 +92,7 @@ def test_what_cannot_be_compared(cli):
     problem = ("gemm", "m=16", "n=32", "k=32", "--on", "cpu")
     assert "no file or folder" in cli.fails(2, "compare", NAME, "gone.json", *problem)
     assert "not the name" in cli.fails(2, "compare", NAME, "nonsense", *problem)
-    assert "no call" in cli.fails(1, "compare", "vendor", NAME, *problem, "epilogue=relu")
+    assert "no call" in cli.fails(2, "compare", "vendor", NAME, *problem, "epilogue=relu")
     assert "runs on GPUs" in cli.fails(2, "compare", "vendor", NAME, *problem)
 
 

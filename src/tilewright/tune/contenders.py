@@ -68,8 +68,8 @@ def verified(
     contenders: Sequence[Contender], problem: Any, seed: int, device: str
 ) -> list[Callable[[], Any]]:
     """Calls of the contenders on the same fresh random operands, each checked against the float64
-    reference on a poisoned output first. Raises `VerificationFailed`, and `BadArgument` for the vendor's
-    library on a CPU."""
+    reference on a poisoned output first. Raises `VerificationFailed`, and `BadArgument` for the
+    vendor's library on a CPU."""
     if device == "cpu" and any(c.config is None for c in contenders):
         raise BadArgument("the vendor's library runs on GPUs: compare with it on cuda:0")
     family = ops.family(problem.family)
