@@ -161,6 +161,13 @@ def test_when_timing_loses_the_worker_each_is_tried_alone(script, tmp_path):
     assert "SIGSEGV" in measured[BAD].reason
 
 
+def test_an_amd_gpus_fault_ends_the_process_and_is_known_by_its_words(script, tmp_path):
+    words = "Memory access fault by GPU node-1 on address 0x10. Reason: Unknown."
+    script.faults["verify", BAD] = [ChildDied(-6, words), ChildDied(-6, words)]
+    (bad,) = [m for m in crew(tmp_path).run(TASKS[:4]) if m.status != "ok"]
+    assert bad.status == "illegal_access" and bad.kernel == BAD
+
+
 def test_faults_that_leave_the_worker_well_do_not_cost_it(script, tmp_path):
     refused = {"status": "launch_failed", "reason": "too much shared memory"}
     script.faults["verify", BAD] = [refused] * 6

@@ -109,7 +109,9 @@ class Station:
             words = died.stderr_tail.strip().rpartition("\n")[2]
             reason = f"its process was {died}" if by_signal else f"its process {died}: {words}"
             somebody = died.returncode in (-signal.SIGKILL, -signal.SIGTERM)
-            raise Lost("crashed", reason, killed=somebody) from None
+            # ROCm's runtime ends the process itself, with these words.
+            fault = "memory access fault" in died.stderr_tail.lower()
+            raise Lost("illegal_access" if fault else "crashed", reason, killed=somebody) from None
         if answer.get("lost"):
             self.drop()
             raise Lost(answer["status"], answer["reason"])
