@@ -15,7 +15,7 @@ from gpu_arch import ARCH
 
 from tilewright.build import Store, build
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.tune.crew import Crew, Task
 from tilewright.tune.devices import gpus, parse
 from tilewright.tune.measurement import Settings
@@ -23,13 +23,21 @@ from tilewright.tune.measurement import Settings
 pytestmark = pytest.mark.gpu
 
 TILES = ((128, 128), (64, 32), (128, 64), (32, 64), (64, 64), (64, 128), (32, 32), (32, 128))
-PROBLEMS = [GemmProblem(512, 512, k, epilogue="faulty") for k in (512, 1024)]
 BUDGET = Settings(budget_seconds=0.3)
 
 
 def kernel(tile: tuple[int, int], epilogue: str = "", **fields: object):
     size = {"tile_m": tile[0], "tile_n": tile[1], **fields}
     return config(ARCH, epilogue=epilogue, **size)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _planted():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_KERNEL_MODULES", "planted:planted_operations")
+        for operation in planted.OPERATIONS:
+            patch.setitem(epilogues.OPERATIONS, operation.name, operation)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +48,11 @@ def store(tmp_path_factory) -> Store:
     return made
 
 
-@pytest.fixture(autouse=True)
-def _planted(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_KERNEL_MODULES", "planted")
-
-
 def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_them(store):
     plain = [Task(kernel(tile).name, GemmProblem(4096, 4096, 4096), ARCH) for tile in TILES[::4]]
-    tasks = [Task(kernel(t, "faulty").name, p, ARCH) for p in PROBLEMS for t in TILES]
-    missing = Task(kernel((128, 256), "faulty").name, PROBLEMS[0], ARCH)
+    problems = [GemmProblem(512, 512, k, epilogue="faulty") for k in (512, 1024)]
+    tasks = [Task(kernel(t, "faulty").name, p, ARCH) for p in problems for t in TILES]
+    missing = Task(kernel((128, 256), "faulty").name, problems[0], ARCH)
     with Crew(parse("0,"), store, BUDGET, timeout=5) as crew:
         before = {m.kernel: m for m in crew.run(plain)}
         measured = list(crew.run([*tasks, missing]))

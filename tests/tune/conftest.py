@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import planted  # noqa: F401 - registers its operations in this process too
+import planted
+
+from tilewright.ops.gemm import epilogues
 
 
 @pytest.fixture(autouse=True)
 def _planted(monkeypatch):
-    monkeypatch.setenv("TILEWRIGHT_KERNEL_MODULES", "planted")
+    monkeypatch.setenv("TILEWRIGHT_KERNEL_MODULES", "planted:planted_operations")
+    for operation in planted.OPERATIONS:
+        monkeypatch.setitem(epilogues.OPERATIONS, operation.name, operation)

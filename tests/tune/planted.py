@@ -10,7 +10,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.epilogues import Operation, register
+from tilewright.ops.gemm.epilogues import Operation
 
 
 def _hoard():
@@ -85,5 +85,7 @@ LAUNCHED = {
 }
 """The same of `faulty` on a GPU; all others are fine."""
 
-register(Operation("moody", "planted:moody", "misbehaves in the interpreter", lambda x: x))
-register(Operation("faulty", "planted:faulty", "misbehaves on a GPU", lambda x: x))
+OPERATIONS = (
+    Operation("moody", "planted:moody", "misbehaves in the interpreter", lambda x: x),
+    Operation("faulty", "planted:faulty", "misbehaves on a GPU", lambda x: x),
+)

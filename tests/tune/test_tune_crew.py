@@ -14,9 +14,11 @@ from tilewright.child import ChildDied, ChildTimeout
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import GemmProblem
 from tilewright.tune import station
+from tilewright.tune.board import Board, Item
 from tilewright.tune.crew import KILLED_ATTEMPTS, Crew, NoDeviceLeft, Task
 from tilewright.tune.devices import Place, environment
 from tilewright.tune.measurement import Settings
+from tilewright.tune.station import KILLED_TRIES
 
 H200 = device("h200_sxm")
 PROBLEMS = [GemmProblem(64 * i, 64, 64) for i in range(1, 4)]
@@ -98,6 +100,31 @@ def test_devices_that_are_alike_share_the_tasks_others_take_all(script, tmp_path
         Crew(places, Store(tmp_path), Settings()).run([Task(KERNELS[0], PROBLEMS[0], "gfx942")])
 
 
+def test_kernels_of_one_problem_take_turns_in_whatever_order_they_come(script, tmp_path):
+    assert complete(crew(tmp_path, interleave=4).run(sorted(TASKS, key=lambda t: t.kernel)))
+    timed = [kernels for _, step, kernels in script.asked if step == "time"]
+    assert timed == [" ".join(sorted(KERNELS))] * len(PROBLEMS)
+    script.asked.clear()
+    assert complete(crew(tmp_path, interleave=3).run(TASKS))
+    timed = [kernels for _, step, kernels in script.asked if step == "time"]
+    assert timed == [" ".join(KERNELS[:3]), KERNELS[3]] * len(PROBLEMS)
+
+
+def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
+    batch = (Item(BAD, "", PROBLEMS[0], H200),)
+    board, got = Board([batch]), []
+    assert board.pull([H200]) == batch
+    other = threading.Thread(target=lambda: got.append(board.pull([H200])))
+    other.start()
+    other.join(0.1)
+    assert other.is_alive()
+    board.push(batch)
+    other.join()
+    assert got == [batch]
+    board.stop()
+    assert board.pull([H200]) is None and board.left == 1
+
+
 def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script, tmp_path):
     script.faults["verify", BAD] = [ChildTimeout("late")]
     with crew(tmp_path) as one:
@@ -121,6 +148,8 @@ def test_a_kernel_that_lost_two_workers_is_blamed_and_later_tried_once_by_itself
     assert [(m.status, m.attempts) for m in bad] == [("illegal_access", n) for n in (2, 1, 1)]
     assert all(m.status == "ok" and m.attempts == 1 for m in measured if m.kernel != BAD)
     assert script.started == {"GPU-a": 5}, "one for each fault and the first"
+    again = [kernel for _, step, kernel in script.asked if (step, kernel) == ("verify", KERNELS[0])]
+    assert len(again) == len(PROBLEMS) + 1, "only the first fault cost its neighbours anything"
 
 
 def test_when_timing_loses_the_worker_each_is_tried_alone(script, tmp_path):
@@ -130,6 +159,13 @@ def test_when_timing_loses_the_worker_each_is_tried_alone(script, tmp_path):
         k: "crashed" if k == BAD else "ok" for k in KERNELS
     }
     assert "SIGSEGV" in measured[BAD].reason
+
+
+def test_an_amd_gpus_fault_ends_the_process_and_is_known_by_its_words(script, tmp_path):
+    words = "Memory access fault by GPU node-1 on address 0x10. Reason: Unknown."
+    script.faults["verify", BAD] = [ChildDied(-6, words), ChildDied(-6, words)]
+    (bad,) = [m for m in crew(tmp_path).run(TASKS[:4]) if m.status != "ok"]
+    assert bad.status == "illegal_access" and bad.kernel == BAD
 
 
 def test_faults_that_leave_the_worker_well_do_not_cost_it(script, tmp_path):
@@ -190,6 +226,24 @@ def test_without_a_device_left_the_remaining_tasks_are_said_not_to_be_measured(s
         next(run)
     with pytest.raises(NoDeviceLeft, match="4 measurements"):
         list(one.run(TASKS[:4]))
+
+
+def test_a_worker_that_is_always_killed_does_not_go_on_for_ever(script, tmp_path):
+    one = crew(tmp_path)
+    script.faults["open", ""] = [ChildDied(-9, "")] * (KILLED_TRIES - 1)
+    assert complete(one.run(TASKS))
+    one.close()
+    script.faults["open", ""] = [ChildDied(-9, "")] * KILLED_TRIES
+    with pytest.raises(NoDeviceLeft, match="SIGKILL"):
+        list(one.run(TASKS))
+
+
+def test_a_device_that_works_for_others_too_is_said_once(script, tmp_path, caplog):
+    timed = {"samples_us": [1.0], "interval_us": [1.0, 1.0], "flags": ["contended"]}
+    answer = {"kernels": dict.fromkeys(KERNELS, timed), "telemetry": {"others": 2}}
+    script.faults["time", KERNELS[0]] = [answer] * 2
+    assert complete(crew(tmp_path).run(TASKS))
+    assert caplog.text.count("also works for 2 other processes") == 1
 
 
 def test_what_is_known_is_not_measured(script, tmp_path):

@@ -23,10 +23,11 @@ from tilewright.tune.devices import parse
 from tilewright.tune.measurement import Settings
 
 QUICK = Settings(warm_up_seconds=0, min_samples=2, max_samples=3, budget_seconds=0.01, interleave=4)
-PROBLEMS = (GemmProblem(64, 64, 64, epilogue="moody"), GemmProblem(50, 70, 30, epilogue="moody"))
+SIZES = ((64, 64, 64), (50, 70, 30))
 
 
-def task(tile: tuple[int, int], problem: GemmProblem = PROBLEMS[0], **fields: object) -> Task:
+def task(tile: tuple[int, int], sizes: tuple[int, int, int] = SIZES[0], **fields: object) -> Task:
+    problem = GemmProblem(*sizes, epilogue="moody")
     size = {"tile_m": tile[0], "tile_n": tile[1], "alignment": 1, **fields}
     return Task(config("sm_90", epilogue=problem.epilogue, **size).name, problem, "sm_90")
 
@@ -72,7 +73,7 @@ def test_each_planted_kernel_gets_its_status_and_nothing_else_is_lost(tmp_path):
     tiles = {task(tile).kernel: status for tile, status in planted.INTERPRETED.items()}
     tasks = [task(tile) for tile in planted.INTERPRETED]
     # On the second problem only what answers at once, and good ones in the same batches.
-    tasks += [task(t, PROBLEMS[1]) for t, s in planted.INTERPRETED.items() if s in ("ok", "nan")]
+    tasks += [task(t, SIZES[1]) for t, s in planted.INTERPRETED.items() if s in ("ok", "nan")]
     refused = Task(tasks[-1].kernel, GemmProblem(8, 8, 8), "sm_90")
     before = descendants(os.getpid())
     seen: set[int] = set()
@@ -99,7 +100,7 @@ def test_each_planted_kernel_gets_its_status_and_nothing_else_is_lost(tmp_path):
             assert m.attempts == 1 and m.check is not None and not m.check.ok
         else:
             assert m.attempts == 2 and m.check is None and not m.samples_us
-    reasons = {m.status: m.reason for m in measured if m.problem == PROBLEMS[0]}
+    reasons = {m.status: m.reason for m in measured if m.problem == tasks[0].problem}
     assert "did not end within 6 s" in reasons["timeout"]
     assert "NaN" in reasons["nan"] and "tolerance" in reasons["mismatch"]
     crashes = " ".join(m.reason for m in measured if m.status == "crashed")
@@ -109,8 +110,8 @@ def test_each_planted_kernel_gets_its_status_and_nothing_else_is_lost(tmp_path):
 
 def test_killing_workers_loses_nothing_and_measures_nothing_twice(tmp_path):
     tasks = [
-        task(tile, problem, num_stages=stages)
-        for problem in PROBLEMS
+        task(tile, sizes, num_stages=stages)
+        for sizes in SIZES
         for tile in ((64, 64), (64, 128), (128, 64), (128, 128))
         for stages in (2, 3, 4)
     ]
@@ -146,7 +147,7 @@ def test_killing_workers_loses_nothing_and_measures_nothing_twice(tmp_path):
 SCRIPT = """
 import sys
 sys.path[:0] = sys.argv[1:]
-import planted
+import planted_operations
 from test_tune_workers import QUICK, task
 from tilewright.build import Store
 from tilewright.tune.crew import Crew
@@ -176,7 +177,7 @@ def test_workers_die_with_their_parent(tmp_path):
 
 def test_wanting_no_more_ends_the_workers_and_another_run_starts_new_ones(tmp_path):
     with Crew(parse("cpu"), Store(tmp_path), QUICK, timeout=60) as crew:
-        run = crew.run([task((64, 64)), task((16, 32), PROBLEMS[1])])
+        run = crew.run([task((64, 64)), task((16, 32), SIZES[1])])
         assert next(run).status == "ok"
         (pid,) = crew.pids
         run.close()  # in the endless kernel, most likely

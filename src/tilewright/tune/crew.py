@@ -42,7 +42,7 @@ from tilewright.verify import Check
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-KILLED_ATTEMPTS = 5
+KILLED_ATTEMPTS = 10
 """The same where somebody killed the worker, who may not have meant the kernel."""
 
 DOUBTED: frozenset[Status] = frozenset(
@@ -204,6 +204,7 @@ class _Hand(threading.Thread):
         """Kernels blamed for the loss of a worker: measured alone and only once from then on."""
         self._suspects: Batch = ()
         self._begun = 0.0
+        self._said = False
 
     def run(self) -> None:
         place = self._station.place
@@ -282,6 +283,10 @@ class _Hand(threading.Thread):
         self._finish(m)
 
     def _finish(self, m: Measurement) -> None:
+        if "contended" in m.flags and not self._said:
+            self._said = True
+            others = f"{m.telemetry.others} other process{'es' * (m.telemetry.others > 1)}"
+            log.warning("%s also works for %s: times may be too long", self._station.place, others)
         seconds = time.monotonic() - self._begun
         self._board.done(replace(m, measured_at=now(), seconds=seconds))
 

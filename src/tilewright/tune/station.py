@@ -18,6 +18,8 @@ from tilewright.tune.measurement import Settings, Status
 CANARY_FACTOR = 1.5
 """A device measures true while its canary takes at most this times what the first one took."""
 CANARY_TRIES = 2
+KILLED_TRIES = 10
+"""The same where somebody killed the worker as it started."""
 START_SECONDS = 180.0
 """For a worker to import torch and open its device."""
 
@@ -74,17 +76,19 @@ class Station:
 
     def open(self) -> None:
         """Have a worker, on a device that measures true. Raises `OutOfOrder`, `Interrupted`."""
-        tries = 0
+        failed = killed = 0
         while self.pid is None:
             try:
                 self._start()
-                wrong, killed = self._canary(), False
+                wrong = self._canary()
+                failed += bool(wrong)
             except Lost as lost:
-                wrong, killed = lost.reason, lost.killed
+                wrong = lost.reason
+                failed += not lost.killed
+                killed += lost.killed
             if wrong:
                 self.drop()
-                tries += not killed
-            if tries == CANARY_TRIES:
+            if failed == CANARY_TRIES or killed == KILLED_TRIES:
                 self.out_of_order = wrong
                 raise OutOfOrder(wrong)
 
@@ -105,7 +109,9 @@ class Station:
             words = died.stderr_tail.strip().rpartition("\n")[2]
             reason = f"its process was {died}" if by_signal else f"its process {died}: {words}"
             somebody = died.returncode in (-signal.SIGKILL, -signal.SIGTERM)
-            raise Lost("crashed", reason, killed=somebody) from None
+            # ROCm's runtime ends the process itself, with these words.
+            fault = "memory access fault" in died.stderr_tail.lower()
+            raise Lost("illegal_access" if fault else "crashed", reason, killed=somebody) from None
         if answer.get("lost"):
             self.drop()
             raise Lost(answer["status"], answer["reason"])

@@ -166,11 +166,11 @@ class Events:
         import torch
 
         self._torch: Any = torch
+        self._free: list[Any] = []
         self._flush = flush
 
     def queue(self, call: Call) -> tuple[Any, Any]:
-        event = self._torch.cuda.Event
-        start, end = event(enable_timing=True), event(enable_timing=True)
+        start, end = self._event(), self._event()
         self._flush()
         start.record()
         call()
@@ -179,7 +179,13 @@ class Events:
 
     def read(self, queued: Sequence[tuple[Any, Any]]) -> list[float]:
         self._torch.cuda.synchronize()
-        return [start.elapsed_time(end) * 1e3 for start, end in queued]
+        taken = [start.elapsed_time(end) * 1e3 for start, end in queued]
+        self._free += [event for pair in queued for event in pair]
+        return taken
+
+    def _event(self) -> Any:
+        """One that was read, or a new one, which takes the host longer."""
+        return self._free.pop() if self._free else self._torch.cuda.Event(enable_timing=True)
 
 
 class Graphs:

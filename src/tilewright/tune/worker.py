@@ -49,6 +49,7 @@ _FAULTS = (
     "illegal memory access",
     "illegal address",
     "illegal_address",
+    "illegaladdress",
     "misaligned",
     "illegal instruction",
     "illegal_instruction",
@@ -62,7 +63,6 @@ _FAULTS = (
     "launch failure",
     "error_launch_failed",
     "device-side assert",
-    "memory access fault",
 )
 """How the drivers, and torch, word errors after which a context is of no more use."""
 
