@@ -43,7 +43,7 @@ _CHUNK = 10_000
 def columns(results: Results) -> tuple[str, ...]:
     """The columns of a table of these: every field that a problem among them has."""
     fields: dict[str, None] = {}
-    for (said,) in results.query("SELECT text FROM problem ORDER BY id")[1]:
+    for (said,) in results.rows("SELECT text FROM problem ORDER BY id"):
         fields |= dict.fromkeys(json.loads(said))
     fields.pop("family", None)
     clash = sorted(set(fields) & {"kernel", *_AFTER})
@@ -178,7 +178,7 @@ def _types(results: Results, names: tuple[str, ...]) -> dict[str, str]:
     found |= dict.fromkeys(_NUMBERS, "number") | dict.fromkeys(_COUNTS, "count")
     found["verified"] = "flag"
     kinds: dict[str, set[str]] = {}
-    for (said,) in results.query("SELECT text FROM problem")[1]:
+    for (said,) in results.rows("SELECT text FROM problem"):
         for field, value in json.loads(said).items():
             kind = "flag" if isinstance(value, bool) else "count" if type(value) is int else "text"
             kinds.setdefault(field, set()).add(kind)

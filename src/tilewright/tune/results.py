@@ -63,7 +63,7 @@ CREATE TABLE measurement (
     measured_at TEXT NOT NULL, seconds REAL NOT NULL,
     UNIQUE (problem, kernel, device, environment, settings));
 CREATE INDEX ranked ON measurement
-    (problem, device, environment, settings, median_us, low_us, high_us, kernel)
+    (problem, device, environment, settings, low_us, median_us, high_us, kernel)
     WHERE status = 'ok';
 CREATE INDEX fate ON measurement (device, environment, settings, status);
 CREATE TABLE build (kernel INTEGER PRIMARY KEY REFERENCES kernel, arch TEXT NOT NULL,
@@ -329,6 +329,10 @@ class Results:
         columns = _ALL.replace("SELECT", "SELECT measurement.id,", 1)
         for number, *row in self._db.execute(f"{columns} ORDER BY measurement.id"):
             yield number, self._read(row)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """The rows of a query of this program's own, one by one."""
+        return self._db.execute(sql, values)
 
     def query(
         self, sql: str, values: Sequence[Any] = ()

@@ -8,8 +8,8 @@ has its own answers.
 from __future__ import annotations
 
 import heapq
-import itertools
-from collections.abc import Iterator
+import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,82 +70,96 @@ class Coverage:
 
 _SETUP = "device, environment, settings"
 
-_BEST = """
-WITH best AS (
-    SELECT problem, device, environment, settings, min(median_us) AS median_us, high_us
-    FROM measurement INDEXED BY ranked WHERE status = 'ok' GROUP BY 1, 2, 3, 4)
-SELECT best.problem, best.device, best.environment, best.settings, kernel.name, m.kernel,
-    m.median_us, m.low_us, m.high_us
-FROM best CROSS JOIN measurement AS m INDEXED BY ranked
-    ON (m.problem, m.device, m.environment, m.settings)
-        = (best.problem, best.device, best.environment, best.settings)
-    AND m.status = 'ok' AND (m.low_us <= best.high_us OR m.median_us = best.median_us)
-CROSS JOIN kernel ON kernel.id = m.kernel
-ORDER BY best.problem, best.device, best.environment, best.settings, m.median_us, m.kernel
+_OF_ONE = """
+SELECT kernel, median_us, low_us, high_us FROM measurement INDEXED BY ranked WHERE status = 'ok'
+    AND (problem, device, environment, settings) = (?, ?, ?, ?) AND low_us IS NOT NULL
+    ORDER BY low_us
 """
-"""The candidates that `indistinguishable` may find, of every problem and setup."""
 
 
 def best(results: Results) -> list[Best]:
     """The best kernel for each problem on each setup, in the order problems were first measured."""
     setups = _setups(results)
-    problems = {
-        row[0]: row[1:]
-        for row in results.query("SELECT id, text, flops, min_bytes FROM problem")[1]
-    }
+    names = dict(results.rows("SELECT id, name FROM kernel"))
     found = []
-    for key, rows in itertools.groupby(results.query(_BEST)[1], key=lambda row: row[:4]):
-        candidates = {kernel: (name, us, (low, high)) for *_, name, kernel, us, low, high in rows}
-        ties = indistinguishable(
-            {kernel: us for kernel, (_, us, _) in candidates.items()},
-            {kernel: interval for kernel, (_, _, interval) in candidates.items()},
-        )
-        name, median, interval = candidates[ties[0]]
-        said, flops, moved = problems[key[0]]
-        found.append(
-            Best(
-                setups[key[1:]],
-                read_problem(said, str(results.path)),
-                name,
-                median,
-                interval,
-                flops / median / 1e6,
-                moved / median / 1e3,
-                tuple(candidates[kernel][0] for kernel in ties[1:]),
+    for number, said, flops, moved in results.rows(
+        "SELECT id, text, flops, min_bytes FROM problem ORDER BY id"
+    ):
+        for setup in setups:
+            candidates = _candidates(results, number, setup)
+            if not candidates:
+                continue
+            ties = indistinguishable(
+                {kernel: median for kernel, (median, _) in candidates.items()},
+                {kernel: interval for kernel, (_, interval) in candidates.items()},
             )
-        )
+            median, interval = candidates[ties[0]]
+            found.append(
+                Best(
+                    setups[setup],
+                    read_problem(said, str(results.path)),
+                    names[ties[0]],
+                    median,
+                    interval,
+                    flops / median / 1e6,
+                    moved / median / 1e3,
+                    tuple(names[kernel] for kernel in ties[1:]),
+                )
+            )
     return found
+
+
+def _candidates(
+    results: Results, problem: int, setup: tuple[int, int, int]
+) -> dict[int, tuple[float, tuple[float, float]]]:
+    """The medians and intervals among which are the best kernel's and its ties': by lower ends,
+    until one is over the upper end of the best so far, which no later one can be better than."""
+    found: dict[int, tuple[float, tuple[float, float]]] = {}
+    least, limit = math.inf, math.inf
+    for kernel, median, low, high in results.rows(_OF_ONE, (problem, *setup)):
+        if low > limit:
+            break
+        found[kernel] = (median, (low, high))
+        if median < least:
+            least, limit = median, high
+    return found
+
+
+_WITHOUT = """
+SELECT text FROM problem WHERE EXISTS (
+    SELECT 1 FROM measurement WHERE problem = problem.id
+    AND (device, environment, settings) = (?, ?, ?))
+AND NOT EXISTS (
+    SELECT 1 FROM measurement INDEXED BY ranked WHERE status = 'ok' AND problem = problem.id
+    AND (device, environment, settings) = (?, ?, ?))
+ORDER BY id
+"""
 
 
 def coverage(results: Results) -> list[Coverage]:
     """How much was measured, for each setup."""
     statuses: dict[Any, dict[str, int]] = {}
     counted = f"SELECT {_SETUP}, status, count(*) FROM measurement GROUP BY 1, 2, 3, 4"
-    for *key, status, count in results.query(counted)[1]:
+    for *key, status, count in results.rows(counted):
         statuses.setdefault(tuple(key), {})[status] = count
-    setups = _setups(results)
-    pairs = "count(DISTINCT kernel), count(DISTINCT problem)"
-    found = []
-    for *key, kernels, problems in results.query(
-        f"SELECT {_SETUP}, {pairs} FROM measurement GROUP BY 1, 2, 3 ORDER BY min(id)"
-    )[1]:
-        without = results.query(
-            "SELECT text FROM problem WHERE id IN (SELECT problem FROM measurement WHERE "
-            "(device, environment, settings) = (?, ?, ?)) AND NOT EXISTS (SELECT 1 FROM "
-            "measurement WHERE problem = problem.id AND "
-            "(device, environment, settings) = (?, ?, ?) AND status = 'ok') ORDER BY id",
-            (*key, *key),
-        )[1]
-        found.append(
-            Coverage(
-                setups[tuple(key)],
-                kernels,
-                problems,
-                dict(sorted(statuses[tuple(key)].items(), key=lambda one: -one[1])),
-                tuple(read_problem(said, str(results.path)) for (said,) in without),
-            )
+    kernels, problems = (_distinct(results, column) for column in ("kernel", "problem"))
+    where = str(results.path)
+    return [
+        Coverage(
+            setup,
+            kernels[key],
+            problems[key],
+            dict(sorted(statuses[key].items(), key=lambda one: -one[1])),
+            tuple(read_problem(said, where) for (said,) in results.rows(_WITHOUT, (*key, *key))),
         )
-    return found
+        for key, setup in _setups(results).items()
+    ]
+
+
+def _distinct(results: Results, column: str) -> Counter[tuple[int, ...]]:
+    """How many different ones each setup has."""
+    rows = results.rows(f"SELECT DISTINCT {_SETUP}, {column} FROM measurement")
+    return Counter((d, e, s) for d, e, s, _ in rows)
 
 
 def slowest_builds(results: Results, limit: int) -> list[Build]:
@@ -155,32 +169,21 @@ def slowest_builds(results: Results, limit: int) -> list[Build]:
 
 def seconds_each(results: Results) -> tuple[float | None, float | None]:
     """Mean seconds of wall time that a measurement took, and a build; None where there was none."""
-    ((measuring,),) = results.query(
+    ((measuring,),) = results.rows(
         "SELECT avg(seconds) FROM (SELECT seconds FROM measurement WHERE status NOT IN "
         "('unsupported', 'build_failed') ORDER BY id DESC LIMIT ?)",
         (SECONDS_FROM,),
-    )[1]
-    ((building,),) = results.query("SELECT avg(seconds) FROM build")[1]
+    )
+    ((building,),) = results.rows("SELECT avg(seconds) FROM build")
     return measuring, building
 
 
 def _setups(results: Results) -> dict[tuple[int, int, int], Setup]:
-    """Every setup there may be, by its rows' numbers."""
-    tables: list[list[tuple[Any, ...]]] = [
-        results.query(f"SELECT {columns} FROM {table} ORDER BY id")[1]
-        for table, columns in (
-            ("device", "id, name, arch, digest"),
-            ("environment", "id, digest"),
-            ("settings", "id, digest"),
-        )
-    ]
-    return dict(_products(tables))
-
-
-def _products(
-    tables: list[list[tuple[Any, ...]]],
-) -> Iterator[tuple[tuple[int, int, int], Setup]]:
-    for device, environment, settings in itertools.product(*tables):
-        number, name, arch, fingerprint = device
-        setup = Setup(name, arch, fingerprint, environment[1], settings[1])
-        yield (number, environment[0], settings[0]), setup
+    """Every setup that something was measured with, by its rows' numbers."""
+    said = (
+        "SELECT device.id, environment.id, settings.id, name, arch, device.digest, "
+        "environment.digest, settings.digest FROM device, environment, settings WHERE EXISTS "
+        "(SELECT 1 FROM measurement INDEXED BY fate WHERE (device, environment, settings) = "
+        "(device.id, environment.id, settings.id)) ORDER BY 1, 2, 3"
+    )
+    return {(d, e, s): Setup(*told) for d, e, s, *told in results.rows(said)}
