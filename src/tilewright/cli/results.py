@@ -127,10 +127,10 @@ def _show(one: Coverage, found: list[Best]) -> None:
             [
                 (
                     str(b.problem),
-                    round(b.median_us, 2),
-                    round(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 1),
-                    round(b.tflops, 2),
-                    round(b.gb_per_s, 1),
+                    _short(b.median_us),
+                    _short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
+                    _short(b.tflops),
+                    _short(b.gb_per_s),
                     len(b.ties),
                     b.kernel,
                 )
@@ -139,6 +139,11 @@ def _show(one: Coverage, found: list[Best]) -> None:
         )
     for problem in one.without:
         output.line(f"no kernel computed {problem} rightly")
+
+
+def _short(value: float, digits: int = 4) -> float:
+    """So many significant digits."""
+    return float(f"{value:.{digits}g}")
 
 
 def _best(one: Best) -> dict[str, Any]:

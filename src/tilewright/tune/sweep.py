@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -48,7 +48,7 @@ class Crew(Protocol):
     """Who measures; see `tilewright.tune.crew`."""
 
     def run(
-        self, tasks: Iterable[Task], known: Collection[tuple[str, ...]] = frozenset()
+        self, tasks: Iterable[Any], known: Collection[tuple[str, ...]] = frozenset()
     ) -> Iterator[Measurement]:
         """Each task on each kind of device of its architecture, but for those whose key is
         `known`; in any order, each as soon as it is measured."""
@@ -83,12 +83,13 @@ class Pair:
 class Part:
     """What a sweep does on one group of devices.
 
-    todo: to be measured, the pairs of one problem one after the other. refused: pairs that a rule
-    says no to, and which one. known: pairs in the results. strangers: pairs of different
-    operations.
+    settings: how it measures there: as asked, but by the wall clock in the interpreter. todo: to be
+    measured, the pairs of one problem one after the other. refused: pairs that a rule says no to,
+    and which one. known: pairs in the results. strangers: pairs of different operations.
     """
 
     group: Group
+    settings: Settings
     kernels: int
     problems: int
     todo: tuple[Pair, ...]
@@ -103,10 +104,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep does, and how it measures."""
+    """What a sweep does on each group."""
 
     parts: tuple[Part, ...]
-    settings: Settings
 
     def to_build(self) -> list[tuple[Any, str]]:
         """Each (config, architecture) that something is to be measured with, once."""
@@ -143,7 +143,7 @@ def plan(
     )
     if all(part.strangers == part.kernels * part.problems for part in parts):
         raise EmptySpace("no kernel is of an operation that a problem is of; nothing to measure")
-    return Plan(parts, settings)
+    return Plan(parts)
 
 
 def _part(
@@ -154,6 +154,8 @@ def _part(
     known: set[tuple[str, ...]],
 ) -> Part:
     this = arch_called(group.device.arch)
+    if group.interpreted:
+        settings = replace(settings, timer="wall")
     keys = build_keys(configs, this, group.interpreted)
     built = list(zip(configs, keys, strict=True))
     todo: list[Pair] = []
@@ -173,7 +175,9 @@ def _part(
                     todo.append(pair)
                 else:
                     refused.append((pair, verdict))
-    return Part(group, len(built), len(problems), tuple(todo), tuple(refused), old, strangers)
+    return Part(
+        group, settings, len(built), len(problems), tuple(todo), tuple(refused), old, strangers
+    )
 
 
 Progress = Callable[[Measurement, int, int], None]
@@ -213,10 +217,7 @@ def sweep(
     refused = 0
     for part in this.parts:
         refused += len(part.refused)
-        rows = (
-            _not_run(part.group, pair, this.settings, "unsupported", str(verdict))
-            for pair, verdict in part.refused
-        )
+        rows = (_not_run(part, pair, "unsupported", str(verdict)) for pair, verdict in part.refused)
         while some := list(islice(rows, 1000)):
             results.add(some)
     failed = _build(this, results, store, build_progress, workers, build_timeout)
@@ -235,9 +236,9 @@ def sweep(
         for pair in part.todo:
             why = failed.get((pair.config, group.device.arch)) if not group.interpreted else None
             if why is not None:
-                unbuilt.append(_not_run(group, pair, this.settings, "build_failed", why))
+                unbuilt.append(_not_run(part, pair, "build_failed", why))
             else:
-                key = _key(group, pair, this.settings)
+                key = _key(group, pair, part.settings)
                 asked[key] = Task(pair.config.name, pair.problem, group.device.arch)
         keep(unbuilt)
     if asked:
@@ -248,8 +249,9 @@ def sweep(
                 keep([m])
                 if asked.pop(m.key, None) is None:
                     raise TilewrightError(
-                        f"{m.kernel} on {m.problem}, on {m.device} under {m.environment}, was "
-                        "measured and not asked for, or twice: devices changed during the sweep"
+                        f"{m.kernel} on {m.problem} was measured and not asked for, or twice (on "
+                        f"{m.device}, under {m.environment}, with {m.settings}): did devices "
+                        "change?"
                     )
         if asked:
             raise TilewrightError(f"{len(asked)} measurements were not made; run it again")
@@ -268,15 +270,13 @@ def _key(group: Group, pair: Pair, settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _not_run(
-    group: Group, pair: Pair, settings: Settings, status: Status, reason: str
-) -> Measurement:
+def _not_run(part: Part, pair: Pair, status: Status, reason: str) -> Measurement:
     return Measurement(
         pair.config.name,
         pair.problem,
-        group.device,
-        group.environment,
-        settings,
+        part.group.device,
+        part.group.environment,
+        part.settings,
         status,
         build=pair.build,
         reason=reason,
