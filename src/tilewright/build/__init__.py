@@ -2,7 +2,7 @@
 
 from tilewright.build.inspection import inspect
 from tilewright.build.kernel import Blob, Kernel, TensorMap, check_limits
-from tilewright.build.pool import build, find
+from tilewright.build.pool import build, build_keys, find
 from tilewright.build.progress import show_progress
 from tilewright.build.report import BuildReport, BuildResult, Progress
 from tilewright.build.resources import Occupancy, Resources, occupancy
@@ -20,6 +20,7 @@ __all__ = [
     "TensorMap",
     "UntrustedEntry",
     "build",
+    "build_keys",
     "check_limits",
     "default_store_path",
     "find",

@@ -81,6 +81,23 @@ def find(config: Any, arch: Arch | str, store: Store) -> Kernel | None:
     return found.kernel if isinstance(found, BuildResult) and found.ok else None
 
 
+def build_keys(configs: Sequence[Any], arch: Arch | str, interpreted: bool = False) -> list[str]:
+    """The keys that the binaries of `configs` have in a store, built or not; ``""`` where
+    there is nothing that could be compiled. interpreted: keys of what Triton's interpreter runs
+    in their places, which are in no store."""
+    digests: dict[tuple[str, ...], str] = {}
+    return [_key(config, by_name(arch), digests, interpreted) for config in configs]
+
+
+def _key(config: Any, arch: Arch, digests: dict[tuple[str, ...], str], interpreted: bool) -> str:
+    try:
+        return _job(config, arch, digests, interpreted).key
+    except StoreError:
+        raise
+    except TilewrightError:
+        return ""
+
+
 def _look_up(
     config: Any, arch: Arch, store: Store, digests: dict[tuple[str, ...], str]
 ) -> BuildResult | Task:
@@ -88,40 +105,45 @@ def _look_up(
     from tilewright import ops
 
     pending = BuildResult(config, config.name, arch, "failed")
-    family = ops.family(config.family)
-    verdict = family.judge(config, arch)
+    verdict = ops.family(config.family).judge(config, arch)
     if not verdict:
         return replace(pending, status="rejected", verdict=verdict, reason=str(verdict))
     try:
-        source = family.source(config, arch)
-        if source.modules not in digests:
-            digests[source.modules] = sources_digest(*source.modules)
-        module_digest = digests[source.modules]
-        key = build_key(config.name, source, arch, module_digest)
+        job = _job(config, arch, digests)
     except StoreError:
         raise
     except TilewrightError as error:
         return replace(pending, reason=str(error))
     refused = ""
     try:
-        kernel = store.load(key)
+        kernel = store.load(job.key)
     except UntrustedEntry as error:
         kernel, refused = None, str(error)
     if kernel is not None:
         return judged(pending, kernel, "cached")
-    return Task(
-        Job(
-            name=config.name,
-            arch=arch.name,
-            backend=arch.backend,
-            target=arch.target,
-            warp_size=arch.warp_size,
-            key=key,
-            source=source,
-            module_digest=module_digest,
-        ),
-        pending,
-        refused,
+    return Task(job, pending, refused)
+
+
+def _job(
+    config: Any, arch: Arch, digests: dict[tuple[str, ...], str], interpreted: bool = False
+) -> Job:
+    """What compiling this config means. Raises what its family's `source` raises."""
+    from tilewright import ops
+
+    family = ops.family(config.family)
+    source = family.source(family.interpreted(config) if interpreted else config, arch)
+    if source.modules not in digests:
+        digests[source.modules] = sources_digest(*source.modules)
+    module_digest = digests[source.modules]
+    return Job(
+        name=config.name,
+        arch=arch.name,
+        backend=arch.backend,
+        target=arch.target,
+        warp_size=arch.warp_size,
+        key=build_key(config.name, source, arch, module_digest),
+        source=source,
+        module_digest=module_digest,
     )
 
 

@@ -71,6 +71,10 @@ class Store:
             return None
         return kernel
 
+    def has(self, key: str) -> bool:
+        """Whether there is an entry under `key`; not whether it can be used. Reads nothing."""
+        return self._entry(key).is_file()
+
     def read(self, kernel: Kernel, kind: str = "") -> bytes:
         """The bytes of one of a kernel's files, its loadable binary unless `kind` is given.
         Raises `UnknownName` for a kind it has not, `BadFile` if they are not what was stored."""

@@ -15,7 +15,9 @@ from tilewright.cli import (
     explain,
     kernels,
     registry,
+    results,
     run,
+    sweep,
     vocabulary,
 )
 from tilewright.cli.errors import Commands
@@ -64,7 +66,7 @@ def _root(
     pass
 
 
-for module in (archs, expand, build, explain, run, compare, demo):
+for module in (archs, expand, build, explain, run, compare, sweep, results, demo):
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")

@@ -14,9 +14,9 @@ import json
 import os
 import socket
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args
@@ -62,8 +62,12 @@ CREATE TABLE measurement (
     telemetry TEXT NOT NULL, flags TEXT NOT NULL, attempts INTEGER NOT NULL,
     measured_at TEXT NOT NULL, seconds REAL NOT NULL,
     UNIQUE (problem, kernel, device, environment, settings));
-CREATE INDEX ranked ON measurement (problem, device, environment, settings, median_us, kernel)
+CREATE INDEX ranked ON measurement
+    (problem, device, environment, settings, low_us, median_us, high_us, kernel)
     WHERE status = 'ok';
+CREATE INDEX fate ON measurement (device, environment, settings, status);
+CREATE TABLE build (kernel INTEGER PRIMARY KEY REFERENCES kernel, arch TEXT NOT NULL,
+    status TEXT NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL);
 """
 
 _ALL = """
@@ -77,8 +81,35 @@ FROM measurement JOIN problem ON problem.id = measurement.problem
 """
 
 
+_KEY = "kernel, problem, device, environment, settings"
+
+
 class ResultsInUse(TilewrightError):
     """Another process writes to this sweep directory; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A measurement in short. id: its number among a directory's results."""
+
+    key: tuple[str, ...]
+    id: int
+    status: str
+    measured_at: str
+    median_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What building a kernel came to: the key of its binary, `status` (as of a `BuildResult`),
+    why it failed, and the seconds it took to compile."""
+
+    kernel: str
+    key: str
+    arch: str
+    status: str
+    reason: str
+    seconds: float
 
 
 class Results:
@@ -150,18 +181,36 @@ class Results:
     def add(self, measurements: Iterable[Measurement]) -> None:
         """Keep these, all or none, on disk when this returns. One of the same key as one that is
         there takes its place."""
-        rows = list(measurements)
+        with self._writing():
+            for m in measurements:
+                self._insert(m)
+
+    def add_builds(self, builds: Iterable[Build]) -> None:
+        """Keep what building kernels came to; of one kernel, the last."""
+        with self._writing():
+            for b in builds:
+                kernel = self._id("kernel", f"{b.kernel} {b.key}", "name, build", (b.kernel, b.key))
+                self._db.execute(
+                    "INSERT OR REPLACE INTO build (kernel, arch, status, reason, seconds) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (kernel, b.arch, b.status, b.reason, b.seconds),
+                )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction: all that is written in it, or nothing."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                for m in rows:
-                    self._insert(m)
+                yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                # A full disk may have ended the transaction already.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 self._ids.clear()
                 raise
-            self._db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             raise TilewrightError(
                 f"{self.path} cannot be written ({error}); what it has is whole: make room and run "
                 "again"
@@ -228,15 +277,41 @@ class Results:
 
     def keys(self) -> set[tuple[str, ...]]:
         """The keys (`Measurement.key`) of what was measured."""
-        return set(
-            self._db.execute(
-                "SELECT kernel.name, kernel.build, problem.text, device.digest, environment.digest,"
-                " settings.digest FROM measurement JOIN problem ON problem.id = problem "
-                "JOIN kernel ON kernel.id = kernel JOIN device ON device.id = device "
-                "JOIN environment ON environment.id = environment "
-                "JOIN settings ON settings.id = settings"
-            )
+        named = self._namer()
+        return {named(row) for row in self._all("measurement", _KEY)}
+
+    def outlines(self) -> Iterator[Outline]:
+        """What tells each measurement from others, and which of two is better."""
+        named = self._namer()
+        columns = f"{_KEY}, measurement.id, status, measured_at, median_us"
+        for row in self._all("measurement", columns):
+            yield Outline(named(row[:5]), *row[5:])
+
+    def _namer(self) -> Callable[[Sequence[int]], tuple[str, ...]]:
+        """From the columns `_KEY` of a row to its `Measurement.key`. Texts stand once in memory,
+        however many measurements say them."""
+        kernels = {i: (name, build) for i, name, build in self._all("kernel", "id, name, build")}
+        texts = dict(self._all("problem", "id, text"))
+        devices, environments, settings = (
+            dict(self._all(table, "id, digest")) for table in ("device", "environment", "settings")
         )
+
+        def named(row: Sequence[int]) -> tuple[str, ...]:
+            k, p, d, e, s = row
+            return (*kernels[k], texts[p], devices[d], environments[e], settings[s])
+
+        return named
+
+    def _all(self, table: str, columns: str) -> sqlite3.Cursor:
+        return self._db.execute(f"SELECT {columns} FROM {table}")
+
+    def builds(self) -> Iterator[Build]:
+        """What building kernels came to."""
+        rows = self._db.execute(
+            "SELECT kernel.name, kernel.build, arch, status, reason, seconds FROM build "
+            "JOIN kernel ON kernel.id = kernel ORDER BY kernel"
+        )
+        return (Build(*row) for row in rows)
 
     def measurements(self, where: str = "", values: Sequence[Any] = ()) -> Iterator[Measurement]:
         """Measurements, in the order they were added; `where` is SQL over the tables, such as
@@ -248,6 +323,16 @@ class Results:
             raise BadArgument(f"'{where}' does not say which measurements: {error}") from error
         for row in rows:
             yield self._read(row)
+
+    def numbered(self) -> Iterator[tuple[int, Measurement]]:
+        """All measurements with their numbers (`Outline.id`)."""
+        columns = _ALL.replace("SELECT", "SELECT measurement.id,", 1)
+        for number, *row in self._db.execute(f"{columns} ORDER BY measurement.id"):
+            yield number, self._read(row)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """The rows of a query of this program's own, one by one."""
+        return self._db.execute(sql, values)
 
     def query(
         self, sql: str, values: Sequence[Any] = ()

@@ -1,0 +1,163 @@
+"""``results``: what a sweep measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.options import Json, examples
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.tune.results import Results
+    from tilewright.tune.summary import Best, Coverage, Setup
+
+SLOWEST = 5
+"""How many of the slowest builds are shown."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="What a sweep measured: the best kernels, and what failed.",
+        epilog=examples(
+            "tilewright results DIR",
+            "tilewright results DIR --export results.csv",
+            "tilewright results DIR --query \\\n"
+            "      'SELECT status, count(*) FROM measurement GROUP BY status'",
+        ),
+    )(results)
+
+
+def results(
+    folder: Annotated[Path, typer.Argument(help="A sweep's directory.", metavar="DIR")],
+    query: Annotated[
+        str | None, typer.Option("--query", help="Answer this SQL instead (SQLite, reading only).")
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", help="Write a table instead, to FILE.csv or FILE.parquet."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the best kernel for each problem, with those that cannot be told from it; how
+    measurements ended, what was covered, and what took longest to build.
+
+    Devices, environments and ways of measuring are kept apart. It may run beside a sweep.
+    """
+    from tilewright.tune.results import Results
+
+    if query is not None and export is not None:
+        raise BadArgument("say --query or --export, not both")
+    with Results(folder) as kept:
+        if query is not None:
+            _query(kept, query, as_json)
+        elif export is not None:
+            from tilewright.tune.export import export as write
+
+            count = write(kept, export)
+            if as_json:
+                output.emit({"path": str(export), "rows": count})
+            else:
+                output.line(f"{count} rows written to {export}")
+        else:
+            _summary(kept, as_json)
+
+
+def _query(kept: Results, sql: str, as_json: bool) -> None:
+    titles, rows = kept.query(sql)
+    cells = [[f"{len(v)} bytes" if isinstance(v, bytes) else v for v in row] for row in rows]
+    if as_json:
+        output.emit({"columns": titles, "rows": cells})
+    else:
+        output.table(titles, [["" if v is None else v for v in row] for row in cells])
+
+
+def _summary(kept: Results, as_json: bool) -> None:
+    from tilewright.tune.summary import best, coverage, slowest_builds
+
+    found, covered, slow = best(kept), coverage(kept), slowest_builds(kept, SLOWEST)
+    if as_json:
+        output.emit(
+            {
+                "best": [_best(one) for one in found],
+                "coverage": [_coverage(one) for one in covered],
+                "slowest_builds": [asdict(one) for one in slow],
+            }
+        )
+        return
+    if not covered:
+        output.line(f"nothing was measured yet in {kept.folder}")
+        return
+    for number, one in enumerate(covered):
+        if number:
+            output.line()
+        output.heading(_title(one.setup, covered))
+        _show(one, [b for b in found if b.setup == one.setup])
+    if slow:
+        output.line()
+        output.table(
+            ("slowest builds", "arch", "seconds", "kernel"),
+            [(s.status, s.arch, round(s.seconds, 1), s.kernel) for s in slow],
+        )
+
+
+def _title(setup: Setup, covered: list[Coverage]) -> str:
+    """The setup, with what tells it from the others that were measured."""
+    telling = [
+        f"{field} {getattr(setup, field)}"
+        for field in ("fingerprint", "environment", "settings")
+        if len({getattr(one.setup, field) for one in covered}) > 1
+    ]
+    return ", ".join([f"{setup.device} ({setup.arch})", *telling])
+
+
+def _show(one: Coverage, found: list[Best]) -> None:
+    output.line(
+        f"{one.measured} of {one.kernels} kernels × {one.problems} problems ({one.share:.1%}): "
+        + ", ".join(f"{count} {status}" for status, count in one.statuses.items())
+    )
+    if found:
+        output.table(
+            ("problem", "µs", "± %", "TFLOP/s", "GB/s", "ties", "best kernel"),
+            [
+                (
+                    str(b.problem),
+                    _short(b.median_us),
+                    _short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
+                    _short(b.tflops),
+                    _short(b.gb_per_s),
+                    len(b.ties),
+                    b.kernel,
+                )
+                for b in found
+            ],
+        )
+    for problem in one.without:
+        output.line(f"no kernel computed {problem} rightly")
+
+
+def _short(value: float, digits: int = 4) -> float:
+    """So many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def _best(one: Best) -> dict[str, Any]:
+    return {**asdict(one), "problem": _problem(one.problem)}
+
+
+def _coverage(one: Coverage) -> dict[str, Any]:
+    return {
+        **asdict(one),
+        "without": [_problem(problem) for problem in one.without],
+        "measured": one.measured,
+        "share": one.share,
+    }
+
+
+def _problem(problem: Any) -> dict[str, Any]:
+    return {"family": problem.family, **asdict(problem)}

@@ -1,0 +1,179 @@
+"""Lists of problems: files of the user's, and the sets that families ship.
+
+A file is JSON (a list of objects) or CSV (a column for each word), and a problem in it is stated in
+the words of `Family.parse_problem`; an object that has lists among its values is a problem field by
+field instead, as results keep them. Lines of a CSV that begin with ``#`` are comments.
+
+A set is a folder ``sweeps/<set>`` of a family, with ``space.json`` and ``problems.csv``; it is
+called ``<family>:<set>``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch.model import Arch
+from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
+from tilewright.jsonfile import convert, parse_json
+
+_ROOT = Path(ops.__path__[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """Problems, each once, in the order stated; `repeated`: how many were stated again."""
+
+    problems: tuple[Any, ...]
+    repeated: int = 0
+
+
+def sets() -> dict[str, Path]:
+    """The folders of the sets there are, by their names."""
+    found = (path.parent for path in sorted(_ROOT.glob("*/sweeps/*/space.json")))
+    return {f"{path.parents[1].name}:{path.name}": path for path in found}
+
+
+def shipped(word: str, file: str) -> Path | None:
+    """`file` of the set called `word`; None for a word that calls none (a file's name).
+
+    Raises `UnknownName` for a set that does not exist.
+    """
+    family, colon, name = word.partition(":")
+    if not colon or not family.isidentifier() or not name.isidentifier():
+        return None
+    known = sets()
+    if word not in known:
+        raise UnknownName(
+            f"there is no set '{word}'{nearest(word, known)}; there are {', '.join(known)}"
+        )
+    return known[word] / file
+
+
+def load_problems(
+    sources: Iterable[str | os.PathLike[str]],
+    arch: Arch,
+    family: str | None = None,
+    words: Mapping[str, str] | None = None,
+) -> Problems:
+    """The problems that files and sets state, for an architecture (which says what ``fp8`` is).
+
+    A row may say its ``family``; else it is that of its set, else `family`, else the one that
+    reads sweeps which say none. `words` are added to every row that leaves them out.
+
+    Raises `BadFile`, naming file and line, for a row that states no problem and for a file without
+    any, and `UnknownName` for a family or a set that does not exist.
+    """
+    found: dict[Any, None] = {}
+    count = 0
+    for given in sources:
+        source = os.fspath(given)
+        file = shipped(source, "problems.csv")
+        of = family if file is None else source.partition(":")[0]
+        before = count
+        for problem in _problems(os.fspath(file or source), arch, _usual(of), words or {}):
+            found[problem] = None
+            count += 1
+        if count == before:
+            raise BadFile(f"{source}: no problem in it; a sweep needs at least one")
+    return Problems(tuple(found), count - len(found))
+
+
+def _usual(family: str | None) -> str:
+    if family is not None:
+        return ops.family(family).name
+    return next(name for name in ops.families() if ops.family(name).reads_unnamed)
+
+
+def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterator[Any]:
+    text = _read(path)
+    rows = _json_rows(text, path) if path.endswith(".json") else _csv_rows(text, path)
+    for line, row in rows:
+        where = f"{path}: line {line}"
+        try:
+            yield _problem(row, arch, family, words, where)
+        except BadArgument as error:
+            raise BadFile(f"{where}: {error}") from error
+
+
+def _problem(
+    row: dict[str, Any], arch: Arch, family: str, words: Mapping[str, str], where: str
+) -> Any:
+    said = row.pop("family", family)
+    of = ops.family(said if isinstance(said, str) else str(said))
+    if any(isinstance(value, list) for value in row.values()):
+        return convert(row, of.problem_type, where)
+    return of.parse_problem(
+        {**words, **{word: _word(value, word) for word, value in row.items()}}, arch
+    )
+
+
+def _word(value: Any, word: str) -> str:
+    """A value as on a command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    raise BadArgument(f"{word} = {json.dumps(value)} is neither a word nor a whole number")
+
+
+def _read(path: str) -> str:
+    if not path.endswith((".json", ".csv")):
+        raise BadFile(
+            f"{path}: problems stand in a .json or .csv file, or in one of the sets "
+            f"{', '.join(sets())}"
+        )
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{path}: not UTF-8 at byte {error.start}") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadFile(f"{path}: cannot be read: {why}") from error
+
+
+def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    document = parse_json(text, path)
+    if not isinstance(document, list):
+        raise BadFile(f"{path}: problems are a list of objects")
+    # Parsed once more, one by one, for the lines they begin on.
+    decoder, place = json.JSONDecoder(), text.index("[") + 1
+    for row in document:
+        while text[place] in " \t\r\n,":
+            place += 1
+        line = text.count("\n", 0, place) + 1
+        place = decoder.raw_decode(text, place)[1]
+        if not isinstance(row, dict):
+            raise BadFile(f"{path}: line {line}: a problem is an object, not {json.dumps(row)}")
+        yield line, row
+
+
+def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    # A comment becomes an empty line, so that lines keep their numbers.
+    plain = ("" if s.lstrip().startswith("#") else s for s in io.StringIO(text, newline=""))
+    reader = csv.reader(plain, strict=True)
+    titles: list[str] = []
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            where = f"{path}: line {reader.line_num}"
+            if not any(cells):
+                continue
+            if not titles:
+                titles = cells
+                if not all(titles) or len(set(titles)) < len(titles):
+                    raise BadFile(f"{where}: every column needs a word of its own as its title")
+                continue
+            if len(cells) != len(titles):
+                raise BadFile(f"{where}: {len(cells)} cells under {len(titles)} titles")
+            # An empty cell says nothing about its word.
+            yield reader.line_num, {t: c for t, c in zip(titles, cells, strict=True) if c}
+    except csv.Error as error:
+        raise BadFile(f"{path}: line {reader.line_num}: {error}") from error

@@ -1,0 +1,319 @@
+"""A sweep: every kernel of a space on every problem of a list, on every device.
+
+    plan: pairs, less those measured before → build (child processes, no GPU context here) →
+    measure (a crew, which has a process for each device) → `Results`
+
+Every measurement is on disk before the next is asked for, and a plan leaves out what results
+have, so that a sweep that was stopped goes on where it was: a kernel added to its space, or a
+problem to its list, costs what is new and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Protocol
+
+from tilewright import ops
+from tilewright.arch import arch as arch_called
+from tilewright.arch.model import Device
+from tilewright.build import BuildResult, Store, build, build_keys
+from tilewright.build.report import Progress as BuildProgress
+from tilewright.errors import EmptySpace, TilewrightError
+from tilewright.tune.measurement import (
+    Environment,
+    Measurement,
+    Settings,
+    Status,
+    digest,
+    problem_text,
+)
+from tilewright.tune.results import Build, Results, now
+from tilewright.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One kernel, by name, to measure on one problem, on devices of one architecture."""
+
+    kernel: str
+    problem: Any
+    arch: str
+
+
+class Crew(Protocol):
+    """Who measures; see `tilewright.tune.crew`."""
+
+    def run(
+        self, tasks: Iterable[Any], known: Collection[tuple[str, ...]] = frozenset()
+    ) -> Iterator[Measurement]:
+        """Each task on each kind of device of its architecture, but for those whose key is
+        `known`; in any order, each as soon as it is measured."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Devices that are alike: what is measured on any is a measurement of `device` under
+    `environment`. count: of devices. interpreted: kernels run through the interpreter, and need no
+    building.
+    """
+
+    device: Device
+    environment: Environment
+    count: int = 1
+    interpreted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A kernel, the key of its binary, and a problem."""
+
+    config: Any
+    build: str
+    problem: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a sweep does on one group of devices.
+
+    settings: how it measures there: as asked, but by the wall clock in the interpreter. todo: to be
+    measured, the pairs of one problem one after the other. refused: pairs that a rule says no to,
+    and which one. known: pairs in the results. strangers: pairs of different operations.
+    """
+
+    group: Group
+    settings: Settings
+    kernels: int
+    problems: int
+    todo: tuple[Pair, ...]
+    refused: tuple[tuple[Pair, Verdict], ...]
+    known: int
+    strangers: int
+
+    def rules(self) -> dict[str, int]:
+        """How many pairs each rule refused, most first."""
+        return dict(Counter(verdict.rule for _, verdict in self.refused).most_common())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep does on each group."""
+
+    parts: tuple[Part, ...]
+
+    def to_build(self) -> list[tuple[Any, str]]:
+        """Each (config, architecture) that something is to be measured with, once."""
+        wanted: dict[tuple[Any, str], None] = {}
+        for part in self.parts:
+            if not part.group.interpreted:
+                wanted |= {(p.config, part.group.device.arch): None for p in part.todo}
+        return list(wanted)
+
+    @property
+    def total(self) -> int:
+        """How many measurements are to be made."""
+        return sum(len(part.todo) for part in self.parts)
+
+
+def plan(
+    groups: Sequence[Group],
+    kernels: Mapping[str, Sequence[Any]],
+    problems: Mapping[str, Sequence[Any]],
+    settings: Settings,
+    known: set[tuple[str, ...]] | None = None,
+) -> Plan:
+    """What is to be done where: `kernels` (configs) and `problems` by architecture, less the
+    `known` (`Results.keys`). Raises `EmptySpace` if no kernel is of any problem's operation."""
+    parts = tuple(
+        _part(
+            group,
+            kernels[group.device.arch],
+            problems[group.device.arch],
+            settings,
+            known or set(),
+        )
+        for group in groups
+    )
+    if all(part.strangers == part.kernels * part.problems for part in parts):
+        raise EmptySpace("no kernel is of an operation that a problem is of; nothing to measure")
+    return Plan(parts)
+
+
+def _part(
+    group: Group,
+    configs: Sequence[Any],
+    problems: Sequence[Any],
+    settings: Settings,
+    known: set[tuple[str, ...]],
+) -> Part:
+    this = arch_called(group.device.arch)
+    if group.interpreted:
+        settings = replace(settings, timer="wall")
+    keys = build_keys(configs, this, group.interpreted)
+    built = list(zip(configs, keys, strict=True))
+    todo: list[Pair] = []
+    refused: list[tuple[Pair, Verdict]] = []
+    old = strangers = 0
+    for problem in problems:
+        family = ops.family(problem.family)
+        for config, key in built:
+            pair = Pair(config, key, problem)
+            if config.family != problem.family:
+                strangers += 1
+            elif _key(group, pair, settings) in known:
+                old += 1
+            else:
+                verdict = family.supports(config, problem, this)
+                if verdict:
+                    todo.append(pair)
+                else:
+                    refused.append((pair, verdict))
+    return Part(
+        group, settings, len(built), len(problems), tuple(todo), tuple(refused), old, strangers
+    )
+
+
+Progress = Callable[[Measurement, int, int], None]
+"""Called with each measurement that is on disk, how many are, and how many there will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a sweep did: measurements by status; and how many pairs a rule said no to."""
+
+    statuses: Mapping[Status, int]
+    refused: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether every kernel that was measured came out right."""
+        return set(self.statuses) <= {"ok"}
+
+
+def sweep(
+    this: Plan,
+    results: Results,
+    store: Store,
+    crew: Callable[[], Crew],
+    *,
+    progress: Progress | None = None,
+    build_progress: BuildProgress | None = None,
+    workers: int | None = None,
+    build_timeout: float = 120.0,
+) -> Outcome:
+    """Do what the plan says, into `results`. `crew` is called if there is something to measure.
+
+    Kernels that cannot be built are measurements too (``build_failed``). Stopping it at any time,
+    by Ctrl-C or harder, loses nothing that was measured. Raises what building, writing and the
+    crew raise.
+    """
+    refused = 0
+    for part in this.parts:
+        refused += len(part.refused)
+        rows = (_not_run(part, pair, "unsupported", str(verdict)) for pair, verdict in part.refused)
+        while some := list(islice(rows, 1000)):
+            results.add(some)
+    failed = _build(this, results, store, build_progress, workers, build_timeout)
+    statuses: Counter[Status] = Counter()
+
+    def keep(measurements: list[Measurement]) -> None:
+        results.add(measurements)
+        for m in measurements:
+            statuses[m.status] += 1
+            if progress:
+                progress(m, statuses.total(), this.total)
+
+    asked: dict[tuple[str, ...], Task] = {}
+    for part in this.parts:
+        group, unbuilt = part.group, []
+        for pair in part.todo:
+            why = failed.get((pair.config, group.device.arch)) if not group.interpreted else None
+            if why is not None:
+                unbuilt.append(_not_run(part, pair, "build_failed", why))
+            else:
+                key = _key(group, pair, part.settings)
+                asked[key] = Task(pair.config.name, pair.problem, group.device.arch)
+        keep(unbuilt)
+    if asked:
+        # Under lock and key of nobody but this process, so nothing else gets known meanwhile.
+        known = results.keys()
+        with closing(crew()) as at_work:
+            for m in at_work.run(list(dict.fromkeys(asked.values())), known):
+                keep([m])
+                if asked.pop(m.key, None) is None:
+                    raise TilewrightError(
+                        f"{m.kernel} on {m.problem} was measured and not asked for, or twice (on "
+                        f"{m.device}, under {m.environment}, with {m.settings}): did devices "
+                        "change?"
+                    )
+        if asked:
+            raise TilewrightError(f"{len(asked)} measurements were not made; run it again")
+    return Outcome(dict(statuses), refused)
+
+
+def _key(group: Group, pair: Pair, settings: Settings) -> tuple[str, ...]:
+    """What measuring a pair there is a measurement of (`Measurement.key`)."""
+    return (
+        pair.config.name,
+        pair.build,
+        problem_text(pair.problem),
+        digest(group.device),
+        group.environment.digest,
+        settings.digest,
+    )
+
+
+def _not_run(part: Part, pair: Pair, status: Status, reason: str) -> Measurement:
+    return Measurement(
+        pair.config.name,
+        pair.problem,
+        part.group.device,
+        part.group.environment,
+        part.settings,
+        status,
+        build=pair.build,
+        reason=reason,
+        measured_at=now(),
+    )
+
+
+def _build(
+    this: Plan,
+    results: Results,
+    store: Store,
+    progress: BuildProgress | None,
+    workers: int | None,
+    timeout: float,
+) -> dict[tuple[Any, str], str]:
+    """Have all kernels in the store; why not, for those that cannot be."""
+    requests = this.to_build()
+    if not requests:
+        return {}
+    builds = {
+        (pair.config, part.group.device.arch): pair.build
+        for part in this.parts
+        for pair in part.todo
+    }
+    done: list[BuildResult] = []
+
+    def keep(result: BuildResult, finished: int, total: int) -> None:
+        if result.status != "cached":
+            done.append(result)
+        if progress:
+            progress(result, finished, total)
+
+    try:
+        report = build(requests, store=store, workers=workers, timeout=timeout, progress=keep)
+    finally:
+        results.add_builds(
+            Build(r.name, builds[r.config, r.arch.name], r.arch.name, r.status, r.reason, r.seconds)
+            for r in done
+        )
+    return {(r.config, r.arch.name): r.reason or r.status for r in report.failures}

@@ -1,0 +1,163 @@
+"""What is kept comes back as it was, and survives whatever ends its writer."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from fake_crew import ENVIRONMENT, GROUP, measurement, other
+from tune_cases import CONFIGS, PROBLEMS
+
+from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.tune.measurement import Telemetry
+from tilewright.tune.results import FILE, Build, Results, ResultsInUse
+
+NAMES = [config.name for config in CONFIGS]
+
+
+def some():
+    """One of each kind."""
+    return [
+        measurement(
+            NAMES[0], PROBLEMS[0], attempts=2, flags=("throttled", "unsettled"),
+            telemetry=Telemetry((1200, 1980), 61, 450.5, ("thermal",), 1),
+        ),
+        measurement(NAMES[1], PROBLEMS[0], status="timeout", reason="3 s; \"quoted\", ×",
+                    samples_us=(), interval_us=(0.0, 0.0), check=None),
+        measurement(NAMES[0], PROBLEMS[1]),
+        measurement(NAMES[0], PROBLEMS[0], other()),
+    ]  # fmt: skip
+
+
+def test_what_is_added_comes_back_as_it_was(tmp_path):
+    made = some()
+    with Results(tmp_path / "d", write=True) as results:
+        results.add(made)
+        assert list(results.measurements()) == made
+    with Results(tmp_path / "d") as again:
+        assert list(again.measurements()) == made
+        assert [m for _, m in again.numbered()] == made
+        assert again.keys() == {m.key for m in made} and len(again) == 4
+        assert {o.key: o.median_us for o in again.outlines()} == {
+            m.key: m.median_us if m.samples_us else None for m in made
+        }
+        assert list(again.measurements("status = ?", ("timeout",))) == [made[1]]
+
+
+def test_the_same_thing_measured_again_takes_the_old_ones_place(tmp_path):
+    first, second = measurement(NAMES[0], PROBLEMS[0]), measurement(NAMES[0], PROBLEMS[0])
+    with Results(tmp_path, write=True) as results:
+        results.add([first])
+        results.add([replace(second, status="nan")])
+        assert [m.status for m in results.measurements()] == ["nan"]
+
+
+def test_other_environments_are_other_measurements(tmp_path):
+    newer = replace(GROUP, environment=replace(ENVIRONMENT, driver="2.0"))
+    with Results(tmp_path, write=True) as results:
+        results.add(measurement(NAMES[0], PROBLEMS[0], g) for g in (GROUP, newer))
+        assert len(results) == 2
+
+
+def test_builds_are_kept_with_their_kernels(tmp_path):
+    build = Build(NAMES[0], "k", "sm_90", "failed", "no", 2.5)
+    with Results(tmp_path, write=True) as results:
+        results.add_builds([build])
+        results.add_builds([replace(build, status="built", reason="")])
+        assert list(results.builds()) == [replace(build, status="built", reason="")]
+
+
+def test_a_newer_version_is_refused_and_left_alone(tmp_path):
+    with Results(tmp_path, write=True) as results:
+        results.add(some())
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    for write in (False, True):
+        with pytest.raises(BadFile, match=r"version 99.*newer"):
+            Results(tmp_path, write=write)
+
+
+def test_no_results_and_damage_are_said(tmp_path):
+    with pytest.raises(BadFile, match="has no results"):
+        Results(tmp_path)
+    (tmp_path / FILE).write_bytes(b"this is no database, whatever its name says" * 100)
+    for write in (False, True):
+        with pytest.raises(BadFile, match="not a database"):
+            Results(tmp_path, write=write)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadArgument, match="cannot be made"):
+        Results(tmp_path / "file" / "d", write=True)
+
+
+def test_the_second_writer_is_told_who_the_first_is(tmp_path):
+    with Results(tmp_path, write=True) as first:
+        with pytest.raises(ResultsInUse, match=f"process {os.getpid()} on .* since 20"):
+            Results(tmp_path, write=True)
+        first.add(some())
+        with Results(tmp_path) as reader:
+            assert len(reader) == 4, "readers are not kept out"
+    Results(tmp_path, write=True).close()
+
+
+FULL = """
+import resource, signal, sys
+sys.path[:0] = {paths!r}
+from fake_crew import measurement
+from tune_cases import CONFIGS, PROBLEMS
+from tilewright.errors import TilewrightError
+from tilewright.tune.results import Results
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+results = Results({folder!r}, write=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+n = 0
+try:
+    while n < 5000:
+        m = measurement(CONFIGS[0].name, PROBLEMS[0], reason="x" * 2000, build=str(n))
+        results.add([m])
+        n += 1
+except TilewrightError as error:
+    print(n, error)
+"""
+
+
+def test_a_full_disk_is_said_and_costs_nothing_that_was_kept(tmp_path):
+    folder = tmp_path / "d"
+    code = FULL.format(paths=sys.path, folder=str(folder))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    kept, _, said = ran.stdout.partition(" ")
+    assert "cannot be written" in said and "make room" in said
+    assert int(kept) > 10
+    with Results(folder, write=True) as results:
+        assert {m.build for m in results.measurements()} == {str(n) for n in range(int(kept))}
+        assert results.query("PRAGMA integrity_check")[1] == [("ok",)]
+        results.add(some())
+
+
+def test_an_addition_is_whole_or_not_at_all(tmp_path):
+    with Results(tmp_path, write=True) as results:
+        pages = results.query("PRAGMA page_count")[1][0][0]
+        results._db.execute(f"PRAGMA max_page_count = {pages + 6}")
+        big = [measurement(n, PROBLEMS[0], reason="x" * 9000) for n in NAMES]
+        with pytest.raises(TilewrightError, match="full"):
+            results.add(big)
+        assert len(results) == 0
+        results._db.execute("PRAGMA max_page_count = 100000")
+        results.add(big)
+        assert list(results.measurements()) == big
+
+
+def test_sql_that_cannot_be_read_or_writes_is_refused(tmp_path):
+    with Results(tmp_path, write=True) as results:
+        results.add(some())
+        with pytest.raises(BadArgument, match="cannot be answered"):
+            results.query("SELEKT 1")
+        with pytest.raises(BadArgument, match="readonly"):
+            results.query("DELETE FROM measurement")
+        with pytest.raises(BadArgument, match="which measurements"):
+            list(results.measurements("nothing = 1"))
+        assert results.query("SELECT count(*) AS n FROM measurement") == (["n"], [(4,)])
