@@ -42,7 +42,7 @@ from tilewright.verify import Check
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-KILLED_ATTEMPTS = 10
+KILLED_ATTEMPTS = 20
 """The same where somebody killed the worker, who may not have meant the kernel."""
 
 DOUBTED: frozenset[Status] = frozenset(

@@ -18,7 +18,7 @@ from tilewright.tune.measurement import Settings, Status
 CANARY_FACTOR = 1.5
 """A device measures true while its canary takes at most this times what the first one took."""
 CANARY_TRIES = 2
-KILLED_TRIES = 10
+KILLED_TRIES = 20
 """The same where somebody killed the worker as it started."""
 START_SECONDS = 180.0
 """For a worker to import torch and open its device."""
