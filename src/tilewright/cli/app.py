@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli import archs, build, demo, expand, explain, kernels, registry, run, vocabulary
+from tilewright.cli import (
+    archs,
+    build,
+    demo,
+    expand,
+    explain,
+    kernels,
+    registry,
+    report,
+    run,
+    vocabulary,
+)
 from tilewright.cli.errors import Commands
 from tilewright.cli.options import examples
 
@@ -53,7 +64,7 @@ def _root(
     pass
 
 
-for module in (archs, expand, build, explain, run, demo):
+for module in (archs, expand, build, explain, run, report, demo):
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
