@@ -48,7 +48,9 @@ def one(name: str, of: Any, us: float, status: str = "ok", **more: Any) -> Measu
     return Measurement(kernel=name, problem=of, status=status, **{**fields, **more})  # type: ignore[arg-type]
 
 
-def sweep(kernels: int, problems: int, *, vendor: bool = True, **more: Any) -> Iterator[Measurement]:
+def sweep(
+    kernels: int, problems: int, *, vendor: bool = True, **more: Any
+) -> Iterator[Measurement]:
     """Every kernel on every problem: some fast, some slow, one in eight not timed."""
     dice = random.Random(0)
     names = [kernel(i) for i in range(kernels)] + ["vendor.cublas"] * vendor

@@ -6,6 +6,7 @@ const $ = (id) => document.getElementById(id);
 const LETTERS = "abcdefghijklmnopqrstuvwxyz";
 const NEAR = [1, 2, 5, 10]; // per cent of the best kernel's time
 const MOST_ROWS = 1000; // that a table shows at once
+const EDGE = 4; // pixels round the heat map, where the cursor's frame has room
 const SPEEDS = [0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0]; // least relative speed of each colour
 const SPEED_WORDS = ["99 % and more", "95 to 99 %", "90 to 95 %", "75 to 90 %", "50 to 75 %",
   "25 to 50 %", "under 25 %"];
@@ -25,6 +26,13 @@ function make(tag, attributes = {}, ...children) {
   }
   element.append(...children);
   return element;
+}
+
+// A kernel's name, which may break after an underscore.
+function broken(name) {
+  const part = document.createDocumentFragment();
+  name.split(/(?<=_)/).forEach((piece, i) => part.append(...(i ? [make("wbr"), piece] : [piece])));
+  return part;
 }
 
 const words = (name) => name.replaceAll("_", " ");
@@ -186,7 +194,7 @@ function folded(summary, items, text = String) {
   const details = make("details", {}, make("summary", {}, summary), list);
   details.addEventListener("toggle", () => {
     if (!details.open || list.childElementCount) return;
-    list.append(...items.slice(0, MOST_ROWS).map((item) => make("li", {}, text(item))));
+    list.append(...items.slice(0, MOST_ROWS).map((item) => make("li", {}, broken(text(item)))));
     if (items.length > MOST_ROWS) list.append(make("li", {}, `and ${count(items.length - MOST_ROWS)} more`));
   });
   return details;
@@ -197,23 +205,23 @@ function bestTable(view, onOrder) {
   const columns = [
     { title: "Problem", class: "problem", head: true, value: (r) => r.name, show: (r) => r.name },
     { title: "Best kernel", class: "kernel", value: (r) => r.best < 0 ? "" : view.kernels[r.ties[0]].name,
-      show: (r) => r.best < 0 ? `none: ${failed(r) || "not measured"}` : view.kernels[r.ties[0]].name },
+      show: (r) => r.best < 0 ? `none: ${failed(r) || "not measured"}` : broken(view.kernels[r.ties[0]].name) },
     { title: "Alike", class: "n", down: true, value: (r) => r.ties.length || NaN,
       show: (r) => r.ties.length < 2 ? String(r.ties.length || "")
         : folded(String(r.ties.length), r.ties, (k) =>
           `${view.kernels[k].name}: ${number(view.median[view.cell(r.p, k)])} µs`) },
     { title: "µs", class: "n", value: (r) => r.us, show: (r) => r.us ? number(r.us) : "" },
-    { title: "Interval, µs", class: "n", value: (r) => r.best < 0 ? NaN : view.low[r.best],
+    { title: "Interval", class: "n", value: (r) => r.best < 0 ? NaN : view.low[r.best],
       show: (r) => r.best < 0 ? "" : `${number(view.low[r.best])} to ${number(view.high[r.best])}` },
     { title: "TFLOP/s", class: "n", down: true, value: (r) => r.tflops,
       show: (r) => r.tflops ? number(r.tflops) : "" },
     { title: "FLOP/byte", class: "n", down: true, value: (r) => r.intensity, show: (r) => number(r.intensity) },
     { title: "Of roof", class: "n", down: true, value: (r) => r.share,
       show: (r) => r.share ? percent(r.share) : r.best < 0 ? "" : "no roof known", bar: (r) => Math.min(r.share, 1) },
-    { title: "Vendor's time ÷ best", class: "n", down: true, value: (r) => r.ratio,
+    { title: "Vs vendor", class: "n", down: true, value: (r) => r.ratio,
       show: (r) => r.ratio ? `${r.ratio.toFixed(3)} ${r.verdict}` : r.vendor >= 0 ? "only the vendor ran"
         : "vendor not timed" },
-    ...NEAR.map((share, i) => ({ title: `Within ${share} %`, class: "n", down: true,
+    ...NEAR.map((share, i) => ({ title: `In ${share} %`, class: "n", down: true,
       value: (r) => r.best < 0 ? NaN : r.near[i], show: (r) => r.best < 0 ? "" : String(r.near[i]) })),
     { title: "Flags", class: "", value: (r) => r.flags.join(" "), show: (r) => r.flags.join(", ") },
   ];
@@ -222,7 +230,7 @@ function bestTable(view, onOrder) {
 
 function kernelTable(view, onOrder) {
   const columns = [
-    { title: "Kernel", class: "kernel", head: true, value: (r) => r.name, show: (r) => r.name },
+    { title: "Kernel", class: "kernel", head: true, value: (r) => r.name, show: (r) => broken(r.name) },
     { title: "Relative speed, geometric mean", class: "n", down: true, value: (r) => r.speed,
       show: (r) => Number.isNaN(r.speed) ? "" : percent(r.speed), bar: (r) => Math.min(r.speed, 1) },
     { title: "Best", class: "n", down: true, value: (r) => r.best, show: (r) => r.vendor ? "vendor" : count(r.best) },
@@ -279,7 +287,7 @@ function failuresTable(view) {
     { title: "Kernels", class: "n", down: true, value: (r) => r.kernels, show: (r) => count(r.kernels) },
     { title: "Problems", class: "n", down: true, value: (r) => r.problems, show: (r) => count(r.problems) },
     { title: "Which", class: "kernel", value: (r) => which(r.cells[0]),
-      show: (r) => r.cells.length === 1 ? which(r.cells[0])
+      show: (r) => r.cells.length === 1 ? broken(which(r.cells[0]))
         : folded(several(r.cells.length, "measurement"), r.cells, which) },
   ];
   const failures = rows.filter((r) => r.status !== "unsupported").reduce((n, r) => n + r.cells.length, 0);
@@ -338,13 +346,14 @@ function kindWords(name) {
 
 function drawHeat() {
   const { view, rows, columns } = heat;
-  const room = $("heat-scroll").clientWidth;
+  const room = $("heat-scroll").clientWidth - 2 * EDGE;
   heat.w = Math.max(4, Math.min(28, Math.floor(room / Math.max(1, columns.length))));
   heat.h = rows.length > 60 ? 8 : 16;
   const width = Math.max(1, columns.length * heat.w), height = Math.max(1, rows.length * heat.h);
-  prepare($("heat"), width, height);
+  prepare($("heat"), width + 2 * EDGE, height + 2 * EDGE);
   heat.picture = document.createElement("canvas");
-  const pen = prepare(heat.picture, width, height);
+  const pen = prepare(heat.picture, width + 2 * EDGE, height + 2 * EDGE);
+  pen.translate(EDGE, EDGE);
   const colours = new Map();
   const fill = (name) => {
     if (!colours.has(name)) colours.set(name, colour(name));
@@ -385,7 +394,7 @@ function drawCursor() {
     $("heat-cell").replaceChildren("No problem is found: change the search above.");
     return;
   }
-  const x = heat.column * w, y = heat.row * h;
+  const x = EDGE + heat.column * w, y = EDGE + heat.row * h;
   pen.strokeStyle = colour("page");
   pen.lineWidth = 5;
   pen.strokeRect(x - 1, y - 1, w + 2, h + 2);
@@ -393,7 +402,7 @@ function drawCursor() {
   pen.lineWidth = 2;
   pen.strokeRect(x - 1, y - 1, w + 2, h + 2);
   const c = view.cell(problem.p, kernel.k);
-  $("heat-cell").replaceChildren(make("b", {}, kernel.name), " on ", make("b", {}, problem.name), ": ",
+  $("heat-cell").replaceChildren(make("b", {}, broken(kernel.name)), " on ", make("b", {}, problem.name), ": ",
     cellWords(view, c));
 }
 
@@ -457,7 +466,8 @@ function listenHeat() {
   });
   const point = (event) => {
     const box = canvas.getBoundingClientRect();
-    moveHeat(Math.floor((event.clientY - box.top) / heat.h), Math.floor((event.clientX - box.left) / heat.w));
+    moveHeat(Math.floor((event.clientY - box.top - EDGE) / heat.h),
+      Math.floor((event.clientX - box.left - EDGE) / heat.w));
   };
   canvas.addEventListener("mousemove", point);
   canvas.addEventListener("click", point);
@@ -478,7 +488,7 @@ function drawRoof() {
   canvas.style.height = "";
   const width = box.width, height = window.innerWidth < 640 ? 320 : 416;
   const pen = prepare(canvas, width, height);
-  const left = 46, right = 12, top = 14, bottom = 40;
+  const left = 52, right = 24, top = 14, bottom = 40;
   const peaks = Object.entries(view.roof.tflops), slope = view.roof.gbs / 1e3;
   const xs = points.map((r) => r.intensity), ys = points.map((r) => r.tflops);
   if (slope) xs.push(...peaks.map(([, peak]) => 2 * peak / slope));
@@ -492,15 +502,16 @@ function drawRoof() {
   pen.strokeStyle = colour("line");
   pen.lineWidth = 1;
   const line = (a, b, c, d) => { pen.beginPath(); pen.moveTo(a, b); pen.lineTo(c, d); pen.stroke(); };
+  const power = (e) => (10 ** e).toLocaleString("en-US", { maximumSignificantDigits: 1 });
   for (let e = Math.ceil(x0); e <= x1; e++) {
     line(X(10 ** e), top, X(10 ** e), height - bottom);
     pen.textAlign = "center";
-    pen.fillText(number(10 ** e), X(10 ** e), height - bottom + 15);
+    pen.fillText(power(e), X(10 ** e), height - bottom + 15);
   }
   for (let e = Math.ceil(y0); e <= y1; e++) {
     line(left, Y(10 ** e), width - right, Y(10 ** e));
     pen.textAlign = "right";
-    pen.fillText(number(10 ** e), left - 6, Y(10 ** e) + 4);
+    pen.fillText(power(e), left - 6, Y(10 ** e) + 4);
   }
   pen.textAlign = "center";
   pen.fillText("FLOP for each byte moved at least", (left + width) / 2, height - 6);
@@ -516,6 +527,14 @@ function drawRoof() {
   pen.clip();
   pen.strokeStyle = pen.fillStyle = colour("text");
   pen.lineWidth = 2;
+  const label = (text, x, y) => {
+    pen.save();
+    pen.strokeStyle = colour("page");
+    pen.lineWidth = 4;
+    pen.strokeText(text, x, y);
+    pen.fillText(text, x, y);
+    pen.restore();
+  };
   const highest = Math.max(0, ...peaks.map(([, peak]) => peak)) || 10 ** y1;
   if (slope) {
     line(X(10 ** x0), Y(10 ** x0 * slope), X(highest / slope), Y(highest));
@@ -525,15 +544,17 @@ function drawRoof() {
     pen.save();
     pen.translate(X(at), Y(at * slope));
     pen.rotate(-steep);
-    pen.fillText(`memory: ${count(view.roof.gbs)} GB/s`, 14, -7);
+    label(`memory: ${count(view.roof.gbs)} GB/s`, 14, -7);
     pen.restore();
   }
   const levels = new Map();
   for (const [dtype, peak] of peaks) levels.set(peak, [...(levels.get(peak) ?? []), dtype]);
   for (const [peak, dtypes] of levels) {
     line(slope ? X(peak / slope) : left, Y(peak), width - right, Y(peak));
-    pen.textAlign = "right";
-    pen.fillText(`${dtypes.join(", ")}: ${number(peak)} TFLOP/s`, width - right - 4, Y(peak) - 6);
+  }
+  pen.textAlign = "right";
+  for (const [peak, dtypes] of levels) {
+    label(`${dtypes.join(", ")}: ${number(peak)} TFLOP/s`, width - right - 4, Y(peak) - 6);
   }
   pen.restore();
 
@@ -557,7 +578,7 @@ function drawRoof() {
   pen.stroke();
   $("roof-point").replaceChildren(make("b", {}, row.name), `: ${number(row.tflops)} TFLOP/s at `
     + `${number(row.intensity)} FLOP for each byte${row.share ? `, ${percent(row.share)} of the roof of ${number(row.roof)}` : ""}; `,
-    make("b", {}, view.kernels[row.ties[0]].name));
+    make("b", {}, broken(view.kernels[row.ties[0]].name)));
   $("roof-legend").replaceChildren(...dtypes.map((dtype, i) =>
     make("li", {}, `${MARKS[i % MARKS.length][0]}: ${dtype} operands`)));
 }
@@ -594,13 +615,13 @@ function showSummary(view) {
     Timed: of((s) => s === "ok"), Unsupported: of((s) => s === "unsupported"),
     Failed: of((s) => s !== "ok" && s !== "unsupported"),
     "Problems without a kernel": count(view.problems.filter((r) => r.best < 0).length),
-    "Vendor's time ÷ best, geometric mean": ratios.length
-      ? `${Math.exp(ratios.reduce((a, b) => a + b) / ratios.length).toFixed(3)} on ${count(ratios.length)}` : "not measured",
+    "Vs vendor, geometric mean": ratios.length
+      ? Math.exp(ratios.reduce((a, b) => a + b) / ratios.length).toFixed(3) : "not measured",
   };
   $("summary").replaceChildren(...Object.entries(pairs).map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   $("vendor-note").textContent = view.vendors.length
-    ? "Vendor's time ÷ best: over 1 where the best kernel is faster than the vendor's library; alike where their intervals meet."
+    ? "Vs vendor: the vendor library's time divided by the best kernel's, over 1 where the best kernel is faster; alike where their intervals meet."
     : "The vendor's library was not measured here (no kernel is named vendor.…), so there is no ratio to it.";
 }
 
@@ -640,6 +661,7 @@ function show(index) {
   Object.assign(heat, { view, rows: view.kernels, columns: view.problems, row: 0, column: 0, only: null });
   let ready = false;
   const redraw = () => { if (ready) drawHeat(); };
+  $("chosen").textContent = report.groups.length > 1 ? `All below is of ${view.label}.` : "";
   showSummary(view);
   kernelTable(view, (rows) => { heat.rows = rows; redraw(); });
   found = bestTable(view, (rows) => { heat.columns = rows; redraw(); });
