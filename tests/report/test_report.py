@@ -80,12 +80,12 @@ def test_it_holds_each_problem_and_each_failure(tmp_path):
     failing = [one(kernel(i), problem(1), 1, status) for i, status in enumerate(FAILING)]
     folder = results(tmp_path / "sweep", [*sweep(3, 20), *failing])
     write(folder, tmp_path / "page.html")
-    (group,) = Parsed(tmp_path / "page.html").data["groups"]
-    assert {p["name"] for p in group["problems"]} == {str(problem(i)) for i in range(20)}
+    (setup,) = Parsed(tmp_path / "page.html").data["setups"]
+    assert {p["name"] for p in setup["problems"]} == {str(problem(i)) for i in range(20)}
     reasons = {REASONS.get(status, f"{status} it was") for status in FAILING}
-    assert reasons <= set(group["reasons"])
+    assert reasons <= set(setup["reasons"])
     letters = {"abcdefghij"[STATUSES.index(status)] for status in FAILING}
-    assert letters <= set(group["cells"])
+    assert letters <= set(setup["cells"])
 
 
 def test_cells_times_and_reasons_belong_together(tmp_path):
@@ -96,31 +96,31 @@ def test_cells_times_and_reasons_belong_together(tmp_path):
         one(a, problem(1), 1, "timeout"),
         one(b, problem(1), 40),
     ]
-    (group,) = gathered(tmp_path, made)["groups"]
-    order = [group["problems"][p]["name"] for p in (0, 1)]
+    (setup,) = gathered(tmp_path, made)["setups"]
+    order = [setup["problems"][p]["name"] for p in (0, 1)]
     assert order == [str(problem(0)), str(problem(1))]
-    assert group["kernels"] == [a, b, c]
+    assert setup["kernels"] == [a, b, c]
     timeout = "abcdefghij"[STATUSES.index("timeout")]
-    assert group["cells"] == f"a.a{timeout}a."
-    assert group["times"] == [[30, 20, 40], [29.7, 19.8, 39.6], [30.3, 20.2, 40.4]]
-    assert group["reasons"] == [REASONS["timeout"]]
-    assert group["why"] == [(3,), (0,)]
-    assert group["flagged"] == [(2,), (2,)]
-    assert group["ties"] == [[2], [1]]
+    assert setup["cells"] == f"a.a{timeout}a."
+    assert setup["times"] == [[30, 20, 40], [29.7, 19.8, 39.6], [30.3, 20.2, 40.4]]
+    assert setup["reasons"] == [REASONS["timeout"]]
+    assert setup["why"] == [(3,), (0,)]
+    assert setup["flagged"] == [(2,), (2,)]
+    assert setup["ties"] == [[2], [1]]
 
 
 def test_kernels_that_cannot_be_told_from_the_best_are_its_ties(tmp_path):
     a, b, c = sorted(kernel(i) for i in range(3))
     made = [one(a, problem(0), 10.1), one(b, problem(0), 10), one(c, problem(0), 11)]
-    (group,) = gathered(tmp_path, made)["groups"]
-    assert group["ties"] == [[1, 0]]
+    (setup,) = gathered(tmp_path, made)["setups"]
+    assert setup["ties"] == [[1, 0]]
 
 
 def test_the_vendor_is_never_the_best_kernel(tmp_path):
     made = [one(kernel(0), problem(0), 10), one("vendor.cublas", problem(0), 5)]
-    (group,) = gathered(tmp_path, made)["groups"]
-    assert [group["kernels"][k] for k in group["vendors"]] == ["vendor.cublas"]
-    assert group["ties"] == [[group["kernels"].index(kernel(0))]]
+    (setup,) = gathered(tmp_path, made)["setups"]
+    assert [setup["kernels"][k] for k in setup["vendors"]] == ["vendor.cublas"]
+    assert setup["ties"] == [[setup["kernels"].index(kernel(0))]]
 
 
 def test_devices_settings_and_environments_are_groups_of_their_own(tmp_path):
@@ -131,10 +131,10 @@ def test_devices_settings_and_environments_are_groups_of_their_own(tmp_path):
         one(kernel(0), problem(0), 12, settings=Settings(timer="graph")),
         one(kernel(0), problem(0), 13, environment=replace(ENVIRONMENT, driver="590.10")),
     ]
-    groups = gathered(tmp_path, made)["groups"]
-    assert sorted(g["times"][0][0] for g in groups) == [10, 11, 12, 13]
-    assert all(len(g["cells"]) == 1 for g in groups)
-    labels = {g["times"][0][0]: g["label"] for g in groups}
+    setups = gathered(tmp_path, made)["setups"]
+    assert sorted(g["times"][0][0] for g in setups) == [10, 11, 12, 13]
+    assert all(len(g["cells"]) == 1 for g in setups)
+    labels = {g["times"][0][0]: g["label"] for g in setups}
     assert len(set(labels.values())) == 4
     assert labels[11].startswith("NVIDIA H200 NVL, clock mhz 1785")
     assert "timer graph" in labels[12]
@@ -143,26 +143,26 @@ def test_devices_settings_and_environments_are_groups_of_their_own(tmp_path):
 
 def test_two_builds_of_one_name_are_two_kernels(tmp_path):
     made = [one(kernel(0), problem(0), us, build=f"{us}" * 20) for us in (10, 20)]
-    (group,) = gathered(tmp_path, made)["groups"]
-    assert len(set(group["kernels"])) == 2
-    assert all("build" in name for name in group["kernels"])
+    (setup,) = gathered(tmp_path, made)["setups"]
+    assert len(set(setup["kernels"])) == 2
+    assert all("build" in name for name in setup["kernels"])
 
 
 def test_roofs_are_those_of_the_device(tmp_path):
-    (group,) = gathered(tmp_path / "a", sweep(2, 4))["groups"]
-    assert group["roof"] == {
+    (setup,) = gathered(tmp_path / "a", sweep(2, 4))["setups"]
+    assert setup["roof"] == {
         "gbs": H200.bandwidth_gbs,
         "tflops": {"e4m3fn": 1978.9, "bf16": 989.4},
         "note": "",
     }
     wall = Settings(timer="wall")
-    (group,) = gathered(tmp_path / "b", sweep(2, 4, settings=wall))["groups"]
-    assert group["roof"]["tflops"] == {}
-    assert "nothing about a GPU" in group["roof"]["note"]
+    (setup,) = gathered(tmp_path / "b", sweep(2, 4, settings=wall))["setups"]
+    assert setup["roof"]["tflops"] == {}
+    assert "nothing about a GPU" in setup["roof"]["note"]
     nobody = replace(H200, arch="sm_1", bandwidth_gbs=0)
-    (group,) = gathered(tmp_path / "c", sweep(2, 4, device=nobody))["groups"]
-    assert "sm_1" in group["roof"]["note"]
-    assert "bandwidth is not known" in group["roof"]["note"]
+    (setup,) = gathered(tmp_path / "c", sweep(2, 4, device=nobody))["setups"]
+    assert "sm_1" in setup["roof"]["note"]
+    assert "bandwidth is not known" in setup["roof"]["note"]
 
 
 HOSTILE = (
@@ -183,9 +183,9 @@ def test_hostile_names_stay_text(tmp_path):
     assert "<img" not in text
     page = Parsed(tmp_path / "page.html")
     assert sum(tag == "script" for tag, _ in page.tags) == 2
-    (group,) = page.data["groups"]
-    assert f"gemm_{HOSTILE}" in group["kernels"]
-    assert group["reasons"] == [HOSTILE]
+    (setup,) = page.data["setups"]
+    assert f"gemm_{HOSTILE}" in setup["kernels"]
+    assert setup["reasons"] == [HOSTILE]
 
 
 def test_a_hundred_kernels_on_five_hundred_problems_in_time_and_size(tmp_path):
@@ -194,7 +194,7 @@ def test_a_hundred_kernels_on_five_hundred_problems_in_time_and_size(tmp_path):
     written = write(folder, tmp_path / "page.html")
     assert time.perf_counter() - start < 10
     assert written.measurements == 50_000
-    assert (written.kernels, written.problems, written.groups) == (100, 500, 1)
+    assert (written.kernels, written.problems, written.setups) == (100, 500, 1)
     assert written.bytes == (tmp_path / "page.html").stat().st_size < 10e6
 
 
@@ -215,7 +215,7 @@ def test_the_command_says_what_it_wrote(tmp_path, monkeypatch):
     assert json.loads(done.stdout) == {
         "path": "other.html",
         "bytes": Path("other.html").stat().st_size,
-        "groups": 1,
+        "setups": 1,
         "measurements": 12,
         "problems": 4,
         "kernels": 3,

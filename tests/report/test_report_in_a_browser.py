@@ -10,6 +10,7 @@ import pytest
 from browser import Browser, missing
 from synthetic import ENVIRONMENT, H200, kernel, one, problem, sweep
 
+from tilewright import GemmProblem
 from tilewright.report import write
 from tilewright.tune.measurement import Settings
 from tilewright.tune.results import Results
@@ -165,13 +166,14 @@ def test_arrow_keys_go_along_the_roofline(browser):
 
 def test_groups_are_shown_one_at_a_time(browser):
     options = browser.run(
-        "return [...document.querySelectorAll('#group option')].map((o) => o.textContent)"
+        "return [...document.querySelectorAll('#setup option')].map((o) => o.textContent)"
     )
     assert len(options) == 3
-    focus(browser, "#group")
+    focus(browser, "#setup")
     for label in options[1:]:
         browser.press("ArrowDown")
         assert label in browser.text("#chosen")
+        assert label.startswith("interpreter as") == ("timer wall" in label)
         assert rows(browser) == [str(problem(0))]
         assert "was not measured here" in browser.text("#vendor-note")
         wall = "timer wall" in label
@@ -181,9 +183,8 @@ def test_groups_are_shown_one_at_a_time(browser):
 
 
 def test_tab_reaches_everything_and_the_focus_is_seen(browser):
-    wanted = browser.run(
-        "return document.querySelectorAll('a, select, input, button, summary, [tabindex=\"0\"]').length"
-    )
+    operable = "a, select, input, button, summary, [tabindex='0']"
+    wanted = browser.run("return document.querySelectorAll(arguments[0]).length", operable)
     seen = set()
     unseen = []
     for _ in range(wanted):
@@ -221,6 +222,30 @@ def test_tables_have_captions_and_headings_that_name_rows_and_columns(browser):
     )
     assert tables == captions == 5
     assert rowed == 0
+
+
+def test_a_sweep_in_which_nothing_was_timed(browser, tmp_path):
+    with Results(tmp_path, write=True) as kept:
+        kept.add([one(kernel(0), problem(i), 1, "crashed") for i in range(2)])
+    write(tmp_path, tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert "none: 1 crashed" in browser.text("#best")
+    assert browser.text("#roof-note") == "No kernel was timed."
+    assert "2 failures" in browser.text("#failures")
+    assert "crashed" in browser.text("#heat-cell")
+    assert "throttled" in browser.text("#flags")  # the last thing but one that is drawn
+
+
+def test_an_empty_product_has_no_place_in_the_roofline(browser, tmp_path):
+    with Results(tmp_path, write=True) as kept:
+        kept.add([one(kernel(0), GemmProblem(64, 64, k), 2) for k in (0, 64)])
+    write(tmp_path, tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert len(rows(browser)) == 2
+    focus(browser, "#roof")
+    browser.press("End")
+    assert str(GemmProblem(64, 64, 64)) in browser.text("#roof-point")
+    assert "NaN" not in browser.text("main")
 
 
 def test_names_of_devices_are_there(browser):

@@ -39,8 +39,8 @@ def report(
     if as_json:
         output.emit({**asdict(written), "path": str(written.path)})
     else:
-        groups = "" if written.groups == 1 else f", {written.groups} groups never mixed"
+        setups = "" if written.setups == 1 else f", {written.setups} setups never mixed"
         output.line(
             f"{written.path}: {written.measurements} measurements of {written.kernels} kernels on "
-            f"{written.problems} problems{groups}, {output.size(written.bytes)}"
+            f"{written.problems} problems{setups}, {output.size(written.bytes)}"
         )

@@ -1,8 +1,8 @@
 """What the page shows of a results file, as one compact JSON document.
 
-Measurements of one device, environment and settings are a *group*; the page shows one at a time,
-so that none are ever compared across. Within a group, measurements are a table of problems by
-kernels in the order of the group's lists: a letter each for the status, and, in the same order,
+Measurements of one device, environment and settings are a *setup*; the page shows one at a time,
+so that none are ever compared across. Within a setup, measurements are a table of problems by
+kernels in the order of the setup's lists: a letter each for the status, and, in the same order,
 numbers for those that were timed.
 """
 
@@ -47,10 +47,10 @@ def gather(results: Results) -> dict[str, Any]:
     """The document the page draws. Raises `BadFile` if there are no measurements, or one cannot be
     read."""
     where = os.fspath(results.path)
-    found: dict[tuple[int, int, int], _Group] = {}
+    found: dict[tuple[int, int, int], _Setup] = {}
     _, rows = results.query(_ROWS)
     for row in rows:
-        found.setdefault(tuple(row[:3]), _Group()).add(row)
+        found.setdefault(tuple(row[:3]), _Setup()).add(row)
     if not found:
         raise BadFile(f"{where} holds no measurements yet: sweep something first")
     problems = _problems(results, where)
@@ -74,15 +74,15 @@ def gather(results: Results) -> dict[str, Any]:
         "folder": results.folder.resolve().name,
         "statuses": STATUSES,
         "flags": FLAGS,
-        "groups": [
-            {"label": label, **said, **group.document(problems, kernels, said, where)}
-            for label, said, group in zip(labels, described, found.values(), strict=True)
+        "setups": [
+            {"label": label, **said, **setup.document(problems, kernels, said, where)}
+            for label, said, setup in zip(labels, described, found.values(), strict=True)
         ],
     }
 
 
 @dataclass(slots=True)
-class _Group:
+class _Setup:
     """The rows of one device, environment and settings, by problem and kernel."""
 
     rows: dict[tuple[int, int], Row] = field(default_factory=dict)
@@ -206,35 +206,51 @@ def _roof(device: Device, problems: Sequence[Any], timer: str) -> dict[str, Any]
     if timer == "wall":
         note = "Times are of the wall clock (the interpreter): they say nothing about a GPU."
         return {"gbs": 0, "tflops": {}, "note": note}
-    tflops: dict[str, float] = {}
-    missing: list[str] = []
-    for dtype in dict.fromkeys(map(_operand_dtype, problems)):
-        try:
-            tflops[dtype] = peak_tflops(arch(device.arch), device, dtype)
-        except BadArgument as error:
-            missing.append(f"No peak is known for {dtype}: {error}.")
+    peaks = {dtype: _peak(device, dtype) for dtype in dict.fromkeys(map(_operand_dtype, problems))}
+    missing = [
+        f"No peak is known for {dtype}: {peak}."
+        for dtype, peak in peaks.items()
+        if isinstance(peak, str)
+    ]
     if not device.bandwidth_gbs:
         missing.append("The device's memory bandwidth is not known.")
-    return {"gbs": device.bandwidth_gbs, "tflops": tflops, "note": " ".join(missing)}
+    return {
+        "gbs": device.bandwidth_gbs,
+        "tflops": {d: peak for d, peak in peaks.items() if not isinstance(peak, str)},
+        "note": " ".join(missing),
+    }
 
 
-def _labels(groups: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to call each group: its device, and what else is not the same in all of them."""
-    flat = [dict(_leaves(group)) for group in groups]
+def _peak(device: Device, dtype: str) -> float | str:
+    """TFLOP/s, or why that is not known."""
+    try:
+        return peak_tflops(arch(device.arch), device, dtype)
+    except BadArgument as error:
+        return str(error)
+
+
+def _labels(setups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to call each setup: its device, and what else is not the same in all of them."""
+    flat = [dict(_leaves(setup)) for setup in setups]
     names = dict.fromkeys(name for leaves in flat for name in leaves)
     differ = [n for n in names if len({leaves.get(n) for leaves in flat}) > 1 and n != "name"]
     return [
         ", ".join(
-            [leaves["name"], *(f"{n.replace('_', ' ')} {leaves.get(n) or 'none'}" for n in differ)]
+            [_ran_on(leaves), *(f"{n.replace('_', ' ')} {leaves.get(n) or 'none'}" for n in differ)]
         )
         for leaves in flat
     ]
 
 
-def _leaves(group: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of all that describes a group."""
+def _ran_on(leaves: Mapping[str, str]) -> str:
+    """The device's name, and whether the interpreter only played it."""
+    return f"interpreter as {leaves['name']}" if leaves["timer"] == "wall" else leaves["name"]
+
+
+def _leaves(setup: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of all that describes a setup."""
     found: list[tuple[str, str]] = []
-    for noun in group.values():
+    for noun in setup.values():
         for name, value in noun.items():
             if name == "versions":
                 found += [(package, version) for package, version in value]

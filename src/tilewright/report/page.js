@@ -50,30 +50,30 @@ function seconds(s) {
   return s < 7200 ? `${number(s / 60)} min` : `${number(s / 3600)} h`;
 }
 
-// --- one group's numbers ------------------------------------------------------------------------
+// --- one setup's numbers ------------------------------------------------------------------------
 
-function unpack(group) {
-  const K = group.kernels.length, P = group.problems.length, size = K * P;
+function unpack(setup) {
+  const K = setup.kernels.length, P = setup.problems.length, size = K * P;
   const [median, low, high] = [0, 1, 2].map(() => new Float64Array(size).fill(NaN));
   const status = new Array(size), flags = new Uint8Array(size), why = new Array(size);
   let timed = 0;
   for (let cell = 0; cell < size; cell++) {
-    const letter = group.cells[cell];
+    const letter = setup.cells[cell];
     status[cell] = letter === "." ? null : report.statuses[LETTERS.indexOf(letter)];
     if (status[cell] !== "ok") continue;
-    [median[cell], low[cell], high[cell]] = group.times.map((column) => column[timed]);
+    [median[cell], low[cell], high[cell]] = setup.times.map((column) => column[timed]);
     timed++;
   }
-  group.why[0].forEach((cell, i) => { why[cell] = group.reasons[group.why[1][i]]; });
-  group.flagged[0].forEach((cell, i) => { flags[cell] = group.flagged[1][i]; });
-  const vendors = new Set(group.vendors);
+  setup.why[0].forEach((cell, i) => { why[cell] = setup.reasons[setup.why[1][i]]; });
+  setup.flagged[0].forEach((cell, i) => { flags[cell] = setup.flagged[1][i]; });
+  const vendors = new Set(setup.vendors);
   const cell = (p, k) => p * K + k;
   const flagsOf = (c) => report.flags.filter((_, i) => flags[c] & (1 << i));
 
-  const problems = group.problems.map((said, p) => {
-    const ties = group.ties[p], best = ties.length ? cell(p, ties[0]) : -1;
+  const problems = setup.problems.map((said, p) => {
+    const ties = setup.ties[p], best = ties.length ? cell(p, ties[0]) : -1;
     let vendor = -1;
-    for (const k of group.vendors) {
+    for (const k of setup.vendors) {
       const c = cell(p, k);
       if (status[c] === "ok" && (vendor < 0 || median[c] < median[vendor])) vendor = c;
     }
@@ -92,8 +92,8 @@ function unpack(group) {
     if (best >= 0) {
       row.us = median[best];
       row.tflops = said.flops / row.us / 1e6;
-      const memory = group.roof.gbs ? row.intensity * group.roof.gbs / 1e3 : NaN;
-      const peak = group.roof.tflops[said.dtype] ?? NaN;
+      const memory = setup.roof.gbs ? row.intensity * setup.roof.gbs / 1e3 : NaN;
+      const peak = setup.roof.tflops[said.dtype] ?? NaN;
       row.roof = Math.min(peak, memory);
       row.share = row.tflops / row.roof;
       if (vendor >= 0) {
@@ -103,14 +103,14 @@ function unpack(group) {
       }
       row.flags = flagsOf(best);
     } else row.flags = [];
-    row.text = `${said.name} ${best < 0 ? "" : group.kernels[ties[0]]}`.toLowerCase();
+    row.text = `${said.name} ${best < 0 ? "" : setup.kernels[ties[0]]}`.toLowerCase();
     return row;
   });
   const relative = (c) => {
     const { best } = problems[Math.floor(c / K)];
     return best < 0 ? NaN : median[best] / median[c];
   };
-  const kernels = group.kernels.map((name, k) => {
+  const kernels = setup.kernels.map((name, k) => {
     const row = { k, name, vendor: vendors.has(k), best: 0, alike: 0, near: 0, ok: 0, unsupported: 0,
       failed: 0 };
     let logs = 0, compared = 0;
@@ -131,7 +131,7 @@ function unpack(group) {
     row.speed = compared ? Math.exp(logs / compared) : NaN;
     return row;
   });
-  return { ...group, K, P, median, low, high, status, flags, why, problems, kernels, cell, flagsOf,
+  return { ...setup, K, P, median, low, high, status, flags, why, problems, kernels, cell, flagsOf,
     relative };
 }
 
@@ -215,7 +215,8 @@ function bestTable(view, onOrder) {
       show: (r) => r.best < 0 ? "" : `${number(view.low[r.best])} to ${number(view.high[r.best])}` },
     { title: "TFLOP/s", class: "n", down: true, value: (r) => r.tflops,
       show: (r) => r.tflops ? number(r.tflops) : "" },
-    { title: "FLOP/byte", class: "n", down: true, value: (r) => r.intensity, show: (r) => number(r.intensity) },
+    { title: "FLOP/byte", class: "n", down: true, value: (r) => r.intensity,
+      show: (r) => Number.isFinite(r.intensity) ? number(r.intensity) : "" },
     { title: "Of roof", class: "n", down: true, value: (r) => r.share,
       show: (r) => r.share ? percent(r.share) : r.best < 0 ? "" : "no roof known", bar: (r) => Math.min(r.share, 1) },
     { title: "Vs vendor", class: "n", down: true, value: (r) => r.ratio,
@@ -657,11 +658,11 @@ function search() {
 }
 
 function show(index) {
-  const view = unpack(report.groups[index]);
+  const view = unpack(report.setups[index]);
   Object.assign(heat, { view, rows: view.kernels, columns: view.problems, row: 0, column: 0, only: null });
   let ready = false;
   const redraw = () => { if (ready) drawHeat(); };
-  $("chosen").textContent = report.groups.length > 1 ? `All below is of ${view.label}.` : "";
+  $("chosen").textContent = report.setups.length > 1 ? `All below is of ${view.label}.` : "";
   showSummary(view);
   kernelTable(view, (rows) => { heat.rows = rows; redraw(); });
   found = bestTable(view, (rows) => { heat.columns = rows; redraw(); });
@@ -669,7 +670,8 @@ function show(index) {
   drawLegend();
   ready = true;
   drawHeat();
-  const points = view.problems.filter((r) => r.best >= 0).sort((a, b) => a.intensity - b.intensity);
+  // An empty product has no place between logarithms.
+  const points = view.problems.filter((r) => r.tflops > 0 && Number.isFinite(r.intensity)).sort((a, b) => a.intensity - b.intensity);
   Object.assign(roof, { view, points, at: 0 });
   const hidden = !points.length || view.settings.timer === "wall";
   $("roof-figure").hidden = $("roof-help").hidden = hidden;
@@ -683,10 +685,10 @@ function show(index) {
 
 function start() {
   $("made").textContent = `Made ${report.made.slice(0, 16).replace("T", " ")} UTC by Tilewright ${report.version} from `
-    + `${several(report.groups.length, "group")} of one device, environment and settings each.`;
-  $("group").append(...report.groups.map((group, i) => make("option", { value: i }, group.label)));
-  if (report.groups.length === 1) $("chooser").replaceChildren(`Measured on ${report.groups[0].label}.`);
-  else $("group").addEventListener("change", (event) => show(Number(event.target.value)));
+    + `${several(report.setups.length, "setup")} of one device, environment and settings each.`;
+  $("setup").append(...report.setups.map((setup, i) => make("option", { value: i }, setup.label)));
+  if (report.setups.length === 1) $("chooser").replaceChildren(`Measured on ${report.setups[0].label}.`);
+  else $("setup").addEventListener("change", (event) => show(Number(event.target.value)));
   listenHeat();
   listenRoof();
   $("search").addEventListener("input", search);

@@ -25,12 +25,12 @@ _MARK = re.compile(r"@@(\w+)@@")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: the file, its size, and how much it shows (summed over groups of one
+    """What was written: the file, its size, and how much it shows, of all setups together (each a
     device, environment and settings)."""
 
     path: Path
     bytes: int
-    groups: int
+    setups: int
     measurements: int
     problems: int
     kernels: int
@@ -46,14 +46,14 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Writt
         data = gather(results)
     page = render(data).encode()
     _write_whole(Path(path), page)
-    groups = data["groups"]
+    setups = data["setups"]
     return Written(
         path=Path(path),
         bytes=len(page),
-        groups=len(groups),
-        measurements=sum(len(g["cells"]) - g["cells"].count(".") for g in groups),
-        problems=len({p["name"] for g in groups for p in g["problems"]}),
-        kernels=len({name for g in groups for name in g["kernels"]}),
+        setups=len(setups),
+        measurements=sum(len(s["cells"]) - s["cells"].count(".") for s in setups),
+        problems=len({p["name"] for s in setups for p in s["problems"]}),
+        kernels=len({name for s in setups for name in s["kernels"]}),
     )
 
 
