@@ -224,6 +224,23 @@ def test_tables_have_captions_and_headings_that_name_rows_and_columns(browser):
     assert rowed == 0
 
 
+@pytest.mark.parametrize(
+    ("vendor", "said"), [(20, "2.000 faster"), (5, "0.500 slower"), (10.1, "1.010 alike")]
+)
+def test_ties_and_the_ratio_to_the_vendor(browser, tmp_path, vendor, said):
+    with Results(tmp_path, write=True) as kept:
+        made = {"gemm_a": 10, "gemm_b": 10.1, "gemm_c": 12, "vendor.cublas": vendor}
+        kept.add([one(name, problem(0), us) for name, us in made.items()])
+    write(tmp_path, tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    focus(browser, "#best summary")
+    browser.press("Enter")
+    best = browser.text("#best tbody")
+    assert said in best
+    assert "gemm_a\nand 1 alike\ngemm_b: 10.10 µs" in best
+    assert "gemm_c" not in best
+
+
 def test_a_sweep_in_which_nothing_was_timed(browser, tmp_path):
     with Results(tmp_path, write=True) as kept:
         kept.add([one(kernel(0), problem(i), 1, "crashed") for i in range(2)])

@@ -202,14 +202,20 @@ function folded(summary, items, text = String) {
 
 function bestTable(view, onOrder) {
   const failed = (row) => [...row.statuses].map(([status, n]) => `${n} ${words(status)}`).join(", ");
+  const named = (row) => {
+    const part = broken(view.kernels[row.ties[0]].name);
+    if (row.ties.length > 1) {
+      part.append(folded(`and ${row.ties.length - 1} alike`, row.ties.slice(1), (k) =>
+        `${view.kernels[k].name}: ${number(view.median[view.cell(row.p, k)])} µs`));
+    }
+    return part;
+  };
   const columns = [
     { title: "Problem", class: "problem", head: true, value: (r) => r.name, show: (r) => r.name },
     { title: "Best kernel", class: "kernel", value: (r) => r.best < 0 ? "" : view.kernels[r.ties[0]].name,
-      show: (r) => r.best < 0 ? `none: ${failed(r) || "not measured"}` : broken(view.kernels[r.ties[0]].name) },
+      show: (r) => r.best < 0 ? `none: ${failed(r) || "not measured"}` : named(r) },
     { title: "Alike", class: "n", down: true, value: (r) => r.ties.length || NaN,
-      show: (r) => r.ties.length < 2 ? String(r.ties.length || "")
-        : folded(String(r.ties.length), r.ties, (k) =>
-          `${view.kernels[k].name}: ${number(view.median[view.cell(r.p, k)])} µs`) },
+      show: (r) => String(r.ties.length || "") },
     { title: "µs", class: "n", value: (r) => r.us, show: (r) => r.us ? number(r.us) : "" },
     { title: "Interval", class: "n", value: (r) => r.best < 0 ? NaN : view.low[r.best],
       show: (r) => r.best < 0 ? "" : `${number(view.low[r.best])} to ${number(view.high[r.best])}` },
@@ -232,7 +238,7 @@ function bestTable(view, onOrder) {
 function kernelTable(view, onOrder) {
   const columns = [
     { title: "Kernel", class: "kernel", head: true, value: (r) => r.name, show: (r) => broken(r.name) },
-    { title: "Relative speed, geometric mean", class: "n", down: true, value: (r) => r.speed,
+    { title: "Mean speed", class: "n", down: true, value: (r) => r.speed,
       show: (r) => Number.isNaN(r.speed) ? "" : percent(r.speed), bar: (r) => Math.min(r.speed, 1) },
     { title: "Best", class: "n", down: true, value: (r) => r.best, show: (r) => r.vendor ? "vendor" : count(r.best) },
     { title: "Alike the best", class: "n", down: true, value: (r) => r.alike,
@@ -632,13 +638,14 @@ function showEnvironment(view) {
   const said = (value) => value === "" || value === null || (Array.isArray(value) && !value.length) ? "none"
     : Array.isArray(value) ? value.map((v) => Array.isArray(v) ? v.join(" ") : v).join(", ")
     : typeof value === "number" ? value.toLocaleString("en-US", { maximumFractionDigits: 4 }) : String(value);
+  const date = (text) => text ? `${text.slice(0, 19).replace("T", " ")} UTC` : "unknown";
   const seen = view.seen, unknown = "unknown: nobody could say";
   $("environment").replaceChildren(
     list("Device", Object.entries(view.device).map(([name, value]) => [name, said(value)])),
     list("Environment", [...view.environment.versions, ["driver", view.environment.driver || "none"]]),
     list("Settings", Object.entries(view.settings).map(([name, value]) => [name, said(value)])),
     list("While measuring", [
-      ["from", seen.first || "unknown"], ["until", seen.last || "unknown"], ["time taken", seconds(seen.seconds)],
+      ["from", date(seen.first)], ["until", date(seen.last)], ["time taken", seconds(seen.seconds)],
       ["clock", seen.clock_mhz ? `${seen.clock_mhz[0]} MHz at least, median up to ${seen.clock_mhz[1]} MHz` : unknown],
       ["temperature", seen.temperature_c === null ? unknown : `up to ${seen.temperature_c} °C`],
       ["power", seen.power_w === null ? unknown : `up to ${number(seen.power_w)} W`],
