@@ -111,6 +111,14 @@ class Browser:
         body = {"script": script, "args": arguments}
         return self._ask("POST", f"{self._session}/execute/sync", body)
 
+    def until(self, script: str) -> None:
+        """Wait until the script's result is true. Raises `RuntimeError` after five seconds."""
+        for _ in range(100):
+            if self.run(script):
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"never true: {script}")
+
     def text(self, selector: str) -> str:
         """What is to be read there."""
         return self.run("return document.querySelector(arguments[0]).innerText", selector)
