@@ -15,6 +15,7 @@ from tilewright.cli import (
     explain,
     kernels,
     registry,
+    report,
     results,
     run,
     sweep,
@@ -66,7 +67,7 @@ def _root(
     pass
 
 
-for module in (archs, expand, build, explain, run, compare, sweep, results, demo):
+for module in (archs, expand, build, explain, run, compare, sweep, results, report, demo):
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")

@@ -1,0 +1,259 @@
+"""What the page shows of a results file, as one compact JSON document.
+
+Measurements of one device, environment and settings are a *setup*; the page shows one at a time,
+so that none are ever compared across. Within a setup, measurements are a table of problems by
+kernels in the order of the setup's lists: a letter each for the status, and, in the same order,
+numbers for those that were timed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, get_args
+
+from tilewright import __version__, ops
+from tilewright.arch import arch, peak_tflops
+from tilewright.arch.model import Device
+from tilewright.errors import BadArgument, BadFile
+from tilewright.jsonfile import convert, parse_json
+from tilewright.tune.measurement import STATUSES, Flag
+from tilewright.tune.results import Results, read_problem
+from tilewright.tune.statistics import indistinguishable
+
+VENDOR = "vendor."
+"""How the names of the vendor library's kernels begin."""
+
+FLAGS: tuple[Flag, ...] = get_args(Flag)
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""The first stands for the first of `STATUSES`, and so on."""
+
+_NOT_MEASURED = "."
+
+_ROWS = """
+SELECT device, environment, settings, problem, kernel, status, reason, median_us, low_us, high_us,
+    flags, telemetry, measured_at, seconds
+FROM measurement ORDER BY device, environment, settings
+"""
+
+Row = Sequence[Any]
+
+
+def gather(results: Results) -> dict[str, Any]:
+    """The document the page draws. Raises `BadFile` if there are no measurements, or one cannot be
+    read."""
+    where = os.fspath(results.path)
+    found: dict[tuple[int, int, int], _Setup] = {}
+    _, rows = results.query(_ROWS)
+    for row in rows:
+        found.setdefault(tuple(row[:3]), _Setup()).add(row)
+    if not found:
+        raise BadFile(f"{where} holds no measurements yet: sweep something first")
+    problems = _problems(results, where)
+    nouns = {
+        table: {
+            number: parse_json(said, where)
+            for number, said in results.query(f"SELECT id, text FROM {table}")[1]
+        }
+        for table in ("device", "environment", "settings")
+    }
+    described = [
+        {table: nouns[table][number] for table, number in zip(nouns, key, strict=True)}
+        for key in found
+    ]
+    _, names = results.query("SELECT id, name, build FROM kernel ORDER BY name, id")
+    kernels = {number: (name, build) for number, name, build in names}
+    labels = _labels(described)
+    return {
+        "version": __version__,
+        "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "folder": results.folder.resolve().name,
+        "statuses": STATUSES,
+        "flags": FLAGS,
+        "setups": [
+            {"label": label, **said, **setup.document(problems, kernels, said, where)}
+            for label, said, setup in zip(labels, described, found.values(), strict=True)
+        ],
+    }
+
+
+@dataclass(slots=True)
+class _Setup:
+    """The rows of one device, environment and settings, by problem and kernel."""
+
+    rows: dict[tuple[int, int], Row] = field(default_factory=dict)
+
+    def add(self, row: Row) -> None:
+        self.rows[row[3], row[4]] = row
+
+    def document(
+        self,
+        problems: Mapping[int, Any],
+        kernels: Mapping[int, tuple[str, str]],
+        said: Mapping[str, Any],
+        where: str,
+    ) -> dict[str, Any]:
+        measured = {problem for problem, _ in self.rows}
+        of = [number for number in problems if number in measured]
+        ran = {kernel for _, kernel in self.rows}
+        by = [number for number in kernels if number in ran]
+        vendors = {k for k in by if kernels[k][0].startswith(VENDOR)}
+        statuses: list[str] = []
+        times: list[list[float]] = [[], [], []]
+        reasons: dict[str, int] = {}
+        why: list[tuple[int, int]] = []
+        flags: list[tuple[int, int]] = []
+        ties = []
+        for problem in of:
+            medians, intervals = {}, {}
+            for place, kernel in enumerate(by):
+                row = self.rows.get((problem, kernel))
+                if row is None:
+                    statuses.append(_NOT_MEASURED)
+                    continue
+                status, reason, median, low, high, flagged = row[5:11]
+                cell = len(statuses)
+                statuses.append(_LETTERS[STATUSES.index(status)])
+                if status == "ok":
+                    for column, value in zip(times, (median, low, high), strict=True):
+                        column.append(float(f"{value:.5g}"))
+                    if kernel not in vendors:
+                        medians[place], intervals[place] = median, (low, high)
+                else:
+                    why.append((cell, reasons.setdefault(reason, len(reasons))))
+                bits = sum(1 << i for i, flag in enumerate(FLAGS) if flag in flagged.split())
+                if bits:
+                    flags.append((cell, bits))
+            ties.append(indistinguishable(medians, intervals))
+        device = convert(said["device"], Device, where)
+        roof = _roof(device, [problems[p][1] for p in of], said["settings"]["timer"])
+        return {
+            "problems": [
+                {
+                    "name": problems[p][0],
+                    "flops": problems[p][1].flops,
+                    "bytes": problems[p][1].min_bytes,
+                    "dtype": _operand_dtype(problems[p][1]),
+                }
+                for p in of
+            ],
+            "kernels": _named([kernels[k] for k in by]),
+            "vendors": [place for place, k in enumerate(by) if k in vendors],
+            "cells": "".join(statuses),
+            "times": times,
+            "why": list(zip(*why, strict=True)) or [[], []],
+            "reasons": list(reasons),
+            "flagged": list(zip(*flags, strict=True)) or [[], []],
+            "ties": ties,
+            "roof": roof,
+            "seen": self._seen(where),
+        }
+
+    def _seen(self, where: str) -> dict[str, Any]:
+        """When it was measured, how long that took, and what the device said meanwhile."""
+        dates = sorted(row[12] for row in self.rows.values() if row[12])
+        told = Counter(row[11] for row in self.rows.values())
+        said = [parse_json(text, where) for text in told]
+        clocks = [t["clock_mhz"] for t in said if t["clock_mhz"]]
+
+        def highest(name: str) -> float | None:
+            return max((t[name] for t in said if t[name] is not None), default=None)
+
+        return {
+            "first": dates[0] if dates else "",
+            "last": dates[-1] if dates else "",
+            "seconds": sum(row[13] for row in self.rows.values()),
+            "clock_mhz": [min(low for low, _ in clocks), max(mid for _, mid in clocks)]
+            if clocks
+            else None,
+            "temperature_c": highest("temperature_c"),
+            "power_w": highest("power_w"),
+            "throttle": sorted({reason for t in said for reason in t["throttle"]}),
+        }
+
+
+def _problems(results: Results, where: str) -> dict[int, tuple[str, Any]]:
+    """Each problem by its number, with what to call it: its text, and all its fields where two
+    have the same. Small ones first."""
+    _, rows = results.query("SELECT id, text FROM problem ORDER BY family, flops, id")
+    read = [(number, said, read_problem(said, where)) for number, said in rows]
+    times = Counter(str(problem) for _, _, problem in read)
+    return {
+        number: (str(p) if times[str(p)] == 1 else f"{p} {said}", p) for number, said, p in read
+    }
+
+
+def _named(kernels: Sequence[tuple[str, str]]) -> list[str]:
+    """What to call kernels: by name, and by build where there are several of one name."""
+    times = Counter(name for name, _ in kernels)
+    return [name if times[name] == 1 else f"{name} (build {build[:12]})" for name, build in kernels]
+
+
+def _operand_dtype(problem: Any) -> str:
+    """What the matrix units multiply: the dtype of the first operand."""
+    if getattr(problem, "precision", "") == "tf32":
+        return "tf32"
+    return ops.family(problem.family).operands(problem)[0].dtype
+
+
+def _roof(device: Device, problems: Sequence[Any], timer: str) -> dict[str, Any]:
+    """The device's ceilings: memory in GB/s, arithmetic in TFLOP/s by operand dtype; or why there
+    are none."""
+    if timer == "wall":
+        note = "Times are of the wall clock (the interpreter): they say nothing about a GPU."
+        return {"gbs": 0, "tflops": {}, "note": note}
+    peaks = {dtype: _peak(device, dtype) for dtype in dict.fromkeys(map(_operand_dtype, problems))}
+    missing = [
+        f"No peak is known for {dtype}: {peak}."
+        for dtype, peak in peaks.items()
+        if isinstance(peak, str)
+    ]
+    if not device.bandwidth_gbs:
+        missing.append("The device's memory bandwidth is not known.")
+    return {
+        "gbs": device.bandwidth_gbs,
+        "tflops": {d: peak for d, peak in peaks.items() if not isinstance(peak, str)},
+        "note": " ".join(missing),
+    }
+
+
+def _peak(device: Device, dtype: str) -> float | str:
+    """TFLOP/s, or why that is not known."""
+    try:
+        return peak_tflops(arch(device.arch), device, dtype)
+    except BadArgument as error:
+        return str(error)
+
+
+def _labels(setups: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to call each setup: its device, and what else is not the same in all of them."""
+    flat = [dict(_leaves(setup)) for setup in setups]
+    names = dict.fromkeys(name for leaves in flat for name in leaves)
+    differ = [n for n in names if len({leaves.get(n) for leaves in flat}) > 1 and n != "name"]
+    return [
+        ", ".join(
+            [_ran_on(leaves), *(f"{n.replace('_', ' ')} {leaves.get(n) or 'none'}" for n in differ)]
+        )
+        for leaves in flat
+    ]
+
+
+def _ran_on(leaves: Mapping[str, str]) -> str:
+    """The device's name, and whether the interpreter only played it."""
+    return f"interpreter as {leaves['name']}" if leaves["timer"] == "wall" else leaves["name"]
+
+
+def _leaves(setup: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of all that describes a setup."""
+    found: list[tuple[str, str]] = []
+    for noun in setup.values():
+        for name, value in noun.items():
+            if name == "versions":
+                found += [(package, version) for package, version in value]
+            else:
+                found.append((name, str(value)))
+    return found

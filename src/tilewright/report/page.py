@@ -1,0 +1,105 @@
+"""The page: one file, with its looks, its behaviour and its data inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import BadArgument
+from tilewright.report.data import gather
+from tilewright.tune.results import Results
+
+_MARK = re.compile(r"@@(\w+)@@")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written: the file, its size, and how much it shows, of all setups together (each a
+    device, environment and settings)."""
+
+    path: Path
+    bytes: int
+    setups: int
+    measurements: int
+    problems: int
+    kernels: int
+
+
+def write(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Written:
+    """Write the page of the results in `folder` to `path`, whole or not at all.
+
+    Raises `BadFile` (no results there, none in them, damaged, of a newer version) and
+    `BadArgument` (`path` cannot be written).
+    """
+    with Results(folder) as results:
+        data = gather(results)
+    page = render(data).encode()
+    _write_whole(Path(path), page)
+    setups = data["setups"]
+    return Written(
+        path=Path(path),
+        bytes=len(page),
+        setups=len(setups),
+        measurements=sum(len(s["cells"]) - s["cells"].count(".") for s in setups),
+        problems=len({p["name"] for s in setups for p in s["problems"]}),
+        kernels=len({name for s in setups for name in s["kernels"]}),
+    )
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The page that shows `data` (see `gather`). It may fetch nothing and run no script but its
+    own: its content security policy says so."""
+    script = _part("page.js")
+    known = hashlib.sha256(script.encode()).digest()
+    parts = {
+        "title": html.escape(f"Tilewright: {data['folder']}"),
+        "policy": base64.b64encode(known).decode(),
+        "style": _part("page.css"),
+        "data": _embedded(data),
+        "script": script,
+    }
+    return _MARK.sub(lambda mark: parts[mark[1]], _part("page.html"))
+
+
+def _embedded(data: Mapping[str, Any]) -> str:
+    """JSON that no HTML parser can take for markup, whatever stands in its strings."""
+    said = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        said = said.replace(sign, f"\\u{ord(sign):04x}")
+    return said
+
+
+def _part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _write_whole(path: Path, page: bytes) -> None:
+    """All or nothing, so that a full disk does not cost the page of yesterday."""
+    made: Path | None = None
+    try:
+        if path.is_dir():
+            raise BadArgument(f"{path} cannot be written: it is a folder; name a file in it")
+        fd, name = tempfile.mkstemp(prefix=".report-", dir=path.parent)
+        made = Path(name)
+        with os.fdopen(fd, "wb") as file:
+            file.write(page)
+            os.fchmod(fd, 0o644)
+        made.replace(path)
+        made = None
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        if made is not None:
+            with suppress(OSError):
+                made.unlink()
