@@ -261,13 +261,14 @@ def _plan(request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group
     if (request.out / FILE).is_file():
         with Results(request.out) as results:
             known = results.keys()
-    return plan(
-        groups,
-        {name: one.configs for name, one in chosen.items()},
-        {name: one.problems.problems for name, one in chosen.items()},
-        request.settings,
-        known,
-    )
+    with output.busy("asking the rules about every pair"):
+        return plan(
+            groups,
+            {name: one.configs for name, one in chosen.items()},
+            {name: one.problems.problems for name, one in chosen.items()},
+            request.settings,
+            known,
+        )
 
 
 # --- dry run, compile only --------------------------------------------------------------------
@@ -439,16 +440,15 @@ def _sweep(
             for one in chosen.values():
                 _show_choice(_choice(one))
         try:
-            with show_progress() as building, show_measuring() as measuring:
-                outcome = do(
-                    this,
-                    results,
-                    request.store,
-                    crew,
-                    progress=measuring,
-                    build_progress=building,
-                    workers=request.workers,
-                )
+            outcome = do(
+                this,
+                results,
+                request.store,
+                crew,
+                building=show_progress,
+                measuring=show_measuring,
+                workers=request.workers,
+            )
         except KeyboardInterrupt:
             typer.echo(
                 f"stopped; {len(results)} results are in {request.out}, and the same command "
