@@ -157,19 +157,19 @@ def _part(
     if group.interpreted:
         settings = replace(settings, timer="wall")
     keys = build_keys(configs, this, group.interpreted)
-    built = list(zip(configs, keys, strict=True))
+    built = [(config, (config.name, key)) for config, key in zip(configs, keys, strict=True)]
     todo: list[Pair] = []
     refused: list[tuple[Pair, Verdict]] = []
     old = strangers = 0
     for problem in problems:
-        family = ops.family(problem.family)
-        for config, key in built:
-            pair = Pair(config, key, problem)
+        family, rest = ops.family(problem.family), _rest_of_key(group, problem, settings)
+        for config, binary in built:
             if config.family != problem.family:
                 strangers += 1
-            elif _key(group, pair, settings) in known:
+            elif known and binary + rest in known:
                 old += 1
             else:
+                pair = Pair(config, binary[1], problem)
                 verdict = family.supports(config, problem, this)
                 if verdict:
                     todo.append(pair)
@@ -254,8 +254,9 @@ def _measure(
             if why is not None:
                 unbuilt.append(_not_run(part, pair, "build_failed", why))
             else:
-                key = _key(group, pair, part.settings)
-                asked[key] = Task(pair.config.name, pair.problem, group.device.arch)
+                name = pair.config.name
+                key = (name, pair.build, *_rest_of_key(group, pair.problem, part.settings))
+                asked[key] = Task(name, pair.problem, group.device.arch)
         results.add(unbuilt)
         yield from unbuilt
     if not asked:
@@ -281,12 +282,10 @@ def _run(
     yield from crew.run(tasks, known)
 
 
-def _key(group: Group, pair: Pair, settings: Settings) -> tuple[str, ...]:
-    """What measuring a pair there is a measurement of (`Measurement.key`)."""
+def _rest_of_key(group: Group, problem: Any, settings: Settings) -> tuple[str, str, str, str]:
+    """What follows kernel and binary in the key of a measurement there (`Measurement.key`)."""
     return (
-        pair.config.name,
-        pair.build,
-        problem_text(pair.problem),
+        problem_text(problem),
         digest(group.device),
         group.environment.digest,
         settings.digest,
