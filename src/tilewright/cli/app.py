@@ -13,6 +13,7 @@ from tilewright.cli import (
     expand,
     explain,
     kernels,
+    merge,
     registry,
     results,
     run,
@@ -65,7 +66,7 @@ def _root(
     pass
 
 
-for module in (archs, expand, build, explain, run, sweep, results, demo):
+for module in (archs, expand, build, explain, run, sweep, results, merge, demo):
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
