@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -45,7 +46,8 @@ def stored(folder):
 
 def test_every_kernel_on_every_problem_problem_by_problem(tmp_path):
     crew, seen = FakeCrew(), []
-    outcome = run(tmp_path, crew, progress=lambda m, done, total: seen.append((m, done, total)))
+    watching = nullcontext(lambda m, done, total: seen.append((m, done, total)))
+    outcome = run(tmp_path, crew, measuring=lambda: watching)
     pairs = [(m.kernel, m.problem) for m in crew.made]
     assert pairs == [(c.name, p) for p in PROBLEMS for c in CONFIGS]
     assert stored(tmp_path) == crew.made == [m for m, _, _ in seen]

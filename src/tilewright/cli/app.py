@@ -14,6 +14,7 @@ from tilewright.cli import (
     expand,
     explain,
     kernels,
+    merge,
     registry,
     report,
     results,
@@ -67,7 +68,7 @@ def _root(
     pass
 
 
-for module in (archs, expand, build, explain, run, compare, sweep, results, report, demo):
+for module in (archs, expand, build, explain, run, compare, sweep, results, merge, report, demo):
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")

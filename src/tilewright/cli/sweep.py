@@ -1,4 +1,4 @@
-"""``sweep`` and ``merge``: measure every kernel of a space on every problem of a list."""
+"""``sweep``: measure every kernel of a space on every problem of a list."""
 
 from __future__ import annotations
 
@@ -45,10 +45,6 @@ def add_to(app: typer.Typer) -> None:
             "      --where 'tile_m >= 64' --max-kernels 100 --devices 0,3",
         ),
     )(sweep)
-    app.command(
-        short_help="Put several sweeps' results in one directory.",
-        epilog=examples("tilewright merge monday tuesday --out both --policy newest"),
-    )(merge)
 
 
 def sweep(
@@ -261,13 +257,14 @@ def _plan(request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group
     if (request.out / FILE).is_file():
         with Results(request.out) as results:
             known = results.keys()
-    return plan(
-        groups,
-        {name: one.configs for name, one in chosen.items()},
-        {name: one.problems.problems for name, one in chosen.items()},
-        request.settings,
-        known,
-    )
+    with output.busy("asking the rules about every pair"):
+        return plan(
+            groups,
+            {name: one.configs for name, one in chosen.items()},
+            {name: one.problems.problems for name, one in chosen.items()},
+            request.settings,
+            known,
+        )
 
 
 # --- dry run, compile only --------------------------------------------------------------------
@@ -439,16 +436,15 @@ def _sweep(
             for one in chosen.values():
                 _show_choice(_choice(one))
         try:
-            with show_progress() as building, show_measuring() as measuring:
-                outcome = do(
-                    this,
-                    results,
-                    request.store,
-                    crew,
-                    progress=measuring,
-                    build_progress=building,
-                    workers=request.workers,
-                )
+            outcome = do(
+                this,
+                results,
+                request.store,
+                crew,
+                building=show_progress,
+                measuring=show_measuring,
+                workers=request.workers,
+            )
         except KeyboardInterrupt:
             typer.echo(
                 f"stopped; {len(results)} results are in {request.out}, and the same command "
@@ -483,34 +479,3 @@ def _show_outcome(outcome: Outcome, document: dict[str, Any]) -> None:
             "results": f"{document['results']} in {document['out']}; see tilewright results",
         }
     )
-
-
-def merge(
-    folders: Annotated[list[Path], typer.Argument(help="Sweep directories.", metavar="DIR…")],
-    out: Annotated[Path, typer.Option("--out", help="Directory to make.", metavar="DIR")],
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy", help="Of different measurements of one thing: newest, fastest, or fail."
-        ),
-    ] = "fail",
-    as_json: Json = False,
-) -> None:
-    """Put the results of several sweep directories in a new one.
-
-    Measurements are of one thing if kernel, binary, problem, device, environment and settings are
-    the same. Where directories have different ones, --policy says which is kept; each is named.
-    """
-    from tilewright.tune.merge import merge as do
-
-    merged = do(folders, out, policy)  # type: ignore[arg-type]  # checked there
-    if as_json:
-        output.emit({"out": str(out), "policy": policy, **asdict(merged)})
-        return
-    output.line(f"{merged.measurements} results in {out}; {merged.repeated} were there twice")
-    if merged.conflicts:
-        output.line(f"{len(merged.conflicts)} were different; kept the {policy}:")
-        output.table(
-            ("kept", "dropped", "kernel", "problem"),
-            [(c.kept, c.dropped, c.kernel, c.problem) for c in merged.conflicts],
-        )

@@ -11,8 +11,8 @@ problem to its list, costs what is new and nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -157,19 +157,19 @@ def _part(
     if group.interpreted:
         settings = replace(settings, timer="wall")
     keys = build_keys(configs, this, group.interpreted)
-    built = list(zip(configs, keys, strict=True))
+    built = [(config, (config.name, key)) for config, key in zip(configs, keys, strict=True)]
     todo: list[Pair] = []
     refused: list[tuple[Pair, Verdict]] = []
     old = strangers = 0
     for problem in problems:
-        family = ops.family(problem.family)
-        for config, key in built:
-            pair = Pair(config, key, problem)
+        family, rest = ops.family(problem.family), _rest_of_key(group, problem, settings)
+        for config, binary in built:
             if config.family != problem.family:
                 strangers += 1
-            elif _key(group, pair, settings) in known:
+            elif known and binary + rest in known:
                 old += 1
             else:
+                pair = Pair(config, binary[1], problem)
                 verdict = family.supports(config, problem, this)
                 if verdict:
                     todo.append(pair)
@@ -203,12 +203,15 @@ def sweep(
     store: Store,
     crew: Callable[[], Crew],
     *,
-    progress: Progress | None = None,
-    build_progress: BuildProgress | None = None,
+    building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext,
+    measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext,
     workers: int | None = None,
     build_timeout: float = 120.0,
 ) -> Outcome:
     """Do what the plan says, into `results`. `crew` is called if there is something to measure.
+
+    building, measuring: contexts that show how far each is, entered one after the other
+    (`build.show_progress`, `progress.show_measuring`).
 
     Kernels that cannot be built are measurements too (``build_failed``). Stopping it at any time,
     by Ctrl-C or harder, loses nothing that was measured. Raises what building, writing and the
@@ -220,50 +223,69 @@ def sweep(
         rows = (_not_run(part, pair, "unsupported", str(verdict)) for pair, verdict in part.refused)
         while some := list(islice(rows, 1000)):
             results.add(some)
-    failed = _build(this, results, store, build_progress, workers, build_timeout)
+    failed: dict[tuple[Any, str], str] = {}
+    if this.to_build():
+        with building() as build_progress:
+            failed = _build(this, results, store, build_progress, workers, build_timeout)
     statuses: Counter[Status] = Counter()
+    if this.total:
+        measured = _measure(this, results, crew, failed)
+        with measuring() as progress, closing(measured):
+            for m in measured:
+                statuses[m.status] += 1
+                if progress:
+                    progress(m, statuses.total(), this.total)
+    return Outcome(dict(statuses), refused)
 
-    def keep(measurements: list[Measurement]) -> None:
-        results.add(measurements)
-        for m in measurements:
-            statuses[m.status] += 1
-            if progress:
-                progress(m, statuses.total(), this.total)
 
+def _measure(
+    this: Plan,
+    results: Results,
+    crew: Callable[[], Crew],
+    failed: Mapping[tuple[Any, str], str],
+) -> Generator[Measurement, None, None]:
+    """Every measurement that the plan asks for, once it is kept."""
     asked: dict[tuple[str, ...], Task] = {}
     for part in this.parts:
-        group, unbuilt = part.group, []
+        group = part.group
+        unbuilt: list[Measurement] = []
         for pair in part.todo:
             why = failed.get((pair.config, group.device.arch)) if not group.interpreted else None
             if why is not None:
                 unbuilt.append(_not_run(part, pair, "build_failed", why))
             else:
-                key = _key(group, pair, part.settings)
-                asked[key] = Task(pair.config.name, pair.problem, group.device.arch)
-        keep(unbuilt)
+                name = pair.config.name
+                key = (name, pair.build, *_rest_of_key(group, pair.problem, part.settings))
+                asked[key] = Task(name, pair.problem, group.device.arch)
+        results.add(unbuilt)
+        yield from unbuilt
+    if not asked:
+        return
+    tasks = list(dict.fromkeys(asked.values()))
+    with closing(crew()) as at_work, closing(_run(at_work, tasks, results.keys())) as measured:
+        for m in measured:
+            results.add([m])
+            if asked.pop(m.key, None) is None:
+                raise TilewrightError(
+                    f"{m.kernel} on {m.problem} was measured and not asked for, or twice (on "
+                    f"{m.device}, under {m.environment}, with {m.settings}): did devices change?"
+                )
+            yield m
     if asked:
-        # Under lock and key of nobody but this process, so nothing else gets known meanwhile.
-        known = results.keys()
-        with closing(crew()) as at_work:
-            for m in at_work.run(list(dict.fromkeys(asked.values())), known):
-                keep([m])
-                if asked.pop(m.key, None) is None:
-                    raise TilewrightError(
-                        f"{m.kernel} on {m.problem} was measured and not asked for, or twice (on "
-                        f"{m.device}, under {m.environment}, with {m.settings}): did devices "
-                        "change?"
-                    )
-        if asked:
-            raise TilewrightError(f"{len(asked)} measurements were not made; run it again")
-    return Outcome(dict(statuses), refused)
+        raise TilewrightError(f"{len(asked)} measurements were not made; run it again")
 
 
-def _key(group: Group, pair: Pair, settings: Settings) -> tuple[str, ...]:
-    """What measuring a pair there is a measurement of (`Measurement.key`)."""
+def _run(
+    crew: Crew, tasks: Sequence[Task], known: set[tuple[str, ...]]
+) -> Generator[Measurement, None, None]:
+    """A crew's work, in a form that can be ended before the crew is closed."""
+    yield from crew.run(tasks, known)
+
+
+def _rest_of_key(group: Group, problem: Any, settings: Settings) -> tuple[str, str, str, str]:
+    """What follows kernel and binary in the key of a measurement there (`Measurement.key`)."""
     return (
-        pair.config.name,
-        pair.build,
-        problem_text(pair.problem),
+        problem_text(problem),
         digest(group.device),
         group.environment.digest,
         settings.digest,
@@ -294,8 +316,6 @@ def _build(
 ) -> dict[tuple[Any, str], str]:
     """Have all kernels in the store; why not, for those that cannot be."""
     requests = this.to_build()
-    if not requests:
-        return {}
     builds = {
         (pair.config, part.group.device.arch): pair.build
         for part in this.parts

@@ -1,0 +1,51 @@
+"""``merge``: several sweeps' results in one directory."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.options import Json, examples
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Put several sweeps' results in one directory.",
+        epilog=examples("tilewright merge monday tuesday --out both --policy newest"),
+    )(merge)
+
+
+def merge(
+    folders: Annotated[list[Path], typer.Argument(help="Sweep directories.", metavar="DIR…")],
+    out: Annotated[Path, typer.Option("--out", help="Directory to make.", metavar="DIR")],
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy", help="Of different measurements of one thing: newest, fastest, or fail."
+        ),
+    ] = "fail",
+    as_json: Json = False,
+) -> None:
+    """Put the results of several sweep directories in a new one.
+
+    Measurements are of one thing if kernel, binary, problem, device, environment and settings are
+    the same. Where directories have different ones, --policy says which is kept; each is named.
+    """
+    from tilewright.tune.merge import merge as do
+
+    merged = do(folders, out, policy)  # type: ignore[arg-type]  # checked there
+    if as_json:
+        output.emit({"out": str(out), "policy": policy, **asdict(merged)})
+        return
+    output.line(f"{merged.measurements} results in {out}; {merged.repeated} were there twice")
+    if merged.conflicts:
+        output.line(f"{len(merged.conflicts)} were different; kept the {policy}:")
+        output.table(
+            ("kept", "dropped", "kernel", "problem"),
+            [(c.kept, c.dropped, c.kernel, c.problem) for c in merged.conflicts],
+        )
