@@ -138,7 +138,7 @@ def _show(one: Coverage, found: list[Best]) -> None:
             ],
         )
     for problem in one.without:
-        output.line(f"no kernel computed {problem} rightly")
+        output.line(f"no time for {problem}: no kernel measured serves it, or none was right")
 
 
 def _short(value: float, digits: int = 4) -> float:

@@ -23,6 +23,7 @@ from tilewright.arch.model import Device
 from tilewright.build import BuildResult, Store, build, build_keys
 from tilewright.build.report import Progress as BuildProgress
 from tilewright.errors import EmptySpace, TilewrightError
+from tilewright.tune.crew import Task
 from tilewright.tune.measurement import (
     Environment,
     Measurement,
@@ -33,15 +34,6 @@ from tilewright.tune.measurement import (
 )
 from tilewright.tune.results import Build, Results, now
 from tilewright.verdict import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One kernel, by name, to measure on one problem, on devices of one architecture."""
-
-    kernel: str
-    problem: Any
-    arch: str
 
 
 class Crew(Protocol):
