@@ -40,7 +40,7 @@ def every_command() -> list[list[str]]:
 def test_the_commands_there_are():
     names = {" ".join(path) for path in every_command() if path}
     assert names == {
-        "archs", "devices", "expand", "build", "explain", "run", "compare", "demo",
+        "archs", "devices", "expand", "build", "explain", "run", "compare", "profile", "demo",
         "sweep", "results", "merge", "report",
         "kernels", "kernels list", "kernels show", "kernels inspect", "kernels check",
         "registry", "registry export", "registry import", "registry check",

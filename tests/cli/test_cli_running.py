@@ -88,6 +88,18 @@ def test_compare_judges_two_kernels_and_says_how(cli):
     assert "8 pairs, wall" in cli(*same)
 
 
+def test_profile_ranks_what_runs_and_says_why_others_do_not(cli):
+    other = NAME.replace("bf16", "fp16")
+    words = ("gemm", "m=16", "n=32", "k=32", "--devices", "cpu", "--kernel", NAME)
+    document = cli.json("profile", *words, "--kernel", other)
+    assert [one["kernel"] for one in document["ranked"]] == [NAME]
+    assert document["ranked"][0]["median_us"] > 0 and "roofline" not in document["ranked"][0]
+    assert [one["rule"] for one in document["unsupported"]] == ["signature"]
+    assert "says nothing about a GPU" in cli("profile", *words)
+    none = cli.json("profile", *words[:-1], other, code=1)
+    assert none["ranked"] == []
+
+
 def test_what_cannot_be_compared(cli):
     problem = ("gemm", "m=16", "n=32", "k=32", "--on", "cpu")
     assert "no file or folder" in cli.fails(2, "compare", NAME, "gone.json", *problem)

@@ -15,6 +15,7 @@ from tilewright.cli import (
     explain,
     kernels,
     merge,
+    profile,
     registry,
     report,
     results,
@@ -68,7 +69,20 @@ def _root(
     pass
 
 
-for module in (archs, expand, build, explain, run, compare, sweep, results, merge, report, demo):
+for module in (
+    archs,
+    expand,
+    build,
+    explain,
+    run,
+    compare,
+    profile,
+    sweep,
+    results,
+    merge,
+    report,
+    demo,
+):
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")

@@ -1,0 +1,221 @@
+"""``profile``: every kernel of a registry against one problem."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.build import compile_all
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import (
+    Family,
+    Json,
+    ProblemWords,
+    RegistryFile,
+    StorePath,
+    TrustStore,
+    examples,
+    words,
+)
+from tilewright.cli.options import store as open_store
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.build import Store
+    from tilewright.tune.measurement import Measurement
+    from tilewright.tune.profile import Profile
+    from tilewright.tune.sweep import Group
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Every kernel against one problem, ranked.",
+        epilog=examples(
+            "tilewright profile gemm m=4096 n=4096 k=4096",
+            "tilewright profile gemm m=64 n=4096 k=7168 --registry r.json --top 5",
+            "tilewright profile gemm m=512 n=512 k=512 --kernel NAME --json",
+        ),
+    )(profile)
+
+
+def profile(
+    family: Family,
+    pairs: ProblemWords = None,
+    registry: RegistryFile = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option("--kernel", help="Only this kernel; may be repeated.", metavar="NAME"),
+    ] = None,
+    devices: Annotated[
+        str, typer.Option("--devices", help="Where: one kind of GPU (all, 1, 0,3, a UUID), or cpu.")
+    ] = "1",
+    top: Annotated[int, typer.Option("--top", min=1, help="How many of the ranked to show.")] = 20,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
+    ] = 30.0,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Build, verify, time and rank every kernel that supports a problem; say why the others do not.
+
+    Kernels are a registry's, those named, or the usual ones for such a problem. For the fastest
+    (or the one named) it says where it stands on the roofline and what it takes of a compute unit.
+    Exits with 1 if no kernel was timed.
+    """
+    from tilewright import ops
+    from tilewright.arch import arch
+    from tilewright.registry import Registry
+    from tilewright.tune import profile as tune
+    from tilewright.tune.groups import groups
+    from tilewright.tune.measurement import Settings
+
+    if registry is not None and kernel:
+        raise BadArgument("give --registry or --kernel, not both")
+    kept = open_store(store, trust_store)
+    settings = Settings(timer="wall") if devices.split(",")[0] == "cpu" else Settings()
+    found, start = groups(devices, kept, settings, timeout=timeout)
+    if len(found) != 1:
+        kinds = "; ".join(group.device.name for group in found)
+        raise BadArgument(f"a problem is profiled on one kind of device, not {len(found)}: {kinds}")
+    this = arch(found[0].device.arch)
+    problem = ops.family(family).parse_problem(words(pairs), this)
+    configs = (
+        [entry.config for entry in Registry.load(registry)]
+        if registry is not None
+        else tune.candidates(problem, found[0].device, kernel or ())
+    )
+    done = _measured(problem, configs, found[0], start, kept)
+    if as_json:
+        output.emit(_document(done, found[0], kept))
+    else:
+        _show(done, found[0], kept, top)
+    if not done.ranked:
+        raise typer.Exit(FAILED)
+
+
+def _measured(problem: Any, configs: list[Any], group: Group, start: Any, kept: Store) -> Profile:
+    """The profile, with progress on stderr: of building, then of measuring."""
+    from tilewright.tune import profile as tune
+    from tilewright.tune.progress import show_measuring
+
+    usable = tune.supported(problem, configs, group.device)
+    if usable and not group.interpreted:
+        compile_all([(config, group.device.arch) for config in usable], kept)
+    counted = 0
+    with show_measuring() as progress:
+
+        def each(m: Measurement) -> None:
+            nonlocal counted
+            counted += 1
+            progress(m, counted, len(usable))
+
+        return tune.profile(problem, configs, group, start, each)
+
+
+def _document(done: Profile, group: Group, kept: Store) -> dict[str, Any]:
+    return {
+        "problem": {"family": done.problem.family, **asdict(done.problem)},
+        "device": asdict(done.device),
+        "alike": done.alike,
+        "ranked": [_details(m.measurement, group, kept) for m in done.ranked],
+        "failed": [
+            {"kernel": i.name, "status": i.measurement.status, "reason": i.measurement.reason}
+            for i in done.failed
+            if i.measurement
+        ],
+        "unsupported": [
+            {"kernel": i.name, "rule": i.verdict.rule, "reason": i.verdict.reason}
+            for i in done.unsupported
+        ],
+    }
+
+
+def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]:
+    """One kernel's time, place on the roofline and resources."""
+    from tilewright import ops
+    from tilewright.tune import profile as tune
+
+    assert m is not None
+    found: dict[str, Any] = {
+        "kernel": m.kernel,
+        "median_us": m.median_us,
+        "interval_us": m.interval_us,
+        "tflops": m.tflops,
+        "gb_per_s": m.gb_per_s,
+        "worst": m.check.worst if m.check else None,
+        "flags": m.flags,
+        "clock_mhz": m.telemetry.clock_mhz,
+    }
+    if not group.interpreted:
+        place = tune.position(m.problem, group.device, m.median_us)
+        found["roofline"] = {**asdict(place), "bound": place.bound}
+        config = ops.family(m.problem.family).parse_name(m.kernel)
+        found["resources"] = tune.taken(config, group.device, kept)
+    return found
+
+
+def _show(done: Profile, group: Group, kept: Store, top: int) -> None:
+    output.heading(f"{done.problem} on {done.device.name} ({done.device.arch})")
+    if done.ranked:
+        rows = []
+        for number, instance in enumerate(done.ranked[:top], 1):
+            m = instance.measurement
+            assert m is not None
+            low, high = m.interval_us
+            alike = "alike" if instance.name in done.alike and len(done.alike) > 1 else ""
+            rows.append(
+                (number, f"{m.median_us:.2f}", f"{low:.2f} to {high:.2f}", f"{m.tflops:.4g}",
+                 f"{m.gb_per_s:.4g}", " ".join((alike, *m.flags)).strip(), m.kernel)
+            )  # fmt: skip
+        output.table(("", "µs", "interval", "TFLOP/s", "GB/s", "", "kernel"), rows)
+        if len(done.ranked) > top:
+            output.line(f"and {len(done.ranked) - top} slower ones (--top shows more)")
+        output.line()
+        output.fields(_lines(_details(done.ranked[0].measurement, group, kept)))
+    for instance in done.failed:
+        assert instance.measurement is not None
+        m = instance.measurement
+        output.line(f"{m.status}: {m.kernel}: {m.reason}")
+    if done.unsupported:
+        output.line()
+        counts = Counter(i.verdict.rule for i in done.unsupported)
+        example = {i.verdict.rule: i.verdict.reason for i in reversed(done.unsupported)}
+        output.table(
+            ("refused by", "kernels", "for example"),
+            [(rule, count, example[rule]) for rule, count in counts.most_common()],
+        )
+
+
+def _lines(details: dict[str, Any]) -> dict[str, str]:
+    """The fastest kernel's details, as names and values for people."""
+    lines = {"fastest": details["kernel"]}
+    if details["worst"] is not None:
+        lines["verified"] = f"the worst error is {details['worst']:.3g} of what is allowed"
+    place, takes = details.get("roofline"), details.get("resources")
+    if place:
+        lines["work"] = (
+            f"{place['flops']:.4g} FLOP, {place['bytes']:.4g} bytes at least: "
+            f"{place['intensity']:.4g} FLOP a byte"
+        )
+        lines["roofline"] = (
+            f"{place['share']:.1%} of what {place['bound']} allows (computing "
+            f"{place['compute_us']:.2f} µs, moving {place['memory_us']:.2f} µs)"
+        )
+    if takes:
+        lines["takes"] = (
+            f"{takes['registers']} registers a thread, {takes['spill_bytes']} bytes spilled, "
+            f"{takes['shared_bytes']} bytes of shared memory"
+        )
+        lines["occupancy"] = (
+            f"{takes['workgroups_per_cu']} workgroups of {takes['warps']} warps a compute unit, "
+            f"limited by {takes['limiter']}"
+        )
+    if not place:
+        lines["roofline"] = "none: the interpreter's time says nothing about a GPU"
+    return lines
