@@ -16,7 +16,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args
@@ -384,11 +384,6 @@ def read_problem(said: str, where: str) -> Any:
 def now() -> str:
     """The time, as measurements say it: UTC, ISO 8601, to the millisecond."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def as_retried(m: Measurement) -> Measurement:
-    """The same, of a second attempt."""
-    return replace(m, attempts=m.attempts + 1)
 
 
 def _take(folder: Path) -> int:
