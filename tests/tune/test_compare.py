@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright.arch import device
 from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.tune.compare import WARM_UP_ROUNDS, compare, judge
 from tilewright.tune.contenders import Contender, contender, verified
 
+H200 = device("h200_sxm")
 KERNEL = "gemm_rcr_fp32_fp32_fp32_fp32_64x64x32_w4_s2_basic_tile_g8_direct_padmnk_al16"
 times = st.floats(1.0, 1e6)
 
@@ -98,35 +100,78 @@ def test_contenders_are_a_kernel_a_registry_a_store_or_the_vendor(tmp_path):
     problem = GemmProblem(64, 64, 32, "fp32")
     registry = tmp_path / "r.json"
     Registry("r").register_all([FAMILY.parse_name(KERNEL)]).save(registry)
-    assert contender(KERNEL, problem, store).label == KERNEL
-    assert KERNEL in contender(str(registry), problem, store).label
-    assert contender(str(tmp_path), problem, store, KERNEL).config.name == KERNEL
-    assert contender("vendor", problem, store).label == "torch.mm"
+    assert contender(KERNEL, problem, H200, store).label == KERNEL
+    assert KERNEL in contender(str(registry), problem, H200, store).label
+    assert contender(str(tmp_path), problem, H200, store, KERNEL).config.name == KERNEL
+    assert contender("vendor", problem, H200, store).label == "torch.mm"
     with pytest.raises(UnsupportedProblem, match="no call of the vendor"):
-        contender("vendor", GemmProblem(64, 64, 32, "fp32", epilogue="relu"), store)
+        contender("vendor", GemmProblem(64, 64, 32, "fp32", epilogue="relu"), H200, store)
     with pytest.raises(BadArgument, match="no file or folder"):
-        contender("missing.json", problem, store)
+        contender("missing.json", problem, H200, store)
 
 
 def test_what_is_wrong_is_not_timed(tmp_path):
     torch = pytest.importorskip("torch")
     problem = GemmProblem(64, 64, 32, "fp32")
     config = FAMILY.parse_name(KERNEL)
-    right = Contender("right", config, lambda inputs, out: torch.mm(*inputs, out=out))
-    wrong = Contender("wrong", config, lambda inputs, out: torch.mm(*inputs, out=out).mul_(1.1))
-    nothing = Contender("nothing", config, lambda inputs, out: out)
+    right = Contender("right", config, lambda inputs, out: lambda: torch.mm(*inputs, out=out))
+    wrong = Contender(
+        "wrong", config, lambda inputs, out: lambda: torch.mm(*inputs, out=out).mul_(1.1)
+    )
+    nothing = Contender("nothing", config, lambda inputs, out: lambda: out)
 
     # CPU operands are NumPy's; torch shares their memory
     def on_torch(one: Contender) -> Contender:
-        return Contender(
-            one.label,
-            one.config,
-            lambda inputs, out: one.call(
-                [torch.from_numpy(x) for x in inputs], torch.from_numpy(out)
-            ).numpy(),
-        )
+        def bind(inputs, out):
+            call = one.bind([torch.from_numpy(x) for x in inputs], torch.from_numpy(out))
+            return lambda: call().numpy()
+
+        return Contender(one.label, one.config, bind)
 
     assert len(verified([on_torch(right), on_torch(right)], problem, 0, "cpu")) == 2
     for bad in (wrong, nothing):
         with pytest.raises(VerificationFailed, match=bad.label):
             verified([on_torch(right), on_torch(bad)], problem, 0, "cpu")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GemmProblem(32, 48, 64, "fp32"),
+        GemmProblem(32, 48, 64, "bf16", layout="crr"),
+        GemmProblem(32, 48, 64, "fp16", batch=3, batching="strided"),
+        GemmProblem(32, 48, 64, "int8"),
+    ],
+    ids=str,
+)
+def test_the_vendors_call_computes_the_problem(problem):
+    torch = pytest.importorskip("torch")
+    from tilewright import ops
+
+    shapes = [o.shape for o in FAMILY.operands(problem)]
+    kinds = [getattr(torch, {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(
+        o.dtype, o.dtype)) for o in FAMILY.operands(problem)]  # fmt: skip
+    generator = torch.Generator().manual_seed(3)
+    inputs = [
+        torch.randint(-4, 5, shape, generator=generator).to(kind)
+        for shape, kind in zip(shapes[:-1], kinds, strict=False)
+    ]
+    out = torch.zeros(shapes[-1], dtype=kinds[-1])
+    _, bind = ops.family("gemm").vendor(problem)
+    assert torch.equal(bind(inputs, out)().double(), inputs[0].double() @ inputs[1].double())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"precision": "tf32", "dtype_a": "fp32"},
+        {"epilogue": "relu"},
+        {"layout": "rcc"},
+        {"dtype_a": "int8", "layout": "rrr"},
+        {"dtype_a": "e4m3fn", "epilogue": "bias"},
+        {"dtype_a": "e4m3fn", "scale_a": "1x128"},
+    ],
+    ids=str,
+)
+def test_where_torch_has_no_such_call_there_is_no_vendor(fields):
+    assert FAMILY.vendor(GemmProblem(256, 256, 256, **fields)) is None

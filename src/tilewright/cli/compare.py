@@ -88,7 +88,7 @@ def compare(
     target = live_device(index) if index is not None else device(PLANNING_DEVICE)
     problem = ops.family(family).parse_problem(words(pairs), arch(target.arch))
     kept = open_store(store, trust_store)
-    sides = [contender(word, problem, kept, kernel) for word in (first, second)]
+    sides = [contender(word, problem, target, kept, kernel) for word in (first, second)]
     seed = secrets.randbits(31) if seed is None else seed
     calls = verified(sides, problem, seed, on)
     found = tune.compare(

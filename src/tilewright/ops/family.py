@@ -258,7 +258,9 @@ class Family(Protocol):
     def tolerance(self, problem: Any, config: Any) -> Tolerance:
         """How far this config's output may be from the reference."""
 
-    def vendor(self, problem: Any) -> tuple[str, Callable[[Sequence[Any], Any], Any]] | None:
-        """The name of torch's call that computes `problem` by the vendor's library, and a function
-        that makes it of the inputs and the output on a GPU (and returns the result, in whichever
+    def vendor(
+        self, problem: Any
+    ) -> tuple[str, Callable[[Sequence[Any], Any], Callable[[], Any]]] | None:
+        """The name of torch's call that computes `problem` by the vendor's library, and what makes
+        it of the inputs and the output on a GPU (the call returns the result, in whichever
         memory); None where there is none."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import arrays, ops, verify
+from tilewright.arch.model import Device
 from tilewright.build import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
@@ -19,16 +20,17 @@ VENDOR = "vendor"
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a comparison. `call` takes the inputs and the output and returns the result;
-    `config` is the kernel's, by whose tolerance it is checked (None: the vendor's)."""
+    """One side of a comparison. `bind` takes the inputs and the output and returns a call that
+    computes, and returns the result; `config` is the kernel's, by whose tolerance it is checked
+    (None: the vendor's)."""
 
     label: str
     config: Any
-    call: Callable[[Sequence[Any], Any], Any]
+    bind: Callable[[Sequence[Any], Any], Callable[[], Any]]
 
 
-def contender(word: str, problem: Any, store: Store, kernel: str = "") -> Contender:
-    """The contender that `word` names, for `problem`.
+def contender(word: str, problem: Any, device: Device, store: Store, kernel: str = "") -> Contender:
+    """The contender that `word` names, for `problem` on `device`.
 
     ``vendor``: the vendor's library. A registry file (JSON): what it would choose. A folder: the
     binaries of that store, and nothing built; the kernel called `kernel`, or what would be chosen.
@@ -36,32 +38,34 @@ def contender(word: str, problem: Any, store: Store, kernel: str = "") -> Conten
     `UnsupportedProblem`.
     """
     family = ops.family(problem.family)
-    options = family.options(problem)
     if word == VENDOR:
         found = family.vendor(problem)
         if found is None:
             raise UnsupportedProblem(f"torch has no call of the vendor's library for {problem}")
         return Contender(found[0], None, found[1])
     if Path(word).is_dir():
-        kept = Store(word)
+        kept = Store(word, trusted=store.trusted)
         only = Registry(word).register_all([family.parse_name(kernel)]) if kernel else None
-        dispatcher = Dispatcher(only, store=kept, build_missing=False)
+        dispatcher = Dispatcher(only, device, store=kept, build_missing=False)
     elif Path(word).is_file():
-        dispatcher = Dispatcher(Registry.load(word), store=store)
+        dispatcher = Dispatcher(Registry.load(word), device, store=store)
     elif word.endswith(".json") or "/" in word:
         raise BadArgument(f"there is no file or folder '{word}' to compare")
     else:
         config = family.parse_name(word)
-        dispatcher = Dispatcher(Registry(word).register_all([config]), store=store)
+        dispatcher = Dispatcher(Registry(word).register_all([config]), device, store=store)
     config = dispatcher.select(problem).config
     label = config.name if config.name == word else f"{config.name} ({word})"
-    return Contender(label, config, partial(_run, dispatcher, problem.family, options))
+    return Contender(
+        label, config, partial(_bound, dispatcher, config.name, family.options(problem))
+    )
 
 
-def _run(
-    dispatcher: Dispatcher, op: str, options: dict[str, Any], inputs: Sequence[Any], out: Any
-) -> Any:
-    return dispatcher.run(op, *inputs, out=out, **options)
+def _bound(
+    dispatcher: Dispatcher, name: str, options: dict[str, Any], inputs: Sequence[Any], out: Any
+) -> Callable[[], Any]:
+    """A call by name, so that what is timed is what the label says."""
+    return partial(dispatcher.run_named, name, *inputs, out=out, **options)
 
 
 def verified(
@@ -81,11 +85,11 @@ def verified(
     calls: list[Callable[[], Any]] = []
     for one in contenders:
         arrays.poison(out)
-        result = one.call(inputs, out)
+        call = one.bind(inputs, out)
         check = verify.compare(
-            result, reference, family.tolerance(problem, one.config or strictest)
+            call(), reference, family.tolerance(problem, one.config or strictest)
         )
         if not check.ok:
             raise VerificationFailed(f"{one.label} on {problem} is {check} (seed {seed})")
-        calls.append(partial(one.call, inputs, out))
+        calls.append(call)
     return calls

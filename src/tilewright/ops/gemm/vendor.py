@@ -3,67 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tilewright.ops.gemm.problem import GemmProblem
 
-VendorCall = Callable[[Sequence[Any], Any], object]
-"""From the problem's inputs and its output, torch tensors on a GPU."""
+VendorCall = Callable[[Sequence[Any], Any], Callable[[], Any]]
+"""From a problem's inputs and its output, torch tensors on a GPU, to the call: what is no part of
+the product (scales put in shape) is done when it is made. The call returns the result, which is
+not `out` where torch's has no such argument."""
 
 _PLAIN = ("fp16", "bf16", "fp32")
 _FP8 = ("e4m3fn", "e5m2")
 
 
 def vendor(problem: GemmProblem) -> tuple[str, VendorCall] | None:
-    """The name of torch's call that computes `problem` by the vendor's library, and the call; None
-    where it has none for it. A call that makes its own output leaves the given one alone."""
+    """The name of torch's call that computes `problem` by the vendor's library, and what makes it;
+    None where it has none for it. TF32 is none: torch has it as a setting of the process."""
     p = problem
     if p.scale_a or p.scale_b or p.pre_a or p.pre_b or p.batching not in ("none", "strided"):
         return None
-    if p.layout[2] != "r" or p.layout[1] == "s":
+    if p.layout[2] != "r" or p.layout[1] == "s" or p.precision == "tf32":
         return None
     same = p.dtype_a == p.dtype_b
     if same and p.dtype_a in _PLAIN and p.dtype_c == p.dtype_a and not p.epilogue:
-        return _product(p)
+        return ("torch.mm", _mm) if p.batching == "none" else ("torch.bmm", _bmm)
     if p.batching != "none" or p.layout != "rcr":
         return None
     if same and p.dtype_a == "int8" and p.dtype_c == "int32" and not p.epilogue:
-        return "torch._int_mm", _int8
+        return "torch._int_mm", _int_mm
     fp8 = p.dtype_a in _FP8 and p.dtype_b in _FP8 and p.dtype_c in ("bf16", "fp16")
     if fp8 and p.epilogue in ("", "scale", "row_scale+col_scale"):
-        return "torch._scaled_mm", _scaled(p)
+        return "torch._scaled_mm", _scaled_mm
     return None
 
 
-def _product(p: GemmProblem) -> tuple[str, VendorCall]:
-    name = "torch.mm" if p.batching == "none" else "torch.bmm"
-
-    def call(inputs: Sequence[Any], out: Any) -> object:
-        import torch
-
-        exact = p.precision != "tf32"
-        torch.backends.cuda.matmul.allow_tf32 = p.dtype_a == "fp32" and not exact
-        return (torch.mm if name == "torch.mm" else torch.bmm)(inputs[0], inputs[1], out=out)
-
-    return name, call
-
-
-def _int8(inputs: Sequence[Any], out: Any) -> object:
+def _mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
     import torch
 
-    return torch._int_mm(inputs[0], inputs[1])
+    return partial(torch.mm, *inputs, out=out)
 
 
-def _scaled(p: GemmProblem) -> VendorCall:
-    def call(inputs: Sequence[Any], out: Any) -> object:
-        import torch
+def _bmm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
+    import torch
 
-        a, b, *scales = inputs
-        one = torch.ones((), device=a.device)
-        if p.epilogue == "row_scale+col_scale":
-            rows, columns = scales[0].reshape(-1, 1), scales[1].reshape(1, -1)
-        else:
-            rows, columns = (scales[0].reshape(()) if scales else one), one
-        return torch._scaled_mm(a, b, rows, columns, out_dtype=out.dtype, use_fast_accum=True)
+    return partial(torch.bmm, *inputs, out=out)
 
-    return call
+
+def _int_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
+    import torch
+
+    return partial(torch._int_mm, *inputs)
+
+
+def _scaled_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
+    """With no scale, one, or one for each row and column."""
+    import torch
+
+    a, b, *given = inputs
+    of_a = of_b = torch.ones((), device=a.device)
+    if len(given) == 1:
+        of_a = given[0].reshape(())
+    elif given:
+        of_a, of_b = given[0].reshape(-1, 1), given[1].reshape(1, -1)
+    return partial(torch._scaled_mm, a, b, of_a, of_b, out_dtype=out.dtype, use_fast_accum=True)
