@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright.arch import device
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.tune.measurement import Environment, Measurement, Settings
-from tilewright.tune.profile import candidates, position, profile, supported
+from tilewright.tune.profile import candidates, profile, supported
+from tilewright.tune.roofline import position
 from tilewright.tune.sweep import Group
 
 H200 = device("h200_sxm")
@@ -76,3 +79,11 @@ def test_the_roofline_is_the_slower_of_computing_and_moving(m, bound):
     assert place.memory_us == pytest.approx(problem.min_bytes / 4.8e12 * 1e6)
     assert place.share == pytest.approx(max(place.compute_us, place.memory_us) / 2000.0)
     assert place.flops == 2 * m * 8192 * 8192
+
+
+def test_the_roofline_knows_tf32_and_says_where_there_is_no_peak():
+    exact, rounded = (GemmProblem(4096, 4096, 4096, "fp32", precision=p) for p in ("ieee", "tf32"))
+    assert position(rounded, H200, 1e3).compute_us < position(exact, H200, 1e3).compute_us / 4
+    elsewhere = replace(H200, arch="sm_80")
+    with pytest.raises(BadArgument, match="does not take e4m3fn"):
+        position(GemmProblem(64, 64, 64, "e4m3fn"), elsewhere, 1.0)

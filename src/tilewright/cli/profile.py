@@ -78,8 +78,7 @@ def profile(
     if registry is not None and kernel:
         raise BadArgument("give --registry or --kernel, not both")
     kept = open_store(store, trust_store)
-    settings = Settings(timer="wall") if devices.split(",")[0] == "cpu" else Settings()
-    found, start = groups(devices, kept, settings, timeout=timeout)
+    found, start = groups(devices, kept, Settings(), timeout=timeout)
     if len(found) != 1:
         kinds = "; ".join(group.device.name for group in found)
         raise BadArgument(f"a problem is profiled on one kind of device, not {len(found)}: {kinds}")
@@ -140,6 +139,7 @@ def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]
     """One kernel's time, place on the roofline and resources."""
     from tilewright import ops
     from tilewright.tune import profile as tune
+    from tilewright.tune import roofline
 
     assert m is not None
     found: dict[str, Any] = {
@@ -153,8 +153,11 @@ def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]
         "clock_mhz": m.telemetry.clock_mhz,
     }
     if not group.interpreted:
-        place = tune.position(m.problem, group.device, m.median_us)
-        found["roofline"] = {**asdict(place), "bound": place.bound}
+        try:
+            place = roofline.position(m.problem, group.device, m.median_us)
+            found["roofline"] = {**asdict(place), "bound": place.bound}
+        except BadArgument as error:  # which must not cost what was measured
+            found["no_roofline"] = str(error)
         config = ops.family(m.problem.family).parse_name(m.kernel)
         found["resources"] = tune.taken(config, group.device, kept)
     return found
@@ -217,5 +220,6 @@ def _lines(details: dict[str, Any]) -> dict[str, str]:
             f"limited by {takes['limiter']}"
         )
     if not place:
-        lines["roofline"] = "none: the interpreter's time says nothing about a GPU"
+        why = details.get("no_roofline", "the interpreter's time says nothing about a GPU")
+        lines["roofline"] = f"none: {why}"
     return lines

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, get_args
 
-from tilewright import __version__, ops
+from tilewright import __version__
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
 from tilewright.tune.measurement import STATUSES, Flag
 from tilewright.tune.results import Results, read_problem
+from tilewright.tune.roofline import operand_dtype
 from tilewright.tune.statistics import indistinguishable
 
 VENDOR = "vendor."
@@ -137,7 +138,7 @@ class _Setup:
                     "name": problems[p][0],
                     "flops": problems[p][1].flops,
                     "bytes": problems[p][1].min_bytes,
-                    "dtype": _operand_dtype(problems[p][1]),
+                    "dtype": operand_dtype(problems[p][1]),
                 }
                 for p in of
             ],
@@ -193,20 +194,13 @@ def _named(kernels: Sequence[tuple[str, str]]) -> list[str]:
     return [name if times[name] == 1 else f"{name} (build {build[:12]})" for name, build in kernels]
 
 
-def _operand_dtype(problem: Any) -> str:
-    """What the matrix units multiply: the dtype of the first operand."""
-    if getattr(problem, "precision", "") == "tf32":
-        return "tf32"
-    return ops.family(problem.family).operands(problem)[0].dtype
-
-
 def _roof(device: Device, problems: Sequence[Any], timer: str) -> dict[str, Any]:
     """The device's ceilings: memory in GB/s, arithmetic in TFLOP/s by operand dtype; or why there
     are none."""
     if timer == "wall":
         note = "Times are of the wall clock (the interpreter): they say nothing about a GPU."
         return {"gbs": 0, "tflops": {}, "note": note}
-    peaks = {dtype: _peak(device, dtype) for dtype in dict.fromkeys(map(_operand_dtype, problems))}
+    peaks = {dtype: _peak(device, dtype) for dtype in dict.fromkeys(map(operand_dtype, problems))}
     missing = [
         f"No peak is known for {dtype}: {peak}."
         for dtype, peak in peaks.items()

@@ -24,12 +24,10 @@ from functools import cache
 from typing import Any
 
 from tilewright import ops
-from tilewright.arch import arch as arch_by_name
 from tilewright.arch.model import Device
-from tilewright.build import Store
-from tilewright.build.key import build_key, sources_digest
+from tilewright.build import Store, build_keys
 from tilewright.child import Message
-from tilewright.errors import BadArgument, BuildFailed, TilewrightError
+from tilewright.errors import BadArgument, TilewrightError
 from tilewright.jsonfile import convert
 from tilewright.tune.board import Batch, Board, Item
 from tilewright.tune.devices import CPU, Place
@@ -358,15 +356,5 @@ def _measurement(station: Station, item: Item, status: Status, reason: str = "")
 def _build(kernel: str, arch_name: str, interpreted: bool) -> str:
     """The build key of a kernel, or of the one that is interpreted in its place; empty where it
     has none, its module missing."""
-    family = ops.family_of(kernel)
-    config, this = family.parse_name(kernel), arch_by_name(arch_name)
-    try:
-        source = family.source(family.interpreted(config) if interpreted else config, this)
-        return build_key(config.name, source, this, _sources_digest(source.modules))
-    except BuildFailed:
-        return ""
-
-
-@cache
-def _sources_digest(modules: tuple[str, ...]) -> str:
-    return sources_digest(*modules)
+    config = ops.family_of(kernel).parse_name(kernel)
+    return build_keys([config], arch_name, interpreted)[0]

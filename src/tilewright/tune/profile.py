@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import ops
-from tilewright.arch import arch, peak_tflops
+from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.build import Kernel, Store, find
 from tilewright.build.resources import occupancy
@@ -86,39 +86,6 @@ def supported(problem: Any, configs: Iterable[Any], device: Device) -> list[Any]
     """The configs that support `problem` on `device`: those to build."""
     family, this = ops.family(problem.family), arch(device.arch)
     return [config for config in configs if family.supports(config, problem, this)]
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a time stands on the roofline: operations and bytes (each operand once), operations for
-    each byte, the least time that computing and that moving takes at the device's peaks, in
-    microseconds, and the longer of these as a share of the time."""
-
-    flops: int
-    bytes: int
-    intensity: float
-    compute_us: float
-    memory_us: float
-    share: float
-
-    @property
-    def bound(self) -> str:
-        """What a perfect kernel would wait for."""
-        return "compute" if self.compute_us > self.memory_us else "memory"
-
-
-def position(problem: Any, device: Device, median_us: float) -> Position:
-    """The place of a kernel that takes `median_us` for `problem` on `device`."""
-    rate = peak_tflops(arch(device.arch), device, problem.dtype_a)
-    compute, memory = problem.flops / rate / 1e6, problem.min_bytes / device.bandwidth_gbs / 1e3
-    return Position(
-        problem.flops,
-        problem.min_bytes,
-        problem.flops / max(1, problem.min_bytes),
-        compute,
-        memory,
-        max(compute, memory) / median_us,
-    )
 
 
 def taken(config: Any, device: Device, store: Store) -> dict[str, Any] | None:
