@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.arch import device
 from tilewright.errors import BadArgument, NoDriver
-from tilewright.tune import telemetry
+from tilewright.tune import devices, telemetry
 from tilewright.tune.devices import Place, environment, interpreted_device, parse
 from tilewright.tune.measurement import Telemetry
 
@@ -146,3 +146,22 @@ def test_what_cannot_be_read_is_none_and_that_is_said_once(monkeypatch, caplog):
         telemetry.say_if_blind()
         telemetry.say_if_blind()
     assert caplog.text.count("pip install 'tilewright[tune]'") == 1
+
+
+def test_no_driver_says_what_needs_none(monkeypatch):
+    class NoneHere:
+        def __init__(self, *_):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def request(self, message, timeout):
+            return {"error": "no GPU can be used here: no library"}, []
+
+    monkeypatch.setattr(devices, "Child", NoneHere)
+    with pytest.raises(NoDriver, match=r"no library \(--devices cpu"):
+        devices.parse("all")

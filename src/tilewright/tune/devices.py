@@ -107,13 +107,16 @@ def interpreter_place() -> Place:
     return Place(CPU, environment("cpu"))
 
 
+_WITHOUT = "--devices cpu takes the interpreter"
+
+
 def gpus() -> list[Place]:
     """The visible GPUs of this machine, in their driver's order. Raises `NoDriver` if there
     is none, or one whose architecture no data file describes (hide it)."""
     with Child(WORKER, {"TILEWRIGHT_KERNEL_MODULES": ""}) as child:
         answer, _ = child.request({"do": "devices"}, timeout=_ASKING_SECONDS)
     if "error" in answer:
-        raise NoDriver(answer["error"])
+        raise NoDriver(f"{answer['error']} ({_WITHOUT})")
     found = [(uuid, convert(fields, Device, "the driver")) for uuid, fields in answer["devices"]]
     return [Place(uuid, environment(arch(d.arch).backend), d) for uuid, d in found]
 
@@ -132,7 +135,7 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
         return [interpreter_place() for _ in items]
     found = list(gpus() if here is None else here)
     if not found:
-        raise NoDriver("no GPU can be used here; --devices cpu takes the interpreter")
+        raise NoDriver(f"no GPU can be used here ({_WITHOUT})")
     if items == ["all"]:
         return found
     if items[0].isdigit() and "," not in words:
