@@ -3,10 +3,9 @@
     python benchmarks/sweep_throughput.py --json benchmarks/results/sweep_throughput_h200.json
 
 Runs `tilewright sweep gemm:full` (bf16): 200 kernels, spread evenly over the space, on 50 of its
-problems, every 33rd, each pair verified and timed in the usual way. The kernels are built first
-(`--compile-only`), by its own clock. `--counts 1 2` sweeps on so many GPUs, one count after the
-other, each into an empty directory; `--again` sweeps once more with the first count and says
-whether the best kernels are the same.
+problems, spread evenly over those of at most 0.3 TFLOP, each pair verified and timed in the usual
+way. The kernels are built first (`--compile-only`), by another clock. `--counts 1 2` sweeps on so
+many GPUs, one count after the other, each into an empty directory.
 
 NVML is asked ten times a second which share of the last moments a kernel ran on each GPU. Work is
 that share of the wall time, from the command to its return; overhead is the rest, over the work.
@@ -33,7 +32,13 @@ from environment import environment
 from tilewright.tune.devices import parse
 from tilewright.tune.problems import shipped
 from tilewright.tune.results import Results
-from tilewright.tune.summary import best
+
+
+MOST_FLOPS = 3e11
+
+
+def flops(row: dict[str, str]) -> float:
+    return 2.0 * int(row["m"]) * int(row["n"]) * int(row["k"])
 
 
 class Load:
@@ -103,54 +108,11 @@ def swept(problems: Path, out: Path, kernels: int, count: int) -> dict[str, Any]
     }
 
 
-def alike(first: Path, second: Path) -> dict[str, Any]:
-    """Whether two sweeps have the same best kernels: identical, or each one's best among those
-    that the other's intervals do not tell from its own best; and what a choice from the first
-    costs by the times of the second."""
-    with Results(first) as one, Results(second) as two:
-        found = {found.problem: found for found in best(one)}
-        again = {found.problem: found for found in best(two)}
-        query = (
-            "SELECT problem.text, kernel.name, median_us FROM measurement "
-            "JOIN problem ON problem.id = problem JOIN kernel ON kernel.id = kernel "
-            "WHERE status = 'ok' AND kernel.name NOT LIKE 'vendor.%'"
-        )
-        times = [{(p, k): us for p, k, us in each.query(query)[1]} for each in (one, two)]
-    least = [{} for _ in times]
-    for each, of in zip(times, least, strict=True):
-        for (problem, _), us in each.items():
-            of[problem] = min(us, of.get(problem, us))
-    identical = inside = 0
-    losses = []
-    for problem, a in found.items():
-        b = again[problem]
-        identical += a.kernel == b.kernel
-        inside += a.kernel == b.kernel or (a.kernel in b.ties and b.kernel in a.ties)
-    for problem, fastest in least[0].items():
-        kernel = next(k for (p, k), us in times[0].items() if p == problem and us == fastest)
-        losses.append(times[1][problem, kernel] / least[1][problem] - 1)
-    common = times[0].keys() & times[1].keys()
-    shifts = [times[1][key] / times[0][key] for key in common]
-    return {
-        "problems": len(found),
-        "identical": identical,
-        "identical_or_inside": inside,
-        "loss_mean": statistics.mean(losses),
-        "loss_worst": max(losses),
-        "ratio_of_times": {
-            "median": statistics.median(shifts),
-            "p05": statistics.quantiles(shifts, n=20)[0],
-            "p95": statistics.quantiles(shifts, n=20)[-1],
-        },
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kernels", type=int, default=200)
     parser.add_argument("--problems", type=int, default=50)
     parser.add_argument("--counts", type=int, nargs="+", default=[1], help="of GPUs")
-    parser.add_argument("--again", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -162,7 +124,7 @@ def main() -> None:
         source = shipped("gemm:full", "problems.csv")
         assert source is not None
         lines = [line for line in source.read_text().splitlines() if not line.startswith("#")]
-        rows = [*csv.DictReader(lines)]
+        rows = [row for row in csv.DictReader(lines) if flops(row) <= MOST_FLOPS]
         step = len(rows) // options.problems
         problems = folder / "problems.csv"
         with problems.open("w", newline="") as file:
@@ -174,12 +136,9 @@ def main() -> None:
             command(problems, folder / "build", options.kernels, "--compile-only"), check=True
         )
         document["build_seconds"] = time.monotonic() - begun
-        folders = []
-        for number, count in enumerate([*options.counts, *options.counts[: options.again]]):
-            folders.append(folder / f"sweep{number}")
-            document["sweeps"].append(swept(problems, folders[-1], options.kernels, count))
-        if options.again:
-            document["again"] = alike(folders[0], folders[-1])
+        for number, count in enumerate(options.counts):
+            out = folder / f"sweep{number}"
+            document["sweeps"].append(swept(problems, out, options.kernels, count))
     print(json.dumps(document, indent=2))
     if options.json:
         options.json.write_text(json.dumps(document, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Which of two is faster: samples in pairs, in one process, the order of each by the flip of a coin.
+"""Which of two is faster: samples in pairs, in one process, who goes first by the flip of a coin.
 
 What disturbs a GPU (its clocks, its heat, its neighbours) disturbs both calls of a pair about
 alike, so the ratio of a pair says more than either time. The median of the ratios has a
