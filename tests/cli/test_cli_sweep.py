@@ -120,6 +120,23 @@ def test_a_dry_run_counts_and_touches_nothing(cli, crew, space, shapes, tmp_path
     assert document["builds"]["missing"] == 1 and "devices" not in document
 
 
+def test_on_gpus_the_vendors_library_is_counted_apart(cli, space, shapes, tmp_path, monkeypatch):
+    group = replace(GROUP, interpreted=False)
+    there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
+    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", there)
+    words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP[:2])
+    (part,) = cli.json(*words, "--dry-run")["devices"]
+    assert (part["pairs"], part["measurements"], part["vendor"]) == (4, 4, 2)
+    assert part["seconds"] == pytest.approx(6 * 1.0)
+    assert cli.json(*words, "--dry-run", "--no-vendor")["devices"][0]["vendor"] == 0
+    result = cli.json(*words, "--match", "*_tma_*", "--settings", "timer=wall")
+    assert (result["statuses"], result["vendor"], result["results"]) == ({"ok": 2}, {"ok": 2}, 4)
+    assert "the vendor's library: 2 ok" in cli("results", tmp_path / "o")
+    assert "vs vendor" in cli("results", tmp_path / "o")
+    for found in cli.json("results", tmp_path / "o")["best"]:
+        assert found["vendor_ratio"] == found["vendor_us"] / found["median_us"]
+
+
 def test_compile_only_needs_no_device(cli, crew, space, shapes, tmp_path, store):
     words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", "--compile-only",
              "--arch", "sm_90", "--match", "*_tma_*")  # fmt: skip

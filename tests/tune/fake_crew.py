@@ -17,6 +17,7 @@ from tilewright.tune.measurement import Environment, Measurement, Settings
 from tilewright.tune.results import now
 from tilewright.tune.statistics import median_interval
 from tilewright.tune.sweep import Group
+from tilewright.tune.vendor import is_vendor, vendor_build
 from tilewright.verify import Check
 
 H200 = replace(device("h200_sxm"), name="interpreter as H200")
@@ -41,6 +42,8 @@ def measurement(kernel: str, problem: Any, group: Group = GROUP, **changes: Any)
 
 @cache
 def _build(kernel: str, arch: str, interpreted: bool) -> str:
+    if is_vendor(kernel):
+        return vendor_build()
     return build_keys([ops.family_of(kernel).parse_name(kernel)], arch, interpreted)[0]
 
 

@@ -26,7 +26,10 @@ KERNELS = {"sm_90": CONFIGS}
 GPU = Group(replace(device("h200_sxm")), ENVIRONMENT)
 
 
-def run(folder, crew, configs=CONFIGS, problems=PROBLEMS, groups=(GROUP,), settings=SETTINGS, **o):
+def run(
+    folder, crew, configs=CONFIGS, problems=PROBLEMS, groups=(GROUP,), settings=SETTINGS,
+    vendor=False, **o,
+):  # fmt: skip
     with Results(folder, write=True) as results:
         archs = {group.device.arch for group in groups}
         this = plan(
@@ -35,6 +38,7 @@ def run(folder, crew, configs=CONFIGS, problems=PROBLEMS, groups=(GROUP,), setti
             dict.fromkeys(archs, problems),
             settings,
             results.keys(),
+            vendor,
         )
         return sweep(this, results, Store(folder / "store"), crew, **o)
 

@@ -115,6 +115,10 @@ def sweep(
         int | None,
         typer.Option("--workers", min=1, help="Compilers at once [default: one for each CPU]"),
     ] = None,
+    no_vendor: Annotated[
+        bool,
+        typer.Option("--no-vendor", help="Do not measure the vendor's library beside kernels."),
+    ] = False,
     compile_only: Annotated[
         bool, typer.Option("--compile-only", help="Build what the sweep needs, and stop.")
     ] = False,
@@ -128,8 +132,8 @@ def sweep(
     """Measure every kernel of spaces on every problem of lists, on every device, into a directory.
 
     What the directory has is not measured again: stop a sweep at any time, and run it again to go
-    on. Kernels that fail, crash or hang are results like others. Exits with 1 if a kernel
-    measured now did not come out right.
+    on. Kernels that fail, crash or hang are results like others. On GPUs the vendor's library is
+    measured on each problem too. Exits with 1 if a kernel measured now did not come out right.
     """
     from tilewright.tune.filters import Filters
 
@@ -144,6 +148,7 @@ def sweep(
         out,
         kept,
         workers,
+        not no_vendor,
     )
     if arch is not None and (dry_run or compile_only) and devices == "all":
         archs: list[str] = [_arch(arch)]
@@ -186,6 +191,7 @@ class Request:
     out: Path
     store: Store
     workers: int | None
+    vendor: bool
 
     def choose(self, arch_name: str) -> Chosen:
         """Kernels and problems for an architecture."""
@@ -264,6 +270,7 @@ def _plan(request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group
             {name: one.problems.problems for name, one in chosen.items()},
             request.settings,
             known,
+            request.vendor,
         )
 
 
@@ -303,7 +310,8 @@ def _foreseen(
                 "pairs": part.kernels * part.problems - part.strangers,
                 "unsupported": part.rules(),
                 "known": part.known,
-                "measurements": len(part.todo),
+                "measurements": len(part.todo) - part.vendor,
+                "vendor": part.vendor,
                 "seconds": len(part.todo) * measuring / part.group.count,
             }
             for part in this.parts
@@ -348,7 +356,7 @@ def _report(document: dict[str, Any], as_json: bool) -> None:
     output.line()
     if "devices" in document:
         output.table(
-            ("device", "count", "pairs", "known", "unsupported", "to measure", "about"),
+            ("device", "count", "pairs", "known", "unsupported", "to measure", "vendor", "about"),
             [
                 (
                     part["device"],
@@ -357,6 +365,7 @@ def _report(document: dict[str, Any], as_json: bool) -> None:
                     part["known"],
                     sum(part["unsupported"].values()),
                     part["measurements"],
+                    part["vendor"],
                     duration(part["seconds"]),
                 )
                 for part in document["devices"]
@@ -458,6 +467,7 @@ def _sweep(
             "known": sum(part.known for part in this.parts),
             "unsupported": outcome.refused,
             "statuses": dict(outcome.statuses),
+            "vendor": dict(outcome.vendor),
             "results": len(results),
         }
     if as_json:
@@ -470,10 +480,10 @@ def _sweep(
 
 def _show_outcome(outcome: Outcome, document: dict[str, Any]) -> None:
     output.line()
-    counts = ", ".join(f"{count} {status}" for status, count in outcome.statuses.items())
     output.fields(
         {
-            "measured": counts or "nothing",
+            "measured": output.counts(outcome.statuses) or "nothing",
+            **({"the vendor's": output.counts(outcome.vendor)} if outcome.vendor else {}),
             "known before": document["known"],
             "unsupported": document["unsupported"],
             "results": f"{document['results']} in {document['out']}; see tilewright results",

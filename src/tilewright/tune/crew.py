@@ -35,6 +35,7 @@ from tilewright.tune.measurement import Measurement, Settings, Status, Telemetry
 from tilewright.tune.results import now
 from tilewright.tune.station import Interrupted, Lost, OutOfOrder, Station
 from tilewright.tune.telemetry import say_if_blind
+from tilewright.tune.vendor import is_vendor, vendor_build
 from tilewright.verify import Check
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class NoDeviceLeft(TilewrightError):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Measure `kernel`, built for `arch`, on `problem`."""
+    """Measure `kernel`, built for `arch`, or a call of the vendor's library, on `problem`."""
 
     kernel: str
     problem: Any
@@ -143,7 +144,7 @@ class Crew:
         """A task on each kind of device, with a station that has it. Raises `BadArgument`."""
         found: dict[Item, Station] = {}
         for station in self._stations:
-            device = station.place.device_for(task.arch)
+            device = _device_for(station.place, task)
             if device is not None:
                 build = _build(task.kernel, task.arch, station.place.uuid == CPU)
                 found.setdefault(Item(task.kernel, build, task.problem, device), station)
@@ -352,9 +353,19 @@ def _measurement(station: Station, item: Item, status: Status, reason: str = "")
     )
 
 
+def _device_for(place: Place, task: Task) -> Device | None:
+    """What a task is measured on at `place`; None if it cannot be: the interpreter plays GPUs, but
+    has no library of a vendor's."""
+    if place.uuid == CPU and is_vendor(task.kernel):
+        return None
+    return place.device_for(task.arch)
+
+
 @cache
 def _build(kernel: str, arch_name: str, interpreted: bool) -> str:
     """The build key of a kernel, or of the one that is interpreted in its place; empty where it
-    has none, its module missing."""
+    has none, its module missing; for the vendor's library, its version."""
+    if is_vendor(kernel):
+        return vendor_build()
     config = ops.family_of(kernel).parse_name(kernel)
     return build_keys([config], arch_name, interpreted)[0]
