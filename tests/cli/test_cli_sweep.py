@@ -101,6 +101,20 @@ def test_what_did_not_come_out_right_exits_with_1(cli, crew, space, shapes, tmp_
     cli(*words)
 
 
+def test_a_retry_is_foreseen_counted_and_done(cli, crew, space, shapes, tmp_path):
+    crew.change = lambda m: replace(m, status="timeout" if "_tma_" in m.kernel else "ok")
+    words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP)
+    cli(*words, code=1)
+    crew.change = lambda m: m
+    retry = ("--retry", "timeout", "--retry", "nan")
+    assert "2 of these once more, by --retry" in cli(*words, *retry, "--dry-run")
+    (part,) = cli.json(*words, *retry, "--dry-run")["devices"]
+    assert (part["known"], part["measurements"], part["again"]) == (2, 2, 2)
+    document = cli.json(*words, *retry)
+    assert (document["statuses"], document["again"], document["results"]) == ({"ok": 2}, 2, 4)
+    assert cli.json(*words, *retry)["again"] == 0
+
+
 def test_a_dry_run_counts_and_touches_nothing(cli, crew, space, shapes, tmp_path):
     out = tmp_path / "out"
     words = ("sweep", space, "--problems", shapes, "--out", out, "--dry-run")
@@ -174,6 +188,7 @@ def test_the_second_sweep_is_told_who_is_at_it(cli, crew, space, shapes, tmp_pat
     ("more", "code", "said"),
     [
         (("--settings", "precison=1"), 2, "no 'precison' (did you mean 'precision'?)"),
+        (("--retry", "time_out"), 2, "no status 'time_out' (did you mean 'timeout'?)"),
         (("--settings", "precision=high"), 2, "precision: "),
         (("--settings", "cache=warm"), 2, "cache: "),
         (("--settings", "precision=2"), 2, "not between 0 and 1"),

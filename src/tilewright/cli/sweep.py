@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilewright.build import Store
     from tilewright.cli.selection import Selection
     from tilewright.tune.filters import Filters, LeftOut
-    from tilewright.tune.measurement import Settings
+    from tilewright.tune.measurement import Settings, Status
     from tilewright.tune.problems import Problems
     from tilewright.tune.sweep import Crew, Group, Outcome, Plan
 
@@ -43,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
             "tilewright sweep space.json --problems gemm:full --out DIR \\\n"
             "      --where 'tile_m >= 64' --max-kernels 100 --devices 0,3",
+            "tilewright sweep gemm:small --out small --retry timeout --retry crashed",
         ),
     )(sweep)
 
@@ -115,6 +116,14 @@ def sweep(
         int | None,
         typer.Option("--workers", min=1, help="Compilers at once [default: one for each CPU]"),
     ] = None,
+    retry: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--retry",
+            help="Measure again what came to this status, as timeout; may be repeated.",
+            metavar="STATUS",
+        ),
+    ] = None,
     no_vendor: Annotated[
         bool,
         typer.Option("--no-vendor", help="Do not measure the vendor's library beside kernels."),
@@ -133,7 +142,8 @@ def sweep(
 
     What the directory has is not measured again: stop a sweep at any time, and run it again to go
     on. Kernels that fail, crash or hang are results like others. On GPUs the vendor's library is
-    measured on each problem too. Exits with 1 if a kernel measured now did not come out right.
+    measured on each problem too. With --retry, an old result stands until the new one takes its
+    place. Exits with 1 if a kernel measured now did not come out right.
     """
     from tilewright.tune.filters import Filters
 
@@ -149,6 +159,7 @@ def sweep(
         kept,
         workers,
         not no_vendor,
+        _statuses(retry or ()),
     )
     if arch is not None and (dry_run or compile_only) and devices == "all":
         archs: list[str] = [_arch(arch)]
@@ -192,6 +203,7 @@ class Request:
     store: Store
     workers: int | None
     vendor: bool
+    retry: tuple[Status, ...]
 
     def choose(self, arch_name: str) -> Chosen:
         """Kernels and problems for an architecture."""
@@ -220,6 +232,20 @@ def _arch(name: str) -> str:
     from tilewright.arch import arch
 
     return arch(name).name
+
+
+def _statuses(words: Sequence[str]) -> tuple[Status, ...]:
+    """The statuses that these words are."""
+    from tilewright.errors import nearest
+    from tilewright.tune.measurement import STATUSES
+
+    for word in words:
+        if word not in STATUSES:
+            raise BadArgument(
+                f"--retry: there is no status '{word}'{nearest(word, STATUSES)}; there are "
+                f"{', '.join(STATUSES)}"
+            )
+    return tuple(status for status in STATUSES if status in words)
 
 
 def _settings(given: Mapping[str, str]) -> Settings:
@@ -260,9 +286,10 @@ def _plan(request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group
     from tilewright.tune.sweep import plan
 
     known: set[tuple[str, ...]] = set()
+    again: set[tuple[str, ...]] = set()
     if (request.out / FILE).is_file():
         with Results(request.out) as results:
-            known = results.keys()
+            known, again = results.keys(), results.keys(request.retry)
     with output.busy("asking the rules about every pair"):
         return plan(
             groups,
@@ -271,6 +298,7 @@ def _plan(request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group
             request.settings,
             known,
             request.vendor,
+            again,
         )
 
 
@@ -312,6 +340,7 @@ def _foreseen(
                 "known": part.known,
                 "measurements": len(part.todo) - part.vendor,
                 "vendor": part.vendor,
+                "again": part.again,
                 "seconds": len(part.todo) * measuring / part.group.count,
             }
             for part in this.parts
@@ -374,6 +403,8 @@ def _report(document: dict[str, Any], as_json: bool) -> None:
         for part in document["devices"]:
             for rule, count in part["unsupported"].items():
                 output.line(f"{part['device']}: {count} pairs unsupported by rule {rule}")
+            if part["again"]:
+                output.line(f"{part['device']}: {part['again']} of these once more, by --retry")
     builds = document["builds"]
     output.line(f"{builds['missing']} kernels to build, about {duration(builds['seconds'])}")
     output.line(f"  ({builds['by']})")
@@ -465,6 +496,7 @@ def _sweep(
             "out": str(request.out),
             "archs": [_choice(one) for one in chosen.values()],
             "known": sum(part.known for part in this.parts),
+            "again": sum(part.again for part in this.parts),
             "unsupported": outcome.refused,
             "statuses": dict(outcome.statuses),
             "vendor": dict(outcome.vendor),

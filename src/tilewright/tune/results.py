@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -26,10 +26,12 @@ from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.jsonfile import convert, parse_json
 from tilewright.tune.measurement import (
+    STATUSES,
     Environment,
     Flag,
     Measurement,
     Settings,
+    Status,
     Telemetry,
     digest,
     problem_text,
@@ -275,10 +277,11 @@ class Results:
         (count,) = self._db.execute("SELECT count(*) FROM measurement").fetchone()
         return int(count)
 
-    def keys(self) -> set[tuple[str, ...]]:
-        """The keys (`Measurement.key`) of what was measured."""
+    def keys(self, statuses: Collection[Status] = STATUSES) -> set[tuple[str, ...]]:
+        """The keys (`Measurement.key`) of what was measured, and came to one of `statuses`."""
         named = self._namer()
-        return {named(row) for row in self._all("measurement", _KEY)}
+        rows = self._all("measurement", f"status, {_KEY}")
+        return {named(row[1:]) for row in rows if row[0] in statuses}
 
     def outlines(self) -> Iterator[Outline]:
         """What tells each measurement from others, and which of two is better."""

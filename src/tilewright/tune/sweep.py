@@ -82,7 +82,8 @@ class Part:
     measured, the pairs of one problem one after the other, the vendor's first (so that it shares
     its batch). refused: pairs that a rule says no to, and which one. known: pairs in the results.
     strangers: pairs of different operations. Pairs that are counted are of kernels; vendor_known
-    counts the vendor's in the results.
+    counts the vendor's in the results. again: of those to be done, how many results have already,
+    the vendor's among them.
     """
 
     group: Group
@@ -94,6 +95,7 @@ class Part:
     known: int
     strangers: int
     vendor_known: int = 0
+    again: int = 0
 
     @property
     def vendor(self) -> int:
@@ -133,10 +135,13 @@ def plan(
     settings: Settings,
     known: set[tuple[str, ...]] | None = None,
     vendor: bool = True,
+    again: Collection[tuple[str, ...]] = frozenset(),
 ) -> Plan:
     """What is to be done where: `kernels` (configs) and `problems` by architecture, less the
     `known` (`Results.keys`). vendor: on GPUs, the vendor's library too, on every problem of an
-    operation that a kernel is of. Raises `EmptySpace` if no kernel is of any problem's operation.
+    operation that a kernel is of. again: keys among the `known` that are to be measured once more
+    (`Results.keys` of some statuses). Raises `EmptySpace` if no kernel is of any problem's
+    operation.
     """
     parts = tuple(
         _part(
@@ -144,7 +149,8 @@ def plan(
             kernels[group.device.arch],
             problems[group.device.arch],
             settings,
-            known or set(),
+            (known or set()).difference(again),
+            again,
             vendor and not group.interpreted,
         )
         for group in groups
@@ -160,6 +166,7 @@ def _part(
     problems: Sequence[Any],
     settings: Settings,
     known: set[tuple[str, ...]],
+    again: Collection[tuple[str, ...]],
     vendor: bool,
 ) -> Part:
     this = arch_called(group.device.arch)
@@ -169,14 +176,15 @@ def _part(
     built = [(config, (config.name, key)) for config, key in zip(configs, keys, strict=True)]
     todo: list[Pair] = []
     refused: list[tuple[Pair, Verdict]] = []
-    old = strangers = vendor_known = 0
+    old = strangers = vendor_known = once_more = 0
     families = {config.family for config in configs}
     for problem in problems:
         family, rest = ops.family(problem.family), _rest_of_key(group, problem, settings)
         if vendor and problem.family in families and (name := vendor_name(problem)):
-            if (name, vendor_build(), *rest) in known:
+            if (key := (name, vendor_build(), *rest)) in known:
                 vendor_known += 1
             else:
+                once_more += key in again
                 todo.append(Pair(name, vendor_build(), problem))
         for config, binary in built:
             if config.family != problem.family:
@@ -184,6 +192,7 @@ def _part(
             elif known and binary + rest in known:
                 old += 1
             else:
+                once_more += bool(again) and binary + rest in again
                 pair = Pair(*binary, problem, config)
                 verdict = family.supports(config, problem, this)
                 if verdict:
@@ -200,6 +209,7 @@ def _part(
         old,
         strangers,
         vendor_known,
+        once_more,
     )
 
 
@@ -288,7 +298,8 @@ def _measure(
     if not asked:
         return
     tasks = list(dict.fromkeys(asked.values()))
-    with closing(crew()) as at_work, closing(_run(at_work, tasks, results.keys())) as measured:
+    known = results.keys().difference(asked)  # less what is there and asked for again
+    with closing(crew()) as at_work, closing(_run(at_work, tasks, known)) as measured:
         for m in measured:
             results.add([m])
             if asked.pop(m.key, None) is None:
