@@ -19,7 +19,8 @@ from fake_crew import GROUP, SETTINGS, FakeCrew, measurement
 
 from tilewright.cli.app import app
 from tilewright.errors import NoDriver, TilewrightError
-from tilewright.tune.results import FILE, Results
+from tilewright.tune.database import FILE
+from tilewright.tune.results import Results
 
 SWEEP = ("--settings", "warm_up_seconds=0", "--devices", "cpu")
 """The settings that the fake crew measures with; the interpreter has its own timer."""

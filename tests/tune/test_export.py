@@ -13,10 +13,11 @@ from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright import ops
 from tilewright.errors import BadArgument, TilewrightError
+from tilewright.tune.database import FILE
 from tilewright.tune.export import columns, export
 from tilewright.tune.measurement import Telemetry, problem_text
 from tilewright.tune.merge import merge
-from tilewright.tune.results import FILE, Build, Results
+from tilewright.tune.results import Build, Results
 from tilewright.tune.summary import best, coverage, seconds_each, slowest_builds
 
 NAMES = [config.name for config in CONFIGS]

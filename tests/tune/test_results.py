@@ -13,8 +13,9 @@ from fake_crew import ENVIRONMENT, GROUP, measurement, other
 from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.tune.database import FILE, ResultsInUse
 from tilewright.tune.measurement import Telemetry
-from tilewright.tune.results import FILE, Build, Results, ResultsInUse
+from tilewright.tune.results import Build, Results
 
 NAMES = [config.name for config in CONFIGS]
 

@@ -9,7 +9,6 @@ readers need none.
 from __future__ import annotations
 
 import array
-import fcntl
 import json
 import os
 import socket
@@ -25,6 +24,7 @@ from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.jsonfile import convert, parse_json
+from tilewright.tune.database import FILE, opened, take
 from tilewright.tune.measurement import (
     STATUSES,
     Environment,
@@ -39,39 +39,6 @@ from tilewright.tune.measurement import (
 )
 from tilewright.verify import Check
 
-FILE = "results.db"
-SCHEMA = 1
-"""Version of the tables; a file of a newer one is refused."""
-
-_TABLES = """
-CREATE TABLE problem (id INTEGER PRIMARY KEY, family TEXT NOT NULL, text TEXT NOT NULL UNIQUE,
-    flops INTEGER NOT NULL, min_bytes INTEGER NOT NULL);
-CREATE TABLE kernel (id INTEGER PRIMARY KEY, name TEXT NOT NULL, build TEXT NOT NULL,
-    UNIQUE (name, build));
-CREATE TABLE device (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
-    arch TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE environment (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
-CREATE TABLE settings (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
-CREATE TABLE measurement (
-    id INTEGER PRIMARY KEY,
-    problem INTEGER NOT NULL REFERENCES problem, kernel INTEGER NOT NULL REFERENCES kernel,
-    device INTEGER NOT NULL REFERENCES device,
-    environment INTEGER NOT NULL REFERENCES environment,
-    settings INTEGER NOT NULL REFERENCES settings,
-    status TEXT NOT NULL, reason TEXT NOT NULL,
-    median_us REAL, low_us REAL, high_us REAL, samples_us BLOB NOT NULL,
-    verified INTEGER, worst REAL, "check" TEXT,
-    telemetry TEXT NOT NULL, flags TEXT NOT NULL, attempts INTEGER NOT NULL,
-    measured_at TEXT NOT NULL, seconds REAL NOT NULL,
-    UNIQUE (problem, kernel, device, environment, settings));
-CREATE INDEX ranked ON measurement
-    (problem, device, environment, settings, low_us, median_us, high_us, kernel)
-    WHERE status = 'ok';
-CREATE INDEX fate ON measurement (device, environment, settings, status);
-CREATE TABLE build (kernel INTEGER PRIMARY KEY REFERENCES kernel, arch TEXT NOT NULL,
-    status TEXT NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL);
-"""
-
 _ALL = """
 SELECT kernel.name, kernel.build, problem.text, device.text, environment.text, settings.text,
     status, reason, samples_us, low_us, high_us, "check", telemetry, flags, attempts,
@@ -84,10 +51,6 @@ FROM measurement JOIN problem ON problem.id = measurement.problem
 
 
 _KEY = "kernel, problem, device, environment, settings"
-
-
-class ResultsInUse(TilewrightError):
-    """Another process writes to this sweep directory; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,35 +95,15 @@ class Results:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise BadArgument(f"{self.folder} cannot be made: {error.strerror}") from error
-            self._lock = _take(self.folder)
+            who = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
+            self._lock = take(self.folder, who)
         elif not self.path.is_file():
             raise BadFile(f"{self.folder} has no results ({FILE}); a sweep writes them there")
         try:
-            self._db = self._opened(write)
+            self._db = opened(self.path, write)
         except BaseException:
             self._release()
             raise
-
-    def _opened(self, write: bool) -> sqlite3.Connection:
-        where = self.path.absolute().as_uri() + ("" if write else "?mode=ro")
-        try:
-            db = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
-            if write:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = FULL")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > SCHEMA:
-                raise BadFile(
-                    f"{self.path} is of version {version}, this Tilewright knows {SCHEMA}: "
-                    "use a newer one"
-                )
-            if version == 0 and write:
-                db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
-            elif version == 0:
-                raise BadFile(f"{self.path} holds no results: the sweep that made it never began")
-        except sqlite3.DatabaseError as error:
-            raise BadFile(f"{self.path}: {error}") from error
-        return db
 
     def close(self) -> None:
         """Release the file, and the directory's lock."""
@@ -387,20 +330,3 @@ def read_problem(said: str, where: str) -> Any:
 def now() -> str:
     """The time, as measurements say it: UTC, ISO 8601, to the millisecond."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _take(folder: Path) -> int:
-    """The lock of a sweep directory, as an open file. Raises `ResultsInUse`."""
-    path = folder / "sweep.lock"
-    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        who = os.read(held, 1000).decode(errors="replace").strip() or "another process"
-        os.close(held)
-        raise ResultsInUse(
-            f"{folder} is being written by {who}; wait for it, stop it, or take another directory"
-        ) from None
-    os.ftruncate(held, 0)
-    os.write(held, f"process {os.getpid()} on {socket.gethostname()} since {now()}".encode())
-    return held
