@@ -24,7 +24,7 @@ H200 = replace(device("h200_sxm"), name="interpreter as H200")
 ENVIRONMENT = Environment((("tilewright", "0"),), "1.0")
 SETTINGS = Settings(timer="wall", warm_up_seconds=0.0)
 GROUP = Group(H200, ENVIRONMENT, interpreted=True)
-CHECK = Check(True, 1.0, 0.5, 0.25, 0.01, 0.02, 0.1, 22.5, Tolerance(0.01, 0.001), 7)
+CHECK = Check(True, 1.0, 0.5, 0.25, 0.01, 0.02, 0.1, 22.5, Tolerance(0.01, 0.001), 7, 4096)
 
 
 def measurement(kernel: str, problem: Any, group: Group = GROUP, **changes: Any) -> Measurement:

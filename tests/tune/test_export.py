@@ -64,7 +64,7 @@ def check_row(row, m, cell):
         "low_us": m.interval_us[0] if timed else None,
         "verified": m.check.ok if m.check else None,
         "max_rel": m.check.max / m.check.rms_reference if m.check else None,
-        "non_zero": None,
+        "non_zero": m.check.non_zero if m.check else None,
         "flags": " ".join(m.flags),
         "power_w": m.telemetry.power_w,
         "median_clock_mhz": m.telemetry.clock_mhz[1] if m.telemetry.clock_mhz else None,

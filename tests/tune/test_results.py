@@ -49,6 +49,14 @@ def test_what_is_added_comes_back_as_it_was(tmp_path):
         assert list(again.measurements("status = ?", ("timeout",))) == [made[1]]
 
 
+def test_a_check_from_before_non_zeros_were_counted_is_read(tmp_path):
+    m = measurement(NAMES[0], PROBLEMS[0])
+    with Results(tmp_path, write=True) as results:
+        results.add([m])
+        results.rows("""UPDATE measurement SET "check" = json_remove("check", '$.non_zero')""")
+        assert list(results.measurements()) == [replace(m, check=replace(m.check, non_zero=None))]
+
+
 def test_the_same_thing_measured_again_takes_the_old_ones_place(tmp_path):
     first, second = measurement(NAMES[0], PROBLEMS[0]), measurement(NAMES[0], PROBLEMS[0])
     with Results(tmp_path, write=True) as results:
