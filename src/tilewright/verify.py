@@ -25,7 +25,7 @@ class Check:
     Errors are absolute, over the elements finite in both; `p99` is the 99th percentile. `share`:
     elements within tolerance, 1.0 when all are. `worst`: the largest error as a multiple of its
     element's tolerance (0 where both are equal). `seed` makes the operands again. `non_zero`: how
-    many elements of the output are not zero (a NaN is not zero); None of a check that did not count.
+    many elements of the output are not zero (a NaN is not); None where they were not counted.
     """
 
     ok: bool

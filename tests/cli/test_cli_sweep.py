@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tune"))
 
 from fake_crew import GROUP, SETTINGS, FakeCrew, measurement
 
+from tilewright.build import BuildReport
 from tilewright.cli.app import app
 from tilewright.errors import NoDriver, TilewrightError
 from tilewright.tune.database import FILE
@@ -150,6 +151,24 @@ def test_on_gpus_the_vendors_library_is_counted_apart(cli, space, shapes, tmp_pa
     assert "vs vendor" in cli("results", tmp_path / "o")
     for found in cli.json("results", tmp_path / "o")["best"]:
         assert found["vendor_ratio"] == found["vendor_us"] / found["median_us"]
+
+
+def test_builds_have_their_own_time_limit(cli, space, shapes, tmp_path, monkeypatch):
+    group, limits = replace(GROUP, interpreted=False), []
+
+    def build(requests, *, timeout, **more):
+        limits.append(timeout)
+        return BuildReport((), 0.0)
+
+    monkeypatch.setattr("tilewright.build.build", build)
+    monkeypatch.setattr("tilewright.tune.sweep.build", build)
+    there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
+    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", there)
+    words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP[:2])
+    words += ("--settings", "timer=wall", "--build-timeout", "7")
+    cli(*words)
+    cli(*words, "--compile-only")
+    assert limits == [7.0, 7.0]
 
 
 def test_compile_only_needs_no_device(cli, crew, space, shapes, tmp_path, store):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import output
+from tilewright.cli.build import TIMEOUT_SECONDS, Workers, compile_all
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
     FamilyName,
@@ -114,10 +115,10 @@ def sweep(
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
     ] = 60.0,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, help="Compilers at once [default: one for each CPU]"),
-    ] = None,
+    workers: Workers = None,
+    build_timeout: Annotated[
+        float, typer.Option("--build-timeout", min=1, help="Seconds that one build may take.")
+    ] = TIMEOUT_SECONDS,
     retry: Annotated[
         list[str] | None,
         typer.Option(
@@ -160,6 +161,7 @@ def sweep(
         out,
         kept,
         workers,
+        build_timeout,
         not no_vendor,
         read_statuses(retry or ()),
     )
@@ -200,10 +202,8 @@ def _groups(
 def _compile(request: Request, chosen: Mapping[str, Chosen], as_json: bool) -> None:
     from collections import Counter
 
-    from tilewright.cli.build import compile_all
-
     requests = [(config, name) for name, one in chosen.items() for config in one.configs]
-    report = compile_all(requests, request.store, request.workers)
+    report = compile_all(requests, request.store, request.workers, request.build_timeout)
     if as_json:
         output.emit(
             {
@@ -248,6 +248,7 @@ def _sweep(
                 building=show_progress,
                 measuring=show_measuring,
                 workers=request.workers,
+                build_timeout=request.build_timeout,
             )
         except KeyboardInterrupt:
             typer.echo(

@@ -42,6 +42,7 @@ class Request:
     out: Path
     store: Store
     workers: int | None
+    build_timeout: float
     vendor: bool
     retry: tuple[Status, ...]
 
