@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from tilewright.errors import BadFile, TilewrightError
@@ -49,7 +50,7 @@ class ResultsInUse(TilewrightError):
 
 def opened(path: Path, write: bool) -> sqlite3.Connection:
     """The database at `path`, to read or to write, made if it is to be written and is not there.
-    Raises `BadFile`."""
+    Raises `BadFile`, and `TilewrightError` where it cannot be written: a full disk, say."""
     where = path.absolute().as_uri() + ("" if write else "?mode=ro")
     try:
         db = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
@@ -66,15 +67,28 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
         elif version == 0:
             raise BadFile(f"{path} holds no results: the sweep that made it never began")
     except sqlite3.DatabaseError as error:
+        # What is no database, or a damaged one, is no OperationalError.
+        if write and isinstance(error, sqlite3.OperationalError):
+            raise cannot_write(path, error) from error
         raise BadFile(f"{path}: {error}") from error
     return db
+
+
+def cannot_write(path: Path, error: sqlite3.DatabaseError) -> TilewrightError:
+    """What to say when the disk is full, or fails."""
+    return TilewrightError(
+        f"{path} cannot be written ({error}); what it has is whole: make room and run again"
+    )
 
 
 def take(folder: Path, who: str) -> int:
     """The lock of a sweep directory, as an open file, in which it says `who` has it. Raises
     `ResultsInUse`."""
     path = folder / "sweep.lock"
-    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise TilewrightError(f"{path} cannot be made: {error.strerror}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -84,5 +98,6 @@ def take(folder: Path, who: str) -> int:
             f"{folder} is being written by {other}; wait for it, stop it, or take another directory"
         ) from None
     os.ftruncate(held, 0)
-    os.write(held, who.encode())
+    with suppress(OSError):  # a full disk: the lock holds all the same
+        os.write(held, who.encode())
     return held

@@ -22,9 +22,9 @@ from typing import Any, get_args
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
-from tilewright.tune.database import FILE, opened, take
+from tilewright.tune.database import FILE, cannot_write, opened, take
 from tilewright.tune.measurement import (
     STATUSES,
     Environment,
@@ -156,10 +156,7 @@ class Results:
                 self._ids.clear()
                 raise
         except sqlite3.DatabaseError as error:
-            raise TilewrightError(
-                f"{self.path} cannot be written ({error}); what it has is whole: make room and run "
-                "again"
-            ) from error
+            raise cannot_write(self.path, error) from error
 
     def _insert(self, m: Measurement) -> None:
         problem = self._id(
