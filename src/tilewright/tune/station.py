@@ -64,6 +64,8 @@ class Station:
             "memory": memory_bytes,
         }
         self._child: Child | None = None
+        self._spare: Child | None = None
+        self._started = False
         self._lock = threading.Lock()
         self._interrupted = False
         self._canary_us = 0.0
@@ -73,6 +75,12 @@ class Station:
         """The worker's process, if there is one."""
         with self._lock:
             return None if self._child is None else self._child.pid
+
+    @property
+    def spare_pid(self) -> int | None:
+        """The process that waits to replace the worker, if there is one."""
+        with self._lock:
+            return None if self._spare is None else self._spare.pid
 
     def open(self) -> None:
         """Have a worker, on a device that measures true. Raises `OutOfOrder`, `Interrupted`."""
@@ -90,6 +98,7 @@ class Station:
                 self.drop()
             if failed == CANARY_TRIES or killed == KILLED_TRIES:
                 self.out_of_order = wrong
+                self.close()
                 raise OutOfOrder(wrong)
 
     def ask(self, message: Message, seconds: float) -> Message:
@@ -124,6 +133,14 @@ class Station:
         if child is not None:
             child.kill()
 
+    def close(self) -> None:
+        """End the worker, and the one that waits to replace it."""
+        self.drop()
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.kill()
+
     def interrupt(self) -> None:
         """From another thread: end the worker, within a step too, and start no other."""
         with self._lock:
@@ -138,14 +155,23 @@ class Station:
         self._interrupted = False
 
     def _start(self) -> None:
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         with self._lock:
             if self._interrupted:
                 raise Interrupted
-            self._child = Child(WORKER, {**self.place.variables, "PYTHONPATH": path})
+            self._child, self._spare = self._spare or self._worker(), None
         answer = self.ask(self._opening, START_SECONDS)
         if "error" in answer:
             raise Lost(answer["status"], answer["error"])
+        if self._started and self.place.backend != "cpu":
+            # One was lost, and more may be: let the next import torch meanwhile, which takes
+            # longer than all else that it starts with. It leaves the device alone.
+            with self._lock:
+                self._spare = self._worker()
+        self._started = True
+
+    def _worker(self) -> Child:
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        return Child(WORKER, {**self.place.variables, "PYTHONPATH": path})
 
     def _canary(self) -> str:
         """What is wrong with the device; empty if nothing is."""
