@@ -45,7 +45,8 @@ def _mounted(folder):
             ["mount", "-o", "remount,size=64m", str(folder)], check=True, capture_output=True
         )
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # Lazily: a test that failed may still hold a file open, and no mount is to outlive it.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 LIMITED = """
