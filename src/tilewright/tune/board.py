@@ -15,13 +15,15 @@ from tilewright.tune.measurement import Measurement
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One measurement to make; `failures`: how often it was tried in vain."""
+    """One measurement to make; `failures`: how often it was tried in vain; `seconds`: of wall time
+    that it took so far."""
 
     kernel: str
     build: str
     problem: Any
     device: Device
     failures: int = 0
+    seconds: float = 0.0
 
 
 Batch = tuple[Item, ...]
