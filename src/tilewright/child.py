@@ -110,10 +110,14 @@ class Child:
         self._stderr.seek(max(0, end - size))
         return self._stderr.read().decode(errors="replace")
 
-    def kill(self) -> None:
-        """End the child and whatever it started (the assembler, say)."""
+    def interrupt(self) -> None:
+        """From any thread: end the child. A `request` under way raises `ChildDied`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """End the child and whatever it started (the assembler, say)."""
+        self.interrupt()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -98,8 +95,7 @@ class Builder(threading.Thread):
         with self._lock:
             self._stopped = True
             if self._child is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
+                self._child.interrupt()
 
     def _build(self, task: Task, scratch: str) -> BuildResult:
         start = time.monotonic()
