@@ -32,6 +32,9 @@ Message = dict[str, Any]
 Blob = bytes | bytearray | memoryview
 _LENGTH = struct.Struct("<I")
 
+KILL_SECONDS = 60.0
+"""How long a killed child may be held by a driver (a GPU that faulted, say) before it is let be."""
+
 
 class ChildDied(Exception):
     """The child ended while a request was under way; `returncode` is negative for a signal."""
@@ -102,7 +105,8 @@ class Child:
                 self._process.wait(timeout=5)
             tail = self.stderr_tail()
             self.kill()
-            raise ChildDied(self._process.returncode, tail) from None
+            code = self._process.returncode
+            raise ChildDied(-signal.SIGKILL if code is None else code, tail) from None
 
     def stderr_tail(self, size: int = 16000) -> str:
         """The last `size` bytes of what the child wrote on its standard error."""
@@ -116,9 +120,11 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the child and whatever it started (the assembler, say)."""
+        """End the child and whatever it started (the assembler, say). One that a driver does not
+        let go of is left to end when it can."""
         self.interrupt()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=KILL_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):

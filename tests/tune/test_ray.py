@@ -24,6 +24,7 @@ from tune_cases import CONFIGS, PROBLEMS
 from tilewright import GemmProblem, ops
 from tilewright.arch import arch
 from tilewright.build import Store, build
+from tilewright.child import ChildDied
 from tilewright.errors import BadArgument, NoCluster
 from tilewright.tune import cluster
 from tilewright.tune.crew import Crew, Task
@@ -215,6 +216,9 @@ class Near:
     def ask(self, stop, seconds, method, *words):
         return getattr(self.seat, method)(*words)
 
+    def tell(self, method, *words, wait=False):
+        getattr(self.seat, method)(*words)
+
 
 class Echo(NamedTuple):
     """A GPU whose worker answers with what it is asked."""
@@ -227,7 +231,7 @@ class Echo(NamedTuple):
     def request(self, message, *, timeout):
         return message, []
 
-    def kill(self) -> None:
+    def interrupt(self) -> None:
         pass
 
 
@@ -257,6 +261,9 @@ def test_kernels_that_a_node_lacks_are_sent_once_and_signed_there(tmp_path, monk
     assert Store(there).read(sent) == here.read(sent)
     monkeypatch.setattr(worker, "_send", None)
     assert ask(do="verify", build=key)["build"] == key, "not sent again"
+    worker.kill()
+    with pytest.raises(ChildDied):
+        ask(**opening)
 
 
 def test_a_node_that_cannot_store_kernels_is_out_of_order(tmp_path, monkeypatch):

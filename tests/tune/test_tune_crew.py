@@ -34,6 +34,7 @@ class Script:
         self.lock = threading.Lock()
         self.asked: list[tuple[str, str, str]] = []
         self.started: dict[str, int] = {}
+        self.alive = 0
         self.canary_us: dict[str, float] = {}
         self.faults: dict[tuple[str, str], list[BaseException | dict]] = {}
         """By step and kernel: what comes instead of an answer, one each time."""
@@ -69,14 +70,16 @@ def script(monkeypatch):
         def __init__(self, module, env):
             self.uuid = env["CUDA_VISIBLE_DEVICES"]
             made.started[self.uuid] = made.started.get(self.uuid, 0) + 1
+            made.alive += 1
 
         def request(self, message, timeout):
             return made.answer(self.uuid, message), []
 
         def kill(self):
-            pass
+            made.alive -= 1
 
-        interrupt = kill
+        def interrupt(self):
+            pass
 
     monkeypatch.setattr(devices, "Child", FakeChild)
     return made
@@ -154,7 +157,8 @@ def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script
     assert {m.kernel: (m.status, m.attempts) for m in measured} == {
         kernel: ("ok", 2 if kernel == BAD else 1) for kernel in KERNELS
     }
-    assert script.started == {"GPU-a": 2}
+    assert script.started == {"GPU-a": 3}, "the second, and one that waits to replace it"
+    assert script.alive == 0
     steps = [step for _, step, _ in script.asked]
     assert steps.count("canary") == 2 and steps.count("open") == 2
     timed = [kernels for _, step, kernels in script.asked if step == "time"]
@@ -164,12 +168,14 @@ def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script
 def test_a_kernel_that_lost_two_workers_is_blamed_and_later_tried_once_by_itself(script, tmp_path):
     fault = {"status": "illegal_access", "reason": "wild", "lost": True}
     script.faults["verify", BAD] = [fault] * 9
-    measured = list(crew(tmp_path).run(TASKS))
-    assert complete(measured)
+    with crew(tmp_path) as one:
+        measured = list(one.run(TASKS))
+        assert script.alive == 2, "a worker and a spare"
+    assert complete(measured) and not script.alive
     bad = [m for m in measured if m.kernel == BAD]
     assert [(m.status, m.attempts) for m in bad] == [("illegal_access", n) for n in (2, 1, 1)]
     assert all(m.status == "ok" and m.attempts == 1 for m in measured if m.kernel != BAD)
-    assert script.started == {"GPU-a": 5}, "one for each fault and the first"
+    assert script.started == {"GPU-a": 6}, "one for each fault, the first, and the spare"
     again = [kernel for _, step, kernel in script.asked if (step, kernel) == ("verify", KERNELS[0])]
     assert len(again) == len(PROBLEMS) + 1, "only the first fault cost its neighbours anything"
 

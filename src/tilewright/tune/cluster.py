@@ -16,6 +16,7 @@ torch and the driver may be others; they are in each place's environment.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import signal
@@ -71,9 +72,10 @@ class Seat:
     def __init__(self, resource: Resource, modules: str) -> None:
         os.environ[MODULES_VARIABLE] = modules
         self._resource = resource
-        self._child: Process | None = None
+        self._workers: dict[int, Process] = {}
+        self._ended: set[int] = set()
         self._kept: set[str] = set()
-        self._asked = threading.Lock()
+        self._changing = threading.Lock()
 
     def greet(self) -> Message:
         """``place`` and ``code``; or ``error``: why there is none."""
@@ -86,21 +88,29 @@ class Seat:
         except TilewrightError as error:
             return {"error": str(error)}
 
-    def request(self, message: Message, timeout: float) -> Message:
-        """``answer`` of the worker, which ``open`` starts; or how it ``died``, that there was a
+    def start(self, number: int) -> None:
+        """Start a worker of this number, if there is none and it was not ended."""
+        with self._changing:
+            if number not in self._workers and number not in self._ended:
+                self._workers[number] = self._place.start(Store())
+
+    def request(self, number: int, message: Message, timeout: float) -> Message:
+        """``answer`` of a worker, started if need be; or how it ``died``, that there was a
         ``timeout``, or that the store here ``lacks`` a kernel."""
-        with self._asked:
-            if message["do"] == "open":
-                message = self._open(message)
-            elif message["do"] == "verify" and self._lacks(message["build"]):
-                return {"lacks": message["build"]}
-            assert self._child is not None, "not open"
-            try:
-                return {"answer": self._child.request(message, timeout=timeout)[0]}
-            except ChildTimeout:
-                return {"timeout": True}
-            except ChildDied as died:
-                return {"died": died.returncode, "words": died.stderr_tail}
+        if message["do"] == "open":
+            self.start(number)
+            message = self._opening(message)
+        elif message["do"] == "verify" and self._lacks(message["build"]):
+            return {"lacks": message["build"]}
+        worker = self._workers.get(number)
+        if worker is None:
+            return {"died": -signal.SIGKILL, "words": ""}
+        try:
+            return {"answer": worker.request(message, timeout=timeout)[0]}
+        except ChildTimeout:
+            return {"timeout": True}
+        except ChildDied as died:
+            return {"died": died.returncode, "words": died.stderr_tail}
 
     def keep(self, manifest: bytes, files: dict[str, bytes]) -> str:
         """Put a kernel into the store here, under this node's signature; why not, if it cannot."""
@@ -110,19 +120,19 @@ class Seat:
             return str(error)
         return ""
 
-    def end(self) -> None:
-        """End the worker, while it is asked something too."""
-        if self._child is not None:
-            self._child.interrupt()
+    def end(self, number: int) -> None:
+        """End a worker, while it is asked something too."""
+        with self._changing:
+            self._ended.add(number)
+            worker = self._workers.pop(number, None)
+        if worker is not None:
+            worker.interrupt()
 
-    def _open(self, message: Message) -> Message:
-        """Start the worker, on the store of the same path if there is one, else on the user's."""
+    def _opening(self, message: Message) -> Message:
+        """With the store of the same path if there is one, else the user's."""
         there = Path(message["store"]).is_dir()
         self._store = Store(message["store"], message["trusted"]) if there else Store()
         self._kept.clear()
-        if self._child is not None:
-            self._child.kill()
-        self._child = self._place.start(self._store)
         path = os.fspath(self._store.path)
         return {**message, "store": path, "trusted": self._store.trusted}
 
@@ -155,7 +165,7 @@ class _Link:
 
         wanted = {"num_cpus": 1} if self._resource == "CPU" else {"num_cpus": 0, "num_gpus": 1}
         seat = ray.remote(Seat).options(
-            max_concurrency=2,  # `end`, within a `request`
+            max_concurrency=3,  # `start` and `end`, within a `request`
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=False),
             **wanted,
         )
@@ -223,14 +233,14 @@ class _Link:
                 raise OutOfOrder(f"its node did not answer within {seconds + GRACE_SECONDS:g} s")
         return ray.get(answer)
 
-    def end(self, wait: bool) -> None:
-        """End the worker."""
+    def tell(self, method: str, *words: Any, wait: bool = False) -> None:
+        """Have a method of the actor's called, if there is an actor."""
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):
-            ended = self._actor.end.remote()
+            told = getattr(self._actor, method).remote(*words)
             if wait:
-                ray.get(ended, timeout=GRACE_SECONDS)
+                ray.get(told, timeout=GRACE_SECONDS)
 
     def drop(self) -> None:
         """End the actor, and with it the worker."""
@@ -241,21 +251,24 @@ class _Link:
 
 
 class _RemoteProcess:
-    """A worker behind an actor, which starts it when it is asked to ``open``."""
+    """A worker behind an actor. It has a number, since one may be in use and one in reserve."""
 
     pid = None
+    _numbers = itertools.count()
 
     def __init__(self, link: _Link, store: Store) -> None:
         self._link, self._store = link, store
         self._stop = threading.Event()
+        self._number = next(self._numbers)
+        link.tell("start", self._number)
 
     def request(self, message: Message, *, timeout: float) -> tuple[Message, list[bytes]]:
         """As a `Child` answers. Raises `OutOfOrder` too."""
-        said = self._ask(timeout, "request", message, timeout)
+        said = self._ask(timeout, "request", self._number, message, timeout)
         if "lacks" in said:
             if not self._send(said["lacks"]):
                 message = {**message, "build": ""}  # the worker says that it is in no store
-            said = self._ask(timeout, "request", message, timeout)
+            said = self._ask(timeout, "request", self._number, message, timeout)
         if "timeout" in said:
             raise ChildTimeout(f"no answer within {timeout:g} s")
         if "died" in said:
@@ -264,10 +277,10 @@ class _RemoteProcess:
 
     def interrupt(self) -> None:
         self._stop.set()
-        self._link.end(wait=False)
+        self._link.tell("end", self._number)
 
     def kill(self) -> None:
-        self._link.end(wait=True)
+        self._link.tell("end", self._number, wait=True)
 
     def _ask(self, seconds: float, method: str, *words: Any) -> Any:
         return self._link.ask(self._stop, seconds, method, *words)

@@ -129,7 +129,7 @@ class Crew:
     def close(self) -> None:
         """End the workers. Not while a `run` is being iterated."""
         for station in self._stations:
-            station.drop()
+            station.close()
 
     def __enter__(self) -> Crew:
         return self

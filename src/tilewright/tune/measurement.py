@@ -68,7 +68,7 @@ class Settings:
     min_samples: int = 12
     max_samples: int = 200
     budget_seconds: float = 1.0
-    interleave: int = 4
+    interleave: int = 16
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:

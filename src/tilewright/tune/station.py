@@ -62,6 +62,8 @@ class Station:
         }
         self._store = store
         self._child: Process | None = None
+        self._spare: Process | None = None
+        self._started = False
         self._lock = threading.Lock()
         self._interrupted = False
         self._canary_us = 0.0
@@ -71,6 +73,12 @@ class Station:
         """The worker's process, if there is one on this machine."""
         with self._lock:
             return None if self._child is None else self._child.pid
+
+    @property
+    def spare_pid(self) -> int | None:
+        """The process that waits to replace the worker, if there is one."""
+        with self._lock:
+            return None if self._spare is None else self._spare.pid
 
     def open(self) -> None:
         """Have a worker, on a device that measures true. Raises `OutOfOrder`, `Interrupted`."""
@@ -88,6 +96,7 @@ class Station:
                 self.drop()
             if failed == CANARY_TRIES or killed == KILLED_TRIES:
                 self.out_of_order = wrong
+                self.close()
                 raise OutOfOrder(wrong)
 
     def ask(self, message: Message, seconds: float) -> Message:
@@ -98,7 +107,7 @@ class Station:
             answer, _ = child.request(message, timeout=seconds)
         except OutOfOrder as gone:
             self.out_of_order = str(gone)
-            self.drop()
+            self.close()
             raise
         except ChildTimeout:
             self.drop()
@@ -126,6 +135,14 @@ class Station:
         if child is not None:
             child.kill()
 
+    def close(self) -> None:
+        """End the worker, and the one that waits to replace it."""
+        self.drop()
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.kill()
+
     def interrupt(self) -> None:
         """From another thread: end the worker, within a step too, and start no other."""
         with self._lock:
@@ -142,10 +159,19 @@ class Station:
         with self._lock:
             if self._interrupted:
                 raise Interrupted
-            self._child = self.place.start(self._store)
+            self._child, self._spare = self._spare or self._worker(), None
         answer = self.ask(self._opening, START_SECONDS)
         if "error" in answer:
             raise Lost(answer["status"], answer["error"])
+        if self._started and self.place.backend != "cpu":
+            # One was lost, and more may be: let the next import torch meanwhile, which takes
+            # longer than all else that it starts with. It leaves the device alone.
+            with self._lock:
+                self._spare = self._worker()
+        self._started = True
+
+    def _worker(self) -> Process:
+        return self.place.start(self._store)
 
     def _canary(self) -> str:
         """What is wrong with the device; empty if nothing is."""

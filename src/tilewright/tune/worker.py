@@ -68,8 +68,11 @@ _FAULTS = (
 
 CANARY_SIZE = 4096
 """On a GPU: long enough for the host to stay ahead of it."""
+CANARY_SECONDS = 1.0
+"""Of work before its time counts, which takes a device from rest to the clocks and the heat of a
+sweep: no measurement comes before a canary."""
 _CANARY = Settings(
-    verify=False, warm_up_seconds=0.1, precision=0.02, min_samples=20, budget_seconds=0.5
+    verify=False, warm_up_seconds=CANARY_SECONDS, precision=0.02, min_samples=20, budget_seconds=0.5
 )
 
 
@@ -264,7 +267,7 @@ class Worker:
             count = timing.copies_to_rotate(_bytes_of(work), l2)
             while len(work.rotated) < count:
                 work.rotated.append(verify.make_operands(work.problem, work.seed, _GPU)[0])
-            flush: timing.Call = _nothing
+            flush: timing.Call = timing.pause
         else:
             self._flush = flush = self._flush or timing.flusher(l2, _GPU)
         if self._settings.timer == "graph":
@@ -282,10 +285,6 @@ def _mended(work: _Work) -> bool:
         return False
     work.inputs, work.rotated = made, [made]
     return True
-
-
-def _nothing() -> None:
-    """Inputs that are rotated need no flush."""
 
 
 def _call(dispatcher: Dispatcher, name: str, work: _Work, options: dict[str, Any]) -> timing.Call:
@@ -327,7 +326,10 @@ def blame(error: BaseException) -> tuple[Status, str]:
 
 def main() -> None:
     """Serve one parent until it is gone."""
-    for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(":")):
+    modules = os.environ.get(MODULES_VARIABLE, "").split(":")
+    if any(os.environ.get(f"{maker}_VISIBLE_DEVICES") for maker in ("CUDA", "ROCR")):
+        modules.append("torch")  # it takes seconds, and a spare worker has time now
+    for module in filter(None, modules):
         importlib.import_module(module)
     worker = Worker()
 
