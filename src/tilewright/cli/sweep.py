@@ -43,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
             "tilewright sweep space.json --problems gemm:full --out DIR \\\n"
             "      --where 'tile_m >= 64' --max-kernels 100 --devices 0,3",
-            "RAY_ADDRESS=10.0.0.1:6379 tilewright sweep gemm:full --out DIR --devices ray",
+            "tilewright sweep gemm:full --out DIR --devices ray",
         ),
     )(sweep)
 
