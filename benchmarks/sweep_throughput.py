@@ -33,7 +33,6 @@ from tilewright.tune.devices import parse
 from tilewright.tune.problems import shipped
 from tilewright.tune.results import Results
 
-
 MOST_FLOPS = 3e11
 
 

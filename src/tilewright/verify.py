@@ -24,7 +24,8 @@ class Check:
 
     Errors are absolute, over the elements finite in both; `p99` is the 99th percentile. `share`:
     elements within tolerance, 1.0 when all are. `worst`: the largest error as a multiple of its
-    element's tolerance (0 where both are equal). `seed` makes the operands again.
+    element's tolerance (0 where both are equal). `seed` makes the operands again. `non_zero`: how
+    many elements of the output are not zero (a NaN is not); None where they were not counted.
     """
 
     ok: bool
@@ -37,6 +38,7 @@ class Check:
     rms_reference: float
     tolerance: Tolerance
     seed: int = -1
+    non_zero: int | None = None
 
     def __str__(self) -> str:
         word = "within" if self.ok else "outside"
@@ -60,7 +62,7 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     """
     out = arrays.stacked(out)
     if 0 in out.shape:
-        nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance)
+        nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance, non_zero=0)
         return nothing if out.shape == reference.shape else replace(nothing, ok=False, share=0.0)
     xp: Any  # the library of the arrays: they agree on everything used below
     if arrays.is_torch(out):
@@ -94,6 +96,7 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
         p99=_percentile(error, largest),
         rms_reference=rms_reference,
         tolerance=tolerance,
+        non_zero=int((got != 0).sum()),
     )
 
 

@@ -253,14 +253,18 @@ def test_kernels_that_a_node_lacks_are_sent_once_and_signed_there(tmp_path, monk
     monkeypatch.setenv("TILEWRIGHT_STORE", os.fspath(there))
     elsewhere = here.path.rename(tmp_path / "elsewhere")
     assert ask(**opening) == {**opening, "store": os.fspath(there), "trusted": False}
-    assert ask(do="verify", build=key)["build"] == "", "nobody has it; the worker says so"
+    assert ask(do="verify", kernel=one.name, build=key)["build"] == "", (
+        "nobody has it; the worker says so"
+    )
     elsewhere.rename(here.path)
-    assert ask(do="verify", build=key)["build"] == key
+    assert ask(do="verify", kernel=one.name, build=key)["build"] == key
     sent = Store(there).load(key)
     assert sent == built.kernel == here.load(key)
     assert Store(there).read(sent) == here.read(sent)
     monkeypatch.setattr(worker, "_send", None)
-    assert ask(do="verify", build=key)["build"] == key, "not sent again"
+    assert ask(do="verify", kernel=one.name, build=key)["build"] == key, "not sent again"
+    library = ask(do="verify", kernel="vendor.torch.mm", build="cublas 1.0")
+    assert library["status"] == "unsupported" and "not cublas 1.0" in library["reason"]
     worker.kill()
     with pytest.raises(ChildDied):
         ask(**opening)
@@ -277,7 +281,7 @@ def test_a_node_that_cannot_store_kernels_is_out_of_order(tmp_path, monkeypatch)
     worker = cluster._RemoteProcess(Near(seat), here)
     worker.request({"do": "open", "store": "/nowhere", "trusted": False}, timeout=1)
     with pytest.raises(OutOfOrder, match=r"cannot store kernels: .*file"):
-        worker.request({"do": "verify", "build": built.kernel.key}, timeout=1)
+        worker.request({"do": "verify", "kernel": one.name, "build": built.kernel.key}, timeout=1)
 
 
 def test_without_ray_an_error_says_what_to_install(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from gemm_cases import config
@@ -13,6 +14,7 @@ from tilewright.build import Store
 from tilewright.child import ChildDied, ChildTimeout
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import GemmProblem
+from tilewright.tune import crew as crew_module
 from tilewright.tune import devices
 from tilewright.tune.board import Board, Item
 from tilewright.tune.crew import KILLED_ATTEMPTS, Crew, NoDeviceLeft, Task
@@ -272,6 +274,41 @@ def test_a_device_that_works_for_others_too_is_said_once(script, tmp_path, caplo
     script.faults["time", KERNELS[0]] = [answer] * 2
     assert complete(crew(tmp_path).run(TASKS))
     assert caplog.text.count("also works for 2 other processes") == 1
+
+
+def shares(script, monkeypatch, took):
+    """By kernel the seconds that measurements say, where steps take so many of a clock's; and the
+    clock."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(crew_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    answer = script.answer
+
+    def slow(uuid, message):
+        clock.now += took(message["do"], message.get("kernel", ""))
+        return answer(uuid, message)
+
+    script.answer = slow
+    return clock
+
+
+def test_a_measurement_says_its_own_share_of_the_time(script, tmp_path, monkeypatch):
+    seconds = {"problem": 8.0, "verify": 1.0, "time": 4.0}
+    script.faults["verify", BAD] = [{"status": "nan", "reason": "NaN"}]
+    took = lambda step, kernel: seconds.get(step, 0.0) * (5 if kernel == BAD else 1)  # noqa: E731
+    clock = shares(script, monkeypatch, took)
+    measured = {m.kernel: m.seconds for m in crew(tmp_path).run(TASKS[:4])}
+    assert measured == {k: 2 + 5 if k == BAD else 2 + 1 + 4 / 3 for k in KERNELS}
+    assert sum(measured.values()) == pytest.approx(clock.now - 100)
+
+
+def test_time_in_vain_is_the_suspects_and_none_is_lost(script, tmp_path, monkeypatch):
+    seconds = {"problem": 4.0, "verify": 1.0, "time": 2.0, "canary": 16.0}
+    script.faults["verify", BAD] = [ChildTimeout("late")] * 2
+    took = lambda step, kernel: seconds.get(step, 0.0) * (30 if kernel == BAD else 1)  # noqa: E731
+    clock = shares(script, monkeypatch, took)
+    measured = {m.kernel: m.seconds for m in crew(tmp_path).run(TASKS[:4])}
+    assert sum(measured.values()) == pytest.approx(clock.now - 100 - 16), "all but the first start"
+    assert measured[BAD] == 4 / 4 + 30 + 16 + 4 + 30 + 16, "both tries, with what they broke"
 
 
 def test_what_is_known_is_not_measured(script, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 import threading
 import time
@@ -18,7 +17,7 @@ from tilewright.build.kernel import Kernel, check_limits
 from tilewright.build.report import BuildResult, Status
 from tilewright.build.store import Store
 from tilewright.build.worker import MARK
-from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit
+from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit, import_path
 from tilewright.errors import BuildFailed, StoreError
 from tilewright.verdict import YES
 
@@ -129,7 +128,7 @@ class Builder(threading.Thread):
     def _running(self, scratch: str) -> Child:
         with self._lock:
             if self._child is None and not self._stopped:
-                path = [entry or str(Path.cwd()) for entry in sys.path]
+                path = import_path()
                 self._child = Child(WORKER, environment(scratch, path))
             if self._child is None:
                 raise BuildFailed("the build was stopped")

@@ -18,7 +18,8 @@ Kind = tuple[Device, Environment]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One measurement to make; `failures`: how often it was tried in vain."""
+    """One measurement to make; `failures`: how often it was tried in vain; `seconds`: of wall time
+    that it took so far."""
 
     kernel: str
     build: str
@@ -26,6 +27,7 @@ class Item:
     device: Device
     environment: Environment
     failures: int = 0
+    seconds: float = 0.0
 
     @property
     def kind(self) -> Kind:

@@ -39,6 +39,7 @@ from tilewright.jsonfile import convert
 from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
 from tilewright.tune.devices import CPU, Place, Process, gpus, interpreter_place
 from tilewright.tune.station import OutOfOrder
+from tilewright.tune.vendor import is_vendor, vendor_build
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +101,14 @@ class Seat:
         if message["do"] == "open":
             self.start(number)
             message = self._opening(message)
-        elif message["do"] == "verify" and self._lacks(message["build"]):
-            return {"lacks": message["build"]}
+        elif message["do"] == "verify":
+            build = message["build"]
+            if is_vendor(message["kernel"]):
+                if build not in ("", vendor_build()):
+                    reason = f"the library is {vendor_build() or 'unknown'} there, and not {build}"
+                    return {"answer": {"status": "unsupported", "reason": reason}}
+            elif self._lacks(build):
+                return {"lacks": build}
         worker = self._workers.get(number)
         if worker is None:
             return {"died": -signal.SIGKILL, "words": ""}

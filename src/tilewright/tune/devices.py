@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,7 @@ from tilewright.arch import arch, device
 from tilewright.arch.known import devices as known_devices
 from tilewright.arch.model import Device
 from tilewright.build import Store
-from tilewright.child import Child, Message
+from tilewright.child import Child, Message, import_path
 from tilewright.errors import BadArgument, NoDriver, TilewrightError
 from tilewright.jsonfile import convert
 from tilewright.plan import PLANNING_DEVICE
@@ -88,8 +87,7 @@ class Place:
 
     def start(self, store: Store) -> Process:
         """Start a worker here, for kernels of `store`."""
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        return Child(WORKER, {**self.variables, "PYTHONPATH": path})
+        return Child(WORKER, {**self.variables, "PYTHONPATH": os.pathsep.join(import_path())})
 
     def __str__(self) -> str:
         name = "the interpreter" if self.device is None else f"{self.device.name} ({self.uuid})"

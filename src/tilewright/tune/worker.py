@@ -38,10 +38,12 @@ from tilewright.jsonfile import convert
 from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
 from tilewright.runtime.launcher import launcher
 from tilewright.tune import timing
+from tilewright.tune.contenders import kernel_bind
 from tilewright.tune.devices import CPU, answer_devices
 from tilewright.tune.measurement import Settings, Status
 from tilewright.tune.results import read_problem
 from tilewright.tune.telemetry import Monitor, flags
+from tilewright.tune.vendor import Bind, is_vendor, vendor_bind
 
 _GPU = "cuda:0"  # what torch calls the one GPU that is visible, AMD's too
 
@@ -187,25 +189,28 @@ class Worker:
 
     def _verify(self, message: Message) -> Message:
         """``kernel``, ``device``: run it once, on poisoned output, and compare."""
-        work = self._in_hand()
+        work, name = self._in_hand(), message["kernel"]
         family, problem = ops.family(work.problem.family), work.problem
-        config = family.parse_name(message["kernel"])
-        verdict = family.supports(config, problem, arch_by_name(work.arch))
-        if not verdict:
-            raise UnsupportedProblem(str(verdict))
+        config = None
+        if not is_vendor(name):
+            config = family.parse_name(name)
+            verdict = family.supports(config, problem, arch_by_name(work.arch))
+            if not verdict:
+                raise UnsupportedProblem(str(verdict))
         self._plan_for(convert(message["device"], Device, "device"))
-        self._run_once(config.name, work)
+        bind = self._bind(name, work)
+        out = self._run_once(bind, work)
         if not self._settings.verify:
             return {"status": "ok", "reason": "", "check": None}
         tolerance = family.tolerance(problem, config)
-        check = verify.compare(work.out, work.reference, tolerance)
+        check = verify.compare(out, work.reference, tolerance)
         if not check.ok and self._gpu and _mended(work):
-            self._run_once(config.name, work)
-            check = verify.compare(work.out, work.reference, tolerance)
+            out = self._run_once(bind, work)
+            check = verify.compare(out, work.reference, tolerance)
         status: Status = "ok"
         reason = ""
         if not check.ok:
-            stray = _stray_nans(work.out, work.reference)
+            stray = _stray_nans(out, work.reference)
             status = "nan" if stray else "mismatch"
             reason = f"{stray} NaN where the reference has none" if stray else str(check)
         return {
@@ -217,11 +222,9 @@ class Worker:
     def _time(self, message: Message) -> Message:
         """``kernels``, that passed: time them in turns."""
         work = self._in_hand()
-        family = ops.family(work.problem.family)
         names: list[str] = message["kernels"]
         timer = self._timer(work)
-        options = family.options(work.problem)
-        calls = {name: _call(self._dispatcher, name, work, options) for name in names}
+        calls = {name: _call(self._bind(name, work), work) for name in names}
         timed = timing.measure(calls, timer, self._settings, watch=self._monitor.read)
         self._wait()
         seen = self._monitor.take()
@@ -234,13 +237,20 @@ class Worker:
 
     # --- what they use ----------------------------------------------------------------------
 
-    def _run_once(self, name: str, work: _Work) -> None:
-        """Fill the poisoned output, with a workspace in which no kernel was before."""
+    def _bind(self, name: str, work: _Work) -> Bind:
+        """What makes calls of the kernel, or of the vendor's library, that `name` names."""
+        if is_vendor(name):
+            return vendor_bind(work.problem)[1]
+        return kernel_bind(self._dispatcher, name, work.problem)
+
+    def _run_once(self, bind: Bind, work: _Work) -> Any:
+        """The result of one call, with the output poisoned and a workspace in which no kernel was
+        before."""
         arrays.poison(work.out)
         self._dispatcher.workspaces.release()
-        options = ops.family(work.problem.family).options(work.problem)
-        self._dispatcher.run_named(name, *work.inputs, out=work.out, **options)
+        result = bind(work.inputs, work.out)()
         self._wait()
+        return result
 
     def _in_hand(self) -> _Work:
         assert self._work is not None, "a problem comes first"
@@ -287,10 +297,10 @@ def _mended(work: _Work) -> bool:
     return True
 
 
-def _call(dispatcher: Dispatcher, name: str, work: _Work, options: dict[str, Any]) -> timing.Call:
+def _call(bind: Bind, work: _Work) -> timing.Call:
     """A call that takes the next copy of the inputs each time; always the one output."""
-    copies = itertools.cycle(work.rotated)
-    return lambda: dispatcher.run_named(name, *next(copies), out=work.out, **options)
+    calls = itertools.cycle([bind(inputs, work.out) for inputs in work.rotated])
+    return lambda: next(calls)()
 
 
 def _bytes_of(work: _Work) -> int:
