@@ -175,7 +175,7 @@ class Station:
 
     def _canary(self) -> str:
         """What is wrong with the device; empty if nothing is."""
-        answer = self.ask({"do": "canary"}, START_SECONDS)
+        answer = self.ask({"do": "canary", "rested": not self._canary_us}, START_SECONDS)
         if "error" in answer:
             return str(answer["error"])
         if not answer["ok"]:
