@@ -183,6 +183,13 @@ class Family(Protocol):
         """A problem from words, as on a command line (``m=4096 dtype=fp8``); `arch` gives
         ``fp8`` and ``bf8`` their meaning. Raises `BadArgument`."""
 
+    def rows(self, problem: Any) -> int | None:
+        """How many rows (M) the result has; None where the problem has no one M."""
+
+    def with_rows(self, problem: Any, m: int) -> Any:
+        """The same problem with `m` rows; what lay packed in memory lies packed again. Raises
+        `BadArgument` where it has no one M, or its strides no room for so many."""
+
     # --- spaces and legality ------------------------------------------------------------
     def axes(self) -> Mapping[str, Any]:
         """Every axis a space may have, in order, with the value taken where it is left out."""

@@ -18,6 +18,7 @@ from tilewright.ops.gemm import (
     lowbit,
     operands,
     pre,
+    rows,
     rules,
     scales,
     shuffle,
@@ -86,6 +87,12 @@ class GemmFamily:
         if missing:
             raise BadArgument(f"a gemm problem needs {', '.join(missing)} (as in m=4096)")
         return GemmProblem(**values)
+
+    def rows(self, problem: GemmProblem) -> int:
+        return problem.m
+
+    def with_rows(self, problem: GemmProblem, m: int) -> GemmProblem:
+        return rows.with_rows(problem, m)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES

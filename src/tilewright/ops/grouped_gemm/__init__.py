@@ -75,6 +75,14 @@ class GroupedGemmFamily:
             )
         return GroupedGemmProblem(**values)
 
+    def rows(self, problem: GroupedGemmProblem) -> int | None:
+        return None if problem.form == "list" else problem.m
+
+    def with_rows(self, problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
+        if problem.form == "list":
+            raise BadArgument("the groups of a list have rows of their own, not one M")
+        return replace(problem, m=m)  # A and C are row-major: no stride follows from M
+
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
 

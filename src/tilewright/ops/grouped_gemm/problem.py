@@ -107,11 +107,12 @@ class GroupedGemmProblem:
         default(self, "alignment", min(self.alignment, apart))
 
     def _check_list(self) -> None:
-        stated = (self.groups, self.m, self.n, self.k, self.lda, self.ldb, self.ldc, self.ldd)
-        if any(stated) or self.stride_b or self.bounds:
-            raise BadArgument("a list has sizes, and no other field that says how large groups are")
         if not isinstance(self.sizes, tuple) or not self.sizes:
             raise BadArgument("a list needs sizes: a tuple of one (m, n, k) or more")
+        counted = self.groups in (0, len(self.sizes))
+        stated = (self.m, self.n, self.k, self.lda, self.ldb, self.ldc, self.ldd)
+        if not counted or any(stated) or self.stride_b or self.bounds:
+            raise BadArgument("a list has sizes, and no other field that says how large groups are")
         folded = epilogues.fold(self.epilogue)
         for place, size in enumerate(self.sizes):
             if not (

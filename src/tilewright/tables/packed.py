@@ -1,0 +1,293 @@
+"""Rows in columns of bytes: what a table file holds, and what a table in use reads.
+
+Nothing is decoded before it is asked for. Texts stand once, sorted, in one blob. A problem's key is
+the number of each of its fields' values among those the field has in the table, as fixed-width
+big-endian bytes; keys are sorted within each device and family, so finding one is a bisection of
+the bytes. Fields that are at their default in every row are left out, so that a family's new field
+changes neither old files nor their digest. The same rows, in any order, give the same bytes.
+
+Numbers are little-endian; times are float64 microseconds; an error of -1 stands for None.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, asdict, fields
+from typing import Any
+
+import msgspec
+
+from tilewright import ops
+from tilewright.arch.model import Device
+from tilewright.errors import BadFile, UnknownName
+from tilewright.jsonfile import convert
+from tilewright.tables.row import Row
+
+_TIMES = struct.Struct("<4d")  # median, both ends of its interval, error
+_REFERENCES = struct.Struct("<4I")  # kernel, when, origin, past the last tie
+_NUMBER = struct.Struct("<I")
+
+
+class _Column(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """One field of a family's problems: the values it has, sorted."""
+
+    field: str
+    values: list[Any]
+
+
+class _Family(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    name: str
+    columns: list[_Column]
+
+
+class _Block(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The rows of one device and family, one after another: how many, and their keys."""
+
+    device: int
+    family: int
+    rows: int
+    keys: bytes
+
+
+class _Origin(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    versions: tuple[tuple[str, str], ...]
+    driver: str
+    timed: str
+
+
+class _Payload(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    devices: list[dict[str, Any]]
+    families: list[_Family]
+    origins: list[_Origin]
+    blocks: list[_Block]
+    texts: bytes
+    text_ends: bytes
+    ties: bytes
+    times: bytes
+    references: bytes
+
+
+def pack(rows: Sequence[Row]) -> bytes:
+    """The rows, whose keys are different, as bytes."""
+    devices = sorted({row.device for row in rows}, key=_device_text)
+    texts = sorted({t for row in rows for t in (*row.kernels, row.measured_at)})
+    origins = sorted({(row.versions, row.driver, row.timed) for row in rows})
+    of_text, of_origin = _numbers(texts), _numbers(origins)
+    families = [
+        _Family(name, _columns([r.problem for r in rows if r.problem.family == name]))
+        for name in sorted({r.problem.family for r in rows})
+    ]
+    codings = [_Coding(family) for family in families]
+    blocks, ordered = [], []
+    for (d, device), (f, coding) in itertools.product(enumerate(devices), enumerate(codings)):
+        found = [r for r in rows if r.device == device and type(r.problem) is coding.type]
+        keyed = sorted(((coding.key(r.problem) or b"", r) for r in found), key=lambda pair: pair[0])
+        if keyed:
+            blocks.append(_Block(d, f, len(keyed), b"".join(key for key, _ in keyed)))
+            ordered += [row for _, row in keyed]
+    ties = [of_text[name] for row in ordered for name in row.ties]
+    past = itertools.accumulate(len(row.ties) for row in ordered)
+    payload = _Payload(
+        [asdict(device) for device in devices],
+        families,
+        [_Origin(*origin) for origin in origins],
+        blocks,
+        "".join(texts).encode(),
+        _u32(itertools.accumulate(len(text.encode()) for text in texts)),
+        _u32(ties),
+        b"".join(
+            _TIMES.pack(r.median_us, *r.interval_us, -1.0 if r.error is None else r.error)
+            for r in ordered
+        ),
+        b"".join(
+            _REFERENCES.pack(
+                of_text[r.kernel],
+                of_text[r.measured_at],
+                of_origin[r.versions, r.driver, r.timed],
+                end,
+            )
+            for r, end in zip(ordered, past, strict=True)
+        ),
+    )
+    return msgspec.msgpack.encode(payload)
+
+
+class Packed:
+    """What `pack` made, to be read row by row.
+
+    Raises `BadFile`, which begins with `where`, for bytes it did not make, for a family that is
+    not known here, and for a problem's field that is not.
+    """
+
+    def __init__(self, data: bytes, where: str) -> None:
+        try:
+            self._data = msgspec.msgpack.decode(data, type=_Payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadFile(f"{where}: is no table: {error}") from None
+        found = self._data
+        self._codings = [_coding(family, where) for family in found.families]
+        self.devices = tuple(convert(d, Device, f"{where}: device") for d in found.devices)
+        counts = [block.rows for block in found.blocks]
+        self._firsts = [0, *itertools.accumulate(counts)]
+        if (
+            len(found.times) != self._firsts[-1] * _TIMES.size
+            or len(found.references) != self._firsts[-1] * _REFERENCES.size
+            or any(len(b.keys) != b.rows * self._codings[b.family].width for b in found.blocks)
+        ):
+            raise BadFile(f"{where}: is no table: its columns are of different lengths")
+        self._blocks = {
+            (self.devices[block.device], found.families[block.family].name): number
+            for number, block in enumerate(found.blocks)
+        }
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    def __iter__(self) -> Iterator[Row]:
+        for block, first in zip(self._data.blocks, self._firsts, strict=False):
+            coding, device = self._codings[block.family], self.devices[block.device]
+            for number in range(block.rows):
+                key = block.keys[number * coding.width : (number + 1) * coding.width]
+                yield self._row(first + number, coding.problem(key), device)
+
+    def find(self, problem: Any, device: Device) -> Row | None:
+        """The row of `problem` on `device`, if there is one."""
+        place = self._blocks.get((device, problem.family))
+        if place is None:
+            return None
+        block = self._data.blocks[place]
+        coding = self._codings[block.family]
+        key = coding.key(problem)
+        if key is None:
+            return None
+        width, keys = coding.width, block.keys
+        number = bisect_left(
+            range(block.rows), key, key=lambda i: keys[i * width : (i + 1) * width]
+        )
+        if number == block.rows or keys[number * width : (number + 1) * width] != key:
+            return None
+        if not coding.at_defaults(problem) and coding.problem(key) != problem:
+            return None
+        return self._row(self._firsts[place] + number, problem, device)
+
+    def _row(self, number: int, problem: Any, device: Device) -> Row:
+        found = self._data
+        median, low, high, error = _TIMES.unpack_from(found.times, number * _TIMES.size)
+        at = number * _REFERENCES.size
+        kernel, when, origin, past = _REFERENCES.unpack_from(found.references, at)
+        first = 0 if number == 0 else _REFERENCES.unpack_from(found.references, at - 16)[3]
+        ties = (_NUMBER.unpack_from(found.ties, 4 * i)[0] for i in range(first, past))
+        made_by = found.origins[origin]
+        return Row(
+            device,
+            problem,
+            self._text(kernel),
+            tuple(map(self._text, ties)),
+            median,
+            (low, high),
+            None if error < 0 else error,
+            self._text(when),
+            made_by.versions,
+            made_by.driver,
+            made_by.timed,
+        )
+
+    def _text(self, number: int) -> str:
+        ends = self._data.text_ends
+        begin = 0 if number == 0 else _NUMBER.unpack_from(ends, 4 * number - 4)[0]
+        return self._data.texts[begin : _NUMBER.unpack_from(ends, 4 * number)[0]].decode()
+
+
+class _Coding:
+    """How the problems of one family are keys."""
+
+    def __init__(self, family: _Family) -> None:
+        self.type = ops.family(family.name).problem_type
+        self.values = [(c.field, [_tupled(v) for v in c.values]) for c in family.columns]
+        self.widths = [_width(len(values)) for _, values in self.values]
+        self.width = sum(self.widths)
+        self._numbers: list[tuple[str, int, dict[Any, int]]] = []
+        named = {field for field, _ in self.values}
+        self.left_out = [(f.name, f.default) for f in fields(self.type) if f.name not in named]
+
+    def key(self, problem: Any) -> bytes | None:
+        """The problem's key, which says nothing of fields left out; None if one of its values
+        stands in no row."""
+        if not self._numbers:  # on first use: a large table has many values
+            columns = zip(self.values, self.widths, strict=True)
+            self._numbers = [(field, w, _numbers(values)) for (field, values), w in columns]
+        parts = []
+        for field, width, numbers in self._numbers:
+            number = numbers.get(getattr(problem, field))
+            if number is None:
+                return None
+            parts.append(number.to_bytes(width, "big"))
+        return b"".join(parts)
+
+    def at_defaults(self, problem: Any) -> bool:
+        """Whether the fields left out of keys are at their default; where one is not, it may still
+        be what a problem works out for itself."""
+        return all(getattr(problem, field) == default for field, default in self.left_out)
+
+    def problem(self, key: bytes) -> Any:
+        """The problem whose key this is."""
+        said, at = {}, 0
+        for (field, values), width in zip(self.values, self.widths, strict=True):
+            said[field] = values[int.from_bytes(key[at : at + width], "big")]
+            at += width
+        return self.type(**said)
+
+
+def _coding(family: _Family, where: str) -> _Coding:
+    try:
+        coding = _Coding(family)
+    except UnknownName as error:
+        raise BadFile(f"{where}: {error}") from None
+    known = {f.name for f in fields(coding.type)}
+    for column in family.columns:
+        if column.field not in known:
+            raise BadFile(
+                f"{where}: a {family.name} problem has no field '{column.field}' here; the table "
+                "was made by another version of Tilewright"
+            )
+    for field, default in coding.left_out:
+        if default is MISSING:
+            raise BadFile(f"{where}: its {family.name} problems do not say their {field}")
+    return coding
+
+
+def _columns(problems: Sequence[Any]) -> list[_Column]:
+    """Of fields by name, those that are not at their default in every problem. Sizes are always
+    there, having none."""
+    found = []
+    for f in sorted(fields(problems[0]), key=lambda f: f.name):
+        values = {getattr(problem, f.name) for problem in problems}
+        if values != {f.default}:
+            found.append(_Column(f.name, sorted(values)))
+    return found
+
+
+def _numbers(values: Sequence[Any]) -> dict[Any, int]:
+    return {value: number for number, value in enumerate(values)}
+
+
+def _width(count: int) -> int:
+    """Bytes that number `count` things; none for one thing."""
+    return ((count - 1).bit_length() + 7) // 8
+
+
+def _tupled(value: Any) -> Any:
+    """A sequence as tuples all the way down: msgpack has only lists."""
+    return tuple(map(_tupled, value)) if isinstance(value, list) else value
+
+
+def _u32(numbers: Iterable[int]) -> bytes:
+    found = [*numbers]
+    return struct.pack(f"<{len(found)}I", *found)
+
+
+def _device_text(device: Device) -> bytes:
+    return msgspec.json.encode(asdict(device), order="sorted")

@@ -1,0 +1,138 @@
+"""`Row`: the proven kernel for one problem on one device, and how it was proven."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch.model import Device
+from tilewright.errors import BadArgument, BadFile, UnknownName
+from tilewright.jsonfile import convert
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was measured to be best for `problem` on `device`.
+
+    kernel: the winner's name (see `choose`); ties: the kernels that cannot be told from it, fastest
+    first. median_us, interval_us: the winner's median and its confidence interval, in microseconds.
+    error: the worst error as a multiple of what is allowed; None if it was not verified.
+    measured_at: UTC, ISO 8601; ``""`` if nobody knows. versions: of the packages it was compiled
+    and run with (``tilewright``, ``triton``…), by name. driver: the device's; ``""`` if unknown.
+    timed: how it was timed, as canonical JSON of `tilewright.tune.measurement.Settings`, or in the
+    words of whoever timed it.
+
+    Raises `BadArgument` for numbers that no measurement gives.
+    """
+
+    device: Device
+    problem: Any
+    kernel: str
+    ties: tuple[str, ...]
+    median_us: float
+    interval_us: tuple[float, float]
+    error: float | None = None
+    measured_at: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    driver: str = ""
+    timed: str = ""
+
+    def __post_init__(self) -> None:
+        low, high = self.interval_us
+        if not self.kernel or self.kernel in self.ties or len({*self.ties}) < len(self.ties):
+            raise BadArgument(
+                f"kernel '{self.kernel}' and its ties {self.ties} are not different names"
+            )
+        if not 0 < low <= self.median_us <= high < math.inf:
+            raise BadArgument(
+                f"{self.kernel}: {low} to {high} µs is no interval of a median of {self.median_us}"
+            )
+        if self.error is not None and not 0 <= self.error < math.inf:
+            raise BadArgument(f"{self.kernel}: an error of {self.error} times what is allowed")
+        if [*self.versions] != sorted(dict(self.versions).items()):
+            raise BadArgument(f"{self.kernel}: versions are in the order of their packages' names")
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The winner, then those not told from it: the order in which they are tried."""
+        return (self.kernel, *self.ties)
+
+    @property
+    def tflops(self) -> float:
+        """10¹² operations a second, by the median."""
+        rate: float = self.problem.flops / self.median_us / 1e6
+        return rate
+
+    @property
+    def gb_per_s(self) -> float:
+        """10⁹ bytes a second, each operand moved once, by the median."""
+        rate: float = self.problem.min_bytes / self.median_us / 1e3
+        return rate
+
+    def __str__(self) -> str:
+        return f"{self.problem} on {self.device.name}: {self.kernel}, {self.median_us:.4g} µs"
+
+
+def choose(tied: Sequence[str], problem: Any, device: Device) -> tuple[str, tuple[str, ...]]:
+    """Of kernels that cannot be told apart, the one to take, and the others in the order given.
+
+    The one that needs the smallest workspace; of these the first by name. Times do not count: they
+    would let noise decide, and two tunings of one GPU, or two ranks, disagree. The order is the
+    same for every problem, so problems whose ties overlap share a kernel, and fewer are built.
+
+    Raises `BadArgument` for none, `UnknownName` for a name that does not parse.
+    """
+    if not tied:
+        raise BadArgument("there is no kernel to choose from")
+    family = ops.family(problem.family)
+
+    def order(name: str) -> tuple[int, str]:
+        launch = family.launch(family.parse_name(name), problem, device)
+        return launch.workspace_bytes, name
+
+    winner = min(tied, key=order)
+    return winner, tuple(name for name in tied if name != winner)
+
+
+def said(problem: Any) -> dict[str, Any]:
+    """A problem as plain data: its family, then those of its fields that are not the default."""
+    values = asdict(problem)
+    told = {f.name: values[f.name] for f in fields(problem) if values[f.name] != f.default}
+    return {"family": problem.family, **told}
+
+
+def meant(data: Any, where: str) -> Any:
+    """The problem that `said` gives this for; fields left out have their default. Raises `BadFile`,
+    which begins with `where`."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("family"), str):
+        raise BadFile(f"{where}: a problem is an object that says its family")
+    told = dict(data)
+    try:
+        family = ops.family(told.pop("family"))
+    except UnknownName as error:
+        raise BadFile(f"{where}: {error}") from None
+    return convert(told, family.problem_type, where)
+
+
+def to_data(row: Row) -> dict[str, Any]:
+    """A row as plain data, for JSON; `from_data` gives an equal row."""
+    return {
+        "problem": said(row.problem),
+        **{
+            f.name: getattr(row, f.name) for f in fields(row) if f.name not in ("problem", "device")
+        },
+        "device": asdict(row.device),
+    }
+
+
+def from_data(data: Any, where: str) -> Row:
+    """The row that `to_data` gives this for. Raises `BadFile`, which begins with `where`."""
+    if not isinstance(data, Mapping):
+        raise BadFile(f"{where}: a row is an object, not {data!r}")
+    if "problem" not in data:
+        raise BadFile(f"{where}: missing field 'problem'")
+    problem = meant(data["problem"], f"{where}: problem")
+    return convert({**data, "problem": problem}, Row, where)

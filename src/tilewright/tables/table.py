@@ -1,0 +1,80 @@
+"""`Table`: rows by (device, problem), immutable in use."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tilewright.arch.model import Device
+from tilewright.errors import BadArgument
+from tilewright.tables.packed import Packed, pack
+from tilewright.tables.row import Row
+
+MOST_SEEN = 65536
+"""Problems whose row is remembered, before all are forgotten."""
+
+
+class Table:
+    """Rows by (device, problem). Thread-safe.
+
+    `Table.of` makes one of rows, `tilewright.tables.file.load` reads one. `digest` is the SHA-256
+    of what the rows say, whatever their order was and whichever files they came from: ranks whose
+    tables have the same digest choose the same kernels. `where` names its origin in errors.
+
+    Raises `BadFile` for `data` that is no table.
+    """
+
+    def __init__(self, data: bytes, where: str = "table") -> None:
+        self.data = data
+        self.where = where
+        self.digest = hashlib.sha256(data).hexdigest()
+        self._packed = Packed(data, where)
+        self._seen: dict[tuple[int, int], tuple[Any, Device, Row | None]] = {}
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], where: str = "table") -> Table:
+        """A table of `rows`. Raises `BadArgument` for two rows that say different things of one
+        problem on one device."""
+        kept: dict[tuple[Device, Any], Row] = {}
+        for row in rows:
+            other = kept.setdefault((row.device, row.problem), row)
+            if other != row:
+                raise BadArgument(f"{where}: two rows of one problem: {other}; {row}")
+        return cls(pack([*kept.values()]), where)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that it has rows of."""
+        return self._packed.devices
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __iter__(self) -> Iterator[Row]:
+        """All rows, by device, family and problem; made as they are asked for."""
+        return iter(self._packed)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        return self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def get(self, problem: Any, device: Device) -> Row | None:
+        """The row of `problem` on `device`, if there is one: of this very problem and device.
+
+        A problem object that was asked for before is found by its identity, without a look at its
+        fields; another one that equals it takes a search of the table.
+        """
+        seen = self._seen.get((id(problem), id(device)))
+        if seen is not None and seen[0] is problem and seen[1] is device:
+            return seen[2]
+        row = self._packed.find(problem, device)
+        if len(self._seen) >= MOST_SEEN:
+            self._seen.clear()
+        # The objects are kept with the row: their identities cannot become those of others.
+        self._seen[id(problem), id(device)] = (problem, device, row)
+        return row

@@ -1,0 +1,69 @@
+"""The same problem with another M, as callers state it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilewright import ops
+from tilewright.errors import BadArgument
+from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
+from tilewright.ops.grouped_gemm import GroupedGemmProblem
+
+SIGNATURES = [
+    *({"layout": layout} for layout in LAYOUTS),
+    {"batch": 3},
+    {"batch": 3, "stride_b": 0, "layout": "ccr"},
+    {"batch": 6, "batching": "nested", "batch_inner": 2},
+    {"batch": 3, "batching": "pointers"},
+    {"epilogue": "bias+add", "layout": "rcc"},
+    {"pre_a": "add", "layout": "crr"},
+    {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"},
+    {"dtype_a": "int8"},
+]
+
+
+@pytest.mark.parametrize("fields", SIGNATURES, ids=str)
+@pytest.mark.parametrize("m", [1, 33, 500])
+def test_a_packed_problem_is_packed_again(fields, m):
+    family = ops.family("gemm")
+    stated = GemmProblem(m, 256, 256, **fields)
+    assert family.rows(stated) == m
+    assert family.with_rows(stated, 64) == GemmProblem(64, 256, 256, **fields)
+    assert family.with_rows(family.with_rows(stated, 64), m) == stated
+
+
+def test_strides_of_the_callers_own_stay():
+    roomy = GemmProblem(50, 256, 256, lda=512, ldc=320, alignment=8)
+    assert ops.family("gemm").with_rows(roomy, 64) == replace(roomy, m=64)
+    column_major = GemmProblem(50, 256, 256, layout="ccr", lda=56)
+    assert ops.family("gemm").with_rows(column_major, 56).lda == 56
+    with pytest.raises(BadArgument, match="lda = 56 is outside 64"):
+        ops.family("gemm").with_rows(column_major, 64)
+
+
+def test_scales_by_columns_stay_by_columns():
+    fields = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+    by_columns = GemmProblem(50, 256, 256, **fields, strides_sa=(1, 50))
+    assert ops.family("gemm").with_rows(by_columns, 64).strides_sa == (1, 64)
+
+
+def test_alignment_that_was_given_is_never_exceeded():
+    stated = GemmProblem(50, 256, 256, alignment=2)
+    assert ops.family("gemm").with_rows(stated, 64).alignment == 2
+    odd = GemmProblem(33, 256, 256, layout="ccr")  # 2: its columns are of 33 elements
+    assert odd.alignment == 2 and ops.family("gemm").with_rows(odd, 64).alignment == 16
+
+
+def test_groups():
+    family = ops.family("grouped_gemm")
+    for form in ("contiguous", "masked"):
+        stated = GroupedGemmProblem(form, groups=4, m=33, n=256, k=256)
+        assert family.rows(stated) == 33
+        made = family.with_rows(stated, 64)
+        assert made == GroupedGemmProblem(form, groups=4, m=64, n=256, k=256)
+    listed = GroupedGemmProblem("list", sizes=((1, 64, 64),))
+    assert family.rows(listed) is None
+    with pytest.raises(BadArgument, match="not one M"):
+        family.with_rows(listed, 64)

@@ -1,0 +1,185 @@
+"""Lookups: exact, padded in M alone, borrowed, or nothing; and rows that can no longer be used."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+
+import pytest
+from table_cases import DEEP, H20, H100, H200, PLAIN, WIDE, gemm, kernel, row
+
+from tilewright.arch import device
+from tilewright.errors import BadArgument
+from tilewright.ops.grouped_gemm import GroupedGemmProblem
+from tilewright.tables import lookup
+from tilewright.tables.lookup import Lookup, padded
+from tilewright.tables.neighbours import distance, lenders
+from tilewright.tables.table import Table
+
+MI300X = device("mi300x")
+
+
+def first(table, problem, on=H200, **options):
+    return next(Lookup(table, **options).find(problem, on), None)
+
+
+def names(found) -> list[str]:
+    return [config.name for config in found.configs]
+
+
+# --- the ladder ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("m", "sizes"),
+    [
+        (1, (16,)), (16, ()), (17, (32,)), (40, (48, 64)), (255, (256,)), (257, (288, 512)),
+        (1000, (1024,)), (1025, (1088, 2048)), (4096, ()), (4097, (4224, 8192)),
+        (5000, (5120, 8192)),
+    ],
+)  # fmt: skip
+def test_the_ladder(m, sizes):
+    assert padded(m) == sizes
+
+
+def test_the_ladder_never_goes_down():
+    for m in range(1, 9000):
+        assert all(size > m for size in padded(m)) and len(padded(m)) <= 2
+
+
+def test_exact_before_padded_and_the_step_before_the_power_of_two():
+    rows = [row(gemm(40), WIDE), row(gemm(48), PLAIN), row(gemm(64), DEEP)]
+    found = first(Table.of(rows), gemm(40))
+    assert names(found) == [WIDE] and found.where == "exact row"
+    found = first(Table.of(rows[1:]), gemm(40))
+    assert names(found) == [PLAIN] and found.where == "padded to M = 48"
+    found = first(Table.of(rows[2:]), gemm(40))
+    assert names(found) == [DEEP] and found.where == "padded to M = 64"
+    assert found.origin == "padded"
+
+
+def test_never_a_row_for_a_smaller_m_nor_another_n_or_k():
+    table = Table.of([row(gemm(32)), row(gemm(48, n=1024)), row(gemm(48, k=1024)), row(gemm(96))])
+    assert first(table, gemm(40)) is None
+
+
+def test_a_list_of_groups_has_no_ladder():
+    listed = GroupedGemmProblem("list", sizes=((1, 64, 64),))
+    assert first(Table.of([row(gemm(64))]), listed) is None
+
+
+def test_a_padded_rows_kernel_must_serve_the_problem_itself(caplog):
+    """Columns of 33 elements are not aligned as those of 48 are: not the row's fault."""
+    aligned = kernel(layout="ccr", alignment=16)
+    table = Table.of([row(gemm(48, layout="ccr"), aligned)])
+    assert first(table, gemm(33, layout="ccr")) is None
+    assert names(first(table, gemm(40, layout="ccr"))) == [aligned]
+    assert not caplog.records
+
+
+# --- neighbours ----------------------------------------------------------------------------
+
+
+def test_each_of_two_gpus_of_one_arch_has_its_own_row_and_a_third_borrows():
+    assert (H200.arch, H20.arch, H100.arch) == ("sm_90",) * 3
+    assert (H200.compute_units, H20.compute_units, H100.compute_units) == (132, 78, 114)
+    problem = gemm(512)
+    table = Table.of([row(problem, WIDE), row(problem, DEEP, on=H20)])
+    for on, winner in ((H200, WIDE), (H20, DEEP)):
+        found = first(table, problem, on)
+        assert names(found) == [winner] and found.where == "exact row"
+    third = first(table, problem, H100)
+    assert third.origin == "borrowed" and third.row.device == H200
+    assert third.where == f"borrowed from NVIDIA H200 (distance {distance(H100, H200):.2f})"
+    found = first(table, gemm(500), H100)
+    assert found.where.endswith(", padded to M = 512") and found.origin == "borrowed"
+
+
+def test_the_nearest_lends_and_another_where_it_has_no_row():
+    near = distance(H100, H200) < distance(H100, H20)
+    assert near, "the H20's matrix rate is a seventh of theirs"
+    table = Table.of([row(gemm(64), on=H200), row(gemm(128), on=H20)])
+    assert first(table, gemm(128), H100).row.device == H20
+    assert first(table, gemm(64), H100).row.device == H200
+
+
+def test_own_padded_rows_come_before_borrowed_ones():
+    table = Table.of([row(gemm(64), PLAIN), row(gemm(50), WIDE, on=H20)])
+    assert names(first(table, gemm(50))) == [PLAIN]
+
+
+def test_another_arch_never_lends():
+    table = Table.of([row(gemm(64), on=MI300X)])
+    assert first(table, gemm(64)) is None
+    assert math.isinf(distance(H200, MI300X)) and lenders(H200, [MI300X, H200]) == []
+
+
+def test_the_distance_is_one_of_ratios():
+    assert distance(H200, H200) == 0
+    assert distance(H200, H20) == distance(H20, H200) > 0
+    half, twice = (replace(H200, bandwidth_gbs=4800.0 * f) for f in (0.5, 2.0))
+    assert distance(H200, half) == pytest.approx(math.log(2)) == distance(H200, twice)
+    assert distance(H200, replace(H200, name="its twin", memory_bytes=1)) == 0
+
+
+# --- rows that can no longer be used -------------------------------------------------------
+
+
+def test_a_kernel_that_is_gone_is_skipped_with_a_warning_and_its_ties_tried(caplog):
+    table = Table.of([row(gemm(64), "gemm_of_old", ties=(WIDE, "gemm_older", DEEP))])
+    finder = Lookup(table)
+    for _ in range(3):
+        assert names(next(finder.find(gemm(64), H200))) == [WIDE, DEEP]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2 and "kernel gemm_of_old is skipped" in said[0] and "gemm_older" in said[1]
+    assert "gemm 64×512×512" in said[0] and "NVIDIA H200" in said[0]
+
+
+def test_a_kernel_that_does_not_fit_is_skipped_with_a_warning(caplog):
+    unfit, illegal = kernel(pad_k=False), kernel(num_stages=9, tile_m=256, tile_n=256)
+    table = Table.of([row(gemm(64, k=520), unfit, ties=(illegal,)), row(gemm(128, k=520), PLAIN)])
+    found = first(table, gemm(64, k=520))
+    assert found is None  # M = 128 is no step of 64's ladder
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert f"{unfit} is skipped: no longer serves it: " in said and "multiple of tile_k" in said
+    assert f"{illegal} is skipped" in said
+
+
+def test_a_row_without_a_kernel_gives_way_to_the_next_answer():
+    table = Table.of([row(gemm(40), "gemm_of_old"), row(gemm(48), PLAIN)])
+    assert first(table, gemm(40)).where == "padded to M = 48"
+
+
+# --- versions and misses -------------------------------------------------------------------
+
+
+def test_rows_of_other_versions_are_used_or_not_by_the_policy_with_one_warning(caplog):
+    old = (("tilewright", "0.0.1"), ("torch", "1"), ("triton", "3.6.0"))
+    table = Table.of([row(gemm(64), versions=old), row(gemm(128), versions=old)])
+    finder = Lookup(table)
+    assert all(next(finder.find(gemm(m), H200), None) for m in (64, 128))
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "made with tilewright 0.0.1, triton 3.6.0 are used all the same" in said
+    caplog.clear()
+    strict = Lookup(table, versions="same")
+    assert not any(next(strict.find(gemm(m), H200), None) for m in (64, 128))
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "are not used" in said and dict(lookup.installed())["tilewright"] in said
+    with pytest.raises(BadArgument, match="'newest' is not one of any, same"):
+        Lookup(table, versions="newest")
+
+
+def test_rows_of_the_installed_versions_need_no_warning(caplog):
+    versions = tuple(sorted({**dict(lookup.installed()), "torch": "9"}.items()))
+    assert first(Table.of([row(gemm(64), versions=versions)]), gemm(64), versions="same")
+    assert not caplog.records
+
+
+def test_a_miss_is_logged_once_for_each_shape(caplog):
+    caplog.set_level(logging.INFO, "tilewright")
+    finder = Lookup(Table.of([], "mine.twt"))
+    for m in (64, 64, 128, 64):
+        finder.missed(gemm(m), H200)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2 and said[0].startswith("mine.twt has no row for gemm 64×512×512")

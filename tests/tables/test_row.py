@@ -1,0 +1,85 @@
+"""Rows: what they may say, how they are written, and which kernel is the winner."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from table_cases import DEEP, H200, PLAIN, WIDE, gemm, kernel, row
+
+from tilewright.errors import BadArgument, BadFile, UnknownName
+from tilewright.ops.grouped_gemm import GroupedGemmProblem
+from tilewright.tables.row import choose, from_data, to_data
+
+
+def test_a_row_knows_its_rates():
+    one = row(gemm(512), us=10.0)
+    assert one.tflops == pytest.approx(2 * 512**3 / 10.0 / 1e6)
+    assert one.gb_per_s == pytest.approx(3 * 512 * 512 * 2 / 10.0 / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"median_us": 0.0, "interval_us": (0.0, 0.0)}, "no interval"),
+        ({"median_us": float("nan")}, "no interval"),
+        ({"interval_us": (11.0, 12.0)}, "no interval"),
+        ({"kernel": ""}, "not different names"),
+        ({"ties": (PLAIN,)}, "not different names"),
+        ({"ties": (WIDE, WIDE)}, "not different names"),
+        ({"error": -1.0}, "an error of"),
+        ({"versions": (("triton", "3"), ("tilewright", "0"))}, "in the order"),
+    ],
+)
+def test_numbers_that_no_measurement_gives_are_refused(fields, says):
+    with pytest.raises(BadArgument, match=says):
+        replace(row(gemm(64)), **fields)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        gemm(33),
+        gemm(64, batch=3, epilogue="bias+gelu", stride_a=0),
+        GroupedGemmProblem("list", sizes=((1, 64, 64), (7, 128, 64))),
+        GroupedGemmProblem("contiguous", groups=8, m=100, n=512, k=256, bounds=True),
+    ],
+)
+def test_a_row_goes_through_json_without_loss(problem):
+    one = row(problem, ties=(WIDE,), error=None, driver="570.1", timed="{}")
+    assert from_data(json.loads(json.dumps(to_data(one))), "here") == one
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"problem": {"m": 1}}, "here: problem: a problem is an object that says its family"),
+        ({"problem": {"family": "gem"}}, "here: problem: no operation family 'gem'"),
+        ({"problem": {"family": "gemm", "m": 1, "n": 1, "k": 1, "q": 1}}, "unknown field 'q'"),
+        ({"problem": {"family": "gemm", "m": -1, "n": 1, "k": 1}}, "m = -1"),
+        ({"us": 1}, "here: unknown field 'us'"),
+        ({"median_us": "fast"}, "here: median_us: Expected `float`"),
+        ({"median_us": 99}, "here: gemm_.*no interval"),
+    ],
+)
+def test_a_bad_row_is_an_error_with_its_place(change, says):
+    with pytest.raises(BadFile, match=says):
+        from_data({**to_data(row(gemm(64))), **change}, "here")
+    with pytest.raises(BadFile, match="here: missing field 'problem'"):
+        from_data({}, "here")
+
+
+def test_the_winner_does_not_depend_on_the_order_of_times():
+    problem = gemm(512)
+    linear = kernel(scheduler="split_k", split_k=2, reduction="linear")
+    expected = min((PLAIN, WIDE, DEEP))
+    for tied in ((PLAIN, WIDE, DEEP, linear), (linear, DEEP, WIDE, PLAIN)):
+        winner, ties = choose(tied, problem, H200)
+        assert winner == expected  # the one that needs a workspace never, then by name
+        assert ties == tuple(name for name in tied if name != expected)
+    assert choose((linear,), problem, H200) == (linear, ())
+    with pytest.raises(BadArgument, match="no kernel to choose from"):
+        choose((), problem, H200)
+    with pytest.raises(UnknownName):
+        choose(("gemm_of_old",), problem, H200)
