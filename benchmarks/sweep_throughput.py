@@ -5,7 +5,8 @@
 Runs `tilewright sweep gemm:full` (bf16): 200 kernels, spread evenly over the space, on 50 of its
 problems, spread evenly over those of at most 0.3 TFLOP, each pair verified and timed in the usual
 way. The kernels are built first (`--compile-only`), by another clock. `--counts 1 2` sweeps on so
-many GPUs, one count after the other, each into an empty directory.
+many GPUs, one count after the other, each into an empty directory. `--of DIR` takes the problems of
+an earlier sweep and the kernels that were most often among its five best.
 
 NVML is asked ten times a second which share of the last moments a kernel ran on each GPU. Work is
 that share of the wall time, from the command to its return; overhead is the rest, over the work.
@@ -25,6 +26,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,36 +74,77 @@ class Load:
         self._thread.join()
 
 
-def command(problems: Path, out: Path, kernels: int, *more: str) -> list[str]:
-    return [sys.executable, "-m", "tilewright", "sweep", "gemm:full", "--out", str(out),
-            "--problems", str(problems), "--signature", "dtype=bf16",
-            "--max-kernels", str(kernels), *more]  # fmt: skip
+Ask = Callable[..., list[str]]
+"""From an output directory and options to a command line."""
 
 
-def swept(problems: Path, out: Path, kernels: int, count: int) -> dict[str, Any]:
+def spread(count: int, problems: int, folder: Path) -> Ask:
+    """A sweep of so many kernels of the space, and problems of its list."""
+    source = shipped("gemm:full", "problems.csv")
+    assert source is not None
+    lines = [line for line in source.read_text().splitlines() if not line.startswith("#")]
+    rows = [row for row in csv.DictReader(lines) if flops(row) <= MOST_FLOPS]
+    chosen = folder / "problems.csv"
+    with chosen.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows[:: len(rows) // problems][:problems])
+    return partial(command, ["gemm:full", "--max-kernels", str(count)], chosen)
+
+
+def best_of(earlier: Path, count: int, folder: Path) -> Ask:
+    """A sweep of an earlier one's problems and of the kernels most often among its five best."""
+    often: Counter[str] = Counter()
+    with Results(earlier) as results:
+        texts = [text for (text,) in results.query("SELECT text FROM problem ORDER BY id")[1]]
+        for (problem,) in results.query("SELECT id FROM problem")[1]:
+            _, names = results.query(
+                "SELECT kernel.name FROM measurement JOIN kernel ON kernel.id = kernel WHERE "
+                f"status = 'ok' AND problem = {problem} AND kernel.name NOT LIKE 'vendor.%' "
+                "ORDER BY median_us LIMIT 5"
+            )
+            often.update(name for (name,) in names)
+    chosen = folder / "problems.json"
+    chosen.write_text(json.dumps([json.loads(text) for text in texts]))
+    return partial(command, [name for name, _ in often.most_common(count)], chosen)
+
+
+def command(kernels: list[str], problems: Path, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "tilewright", "sweep", *kernels, "--out", str(out),
+            "--problems", str(problems), "--signature", "dtype=bf16", *more]  # fmt: skip
+
+
+def swept(ask: Ask, out: Path, count: int) -> dict[str, Any]:
     """One sweep on so many GPUs, and what it came to."""
     uuids = [place.uuid for place in parse(str(count))]
     with Load(uuids) as load:
         begun = time.monotonic()
-        ended = subprocess.run(command(problems, out, kernels, "--devices", str(count)))
+        ended = subprocess.run(ask(out, "--devices", str(count)))
         wall = time.monotonic() - begun
     with Results(out) as results:
         _, rows = results.query(
-            "SELECT status, flags, low_us, median_us, high_us, attempts FROM measurement"
+            "SELECT status, flags, low_us, median_us, high_us, attempts, kernel.name "
+            "FROM measurement JOIN kernel ON kernel.id = kernel"
+        )
+        _, ((since_first,),) = results.query(
+            "SELECT (julianday(max(measured_at)) - julianday(min(measured_at))) * 86400 "
+            "FROM measurement WHERE status = 'ok'"
         )
     ran = [row for row in rows if row[0] != "unsupported"]
-    spread = [(high - low) / 2 / median for _, _, low, median, high, _ in ran if median]
+    intervals = [(high - low) / 2 / median for _, _, low, median, high, *_ in ran if median]
     flags = Counter(flag for row in ran for flag in (row[1] or "").split(",") if flag)
     work = load.share * wall
     return {
         "gpus": count,
         "exit": ended.returncode,
         "measured": len(ran),
+        "of_the_vendor": sum(row[6].startswith("vendor.") for row in ran),
         "statuses": Counter(row[0] for row in rows),
         "flags": flags,
         "tried_again": sum(row[5] > 1 for row in ran),
-        "half_interval_median": statistics.median(spread),
+        "half_interval_median": statistics.median(intervals),
         "wall_seconds": wall,
+        "from_first_to_last_result_seconds": since_first,
         "busy_share": load.share,
         "overhead": (wall - work) / work,
         "measured_per_second": len(ran) / wall,
@@ -112,6 +156,7 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=200)
     parser.add_argument("--problems", type=int, default=50)
     parser.add_argument("--counts", type=int, nargs="+", default=[1], help="of GPUs")
+    parser.add_argument("--of", type=Path)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -120,24 +165,16 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        source = shipped("gemm:full", "problems.csv")
-        assert source is not None
-        lines = [line for line in source.read_text().splitlines() if not line.startswith("#")]
-        rows = [row for row in csv.DictReader(lines) if flops(row) <= MOST_FLOPS]
-        step = len(rows) // options.problems
-        problems = folder / "problems.csv"
-        with problems.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows[::step][: options.problems])
+        if options.of:
+            ask = best_of(options.of, options.kernels, folder)
+        else:
+            ask = spread(options.kernels, options.problems, folder)
         begun = time.monotonic()
-        subprocess.run(
-            command(problems, folder / "build", options.kernels, "--compile-only"), check=True
-        )
+        subprocess.run(ask(folder / "build", "--compile-only"), check=True)
         document["build_seconds"] = time.monotonic() - begun
         for number, count in enumerate(options.counts):
             out = folder / f"sweep{number}"
-            document["sweeps"].append(swept(problems, out, options.kernels, count))
+            document["sweeps"].append(swept(ask, out, count))
     print(json.dumps(document, indent=2))
     if options.json:
         options.json.write_text(json.dumps(document, indent=2) + "\n")

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 Message = dict[str, Any]
@@ -133,6 +134,11 @@ class Child:
 
     def __exit__(self, *exc: object) -> None:
         self.kill()
+
+
+def import_path() -> list[str]:
+    """What this process imports from, for the PYTHONPATH of a child."""
+    return [entry or str(Path.cwd()) for entry in sys.path]
 
 
 def serve(handle: Callable[[Message, list[bytes]], tuple[Message, Sequence[Blob]]]) -> None:

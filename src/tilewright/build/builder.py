@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,7 @@ from tilewright.build.kernel import Kernel, check_limits
 from tilewright.build.report import BuildResult, Status
 from tilewright.build.store import Store
 from tilewright.build.worker import MARK
-from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit
+from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit, import_path
 from tilewright.errors import BuildFailed, StoreError
 from tilewright.verdict import YES
 
@@ -133,7 +132,7 @@ class Builder(threading.Thread):
     def _running(self, scratch: str) -> Child:
         with self._lock:
             if self._child is None and not self._stopped:
-                path = [entry or str(Path.cwd()) for entry in sys.path]
+                path = import_path()
                 self._child = Child(WORKER, environment(scratch, path))
             if self._child is None:
                 raise BuildFailed("the build was stopped")

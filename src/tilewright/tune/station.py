@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import threading
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from tilewright.build import Store
-from tilewright.child import Child, ChildDied, ChildTimeout, Message
+from tilewright.child import Child, ChildDied, ChildTimeout, Message, import_path
 from tilewright.tune.devices import CPU, WORKER, Place
 from tilewright.tune.measurement import Settings, Status
 
@@ -170,7 +168,7 @@ class Station:
         self._started = True
 
     def _worker(self) -> Child:
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        path = os.pathsep.join(import_path())
         return Child(WORKER, {**self.place.variables, "PYTHONPATH": path})
 
     def _canary(self) -> str:
