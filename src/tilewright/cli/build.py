@@ -19,6 +19,8 @@ from tilewright.cli.options import (
     StorePath,
     TrustStore,
     examples,
+    names,
+    targets,
     words,
 )
 from tilewright.cli.options import store as open_store
@@ -45,13 +47,14 @@ def add_to(app: typer.Typer) -> None:
             "tilewright build space.json --arch sm_90 --arch gfx942",
             "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
             "tilewright build KERNEL_NAME --arch sm_100",
+            "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
         ),
     )(build)
 
 
 def build(
     inputs: Kernels,
-    archs: Archs,
+    archs: Archs = None,
     store: StorePath = None,
     workers: Workers = None,
     timeout: Annotated[
@@ -73,7 +76,8 @@ def build(
     """
     from tilewright.cli.selection import select
 
-    selections = [select(inputs, arch, family, words(signature)) for arch in archs]
+    wanted = targets(archs)
+    selections = [select(inputs, arch, family, words(signature)) for arch in names(wanted)]
     kept = open_store(store, trust_store)
     requests = [(c, s.arch) for s in selections for c in s.configs[:limit]]
     report = compile_all(requests, kept, workers, timeout)

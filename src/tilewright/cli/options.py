@@ -14,6 +14,7 @@ from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
     from tilewright.arch import Device
+    from tilewright.arch.targets import Target
     from tilewright.build import Store
     from tilewright.dispatch import Dispatcher
 
@@ -26,8 +27,13 @@ Json = Annotated[
     ),
 ]
 Archs = Annotated[
-    list[str],
-    typer.Option("--arch", help="Architecture (sm_90, gfx942…); may be repeated.", metavar="ARCH"),
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        help="Architecture (sm_90, gfx942…), or a list of them (gfx942;gfx950, native); may be "
+        "repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else the GPUs here]",
+        metavar="ARCH",
+    ),
 ]
 SomeArchs = Annotated[
     list[str] | None,
@@ -105,6 +111,18 @@ def words(pairs: Sequence[str] | None) -> dict[str, str]:
             raise BadArgument(f"'{key}' is given twice")
         found[key] = value
     return found
+
+
+def targets(given: Sequence[str] | None) -> tuple[Target, ...]:
+    """What to build for: the lists given, the environment's if none is, else the GPUs here."""
+    from tilewright.arch import targets
+
+    return targets.parse(";".join(given)) if given else targets.targets()
+
+
+def names(of: Sequence[Target]) -> list[str]:
+    """The architectures of targets, each once."""
+    return list(dict.fromkeys(target.arch for target in of))
 
 
 def store(path: Path | None, trusted: bool = False) -> Store:

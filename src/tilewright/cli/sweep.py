@@ -17,6 +17,8 @@ from tilewright.cli.options import (
     StorePath,
     TrustStore,
     examples,
+    names,
+    targets,
     words,
 )
 from tilewright.cli.options import store as open_store
@@ -79,8 +81,8 @@ def sweep(
         str | None,
         typer.Option(
             "--arch",
-            help="Architecture to compile or count for where there is no such device; what the "
-            "interpreter plays.",
+            help="Architecture to compile or count for where there is no such device, or a list of "
+            "them [default with --compile-only: as of `build`]; what the interpreter plays.",
         ),
     ] = None,
     match: Annotated[
@@ -165,8 +167,8 @@ def sweep(
         not no_vendor,
         read_statuses(retry or ()),
     )
-    if arch is not None and (dry_run or compile_only) and devices == "all":
-        archs: list[str] = [_arch(arch)]
+    if devices == "all" and (compile_only or (dry_run and arch is not None)):
+        archs = names(targets([arch] if arch is not None else None))
         groups: list[Group] = []
     else:
         groups, crew = _groups(devices, arch, kept, request.settings, timeout)
@@ -182,12 +184,6 @@ def sweep(
         _compile(request, chosen, as_json)
     else:
         _sweep(request, chosen, groups, crew, as_json)
-
-
-def _arch(name: str) -> str:
-    from tilewright.arch import arch
-
-    return arch(name).name
 
 
 def _groups(
