@@ -2,7 +2,8 @@
 
 A file is JSON (a list of objects) or CSV (a column for each word), and a problem in it is stated in
 the words of `Family.parse_problem`; an object that has lists among its values is a problem field by
-field instead, as results keep them. Lines of a CSV that begin with ``#`` are comments.
+field instead, as results keep them. Lines of a CSV that begin with ``#`` are comments. A file of
+`tilewright.capture` (.jsonl) has problems in the order of how often they were met.
 
 A set is a folder ``sweeps/<set>`` of a family, with ``space.json`` and ``problems.csv``; it is
 called ``<family>:<set>``.
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright import ops
+from tilewright import capturing, ops
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
 from tilewright.jsonfile import convert, parse_json
@@ -78,7 +79,7 @@ def load_problems(
         file = shipped(source, "problems.csv")
         of = family if file is None else source.partition(":")[0]
         before = count
-        for problem in _problems(os.fspath(file or source), arch, _usual(of), words or {}):
+        for problem in _stated(os.fspath(file or source), arch, _usual(of), words or {}):
             found[problem] = None
             count += 1
         if count == before:
@@ -90,6 +91,12 @@ def _usual(family: str | None) -> str:
     if family is not None:
         return ops.family(family).name
     return next(name for name in ops.families() if ops.family(name).reads_unnamed)
+
+
+def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterable[Any]:
+    if path.endswith(capturing.ENDING):
+        return capturing.load(path)
+    return _problems(path, arch, family, words)
 
 
 def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterator[Any]:
@@ -127,7 +134,7 @@ def _word(value: Any, word: str) -> str:
 def _read(path: str) -> str:
     if not path.endswith((".json", ".csv")):
         raise BadFile(
-            f"{path}: problems stand in a .json or .csv file, or in one of the sets "
+            f"{path}: problems stand in a .json, .csv or .jsonl file, or in one of the sets "
             f"{', '.join(sets())}"
         )
     try:
