@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-for _shared in ("gemm", "grouped_gemm"):  # the cases GPU tests share
+for _shared in ("gemm", "grouped_gemm", "tables"):  # the cases that several folders share
     sys.path.insert(0, str(Path(__file__).parent / _shared))
 
 
@@ -36,5 +36,6 @@ def _own_home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     patch.setenv("TILEWRIGHT_HOME", str(home))
     patch.setenv("TILEWRIGHT_STORE", str(home / "store"))
+    patch.delenv("TILEWRIGHT_TABLES", raising=False)
     yield
     patch.undo()

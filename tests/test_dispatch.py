@@ -219,7 +219,7 @@ def test_a_kernel_over_the_limit_is_refused_and_the_next_taken():
         (SMALL.name, "chosen"),
         (SPLIT.name, "refused"),
     ]
-    assert story.fates[1].by == "workspace"
+    assert story.fates[1].by == "max_workspace"
     assert story.fates[1].reason == f"needs a workspace of {need} bytes, over {need - 1}"
 
 
@@ -238,7 +238,7 @@ def test_without_workspace_the_default_space_still_serves():
 
 
 def test_where_all_kernels_are_over_the_limit_the_misses_say_so():
-    with pytest.raises(NoKernelFound, match=r"workspace: needs a workspace of \d+ bytes, over 0"):
+    with pytest.raises(NoKernelFound, match=r"max_workspace: needs a .* of \d+ bytes, over 0"):
         over(SPLIT, max_workspace=0).select(FEW_TILES)
 
 
@@ -251,7 +251,10 @@ def test_a_kernel_asked_for_by_name_keeps_to_the_limit_too():
     with pytest.raises(UnsupportedProblem) as caught:
         over(half, max_workspace=1000).run_named(half.name, a, b)
     assert f"{half.name} for gemm 64×64×256" in str(caught.value)
-    assert f"needs a workspace of {need} bytes, over 1000: raise the" in str(caught.value)
+    assert (
+        f"needs a workspace of {need} bytes, over 1000: change the dispatcher's max_workspace"
+        in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, "64 MiB"])

@@ -1,6 +1,6 @@
 """`Dispatcher`: from a problem, or the operands that state one, to the right kernel, launched.
 
-    Problem → candidates (registry, rules) → selector → Plan → build or load → launch
+    Problem → candidates (registry, rules, constraints) → selector → Plan → build or load → launch
 
 Planning (`select`, `explain`, `is_supported`) needs no GPU, torch or triton. Running launches on
 the GPU where the operands are, or, for CPU arrays, through Triton's interpreter.
@@ -32,7 +32,10 @@ from tilewright.runtime.bound import BoundLaunch
 from tilewright.runtime.driver import driver
 from tilewright.runtime.launcher import launcher
 from tilewright.runtime.workspace import Workspaces
-from tilewright.select import Choice, Selector
+from tilewright.select import Choice
+from tilewright.select.configured import Wanted
+from tilewright.select.constraints import Constraints
+from tilewright.tables.merge import Tables
 
 log = logging.getLogger("tilewright")
 
@@ -77,11 +80,15 @@ class Dispatcher(Planner):
     registry: the kernels to choose from; without one, each problem's candidates are its family's
     default space. device: the GPU to plan for, as a `Device` or the name of a known one; without
     one, the live GPU the operands are on (when planning: the first live GPU, else
-    `PLANNING_DEVICE`). selector: a `Selector`, or a function (problem, configs, device) →
-    configs, best first; by default the family's heuristic. store: where binaries are kept.
-    build_missing: whether kernels that are not in the store are built when first needed.
-    max_workspace: bytes of scratch memory that one launch may take; kernels that need more are not
-    used (0: only those that need none). Raises `BadArgument`.
+    `PLANNING_DEVICE`). selector: a `Selector`; a function (problem, configs, device) → configs,
+    best first; ``"tuned"``, ``"analytical"`` or ``"first_fit"``; or several of these, asked in
+    turn; by default those named, in this order. tables: what ``tuned`` reads, a `Table` or the path
+    of one or of several; by default the files that ``TILEWRIGHT_TABLES`` names, and none without.
+    store: where binaries are kept. build_missing: whether kernels that are not in the store are
+    built when first needed. constraints: what kernels must keep to, whoever chooses (see
+    `Constraints`). max_workspace: its field of that name: bytes of scratch memory that one launch
+    may take; kernels that need more are not used (0: only those that need none). Raises
+    `BadArgument`, `BadFile`.
 
     Thread-safe. Plans are cached until the registry changes.
     """
@@ -91,12 +98,14 @@ class Dispatcher(Planner):
         registry: Registry | None = None,
         device: Device | str | None = None,
         *,
-        selector: Selector | Callable[..., Sequence[Any]] | None = None,
+        selector: Wanted | None = None,
         store: Store | None = None,
         build_missing: bool = True,
         max_workspace: int | None = None,
+        constraints: Constraints | None = None,
+        tables: Tables | None = None,
     ) -> None:
-        super().__init__(registry, device, selector, max_workspace)
+        super().__init__(registry, device, selector, max_workspace, constraints, tables)
         self.store = store or Store()
         self.build_missing = build_missing
         self.workspaces = Workspaces()
@@ -142,7 +151,7 @@ class Dispatcher(Planner):
         self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
     ) -> Any:
         """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
-        none, `UnsupportedProblem` if it cannot serve these operands within `max_workspace`."""
+        none, `UnsupportedProblem` if it cannot serve these operands within the constraints."""
         what = _call_of(name, options)
         if self._fast is not None and out is not None and what is not None:
             self._forget_if_changed()
@@ -258,7 +267,7 @@ class Dispatcher(Planner):
                     except BuildFailed as error:
                         log.warning("%s", error)
                         self._unbuildable[plan.config.name, target.arch] = str(error)
-                        del self._plans[problem, target]
+                        del self._plans[problem, target, self.constraints]
         this = arch(target.arch)
         sizes = [high - low for low, high in map(arrays.span, views)]
         bound = BoundLaunch(
@@ -270,11 +279,11 @@ class Dispatcher(Planner):
         verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))
         if not verdict:
             raise UnsupportedProblem(f"{config.name} does not serve {problem}: {verdict}")
-        allowed = self._allowed(config, problem, target)
+        allowed = self.constraints.allows(config, problem, target)
         if not allowed:
             raise UnsupportedProblem(
-                f"{config.name} for {problem} {allowed.reason}: raise the dispatcher's "
-                "max_workspace, or let it choose another kernel"
+                f"{config.name} for {problem} {allowed.reason}: change the dispatcher's "
+                f"{allowed.rule}, or let it choose another kernel"
             )
         return Choice(config, "name", "asked for by name")
 

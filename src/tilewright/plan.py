@@ -1,13 +1,13 @@
 """`Planner`: from a problem to the kernel for it, with the reason; needs no GPU, torch or triton.
 
-Problem → candidates (registry, rules) → selector → Plan
+Problem → candidates (registry, rules, constraints) → selector → Plan
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,6 @@ from tilewright import ops
 from tilewright.arch import arch, detect, device
 from tilewright.arch.model import Device
 from tilewright.errors import (
-    BadArgument,
     EmptySpace,
     NoDriver,
     NoKernelFound,
@@ -24,7 +23,10 @@ from tilewright.errors import (
 from tilewright.explain import Explanation, Fate
 from tilewright.ops.family import Launch
 from tilewright.registry import Entry, Registry
-from tilewright.select import ByFunction, Choice, Heuristic, Selector
+from tilewright.select import Choice, Recalls
+from tilewright.select.configured import Wanted, configured
+from tilewright.select.constraints import CHOSEN_FOR, Constraints
+from tilewright.tables.merge import Tables
 from tilewright.verdict import YES, Verdict, no
 
 PLANNING_DEVICE = "h200_sxm"
@@ -45,6 +47,23 @@ class Plan:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of the planner. A kernel has to serve all of `stated`, and is chosen for the
+    first (see `Constraints.stated`)."""
+
+    problem: Any
+    target: Device
+    constraints: Constraints
+    stated: Sequence[Any]
+
+    def reason(self, choice: Choice) -> str:
+        """Why `choice` was made, and for what, if not for the problem itself."""
+        if self.problem is self.stated[0]:
+            return choice.reason
+        return f"{choice.reason}; chosen for M = {CHOSEN_FOR}, as for every M"
+
+
 class Planner:
     """Chooses. `Dispatcher` adds building and launching, and documents the parameters."""
 
@@ -52,16 +71,20 @@ class Planner:
         self,
         registry: Registry | None = None,
         device: Device | str | None = None,
-        selector: Selector | Callable[..., Sequence[Any]] | None = None,
+        selector: Wanted | None = None,
         max_workspace: int | None = None,
+        constraints: Constraints | None = None,
+        tables: Tables | None = None,
     ) -> None:
         self.registry = registry
         self._device = _device(device) if device is not None else None
-        self.selector = _selector(selector)
-        self.max_workspace = _bytes(max_workspace)
+        self.selector = configured(selector, tables)
+        self.constraints = constraints or Constraints()
+        if max_workspace is not None:
+            self.constraints = replace(self.constraints, max_workspace=max_workspace)
         self._lock = threading.RLock()
         self._version = registry.version if registry is not None else 0
-        self._plans: dict[tuple[Any, Device], Plan] = {}
+        self._plans: dict[tuple[Any, Device, Constraints], Plan] = {}
         self._unbuildable: dict[tuple[str, str], str] = {}
         self._default_entries: dict[Any, tuple[Entry, ...]] = {}
 
@@ -69,10 +92,11 @@ class Planner:
         """The device that `select`, `explain` and `is_supported` plan for."""
         return self._device or _planning_device()
 
-    def select(self, problem: Any) -> Plan:
-        """The plan for `problem`. Raises `NoKernelFound` with the nearest misses, or
-        `UnsupportedProblem` when not even the family's default space has a kernel."""
-        return self._plan(problem, self.device_for_planning())
+    def select(self, problem: Any, constraints: Constraints | None = None) -> Plan:
+        """The plan for `problem`, under `constraints` (by default the planner's). Raises
+        `NoKernelFound` with the nearest misses, or `UnsupportedProblem` when not even the family's
+        default space has a kernel."""
+        return self._plan(problem, self.device_for_planning(), constraints)
 
     def is_supported(self, problem: Any) -> Verdict:
         """Whether some candidate serves `problem`; if not, why the nearest one does not."""
@@ -84,20 +108,23 @@ class Planner:
             return no("unsupported", str(error))
         return YES
 
-    def explain(self, problem: Any) -> Explanation:
+    def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
         """Every candidate's fate, in the order considered, with reasons."""
-        target = self.device_for_planning()
-        entries = self._entries(problem, target)
-        choices, refused = self._consider(problem, target, entries)
+        asked = self._asked(problem, self.device_for_planning(), constraints)
+        entries = self._candidates(asked)
+        found, refused = self._consider(asked, entries)
+        choices = [*found]
         fates = [
             Fate(
                 choice.config.name,
                 "chosen" if place == 0 else "candidate",
                 choice.selector,
-                choice.reason,
+                asked.reason(choice),
             )
             for place, choice in enumerate(choices)
         ]
+        if choices and not (own := self._serves_itself(choices[0].config, asked)):
+            fates[0] = replace(fates[0], fate="refused", by=own.rule, reason=own.reason)
         fates += [Fate(e.name, "refused", verdict.rule, verdict.reason) for e, verdict in refused]
         seen = {fate.name for fate in fates}
         fates += [
@@ -105,58 +132,102 @@ class Planner:
             for e in entries
             if e.name not in seen
         ]
-        return Explanation(problem, target, tuple(fates))
+        return Explanation(problem, asked.target, tuple(fates))
 
-    def _plan(self, problem: Any, target: Device) -> Plan:
+    def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> _Asked:
+        kept = constraints or self.constraints
+        return _Asked(problem, target, kept, kept.stated(problem))
+
+    def _plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
         self._forget_if_changed()
-        plan = self._plans.get((problem, target))
+        key = (problem, target, constraints or self.constraints)
+        plan = self._plans.get(key)
         if plan is None:
-            entries = self._entries(problem, target)
-            choices, refused = self._consider(problem, target, entries)
-            if not choices:
-                raise NoKernelFound(_nothing(problem, target, entries, refused))
-            plan = self._plans[problem, target] = self._plan_of(choices[0], problem, target)
+            asked = self._asked(*key)
+            choice = self._choice(asked)
+            plan = self._plan_of(replace(choice, reason=asked.reason(choice)), problem, target)
+            self._plans[key] = plan
         return plan
+
+    def _choice(self, asked: _Asked) -> Choice:
+        choice = self._recalled(asked)
+        if choice is None:
+            entries = self._candidates(asked)
+            choices, refused = self._consider(asked, entries)
+            choice = next(choices, None)
+            if choice is None:
+                raise NoKernelFound(_nothing(asked.problem, asked.target, entries, refused))
+        own = self._serves_itself(choice.config, asked)
+        if not own:
+            raise NoKernelFound(
+                f"{choice.config.name}, the kernel for every M (batch_invariant), does not serve "
+                f"{asked.problem}: {own}"
+            )
+        return choice
+
+    def _recalled(self, asked: _Asked) -> Choice | None:
+        """What the selector chooses whatever the candidates are, if anything: found without a look
+        at the default space. A registry says which kernels there are, and their priorities."""
+        if self.registry is not None or not isinstance(self.selector, Recalls):
+            return None
+        for choice in self.selector.recall(asked.stated[0], asked.target):
+            if not choice.settled:
+                break
+            if self._usable(Entry(choice.config), asked):
+                return choice
+        return None
 
     def _plan_of(self, choice: Choice, problem: Any, target: Device) -> Plan:
         launch = ops.family(problem.family).launch(choice.config, problem, target)
         return Plan(problem, target, choice.config, launch, choice.selector, choice.reason)
 
     def _consider(
-        self, problem: Any, target: Device, entries: Sequence[Entry]
-    ) -> tuple[list[Choice], list[tuple[Entry, Verdict]]]:
+        self, asked: _Asked, entries: Sequence[Entry]
+    ) -> tuple[Iterator[Choice], list[tuple[Entry, Verdict]]]:
         """Those that serve the problem, best first; and the others, with the reason."""
         fit: dict[int, list[Any]] = {}
         refused: list[tuple[Entry, Verdict]] = []
         for entry in entries:
-            verdict = self._usable(entry, problem, target)
+            verdict = self._usable(entry, asked)
             if verdict:
                 fit.setdefault(entry.priority, []).append(entry.config)
             else:
                 refused.append((entry, verdict))
-        choices: list[Choice] = []
-        for priority in sorted(fit, reverse=True):
-            choices += self.selector.order(problem, fit[priority], target)
+        choices = (
+            choice
+            for priority in sorted(fit, reverse=True)
+            for choice in self.selector.order(asked.stated[0], fit[priority], asked.target)
+        )
         return choices, refused
 
-    def _usable(self, entry: Entry, problem: Any, target: Device) -> Verdict:
+    def _usable(self, entry: Entry, asked: _Asked) -> Verdict:
+        problem, target = asked.stated[0], asked.target
         if entry.config.family != problem.family:
             return no("family", f"is a {entry.config.family} kernel")
         broken = self._unbuildable.get((entry.name, target.arch))
         if broken is not None:
             return no("build", broken)
-        family = ops.family(problem.family)
-        verdict: Verdict = family.supports(entry.config, problem, arch(target.arch))
-        return verdict and self._allowed(entry.config, problem, target)
+        family, this = ops.family(problem.family), arch(target.arch)
+        for stated in asked.stated:
+            verdict: Verdict = family.supports(entry.config, stated, this)
+            if not verdict:
+                return verdict
+        return asked.constraints.allows(entry.config, problem, target)
 
-    def _allowed(self, config: Any, problem: Any, target: Device) -> Verdict:
-        """Whether `config`, which serves `problem`, keeps to the limits this planner was given."""
-        if self.max_workspace is None:
+    def _serves_itself(self, config: Any, asked: _Asked) -> Verdict:
+        """Whether a kernel that was chosen for other problems serves the one asked about."""
+        if asked.problem in asked.stated:
             return YES
-        need = ops.family(problem.family).launch(config, problem, target).workspace_bytes
-        if need > self.max_workspace:
-            return no("workspace", f"needs a workspace of {need} bytes, over {self.max_workspace}")
-        return YES
+        return self._usable(Entry(config), replace(asked, stated=(asked.problem,)))
+
+    def _candidates(self, asked: _Asked) -> Sequence[Entry]:
+        """The registry's kernels; without one, the default space's and those the selector knows."""
+        entries = self._entries(asked.stated[-1], asked.target)
+        if self.registry is not None or not isinstance(self.selector, Recalls):
+            return entries
+        known = {entry.config for entry in entries}
+        recalled = [c.config for c in self.selector.recall(asked.stated[0], asked.target)]
+        return (*entries, *(Entry(c) for c in dict.fromkeys(recalled) if c not in known))
 
     def _entries(self, problem: Any, target: Device) -> Sequence[Entry]:
         if self.registry is not None:
@@ -181,20 +252,6 @@ class Planner:
     def _forget(self) -> None:
         """Drop what the registry's change may have made wrong."""
         self._plans.clear()
-
-
-def _selector(given: Selector | Callable[..., Sequence[Any]] | None) -> Selector:
-    if given is None:
-        return Heuristic()
-    if callable(given):
-        return ByFunction(given)
-    return given
-
-
-def _bytes(limit: int | None) -> int | None:
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-        raise BadArgument(f"max_workspace = {limit!r} is not a number of bytes, 0 or more")
-    return limit
 
 
 def _device(given: Device | str) -> Device:

@@ -125,7 +125,7 @@ def test_explain_keeps_to_a_limit_on_the_workspace(cli):
     assert "_split_k" in cli.json(*words)["chosen"]
     limited = cli.json(*words, "--max-workspace", 0)
     assert "_split_k" not in limited["chosen"]
-    assert any(f["by"] == "workspace" for f in limited["fates"])
+    assert any(f["by"] == "max_workspace" for f in limited["fates"])
 
 
 def test_fp8_is_what_the_device_means_by_it(cli):

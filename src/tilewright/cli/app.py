@@ -21,6 +21,7 @@ from tilewright.cli import (
     results,
     run,
     sweep,
+    table,
     vocabulary,
 )
 from tilewright.cli.errors import Commands
@@ -86,3 +87,4 @@ for module in (
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
+app.add_typer(table.app, name="table")

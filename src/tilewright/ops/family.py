@@ -38,6 +38,10 @@ class KernelConfig(Protocol):
     def name(self) -> str:
         """The kernel's name; `Family.parse_name` is its exact inverse."""
 
+    @property
+    def pipeline(self) -> str:
+        """How operands reach the matrix units: one of `Arch.pipelines`."""
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
@@ -120,12 +124,14 @@ finds them zero and leaves them zero. What follows may hold anything; see `Launc
 class Launch:
     """One kernel launch for one problem: grid, the kernel's non-constant arguments in order,
     and bytes of workspace (flags included; and whether what follows them is zero between
-    launches too: the kernel finds it so and leaves it so)."""
+    launches too: the kernel finds it so and leaves it so). `capturable`: whether it may be captured
+    in a CUDA graph and replayed, which it may unless the host has to read memory of the device."""
 
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     workspace_bytes: int = 0
     zero_workspace: bool = False
+    capturable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +226,12 @@ class Family(Protocol):
 
     def supports(self, config: Any, problem: Any, arch: Arch) -> Verdict:
         """Can this config, built for this architecture, compute this problem?"""
+
+    def repeats(self, config: Any) -> Verdict:
+        """Does it give the same bits for the same operands in every run?"""
+
+    def keeps_rows(self, config: Any) -> Verdict:
+        """Does a row of the result have the same bits however many rows there are?"""
 
     # --- building and launching ---------------------------------------------------------
     def source(self, config: Any, arch: Arch) -> KernelSource:

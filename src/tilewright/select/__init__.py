@@ -1,14 +1,14 @@
 """Which kernel: selectors order the candidates for a problem and say why.
 
-A selector sees only kernels that can serve the problem. It returns those it has an opinion on,
-best first; a `Chain` asks the next one when it has none.
+A selector sees only kernels that can serve the problem, within the caller's `constraints`. It
+returns those it has an opinion on, best first; a `Chain` then asks the next one about the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tilewright import ops
 from tilewright.arch.model import Device
@@ -17,11 +17,13 @@ from tilewright.errors import BadArgument
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate a selector has an opinion on, and why it stands where it does."""
+    """A candidate a selector has an opinion on, and why it stands where it does. `settled`: it
+    would whatever the other candidates were."""
 
     config: Any
     selector: str
     reason: str
+    settled: bool = False
 
 
 class Selector(Protocol):
@@ -30,8 +32,18 @@ class Selector(Protocol):
     @property
     def name(self) -> str: ...
 
-    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterable[Choice]:
         """The candidates it has an opinion on, best first; may be empty."""
+
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A selector that knows kernels of its own for a problem: these become candidates where the
+    caller has not said which kernels there are."""
+
+    def recall(self, problem: Any, device: Device) -> Iterable[Choice]:
+        """Kernels that may not be among the candidates, which `order` would put first, in its
+        order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +106,22 @@ def _called(function: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Asks selectors in turn; the first with an opinion decides."""
+    """Asks selectors in turn: first stand those the first has an opinion on, then, of the others,
+    those the second has one on, and so on. None is asked before it is needed."""
 
     selectors: tuple[Selector, ...]
     name: str = "chain"
 
-    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
+        placed = set()
         for selector in self.selectors:
-            choices = selector.order(problem, candidates, device)
-            if choices:
-                return choices
-        return []
+            left = [config for config in candidates if config not in placed]
+            for choice in selector.order(problem, left, device) if left else ():
+                placed.add(choice.config)
+                yield choice
+
+    def recall(self, problem: Any, device: Device) -> Iterator[Choice]:
+        for selector in self.selectors:
+            if not isinstance(selector, Recalls):
+                break  # its order comes before what later ones know
+            yield from selector.recall(problem, device)

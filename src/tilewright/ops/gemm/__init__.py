@@ -18,6 +18,7 @@ from tilewright.ops.gemm import (
     lowbit,
     operands,
     pre,
+    repeat,
     rows,
     rules,
     scales,
@@ -131,6 +132,12 @@ class GemmFamily:
 
     def supports(self, config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
         return rules.supports(config, problem, arch)
+
+    def repeats(self, config: GemmConfig) -> Verdict:
+        return repeat.repeats(config)
+
+    def keeps_rows(self, config: GemmConfig) -> Verdict:
+        return repeat.keeps_rows(config)
 
     def source(self, config: GemmConfig, arch: Arch) -> KernelSource:
         return source_module.source(config, arch)

@@ -115,6 +115,12 @@ class GroupedGemmFamily:
     ) -> Verdict:
         return rules.supports(config, problem, arch)
 
+    def repeats(self, config: GroupedGemmConfig) -> Verdict:
+        return GEMM.repeats(config.one)
+
+    def keeps_rows(self, config: GroupedGemmConfig) -> Verdict:
+        return GEMM.keeps_rows(config.one)
+
     def source(self, config: GroupedGemmConfig, arch: Arch) -> KernelSource:
         return launch_module.source(config, arch)
 

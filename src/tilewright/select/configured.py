@@ -1,0 +1,56 @@
+"""Selectors as they are asked for: by name, as a function, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.errors import BadArgument, nearest
+from tilewright.select import ByFunction, Chain, FirstFit, Heuristic, Selector
+from tilewright.select.tuned import Tuned
+from tilewright.tables.merge import Tables, gather
+from tilewright.tables.table import Table
+
+NAMES = ("tuned", "analytical", "first_fit")
+"""Selectors that can be named, in the order of the default chain."""
+
+Wanted = Selector | Callable[..., Sequence[Any]] | str | Sequence[Selector | str]
+
+
+def configured(wanted: Wanted | None = None, tables: Tables | None = None) -> Selector:
+    """The selector that is asked for: one, a function that ranks, a name of `NAMES`, or several of
+    these for a chain; None for the default chain, which has ``tuned`` only where there are tables.
+
+    tables: what ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names. Raises
+    `BadArgument` (an unknown name, tables that nothing reads, none for ``tuned``) and `BadFile`.
+    """
+    if wanted is not None and not isinstance(wanted, str | Sequence):
+        if tables is not None:
+            raise _unread()
+        return ByFunction(wanted) if callable(wanted) else wanted
+    listed = NAMES if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    if "tuned" not in listed and tables is not None:
+        raise _unread()
+    table = gather(tables) if "tuned" in listed else None
+    if wanted is None and table is None:
+        listed = tuple(name for name in listed if name != "tuned")
+    found = tuple(_named(one, table) if isinstance(one, str) else one for one in listed)
+    return found[0] if len(found) == 1 else Chain(found)
+
+
+def _named(name: str, table: Table | None) -> Selector:
+    if name not in NAMES:
+        raise BadArgument(f"no selector '{name}'{nearest(name, NAMES)}; known: {', '.join(NAMES)}")
+    if name == "tuned":
+        if table is None:
+            raise BadArgument(
+                "selector 'tuned' needs tables: pass some, or name files in TILEWRIGHT_TABLES"
+            )
+        return Tuned(table)
+    return Heuristic() if name == "analytical" else FirstFit()
+
+
+def _unread() -> BadArgument:
+    return BadArgument(
+        "tables are given, but the selector asked for does not read them: add 'tuned'"
+    )

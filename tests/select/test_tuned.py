@@ -1,0 +1,191 @@
+"""Choosing by tables: who answers, in which order, with which words, among which kernels."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from gemm_cases import config
+from table_cases import DEEP, H20, H100, H200, PLAIN, WIDE, gemm, kernel, row
+
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument, BadFile
+from tilewright.ops.gemm import FAMILY
+from tilewright.registry import Registry
+from tilewright.select import Chain, FirstFit, Heuristic
+from tilewright.select.configured import configured
+from tilewright.select.tuned import Tuned
+from tilewright.tables import file
+from tilewright.tables.table import Table
+
+UNUSUAL = kernel(tile_m=32, num_warps=2, group_m=5)
+"""A kernel that no default space has."""
+
+
+def tuned(*rows, registry=None, on=H200, **options) -> Dispatcher:
+    return Dispatcher(registry, on, tables=Table.of(rows, "mine.twt"), **options)
+
+
+def over(*names) -> Registry:
+    return Registry("r").register_all(names)
+
+
+# --- the choice and its words --------------------------------------------------------------
+
+
+def test_the_row_of_this_problem_on_this_gpu_decides():
+    plan = tuned(row(gemm(512), UNUSUAL, 10.0)).select(gemm(512))
+    assert plan.config.name == UNUSUAL and plan.selector == "tuned"
+    assert plan.reason == "exact row of mine.twt: 10 µs ± 1.0%, 26.84 TFLOP/s"
+    assert plan.launch == FAMILY.launch(plan.config, gemm(512), H200)
+
+
+def test_a_padded_row_decides_and_says_so():
+    plan = tuned(row(gemm(512), UNUSUAL)).select(gemm(500))
+    assert plan.config.name == UNUSUAL
+    assert plan.reason.startswith("padded to M = 512 of mine.twt: ")
+    assert plan.launch == FAMILY.launch(plan.config, gemm(500), H200)
+
+
+def test_two_gpus_of_one_arch_have_their_rows_and_a_third_borrows_and_says_what_it_may_lose():
+    rows = (row(gemm(512), WIDE), row(gemm(512), UNUSUAL, on=H20))
+    assert tuned(*rows, on=H200).select(gemm(512)).config.name == WIDE
+    assert tuned(*rows, on=H20).select(gemm(512)).config.name == UNUSUAL
+    third = tuned(*rows, on=H100).select(gemm(512))
+    assert third.config.name == WIDE
+    assert third.reason.startswith("borrowed from NVIDIA H200 (distance ")
+    space = [f.name for f in tuned(*rows, on=H100).explain(gemm(512)).fates if f.fate != "refused"]
+    times = [FAMILY.estimate(FAMILY.parse_name(name), gemm(512), H100) for name in space]
+    own = FAMILY.estimate(third.config, gemm(512), H100)
+    assert third.reason.endswith(f"; expected to lose {1 - min(times) / own:.0%} here")
+
+
+def test_a_miss_falls_to_the_estimate():
+    plan = tuned(row(gemm(512), UNUSUAL)).select(gemm(5000))
+    assert plan.selector == "heuristic"
+    assert plan.config == Dispatcher(device=H200).select(gemm(5000)).config
+
+
+def test_explain_shows_the_choice_its_ties_and_what_would_come_next():
+    story = tuned(row(gemm(512), UNUSUAL, ties=(WIDE,))).explain(gemm(512))
+    assert story.chosen == UNUSUAL and story.fates[0].by == "tuned"
+    assert (story.fates[1].name, story.fates[1].fate) == (WIDE, "candidate")
+    assert story.fates[1].reason.endswith(f"not told from {UNUSUAL}")
+    assert story.fates[2].by == "heuristic" and story.counts().get("passed over") is None
+    without = Dispatcher(device=H200).explain(gemm(512))
+    assert {f.name for f in without.fates} | {UNUSUAL, WIDE} == {f.name for f in story.fates}
+
+
+def test_select_and_explain_agree():
+    rows = (row(gemm(512), UNUSUAL), row(gemm(64), DEEP, on=H20), row(gemm(1024), "gemm_of_old"))
+    for m in (512, 500, 64, 60, 1024, 4000):
+        dispatcher = tuned(*rows)
+        assert dispatcher.select(gemm(m)).config.name == dispatcher.explain(gemm(m)).chosen
+
+
+def test_a_proven_kernel_is_chosen_without_a_look_at_the_default_space(monkeypatch):
+    monkeypatch.setattr(type(FAMILY), "default_space", None)
+    assert tuned(row(gemm(512), UNUSUAL)).select(gemm(512)).config.name == UNUSUAL
+
+
+def test_a_kernel_that_cannot_be_built_gives_way_to_its_tie():
+    dispatcher = tuned(row(gemm(512), UNUSUAL, ties=(WIDE,)))
+    assert dispatcher.select(gemm(512)).config.name == UNUSUAL
+    dispatcher._unbuildable[UNUSUAL, "sm_90"] = "no luck"
+    dispatcher._plans.clear()
+    assert dispatcher.select(gemm(512)).config.name == WIDE
+
+
+# --- registries ----------------------------------------------------------------------------
+
+
+def test_of_a_registry_only_what_is_registered_is_used():
+    rows = (row(gemm(512), UNUSUAL, ties=(DEEP,)),)
+    assert tuned(*rows, registry=over(PLAIN, DEEP)).select(gemm(512)).config.name == DEEP
+    plan = tuned(*rows, registry=over(PLAIN)).select(gemm(512))
+    assert plan.config.name == PLAIN and plan.selector == "heuristic"
+
+
+def test_priority_comes_before_any_row():
+    registry = over(PLAIN, WIDE)
+    registry.set_priority(PLAIN, 1)
+    assert tuned(row(gemm(512), WIDE), registry=registry).select(gemm(512)).config.name == PLAIN
+
+
+# --- which selectors, in which order -------------------------------------------------------
+
+
+def test_selectors_by_name_in_any_order():
+    rows = (row(gemm(512), UNUSUAL),)
+    registry = over(PLAIN, UNUSUAL)
+    for wanted, by in (
+        (None, "tuned"),
+        ("tuned", "tuned"),
+        (["tuned", "first_fit"], "tuned"),
+        (["first_fit", "tuned"], "first fit"),
+        (["analytical", "tuned"], "heuristic"),
+        ([FirstFit(), "tuned"], "first fit"),
+    ):
+        assert tuned(*rows, registry=registry, selector=wanted).select(gemm(512)).selector == by
+    assert isinstance(configured("analytical"), Heuristic)
+    assert [s.name for s in configured().selectors] == ["heuristic", "first fit"]
+
+
+def test_what_cannot_be_configured():
+    table = Table.of([row(gemm(512))])
+    with pytest.raises(BadArgument, match=r"no selector 'tunned' \(did you mean 'tuned'\?\)"):
+        configured("tunned")
+    with pytest.raises(BadArgument, match="'tuned' needs tables"):
+        configured("tuned")
+    for selector in ("first_fit", FirstFit(), lambda problem, configs, device: configs):
+        with pytest.raises(BadArgument, match="does not read them"):
+            configured(selector, table)
+
+
+def test_a_chain_asks_the_next_about_those_the_first_left_out():
+    class Picky:
+        name = "picky"
+
+        def order(self, problem, candidates, device):
+            return FirstFit().order(problem, candidates[1:2], device)
+
+    configs = [config(), config(num_stages=3), config(num_stages=4)]
+    choices = [*Chain((Picky(), FirstFit())).order(gemm(512), configs, H200)]
+    assert [c.config for c in choices] == [configs[1], configs[0], configs[2]]
+
+
+# --- where tables come from ----------------------------------------------------------------
+
+
+def test_tables_from_the_environment_and_from_arguments(tmp_path, monkeypatch, caplog):
+    one, two = tmp_path / "a.twt", tmp_path / "b.json"
+    file.save(Table.of([row(gemm(512), UNUSUAL, 10.0)]), one)
+    file.save(Table.of([row(gemm(512), WIDE, 9.0), row(gemm(64), DEEP)]), two)
+    monkeypatch.setenv("TILEWRIGHT_TABLES", f"{one}")
+    assert Dispatcher(device=H200).select(gemm(512)).config.name == UNUSUAL
+    assert Dispatcher(device=H200, selector="first_fit").select(gemm(512)).selector == "first fit"
+    assert Dispatcher(device=H200, tables=two).select(gemm(512)).config.name == WIDE
+    assert not caplog.records
+    monkeypatch.setenv("TILEWRIGHT_TABLES", os.pathsep.join(map(str, (one, two))))
+    both = Dispatcher(device=H200)
+    assert both.select(gemm(512)).config.name == WIDE  # the faster
+    assert both.select(gemm(64)).config.name == DEEP
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert str(one) in said and str(two) in said and "the fastest is used" in said
+    monkeypatch.setenv("TILEWRIGHT_TABLES", str(tmp_path / "none.twt"))
+    with pytest.raises(BadFile, match=r"none\.twt"):
+        Dispatcher(device=H200)
+
+
+def test_ranks_with_equal_tables_choose_the_same_from_any_split_into_files(tmp_path):
+    rows = [row(gemm(m), us=10.0 + m) for m in (64, 128, 256)]
+    paths = []
+    for number, some in enumerate(([rows[2], rows[0]], [rows[1]])):
+        paths.append(tmp_path / f"{number}.twt")
+        file.save(Table.of(some), paths[-1])
+    first, second = (
+        Dispatcher(device=H200, tables=order).selector.selectors[0]
+        for order in (paths, paths[::-1])
+    )
+    assert isinstance(first, Tuned) and isinstance(second, Tuned)
+    assert first.table.digest == second.table.digest == Table.of(rows).digest
