@@ -3,9 +3,9 @@
     python benchmarks/sweep_again.py FIRST SECOND --json benchmarks/results/sweep_again_h200.json
 
 Takes two directories of `tilewright sweep`, made an hour or a machine apart, and of each what both
-measured. A problem's best kernels agree if they are the same, or if each lies within what the other
-sweep's intervals do not tell from its own best. Of the others, what the first sweep's choice
-costs by the second's times. Devices must be alike, environments and settings the same.
+measured. A problem's best kernel in the first is inside if the second's intervals do not tell it
+from its own best (`tune.statistics.indistinguishable`); what it costs is by the second's times.
+Devices must be alike, environments and settings the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     (first, setup, began), (second, same, again) = times(options.first), times(options.second)
     assert setup == same, "made with other devices, versions or settings"
-    identical = inside = 0
+    identical = inside = both = 0
     losses, ratios = [], []
     for problem in first.keys() & second.keys():
         kernels = first[problem].keys() & second[problem].keys()
@@ -62,7 +62,8 @@ def main() -> None:
         ]
         a, b = ties[0][0], ties[1][0]
         identical += a == b
-        inside += a in ties[1] and b in ties[0]
+        inside += a in ties[1]
+        both += a in ties[1] and b in ties[0]
         losses.append(two[a][0] / two[b][0] - 1)
         ratios += [two[k][0] / one[k][0] for k in kernels]
     cuts = statistics.quantiles(ratios, n=20)
@@ -72,7 +73,8 @@ def main() -> None:
         "problems": len(losses),
         "pairs": len(ratios),
         "identical": identical,
-        "identical_or_inside": inside,
+        "first_choice_inside": inside,
+        "each_inside_the_others": both,
         "loss_of_first_choice": {
             "mean": statistics.mean(losses),
             "worst": max(losses),

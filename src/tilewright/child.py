@@ -115,11 +115,15 @@ class Child:
         self._stderr.seek(max(0, end - size))
         return self._stderr.read().decode(errors="replace")
 
+    def interrupt(self) -> None:
+        """From any thread: end the child. A `request` under way raises `ChildDied`."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """End the child and whatever it started (the assembler, say). One that a driver does not
         let go of is left to end when it can."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.interrupt()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=KILL_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):

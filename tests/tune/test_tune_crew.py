@@ -15,12 +15,12 @@ from tilewright.child import ChildDied, ChildTimeout
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import GemmProblem
 from tilewright.tune import crew as crew_module
-from tilewright.tune import station
+from tilewright.tune import devices
 from tilewright.tune.board import Board, Item
 from tilewright.tune.crew import KILLED_ATTEMPTS, Crew, NoDeviceLeft, Task
 from tilewright.tune.devices import Place, environment
 from tilewright.tune.measurement import Settings
-from tilewright.tune.station import KILLED_TRIES
+from tilewright.tune.station import KILLED_TRIES, OutOfOrder
 
 H200 = device("h200_sxm")
 PROBLEMS = [GemmProblem(64 * i, 64, 64) for i in range(1, 4)]
@@ -80,7 +80,10 @@ def script(monkeypatch):
         def kill(self):
             made.alive -= 1
 
-    monkeypatch.setattr(station, "Child", FakeChild)
+        def interrupt(self):
+            pass
+
+    monkeypatch.setattr(devices, "Child", FakeChild)
     return made
 
 
@@ -104,6 +107,26 @@ def test_devices_that_are_alike_share_the_tasks_others_take_all(script, tmp_path
         Crew(places, Store(tmp_path), Settings()).run([Task(KERNELS[0], PROBLEMS[0], "gfx942")])
 
 
+def test_devices_that_are_alike_under_other_versions_take_all(script, tmp_path):
+    here = environment("cuda")
+    there = replace(here, driver="1.0")
+    with Crew(
+        [Place("GPU-a", here, H200), Place("GPU-b", there, H200)], Store(tmp_path), Settings()
+    ) as both:
+        measured = list(both.run(TASKS))
+        assert len(measured) == 2 * len(TASKS) == len({m.key for m in measured})
+        assert complete([m for m in measured if m.environment == there])
+        assert list(both.run(TASKS, {m.key for m in measured})) == []
+
+
+def test_the_loss_of_a_devices_machine_is_no_kernels_fault(script, tmp_path):
+    script.faults["verify", BAD] = [OutOfOrder("its node was lost")]
+    both = crew(tmp_path, "GPU-a", "GPU-b", interleave=4)
+    measured = list(both.run(TASKS))
+    assert complete(measured) and {(m.status, m.attempts) for m in measured} == {("ok", 1)}
+    assert [*both.out_of_order.values()] == ["its node was lost"]
+
+
 def test_kernels_of_one_problem_take_turns_in_whatever_order_they_come(script, tmp_path):
     assert complete(crew(tmp_path, interleave=4).run(sorted(TASKS, key=lambda t: t.kernel)))
     timed = [kernels for _, step, kernels in script.asked if step == "time"]
@@ -115,10 +138,10 @@ def test_kernels_of_one_problem_take_turns_in_whatever_order_they_come(script, t
 
 
 def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
-    batch = (Item(BAD, "", PROBLEMS[0], H200),)
+    batch = (Item(BAD, "", PROBLEMS[0], H200, environment("cuda")),)
     board, got = Board([batch]), []
-    assert board.pull([H200]) == batch
-    other = threading.Thread(target=lambda: got.append(board.pull([H200])))
+    assert board.pull(board.kinds) == batch
+    other = threading.Thread(target=lambda: got.append(board.pull(board.kinds)))
     other.start()
     other.join(0.1)
     assert other.is_alive()
@@ -126,7 +149,7 @@ def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
     other.join()
     assert got == [batch]
     board.stop()
-    assert board.pull([H200]) is None and board.left == 1
+    assert board.pull(board.kinds) is None and board.left == 1
 
 
 def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script, tmp_path):

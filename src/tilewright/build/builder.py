@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -97,8 +94,7 @@ class Builder(threading.Thread):
         with self._lock:
             self._stopped = True
             if self._child is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
+                self._child.interrupt()
 
     def _build(self, task: Task, scratch: str) -> BuildResult:
         start = time.monotonic()

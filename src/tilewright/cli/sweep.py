@@ -48,6 +48,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
             "tilewright sweep space.json --problems gemm:full --out DIR \\\n"
             "      --where 'tile_m >= 64' --max-kernels 100 --devices 0,3",
+            "tilewright sweep gemm:full --out DIR --devices ray",
             "tilewright sweep gemm:small --out small --retry timeout --retry crashed",
         ),
     )(sweep)
@@ -74,7 +75,8 @@ def sweep(
         str,
         typer.Option(
             "--devices",
-            help="all GPUs, how many, which by number or UUID (0,3), or cpu: the interpreter.",
+            help="all GPUs, how many, which by number or UUID (0,3), ray: a cluster's, or cpu: the "
+            "interpreter.",
         ),
     ] = "all",
     arch: Annotated[

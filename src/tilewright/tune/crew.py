@@ -6,7 +6,8 @@ worker through them step by step: the operands, each kernel's verification, the 
 that passed. When a worker dies, hangs or faults its device it is replaced, and the device must
 first get a canary right, as fast as ever. The kernel whose step it was is tried once more, alone,
 before it is blamed; the others of its batch are measured again. A device that fails its canary
-twice is out, and the rest go on. Triton's interpreter is a device like any other.
+twice is out, and the rest go on; so is one whose machine is lost. Triton's interpreter is a device
+like any other.
 
 A kernel that is wrong (`mismatch`, `nan`) is blamed at once: being right the next time would not
 make it right.
@@ -29,7 +30,7 @@ from tilewright.build import Store, build_keys
 from tilewright.child import Message
 from tilewright.errors import BadArgument, TilewrightError
 from tilewright.jsonfile import convert
-from tilewright.tune.board import Batch, Board, Item
+from tilewright.tune.board import Batch, Board, Item, Kind
 from tilewright.tune.devices import CPU, Place
 from tilewright.tune.measurement import Measurement, Settings, Status, Telemetry, problem_text
 from tilewright.tune.results import now
@@ -93,7 +94,7 @@ class Crew:
         if memory_bytes is None:
             physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             memory_bytes = physical // 2 // max(1, sum(p.uuid == CPU for p in places))
-        if any(place.backend == "cuda" for place in places):
+        if any(place.backend == "cuda" and not place.machine for place in places):
             say_if_blind()
         self._timeout = timeout
         self._stations = [Station(place, store, settings, memory_bytes) for place in places]
@@ -101,12 +102,12 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        """The workers' processes."""
+        """The workers' processes on this machine."""
         return [pid for station in self._stations if (pid := station.pid) is not None]
 
     @property
     def out_of_order(self) -> dict[Place, str]:
-        """The places that failed their canary, and how."""
+        """The places that failed their canary or were lost, and how."""
         return {s.place: s.out_of_order for s in self._stations if s.out_of_order}
 
     def keys(self, task: Task) -> list[tuple[str, ...]]:
@@ -118,8 +119,8 @@ class Crew:
     def run(
         self, tasks: Iterable[Task], known: Collection[tuple[str, ...]] = frozenset()
     ) -> Iterator[Measurement]:
-        """Measure each task on each device (by fingerprint: of devices that are alike, one) that
-        can run it, but for those whose key is `known`; each measurement as soon as it is made.
+        """Measure each task on each device (of those alike in fingerprint and environment, one)
+        that can run it, but for those whose key is `known`; each measurement as soon as it is made.
 
         A task given twice counts once. Ending the iteration early ends the workers. Raises
         `BadArgument` at once for a task that no device can run, and, at the end, `NoDeviceLeft` if
@@ -146,8 +147,10 @@ class Crew:
         for station in self._stations:
             device = _device_for(station.place, task)
             if device is not None:
-                build = _build(task.kernel, task.arch, station.place.uuid == CPU)
-                found.setdefault(Item(task.kernel, build, task.problem, device), station)
+                place = station.place
+                build = _build(task.kernel, task.arch, place.uuid == CPU)
+                item = Item(task.kernel, build, task.problem, device, place.environment)
+                found.setdefault(item, station)
         if not found:
             listed = ", ".join(str(s.place) for s in self._stations)
             raise BadArgument(f"{task.kernel} is for {task.arch}, which none is of: {listed}")
@@ -156,11 +159,11 @@ class Crew:
     def _batches(
         self, tasks: Iterable[Task], known: Collection[tuple[str, ...]]
     ) -> Iterator[Batch]:
-        alike: dict[tuple[Any, Device], dict[Item, Station]] = {}
+        alike: dict[tuple[Any, Kind], dict[Item, Station]] = {}
         for task in dict.fromkeys(tasks):
             for item, station in self._items(task).items():
                 if not known or _measurement(station, item, "ok").key not in known:
-                    alike.setdefault((item.problem, item.device), {})[item] = station
+                    alike.setdefault((item.problem, item.kind), {})[item] = station
         for items in alike.values():
             listed = [*items]
             size = next(iter(items.values())).settings.interleave
@@ -208,9 +211,13 @@ class _Hand(threading.Thread):
 
     def run(self) -> None:
         place = self._station.place
-        devices = [d for d in self._board.devices if place.device_for(d.arch) == d]
+        kinds = [
+            (device, environment)
+            for device, environment in self._board.kinds
+            if place.device_for(device.arch) == device and place.environment == environment
+        ]
         try:
-            while (batch := self._board.pull(devices)) is not None:
+            while (batch := self._board.pull(kinds)) is not None:
                 fearsome = tuple(i for i in batch if i.kernel in self._feared)
                 if fearsome and len(batch) > 1:
                     for item in fearsome:
@@ -251,13 +258,15 @@ class _Hand(threading.Thread):
             for item, measurement in self._measured(batch):
                 del left[item]
                 self._settle(item, measurement)
+        except OutOfOrder:  # its machine was lost, which is no kernel's doing
+            self._hand_back(left)
+            raise
         except Lost as lost:
             # Before anything is handed back: the suspect may have broken the device.
             broken = self._broken()
             self._charge()
             suspects = [item for item in left if item in self._suspects]
-            others = [item for item in left if item not in suspects]
-            self._board.push(tuple(replace(item, seconds=self._spent[item]) for item in others))
+            self._hand_back(item for item in left if item not in suspects)
             for item in suspects:
                 m = _measurement(self._station, item, lost.status, lost.reason)
                 if broken and len(suspects) == 1:
@@ -267,6 +276,10 @@ class _Hand(threading.Thread):
                     self._settle(item, m, lost)
             if broken:
                 raise OutOfOrder(broken) from None
+
+    def _hand_back(self, items: Iterable[Item]) -> None:
+        """Have them measured again, together."""
+        self._board.push(tuple(replace(item, seconds=self._spent[item]) for item in items))
 
     def _broken(self) -> str:
         """Replace the worker; what is wrong with the device, if it cannot be used again."""
@@ -320,7 +333,12 @@ class _Hand(threading.Thread):
         made = self._ask(batch, step, max(self._timeout, OPERANDS_SECONDS))
         passed: dict[Item, Measurement] = {}
         for item in batch:
-            step = {"do": "verify", "kernel": item.kernel, "device": asdict(item.device)}
+            step = {
+                "do": "verify",
+                "kernel": item.kernel,
+                "build": item.build,
+                "device": asdict(item.device),
+            }
             answer = made if "status" in made else self._ask((item,), step, self._timeout)
             m = _measurement(self._station, item, answer["status"], answer["reason"])
             if answer.get("check") is not None:

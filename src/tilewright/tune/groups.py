@@ -30,7 +30,7 @@ def groups(
     alike: dict[tuple[Device, Environment], list[devices.Place]] = {}
     places = devices.parse(words)
     for place in places:
-        if place.backend == "cuda":
+        if place.backend == "cuda" and not place.machine:
             say_if_shared(place.uuid, str(place))
     for place in places:
         device = place.device_for(named) if place.device is None else place.device

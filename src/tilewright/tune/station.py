@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
 from dataclasses import asdict, replace
 
 from tilewright.build import Store
-from tilewright.child import Child, ChildDied, ChildTimeout, Message, import_path
-from tilewright.tune.devices import CPU, WORKER, Place
+from tilewright.child import ChildDied, ChildTimeout, Message
+from tilewright.tune.devices import CPU, Place, Process
 from tilewright.tune.measurement import Settings, Status
 
 CANARY_FACTOR = 1.5
@@ -34,7 +33,7 @@ class Lost(Exception):
 
 
 class OutOfOrder(Exception):
-    """The device failed its canary, twice."""
+    """The device failed its canary, twice, or its machine was lost."""
 
 
 class Interrupted(Exception):
@@ -61,8 +60,9 @@ class Station:
             "l2_bytes": 0 if place.device is None else place.device.l2_bytes,
             "memory": memory_bytes,
         }
-        self._child: Child | None = None
-        self._spare: Child | None = None
+        self._store = store
+        self._child: Process | None = None
+        self._spare: Process | None = None
         self._started = False
         self._lock = threading.Lock()
         self._interrupted = False
@@ -70,7 +70,7 @@ class Station:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process, if there is one."""
+        """The worker's process, if there is one on this machine."""
         with self._lock:
             return None if self._child is None else self._child.pid
 
@@ -83,7 +83,7 @@ class Station:
     def open(self) -> None:
         """Have a worker, on a device that measures true. Raises `OutOfOrder`, `Interrupted`."""
         failed = killed = 0
-        while self.pid is None:
+        while self._child is None:
             try:
                 self._start()
                 wrong = self._canary()
@@ -100,11 +100,15 @@ class Station:
                 raise OutOfOrder(wrong)
 
     def ask(self, message: Message, seconds: float) -> Message:
-        """The worker's answer to one step. Raises `Lost`, and `Interrupted`."""
+        """The worker's answer to one step. Raises `Lost`, `OutOfOrder`, and `Interrupted`."""
         child = self._child
         assert child is not None, "not open"
         try:
             answer, _ = child.request(message, timeout=seconds)
+        except OutOfOrder as gone:
+            self.out_of_order = str(gone)
+            self.close()
+            raise
         except ChildTimeout:
             self.drop()
             raise Lost("timeout", f"did not end within {seconds:g} s and was killed") from None
@@ -144,8 +148,7 @@ class Station:
         with self._lock:
             self._interrupted = True
             if self._child is not None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
+                self._child.interrupt()
 
     def resume(self) -> None:
         """After an interrupt, once its thread is done."""
@@ -167,13 +170,12 @@ class Station:
                 self._spare = self._worker()
         self._started = True
 
-    def _worker(self) -> Child:
-        path = os.pathsep.join(import_path())
-        return Child(WORKER, {**self.place.variables, "PYTHONPATH": path})
+    def _worker(self) -> Process:
+        return self.place.start(self._store)
 
     def _canary(self) -> str:
         """What is wrong with the device; empty if nothing is."""
-        answer = self.ask({"do": "canary"}, START_SECONDS)
+        answer = self.ask({"do": "canary", "rested": not self._canary_us}, START_SECONDS)
         if "error" in answer:
             return str(answer["error"])
         if not answer["ok"]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.tune.results import Build, Results, read_problem
-from tilewright.tune.statistics import indistinguishable
+from tilewright.tune.statistics import indistinguishable, reach
 from tilewright.tune.vendor import is_vendor
 
 SECONDS_FROM = 1000
@@ -128,7 +128,7 @@ def _candidates(
     results: Results, problem: int, setup: tuple[int, int, int], vendors: Collection[int]
 ) -> dict[int, tuple[float, tuple[float, float]]]:
     """The medians and intervals among which are the best kernel's and its ties': by lower ends,
-    until one is over the upper end of the best so far, which no later one can be better than."""
+    until one is over the reach of the best so far, which no later one can be told from."""
     found: dict[int, tuple[float, tuple[float, float]]] = {}
     least, limit = math.inf, math.inf
     for kernel, median, low, high in results.rows(_OF_ONE, (problem, *setup)):
@@ -138,7 +138,7 @@ def _candidates(
             continue
         found[kernel] = (median, (low, high))
         if median < least:
-            least, limit = median, high
+            least, limit = median, reach((low, high))
     return found
 
 

@@ -16,7 +16,7 @@ import resource
 import secrets
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilewright import arrays, ops, verify
@@ -70,12 +70,12 @@ _FAULTS = (
 
 CANARY_SIZE = 4096
 """On a GPU: long enough for the host to stay ahead of it."""
-CANARY_SECONDS = 1.0
-"""Of work before its time counts, which takes a device from rest to the clocks and the heat of a
-sweep: no measurement comes before a canary."""
-_CANARY = Settings(
-    verify=False, warm_up_seconds=CANARY_SECONDS, precision=0.02, min_samples=20, budget_seconds=0.5
+CANARY = Settings(
+    verify=False, warm_up_seconds=0.2, precision=0.02, min_samples=20, budget_seconds=0.5
 )
+RESTED_SECONDS = 1.0
+"""Of work before the first canary's time counts, which takes a device from rest to the clocks and
+the heat of a sweep: no measurement comes before it."""
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class Worker:
         self._steps: dict[str, Callable[[Message], Message]] = {
             "devices": lambda message: answer_devices(),
             "open": self._open,
-            "canary": lambda message: self._canary(),
+            "canary": self._canary,
             "problem": self._problem,
             "verify": self._verify,
             "time": self._time,
@@ -146,9 +146,9 @@ class Worker:
             resource.setrlimit(resource.RLIMIT_AS, (message["memory"],) * 2)
         return {}
 
-    def _canary(self) -> Message:
+    def _canary(self, message: Message) -> Message:
         """A small product that any device gets right, and its time: microseconds, or 0 for the
-        interpreter's process, of which time says nothing."""
+        interpreter's process, of which time says nothing. ``rested``: whether the device was."""
         size = CANARY_SIZE if self._gpu else 64
         rng = secrets.randbits(31)
         if not self._gpu:
@@ -166,7 +166,8 @@ class Worker:
         error = float((out.double() - expected).abs().max())
         right = error <= 0.05 * size**0.5  # bf16 rounds a sum of 5 standard deviations by 0.01
         timer = timing.Events(lambda: None)
-        series = timing.measure({"canary": lambda: torch.mm(a, b, out=out)}, timer, _CANARY)
+        settings = replace(CANARY, warm_up_seconds=RESTED_SECONDS) if message["rested"] else CANARY
+        series = timing.measure({"canary": lambda: torch.mm(a, b, out=out)}, timer, settings)
         return {"ok": bool(right), "us": statistics.median(series["canary"].samples_us)}
 
     def _problem(self, message: Message) -> Message:
