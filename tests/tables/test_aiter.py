@@ -13,7 +13,8 @@ from table_cases import H200, gemm, kernel, row
 from tilewright import GemmProblem, ops
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, BadFile
-from tilewright.tables.aiter import Entry, is_aiter, read_aiter, rows, write_aiter
+from tilewright.tables import aiter
+from tilewright.tables.aiter import Entry, is_aiter, read_aiter, write_aiter
 from tilewright.tables.aiter_forms import FORMS
 from tilewright.tables.table import Table
 from tilewright.tune.problems import load_problems
@@ -41,6 +42,10 @@ def write(tmp_path: Path) -> Any:
         return tmp_path / name
 
     return made
+
+
+def rows(*given: Any, **options: Any) -> list[Any]:
+    return [one for _, one in aiter.rows(*given, **options)]
 
 
 def problems(entries: tuple[Entry, ...], this: Any = CDNA3) -> list[Any]:

@@ -40,6 +40,11 @@ class Target:
         units = self.compute_units
         return device.arch == self.arch and units in (None, device.compute_units)
 
+    def meets(self, other: Target) -> bool:
+        """Whether some GPU is both."""
+        units = (self.compute_units, other.compute_units)
+        return self.arch == other.arch and (None in units or units[0] == units[1])
+
     def __str__(self) -> str:
         return self.arch if self.compute_units is None else f"{self.arch}:{self.compute_units}"
 

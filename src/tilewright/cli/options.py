@@ -64,7 +64,10 @@ FamilyName = Annotated[
 ]
 Kernels = Annotated[
     list[str],
-    typer.Argument(help="Space files (JSON), kernel names, or both.", metavar="SPACE.json|NAME…"),
+    typer.Argument(
+        help="Space files (JSON), tables (.twt, or aiter's .csv), kernel names, in any mixture.",
+        metavar="SPACE.json|TABLE|NAME…",
+    ),
 ]
 Family = Annotated[str, typer.Argument(help="Operation family.", metavar="FAMILY")]
 ProblemWords = Annotated[

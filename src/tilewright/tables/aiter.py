@@ -28,6 +28,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.arch.targets import Target
 from tilewright.errors import BadArgument, BadFile, UnknownName
 from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of
+from tilewright.tables.merge import Placed
 from tilewright.tables.row import Row
 
 log = logging.getLogger("tilewright")
@@ -126,9 +127,9 @@ def read_aiter(
     return tuple(entries)
 
 
-def rows(entries: Iterable[Entry], device: Device, *, foreign: bool = False) -> list[Row]:
-    """Rows of the entries that were timed on such a GPU as `device`: those of our kernels; with
-    `foreign`, those of aiter's too. Raises `BadFile`."""
+def rows(entries: Iterable[Entry], device: Device, *, foreign: bool = False) -> list[Placed]:
+    """Rows, and where they stand, of the entries that were timed on such a GPU as `device`: those
+    of our kernels; with `foreign`, those of aiter's too. Raises `BadFile`."""
     found = []
     for entry in entries:
         if entry.us is None or entry.target is None or not entry.target.covers(device):
@@ -139,7 +140,8 @@ def rows(entries: Iterable[Entry], device: Device, *, foreign: bool = False) -> 
         if not entry.ours:
             name = ".".join(filter(None, ("aiter", entry.library, entry.kernel)))
         problem = entry.problem(arch(device.arch))
-        found.append(Row(device, problem, name, (), entry.us, (entry.us, entry.us), timed="aiter"))
+        row = Row(device, problem, name, (), entry.us, (entry.us, entry.us), timed="aiter")
+        found.append((entry.where, row))
     return found
 
 
