@@ -67,8 +67,9 @@ def sweep(
         list[str] | None,
         typer.Option(
             "--problems",
-            help="Problem list, or shipped set; may be repeated [default: the spaces' sets]",
-            metavar="FILE.json|FILE.csv|FAMILY:SET",
+            help="Problem list (.json, .csv, aiter's .csv, a capture's .jsonl), or shipped set; "
+            "may be repeated [default: the spaces' sets]",
+            metavar="FILE|FAMILY:SET",
         ),
     ] = None,
     devices: Annotated[

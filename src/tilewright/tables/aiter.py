@@ -17,16 +17,17 @@ import io
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright import ops
-from tilewright.arch import arch
+from tilewright.arch import arch, archs
 from tilewright.arch.model import Arch, Device
 from tilewright.arch.targets import Target
-from tilewright.errors import BadArgument, BadFile, UnknownName
+from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
 from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of
 from tilewright.tables.merge import Placed
 from tilewright.tables.row import Row
@@ -41,7 +42,9 @@ BEFORE_GFX = {80: "gfx942", 304: "gfx942", 256: "gfx950"}
 tuned on no others then (its aiter/jit/utils/chip_info.py)."""
 
 _NOT_BY_NUMBER = "-1"
-_KNOWN = {*GPU, *(column for form in FORMS.values() for column in form.columns)}
+_RESULTS = {column for form in FORMS.values() for column in form.results}
+_DTYPE = "q_dtype_w"  # which files of forms that have no need of it have too
+_PROBLEM = {column for form in FORMS.values() for column in form.key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +104,10 @@ def read_aiter(
     if this is None:
         raise BadFile(
             f"{where}: neither its columns nor its name say which of aiter's files it is: say the "
-            f"form, one of {', '.join(FORMS)}, or call it as aiter does (a8w8_tuned_gemm.csv)"
+            f"form, one of {', '.join(FORMS)}, or call it as aiter does (a8w8_tuned_gemm.csv); a "
+            "list in Tilewright's words has columns m, n, k"
         )
-    missing = [column for column in this.sizes if column not in titles]
-    if missing:
-        raise BadFile(f"{where}: a file of form {this.name} has a column {', '.join(missing)}")
-    strange = [title for title in titles if title not in _KNOWN]
-    if strange:
-        log.warning("%s: not understood and left out: %s", where, ", ".join(strange))
+    _check_titles(titles, this, where)
     inferred: dict[Target, None] = {}
     entries = []
     for number, cells in lines:
@@ -118,6 +117,13 @@ def read_aiter(
             entries.append(_entry(place, this, cells, target))
         except BadArgument as error:
             raise BadFile(f"{place}: {error}") from None
+    unknown = Counter(e.target.arch for e in entries if e.target and e.target.arch not in archs())
+    if unknown:
+        log.warning(
+            "%s: no GPU known here has the architecture of %s; they are problems, and no rows",
+            where,
+            ", ".join(f"{count} lines ({name})" for name, count in unknown.items()),
+        )
     if inferred:
         log.warning(
             "%s has no column gfx; by its counts of compute units it was taken for %s",
@@ -204,15 +210,28 @@ def _cells(row: Row, form: Form) -> dict[str, str] | str:
     return {**cells, **{column: results[column] for column in (*GPU, *form.results)}}
 
 
+def _check_titles(titles: Iterable[str], form: Form, where: str) -> None:
+    has = set(titles)
+    missing = [column for column in form.sizes if column not in has]
+    if missing:
+        raise BadFile(f"{where}: a file of form {form.name} has a column {', '.join(missing)}")
+    wrong = sorted((has & _PROBLEM) - {*form.key, _DTYPE})
+    if wrong:
+        raise BadFile(f"{where}: a file of form {form.name} has no column {', '.join(wrong)}")
+    strange = [title for title in titles if title not in {*GPU, *_PROBLEM, *_RESULTS}]
+    if strange:
+        log.warning("%s: not understood and left out: %s", where, ", ".join(strange))
+
+
 def _target(
     cells: Mapping[str, str], given: str | None, inferred: dict[Target, None]
 ) -> Target | None:
     """The GPU of a line; None in a file that has none."""
-    if not cells.get("cu_num"):
-        return Target(arch(cells["gfx"]).name) if cells.get("gfx") else None
-    units = _whole(cells, "cu_num")
+    units = _whole(cells, "cu_num") if cells.get("cu_num") else None
     if cells.get("gfx"):
-        return Target(arch(cells["gfx"]).name, units)
+        return Target(_called(cells["gfx"]), units)
+    if units is None:
+        return None
     if given is not None:
         return Target(given, units)
     if units not in BEFORE_GFX:
@@ -222,6 +241,14 @@ def _target(
     target = Target(BEFORE_GFX[units], units)
     inferred[target] = None
     return target
+
+
+def _called(gfx: str) -> str:
+    """The name of an architecture; of one that is not known here, as it stands there."""
+    try:
+        return arch(gfx).name
+    except UnknownArch:
+        return gfx
 
 
 def _entry(place: str, form: Form, cells: Mapping[str, str], target: Target | None) -> Entry:
