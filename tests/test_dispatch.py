@@ -65,6 +65,17 @@ def test_of_kernels_that_memory_holds_up_the_deepest_pipeline_is_taken():
     assert over(*deep).select(by_compute).config == deep[1]
 
 
+def test_what_was_planned_before_does_not_matter():
+    """The default space for one row has kernels that the one for many has not."""
+    few, many = GemmProblem(1, 4096, 4096), GemmProblem(4096, 4096, 4096)
+    alone = [Dispatcher(device="h200_sxm").explain(problem).fates for problem in (few, many)]
+    assert len({fate.name for fate in alone[0]} - {fate.name for fate in alone[1]}) > 10
+    for order in ((few, many), (many, few)):
+        dispatcher = Dispatcher(device="h200_sxm")
+        found = {problem: dispatcher.explain(problem).fates for problem in order}
+        assert [found[few], found[many]] == alone
+
+
 def test_priority_comes_before_any_estimate():
     registry = Registry("r").register_all([SMALL, LARGE])
     dispatcher = Dispatcher(registry, "h200_sxm")
