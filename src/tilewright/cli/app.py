@@ -22,6 +22,7 @@ from tilewright.cli import (
     run,
     sweep,
     table,
+    table_aiter,
     vocabulary,
 )
 from tilewright.cli.errors import Commands
@@ -87,4 +88,5 @@ for module in (
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
+table_aiter.add_to(table.app)
 app.add_typer(table.app, name="table")
