@@ -38,7 +38,7 @@ from tilewright.arch.detect import live_device
 from tilewright.build import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import GemmConfig, GemmProblem
+from tilewright.ops.gemm import GemmConfig, GemmProblem, tuning
 from tilewright.ops.gemm.config import SMALL_M
 
 MULTIPROCESSORS = 132
@@ -143,60 +143,15 @@ SETS = {
 """Lists of (M, N, K): large products, odd waves and large K, last waves that are not half full,
 and decoding."""
 
-VECTOR_TILES = (  # (tile_n, tile_k, num_warps, num_stages)
-    (1, 2048, 8, 1), (2, 2048, 8, 1), (2, 2048, 4, 1), (2, 1024, 4, 1), (2, 1024, 4, 4),
-    (4, 2048, 8, 1), (4, 1024, 4, 1), (4, 512, 2, 1), (2, 256, 1, 1), (4, 256, 1, 1),
-    (8, 512, 2, 1), (8, 256, 1, 1),
-)  # fmt: skip
-MATRIX_TILES = (
-    (16, 512, 4, 3), (16, 512, 4, 4), (16, 256, 4, 4), (32, 512, 4, 3), (32, 512, 4, 4),
-    (32, 256, 4, 3), (32, 256, 4, 4), (64, 256, 4, 3), (64, 256, 4, 4), (64, 128, 4, 3),
-    (64, 128, 4, 4), (64, 128, 4, 6), (64, 128, 4, 8), (64, 64, 4, 4), (64, 64, 4, 8),
-    (128, 128, 4, 3), (128, 128, 4, 4), (128, 64, 4, 4), (128, 64, 4, 6),
-)  # fmt: skip
-
 FINALISTS = 6
-LARGE = [
-    ("tma", 128, 256, 64, 8, 3, "direct"),
-    ("tma", 128, 256, 64, 8, 4, "split"),
-    ("gluon_ws", 128, 256, 64, 8, 3, "direct"),
-    ("gluon_ws", 128, 256, 64, 8, 4, "split"),
-    ("gluon_ws", 256, 128, 64, 8, 4, "split"),
-    ("gluon_ws", 128, 192, 64, 8, 5, "split"),
-    ("gluon_ws", 128, 128, 64, 8, 6, "direct"),
-    ("gluon_ws", 192, 128, 64, 12, 4, "direct"),
-    ("gluon_ws", 192, 192, 64, 12, 4, "split"),
-    ("gluon_pingpong", 64, 256, 64, 8, 4, "split"),
-    ("gluon_pingpong", 128, 128, 64, 8, 5, "direct"),
-    ("gluon_pingpong", 128, 128, 64, 8, 6, "split"),
-    ("gluon_pingpong", 128, 192, 64, 8, 4, "split"),
-]
-"""Tiles, with the pipelines that have them, for large products."""
-DEEP = [
-    ("gluon_ws", 64, 64, 64, 4, 13, "direct"),
-    ("gluon_ws", 64, 64, 128, 4, 6, "direct"),
-    ("gluon_ws", 64, 128, 64, 4, 8, "direct"),
-    ("gluon_ws", 64, 128, 128, 4, 4, "direct"),
-    ("gluon_ws", 128, 64, 64, 4, 8, "direct"),
-    ("gluon_ws", 128, 64, 128, 4, 4, "direct"),
-    ("gluon_ws", 64, 192, 64, 4, 6, "split"),
-    ("gluon_ws", 64, 256, 64, 4, 5, "split"),
-    ("gluon_ws", 128, 128, 64, 4, 6, "direct"),
-    ("gluon_ws", 128, 128, 64, 8, 6, "direct"),
-    ("gluon_ws", 128, 192, 64, 8, 5, "split"),
-    ("gluon_ws", 192, 128, 64, 12, 4, "direct"),
-    ("gluon_ws", 192, 192, 64, 12, 4, "split"),
-    ("gluon_ws", 128, 256, 64, 8, 4, "split"),
-    ("gluon_ws", 256, 128, 64, 8, 4, "split"),
-    ("gluon_pingpong", 64, 64, 64, 8, 12, "direct"),
-    ("gluon_pingpong", 64, 128, 64, 8, 8, "split"),
-    ("gluon_pingpong", 128, 64, 64, 8, 8, "split"),
-    ("gluon_pingpong", 64, 192, 64, 8, 6, "split"),
-    ("gluon_pingpong", 64, 256, 64, 8, 4, "split"),
-    ("gluon_pingpong", 128, 128, 64, 8, 6, "split"),
-    ("gluon_pingpong", 128, 192, 64, 8, 4, "split"),
-]
-"""Tiles with as many stages as fit."""
+LARGE, DEEP = (
+    [(pipeline, m, n, k_bytes // 2, *rest) for pipeline, m, n, k_bytes, *rest in tiles]
+    for tiles in (tuning.LARGE, tuning.DEEP)
+)
+VECTOR_TILES, MATRIX_TILES = (
+    [(n, k_bytes // 2, *rest) for n, k_bytes, *rest in tiles]
+    for tiles in (tuning.VECTOR_TILES, tuning.MATRIX_TILES)
+)
 DEEP_SCHEDULES = [
     ("persistent", 1, "none"),
     ("stream_k", 1, "linear"),

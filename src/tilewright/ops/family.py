@@ -222,6 +222,10 @@ class Family(Protocol):
         """The `KernelSpace` to dispatch problems like this one from when the user declares
         none."""
 
+    def tuning_spaces(self, problem: Any, arch: Arch) -> Sequence[Any]:
+        """The `KernelSpace`s that a tuning of this problem chooses from: the default space, and
+        what may be best and is too much to choose from without measuring."""
+
     def judge(self, config: Any, arch: Arch) -> Verdict:
         """May this config be built for this architecture?"""
 

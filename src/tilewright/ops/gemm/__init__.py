@@ -26,6 +26,7 @@ from tilewright.ops.gemm import (
     sizes,
     spaces,
     tile_engine,
+    tuning,
 )
 from tilewright.ops.gemm import estimate as estimate_module
 from tilewright.ops.gemm import launch as launch_module
@@ -127,6 +128,9 @@ class GemmFamily:
 
     def default_space(self, problem: GemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
+
+    def tuning_spaces(self, problem: GemmProblem, arch: Arch) -> Any:
+        return tuning.tuning_spaces(problem, arch)
 
     def judge(self, config: GemmConfig, arch: Arch) -> Verdict:
         return rules.judge(config, arch)

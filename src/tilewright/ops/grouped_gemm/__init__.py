@@ -109,6 +109,9 @@ class GroupedGemmFamily:
     def default_space(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
 
+    def tuning_spaces(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
+        return [spaces.default_space(problem, arch)]
+
     def judge(self, config: GroupedGemmConfig, arch: Arch) -> Verdict:
         return rules.judge(config, arch)
 

@@ -1,0 +1,153 @@
+"""What a tuning chooses from: the default space, and all else that was somebody's best when it was
+measured (benchmarks/gemm_vs_vendor.py on an H200, whose sets these lists were made for).
+
+The default space serves every problem with some tens of kernels, from which an estimate picks; here
+are the deep rings, the orders of tiles and the ways of sharing a tile that win on some sizes and
+lose on most. Partial sums meet in a fixed order (``linear``, ``tree``): a tuned kernel gives the
+same bits in every run. Atomic sums, which won some of those sets by a few percent, are for whoever
+declares them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.gemm import lowbit, scales
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.small_m import VECTOR_ROWS
+from tilewright.ops.gemm.spaces import FEW_ROWS, default_space
+from tilewright.space import KernelSpace
+
+Tile = tuple[str, int, int, int, int, int, str]
+"""Pipeline, rows, columns, bytes of K, warps, stages, store."""
+
+LARGE: tuple[Tile, ...] = (
+    ("tma", 128, 256, 128, 8, 3, "direct"),
+    ("tma", 128, 256, 128, 8, 4, "split"),
+    ("gluon_ws", 128, 256, 128, 8, 3, "direct"),
+    ("gluon_ws", 128, 256, 128, 8, 4, "split"),
+    ("gluon_ws", 256, 128, 128, 8, 4, "split"),
+    ("gluon_ws", 128, 192, 128, 8, 5, "split"),
+    ("gluon_ws", 128, 128, 128, 8, 6, "direct"),
+    ("gluon_ws", 192, 128, 128, 12, 4, "direct"),
+    ("gluon_ws", 192, 192, 128, 12, 4, "split"),
+    ("gluon_pingpong", 64, 256, 128, 8, 4, "split"),
+    ("gluon_pingpong", 128, 128, 128, 8, 5, "direct"),
+    ("gluon_pingpong", 128, 128, 128, 8, 6, "split"),
+    ("gluon_pingpong", 128, 192, 128, 8, 4, "split"),
+)
+"""For large products, in several orders of tiles (`ORDERS`)."""
+ORDERS = (2, 4, 8, 16)
+
+DEEP: tuple[Tile, ...] = (
+    ("gluon_ws", 64, 64, 128, 4, 13, "direct"),
+    ("gluon_ws", 64, 64, 256, 4, 6, "direct"),
+    ("gluon_ws", 64, 128, 128, 4, 8, "direct"),
+    ("gluon_ws", 64, 128, 256, 4, 4, "direct"),
+    ("gluon_ws", 128, 64, 128, 4, 8, "direct"),
+    ("gluon_ws", 128, 64, 256, 4, 4, "direct"),
+    ("gluon_ws", 64, 192, 128, 4, 6, "split"),
+    ("gluon_ws", 64, 256, 128, 4, 5, "split"),
+    ("gluon_ws", 128, 128, 128, 4, 6, "direct"),
+    ("gluon_ws", 128, 128, 128, 8, 6, "direct"),
+    ("gluon_ws", 128, 192, 128, 8, 5, "split"),
+    ("gluon_ws", 192, 128, 128, 12, 4, "direct"),
+    ("gluon_ws", 192, 192, 128, 12, 4, "split"),
+    ("gluon_ws", 128, 256, 128, 8, 4, "split"),
+    ("gluon_ws", 256, 128, 128, 8, 4, "split"),
+    ("gluon_pingpong", 64, 64, 128, 8, 12, "direct"),
+    ("gluon_pingpong", 64, 128, 128, 8, 8, "split"),
+    ("gluon_pingpong", 128, 64, 128, 8, 8, "split"),
+    ("gluon_pingpong", 64, 192, 128, 8, 6, "split"),
+    ("gluon_pingpong", 64, 256, 128, 8, 4, "split"),
+    ("gluon_pingpong", 128, 128, 128, 8, 6, "split"),
+    ("gluon_pingpong", 128, 192, 128, 8, 4, "split"),
+)
+"""With as many stages as fit, for few tiles and a large K; whole, and shared."""
+
+PORTABLE: tuple[Tile, ...] = tuple(
+    (pipeline, rows, columns, 128, warps, stages, "direct")
+    for pipeline in ("basic", "tma", "gluon_cdna")
+    for rows, columns, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 256, 8))
+    for stages in (2, 3)
+)
+"""What every architecture has something of; shared."""
+
+SHARED = (
+    ("stream_k", 1, "linear"),
+    ("stream_k", 1, "tree"),
+    *(("split_k", parts, "linear") for parts in (2, 3, 4, 8, 16)),
+)
+"""Schedulers, parts of K, and how partial sums meet."""
+
+VECTOR_TILES = (
+    (1, 4096, 8, 1), (2, 4096, 8, 1), (2, 4096, 4, 1), (2, 2048, 4, 1), (2, 2048, 4, 4),
+    (4, 4096, 8, 1), (4, 2048, 4, 1), (4, 1024, 2, 1), (2, 512, 1, 1), (4, 512, 1, 1),
+    (8, 1024, 2, 1), (8, 512, 1, 1),
+)  # fmt: skip
+"""Columns, bytes of K, warps, stages: for few rows, on the vector units."""
+MATRIX_TILES = (
+    (16, 1024, 4, 3), (16, 1024, 4, 4), (16, 512, 4, 4), (32, 1024, 4, 3), (32, 1024, 4, 4),
+    (32, 512, 4, 3), (32, 512, 4, 4), (64, 512, 4, 3), (64, 512, 4, 4), (64, 256, 4, 3),
+    (64, 256, 4, 4), (64, 256, 4, 6), (64, 256, 4, 8), (64, 128, 4, 4), (64, 128, 4, 8),
+    (128, 256, 4, 3), (128, 256, 4, 4), (128, 128, 4, 4), (128, 128, 4, 6),
+)  # fmt: skip
+"""The same on the matrix units."""
+FEW: tuple[Tile, ...] = (
+    ("small_m", 8, 16, 512, 4, 4, "direct"),
+    ("small_m", 16, 16, 512, 4, 4, "direct"),
+    ("tma", 16, 32, 512, 4, 3, "direct"),
+    ("tma", 16, 32, 256, 4, 5, "direct"),
+    ("tma", 32, 32, 256, 4, 5, "direct"),
+    *(("tma", 64, n, 128, 4, stages, "direct") for n in (64, 128) for stages in (3, 5)),
+)
+"""What else there is for few rows."""
+_PARTS_OF_FEW = (("tile", 1, "none"), *(("split_k", parts, "linear") for parts in (2, 4, 8)))
+
+_ALGORITHM = (
+    "pipeline", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store",
+    "scheduler", "split_k", "reduction", "group_m",
+)  # fmt: skip
+
+
+def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
+    """The default space of `problem`, and, if it is a product of whole matrices without scales,
+    operations on A and B, 4-bit operands or shuffled weights, what is listed above."""
+    default = default_space(problem, arch)
+    special = lowbit.concerns(problem) or scales.count(problem) or problem.layout[1] == "s"
+    if special or problem.pre_a or problem.pre_b:
+        return [default]
+    bytes_each = DTYPES[problem.dtype_a].bytes
+    rows = [
+        (pipeline, m, n, k_bytes // bytes_each, *rest)
+        for pipeline, m, n, k_bytes, *rest in _algorithms(problem)
+        if pipeline in arch.pipelines
+    ]
+    return [default, KernelSpace("gemm", default.axes, linked={_ALGORITHM: rows})]
+
+
+def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
+    """Values of `_ALGORITHM`, K in bytes, each once."""
+    whole = ("persistent", 1, "none")
+    found: list[Sequence[Any]] = [(*t, *whole, order) for t in LARGE for order in ORDERS]
+    found += [(*t, *how, 8) for t in DEEP for how in (whole, *SHARED)]
+    found += [(*t, *how, 8) for t in PORTABLE for how in SHARED]
+    if problem.m <= FEW_ROWS:
+        few = 1 << (problem.m - 1).bit_length()
+        if few <= VECTOR_ROWS:
+            found += [
+                ("small_m", few, *tile, "direct", *_PARTS_OF_FEW[0], 1) for tile in VECTOR_TILES
+            ]
+        found += [
+            ("small_m_tma", max(8, few), *tile, "direct", *how, 1)
+            for tile, how in itertools.product(MATRIX_TILES, _PARTS_OF_FEW)
+        ]
+        found += [
+            (*tile, *how, 1 if tile[0] == "small_m" else 8)
+            for tile, how in itertools.product(FEW, _PARTS_OF_FEW)
+        ]
+    yield from dict.fromkeys(found)

@@ -1,0 +1,55 @@
+"""What a tuning chooses from."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.arch import arch, archs
+from tilewright.ops.gemm import FAMILY, GemmProblem
+
+
+def names(problem: GemmProblem, arch_name: str) -> set[str]:
+    this = arch(arch_name)
+    spaces = FAMILY.tuning_spaces(problem, this)
+    return {c.name for space in spaces for c in space.expand(this).configs}
+
+
+@pytest.mark.parametrize("arch_name", archs())
+@pytest.mark.parametrize("m", [1, 64, 4096])
+def test_it_has_the_default_space_and_more_that_repeats(arch_name, m):
+    problem, this = GemmProblem(m, 4096, 4096), arch(arch_name)
+    default, *more = FAMILY.tuning_spaces(problem, this)
+    assert default == FAMILY.default_space(problem, this) and more
+    configs = [c for space in more for c in space.expand(this).configs]
+    assert {c.scheduler for c in configs} >= {"split_k", "stream_k"}
+    assert all(c.reduction != "atomic" and FAMILY.repeats(c) for c in configs)
+    assert sum(bool(FAMILY.supports(c, problem, this)) for c in configs) > 20
+
+
+def test_it_has_what_won_on_an_h200():
+    assert names(GemmProblem(2944, 4736, 8192), "sm_90") >= {
+        "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w4_s6_gluon_ws_stream_k_tree_g8_direct_padmnk_al16"
+    }
+    assert names(GemmProblem(4096, 4096, 4096), "sm_90") >= {
+        "gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_gluon_ws_persistent_g16_direct_padmnk_al16"
+    }
+    assert names(GemmProblem(1, 4096, 4096), "sm_90") >= {
+        "gemm_rcr_bf16_bf16_bf16_fp32_1x4x2048_w8_s1_small_m_tile_g1_direct_padmnk_al16"
+    }
+
+
+def test_tiles_keep_their_bytes_whatever_the_dtype():
+    plain = GemmProblem(512, 512, 8192, "fp16")
+    assert any("_64x64x64_w4_s13_gluon_ws_" in name for name in names(plain, "sm_90"))
+    fp8 = GemmProblem(512, 512, 8192, "e4m3fn", "e4m3fn", "bf16")
+    assert any("_64x64x128_w4_s13_gluon_ws_" in name for name in names(fp8, "sm_90"))
+
+
+def test_of_problems_with_scales_or_packed_operands_it_is_the_default_space():
+    scaled = GemmProblem(
+        64, 512, 1024, "e4m3fn", "e4m3fn", "bf16", scale_a="1x128", scale_b="128x128"
+    )
+    packed = GemmProblem(64, 512, 1024, "bf16", "int4", "bf16", scale_b="128x1")
+    for problem in (scaled, packed):
+        this = arch("sm_90")
+        assert FAMILY.tuning_spaces(problem, this) == [FAMILY.default_space(problem, this)]
