@@ -26,8 +26,9 @@ from typing import Any
 from environment import environment
 from tilewright import GemmProblem
 from tilewright.arch import device
+from tilewright.tune.database import FILE
 from tilewright.tune.measurement import Environment, Settings, digest, problem_text, text
-from tilewright.tune.results import FILE, Results
+from tilewright.tune.results import Results
 from tilewright.tune.summary import best, coverage
 
 KERNELS, PROBLEMS, SAMPLES = 2000, 500, 16

@@ -41,6 +41,20 @@ def test_the_statistics_are_those_of_the_errors(library):
     assert result.worst == pytest.approx(0.5 / (2.0 * 1e-2 + 2.0 * 1e-3))
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_elements_that_are_not_zero_are_counted(library):
+    out = np.zeros((4, 8), np.float32)
+    out[1, :5] = 1e-30, -1.0, np.inf, np.nan, -0.0
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        found = verify.compare(torch.from_numpy(out), torch.zeros(4, 8).double(), LOOSE)
+    else:
+        found = verify.compare(out, np.zeros((4, 8)), LOOSE)
+    assert found.non_zero == 4
+    empty = np.zeros((0, 8), np.float32)
+    assert verify.compare(empty, empty.astype(np.float64), LOOSE).non_zero == 0
+
+
 def test_a_zero_where_the_reference_is_not_fails():
     assert not verify.compare(np.zeros(100, np.float32), np.ones(100), LOOSE).ok
 

@@ -26,11 +26,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, BinaryIO
 
 Message = dict[str, Any]
 Blob = bytes | bytearray | memoryview
 _LENGTH = struct.Struct("<I")
+
+KILL_SECONDS = 60.0
+"""How long a killed child may be held by a driver (a GPU that faulted, say) before it is let be."""
 
 
 class ChildDied(Exception):
@@ -102,7 +106,8 @@ class Child:
                 self._process.wait(timeout=5)
             tail = self.stderr_tail()
             self.kill()
-            raise ChildDied(self._process.returncode, tail) from None
+            code = self._process.returncode
+            raise ChildDied(-signal.SIGKILL if code is None else code, tail) from None
 
     def stderr_tail(self, size: int = 16000) -> str:
         """The last `size` bytes of what the child wrote on its standard error."""
@@ -110,11 +115,17 @@ class Child:
         self._stderr.seek(max(0, end - size))
         return self._stderr.read().decode(errors="replace")
 
-    def kill(self) -> None:
-        """End the child and whatever it started (the assembler, say)."""
+    def interrupt(self) -> None:
+        """From any thread: end the child. A `request` under way raises `ChildDied`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+
+    def kill(self) -> None:
+        """End the child and whatever it started (the assembler, say). One that a driver does not
+        let go of is left to end when it can."""
+        self.interrupt()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=KILL_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -127,6 +138,11 @@ class Child:
 
     def __exit__(self, *exc: object) -> None:
         self.kill()
+
+
+def import_path() -> list[str]:
+    """What this process imports from, for the PYTHONPATH of a child."""
+    return [entry or str(Path.cwd()) for entry in sys.path]
 
 
 def serve(handle: Callable[[Message, list[bytes]], tuple[Message, Sequence[Blob]]]) -> None:

@@ -83,6 +83,10 @@ class NoDriver(TilewrightError):
     """No usable GPU driver on this machine for what was asked."""
 
 
+class NoCluster(TilewrightError):
+    """No Ray cluster answers, or none of its nodes has a device that can be used."""
+
+
 class NoCompiler(TilewrightError):
     """No working C compiler for the launcher (only GPU machines need one)."""
 

@@ -24,7 +24,8 @@ class Check:
 
     Errors are absolute, over the elements finite in both; `p99` is the 99th percentile. `share`:
     elements within tolerance, 1.0 when all are. `worst`: the largest error as a multiple of its
-    element's tolerance (0 where both are equal). `seed` makes the operands again.
+    element's tolerance (0 where both are equal). `seed` makes the operands again. `non_zero`: how
+    many elements of the output are not zero (a NaN is not); None where they were not counted.
     """
 
     ok: bool
@@ -37,6 +38,7 @@ class Check:
     rms_reference: float
     tolerance: Tolerance
     seed: int = -1
+    non_zero: int | None = None
 
     def __str__(self) -> str:
         word = "within" if self.ok else "outside"
@@ -60,7 +62,7 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     """
     out = arrays.stacked(out)
     if 0 in out.shape:
-        nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance)
+        nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance, non_zero=0)
         return nothing if out.shape == reference.shape else replace(nothing, ok=False, share=0.0)
     xp: Any  # the library of the arrays: they agree on everything used below
     if arrays.is_torch(out):
@@ -77,24 +79,42 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     special = xp.isnan(got) & xp.isnan(rounded) | (got == rounded)
     magnitude = xp.where(finite, reference, 0.0)
     error = abs(xp.where(finite, got, 0.0) - magnitude)
-    rms_reference = float((magnitude**2).mean() ** 0.5)
+    rms_reference = (magnitude**2).mean() ** 0.5
     allowed = (
         tolerance.relative * abs(magnitude) + tolerance.scaled * rms_reference + tolerance.absolute
     )
     within = xp.where(finite, error <= allowed, special)
     ratio = xp.where(error > 0, error / xp.where(allowed > 0, allowed, _LEAST), error)
-    largest = float(error.max())
-    return Check(
-        ok=bool(within.all()),
-        share=float(arrays.to_float64(within).mean()),
-        worst=float(ratio.max()),
-        max=largest,
-        mean=float(error.mean()),
-        rms=float((error**2).mean() ** 0.5),
-        p99=_percentile(error, largest),
-        rms_reference=rms_reference,
-        tolerance=tolerance,
+    share, worst, largest, mean, rms, reference_rms, non_zero = _numbers(
+        arrays.to_float64(within).mean(),
+        ratio.max(),
+        error.max(),
+        error.mean(),
+        (error**2).mean() ** 0.5,
+        rms_reference,
+        arrays.to_float64(got != 0).sum(),
     )
+    return Check(
+        ok=share == 1.0,
+        share=share,
+        worst=worst,
+        max=largest,
+        mean=mean,
+        rms=rms,
+        p99=_percentile(error, largest),
+        rms_reference=reference_rms,
+        tolerance=tolerance,
+        non_zero=int(non_zero),
+    )
+
+
+def _numbers(*scalars: Any) -> list[float]:
+    """Scalars of one library; a GPU's by one wait for it, not one each."""
+    if arrays.is_torch(scalars[0]):
+        import torch
+
+        return torch.stack(scalars).tolist()
+    return [float(x) for x in scalars]
 
 
 def _percentile(errors: Any, largest: float) -> float:

@@ -17,9 +17,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tune"))
 
 from fake_crew import GROUP, SETTINGS, FakeCrew, measurement
 
+from tilewright.build import BuildReport
 from tilewright.cli.app import app
 from tilewright.errors import NoDriver, TilewrightError
-from tilewright.tune.results import FILE, Results
+from tilewright.tune.database import FILE
+from tilewright.tune.results import Results
 
 SWEEP = ("--settings", "warm_up_seconds=0", "--devices", "cpu")
 """The settings that the fake crew measures with; the interpreter has its own timer."""
@@ -101,6 +103,20 @@ def test_what_did_not_come_out_right_exits_with_1(cli, crew, space, shapes, tmp_
     cli(*words)
 
 
+def test_a_retry_is_foreseen_counted_and_done(cli, crew, space, shapes, tmp_path):
+    crew.change = lambda m: replace(m, status="timeout" if "_tma_" in m.kernel else "ok")
+    words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP)
+    cli(*words, code=1)
+    crew.change = lambda m: m
+    retry = ("--retry", "timeout", "--retry", "nan")
+    assert "2 of these once more, by --retry" in cli(*words, *retry, "--dry-run")
+    (part,) = cli.json(*words, *retry, "--dry-run")["devices"]
+    assert (part["known"], part["measurements"], part["again"]) == (2, 2, 2)
+    document = cli.json(*words, *retry)
+    assert (document["statuses"], document["again"], document["results"]) == ({"ok": 2}, 2, 4)
+    assert cli.json(*words, *retry)["again"] == 0
+
+
 def test_a_dry_run_counts_and_touches_nothing(cli, crew, space, shapes, tmp_path):
     out = tmp_path / "out"
     words = ("sweep", space, "--problems", shapes, "--out", out, "--dry-run")
@@ -118,6 +134,41 @@ def test_a_dry_run_counts_and_touches_nothing(cli, crew, space, shapes, tmp_path
     assert part["seconds"] == pytest.approx(2 * 0.01), "by those that were measured"
     document = cli.json(*words, "--arch", "gfx942")
     assert document["builds"]["missing"] == 1 and "devices" not in document
+
+
+def test_on_gpus_the_vendors_library_is_counted_apart(cli, space, shapes, tmp_path, monkeypatch):
+    group = replace(GROUP, interpreted=False)
+    there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
+    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", there)
+    words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP[:2])
+    (part,) = cli.json(*words, "--dry-run")["devices"]
+    assert (part["pairs"], part["measurements"], part["vendor"]) == (4, 4, 2)
+    assert part["seconds"] == pytest.approx(6 * 1.0)
+    assert cli.json(*words, "--dry-run", "--no-vendor")["devices"][0]["vendor"] == 0
+    result = cli.json(*words, "--match", "*_tma_*", "--settings", "timer=wall")
+    assert (result["statuses"], result["vendor"], result["results"]) == ({"ok": 2}, {"ok": 2}, 4)
+    assert "the vendor's library: 2 ok" in cli("results", tmp_path / "o")
+    assert "vs vendor" in cli("results", tmp_path / "o")
+    for found in cli.json("results", tmp_path / "o")["best"]:
+        assert found["vendor_ratio"] == found["vendor_us"] / found["median_us"]
+
+
+def test_builds_have_their_own_time_limit(cli, space, shapes, tmp_path, monkeypatch):
+    group, limits = replace(GROUP, interpreted=False), []
+
+    def build(requests, *, timeout, **more):
+        limits.append(timeout)
+        return BuildReport((), 0.0)
+
+    monkeypatch.setattr("tilewright.build.build", build)
+    monkeypatch.setattr("tilewright.tune.sweep.build", build)
+    there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
+    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", there)
+    words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP[:2])
+    words += ("--settings", "timer=wall", "--build-timeout", "7")
+    cli(*words)
+    cli(*words, "--compile-only")
+    assert limits == [7.0, 7.0]
 
 
 def test_compile_only_needs_no_device(cli, crew, space, shapes, tmp_path, store):
@@ -157,6 +208,7 @@ def test_the_second_sweep_is_told_who_is_at_it(cli, crew, space, shapes, tmp_pat
     ("more", "code", "said"),
     [
         (("--settings", "precison=1"), 2, "no 'precison' (did you mean 'precision'?)"),
+        (("--retry", "time_out"), 2, "no status 'time_out' (did you mean 'timeout'?)"),
         (("--settings", "precision=high"), 2, "precision: "),
         (("--settings", "cache=warm"), 2, "cache: "),
         (("--settings", "precision=2"), 2, "not between 0 and 1"),

@@ -52,7 +52,7 @@ def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_th
     plain = [Task(kernel(tile).name, GemmProblem(4096, 4096, 4096), ARCH) for tile in TILES[::4]]
     problems = [GemmProblem(512, 512, k, epilogue="faulty") for k in (512, 1024)]
     tasks = [Task(kernel(t, "faulty").name, p, ARCH) for p in problems for t in TILES]
-    missing = Task(kernel((128, 256), "faulty").name, problems[0], ARCH)
+    missing = Task(kernel((128, 256), "faulty", num_warps=8).name, problems[0], ARCH)
     with Crew(parse("0,"), store, BUDGET, timeout=5) as crew:
         before = {m.kernel: m for m in crew.run(plain)}
         measured = list(crew.run([*tasks, missing]))
@@ -73,20 +73,30 @@ def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_th
         assert m.device == gpus()[0].device and m.environment.driver
 
 
-def test_graphs_agree_with_events_and_a_median_with_itself(store):
-    task = Task(kernel(TILES[0]).name, GemmProblem(2048, 2048, 2048), ARCH)
-    medians = {}
-    for cache, timer in (("rotated", "events"), ("rotated", "graph"), ("flushed", "events")):
-        settings = Settings(cache=cache, timer=timer)
-        with Crew(parse("0,"), store, settings) as crew:
-            medians[cache, timer] = [
-                m.median_us for _ in range(3) for m in crew.run([task]) if m.status == "ok"
-            ]
-    for times in medians.values():
-        assert len(times) == 3 and max(times) < 1.03 * min(times), medians
-    by_events, by_graph = medians["rotated", "events"], medians["rotated", "graph"]
-    # A launch's own time is in the one and overlaps the next in the other.
-    assert 0.8 * min(by_events) < min(by_graph) < 1.05 * min(by_events), medians
+@pytest.mark.parametrize(
+    "size, cache, timer",
+    [(2048, "flushed", "events"), (2048, "rotated", "events"), (256, "rotated", "events")],
+)
+def test_a_median_agrees_with_itself(store, size, cache, timer):
+    times = medians(store, size, Settings(cache=cache, timer=timer))
+    assert max(times) < 1.03 * min(times), times
+
+
+def test_a_graph_leaves_the_launch_out(store):
+    # Small: what fills the GPU runs hotter, so slower, without the rests between launches.
+    by_graph = medians(store, 256, Settings(cache="rotated", timer="graph"))
+    assert max(by_graph) < 1.03 * min(by_graph), by_graph
+    by_events = medians(store, 256, Settings(cache="rotated", timer="events"))
+    assert 0.2 * min(by_events) < min(by_graph) < min(by_events), (by_graph, by_events)
+
+
+def medians(store: Store, size: int, settings: Settings) -> list[float]:
+    """Of three measurements of one kernel, microseconds."""
+    task = Task(kernel(TILES[0]).name, GemmProblem(size, size, size), ARCH)
+    with Crew(parse("0,"), store, settings) as crew:
+        measured = [m for _ in range(3) for m in crew.run([task])]
+    assert [m.status for m in measured] == ["ok"] * 3
+    return [m.median_us for m in measured]
 
 
 def test_places_are_told_apart_by_uuid():

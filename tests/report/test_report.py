@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 from tilewright.cli.app import app
 from tilewright.errors import BadArgument, BadFile
 from tilewright.report import gather, write
+from tilewright.tune.database import SCHEMA
 from tilewright.tune.measurement import STATUSES, Settings
-from tilewright.tune.results import SCHEMA, Results
+from tilewright.tune.results import Results
 
 
 def results(folder: Path, measurements: Any) -> Path:

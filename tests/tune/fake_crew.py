@@ -17,13 +17,14 @@ from tilewright.tune.measurement import Environment, Measurement, Settings
 from tilewright.tune.results import now
 from tilewright.tune.statistics import median_interval
 from tilewright.tune.sweep import Group
+from tilewright.tune.vendor import is_vendor, vendor_build
 from tilewright.verify import Check
 
 H200 = replace(device("h200_sxm"), name="interpreter as H200")
 ENVIRONMENT = Environment((("tilewright", "0"),), "1.0")
 SETTINGS = Settings(timer="wall", warm_up_seconds=0.0)
 GROUP = Group(H200, ENVIRONMENT, interpreted=True)
-CHECK = Check(True, 1.0, 0.5, 0.25, 0.01, 0.02, 0.1, 22.5, Tolerance(0.01, 0.001), 7)
+CHECK = Check(True, 1.0, 0.5, 0.25, 0.01, 0.02, 0.1, 22.5, Tolerance(0.01, 0.001), 7, 4096)
 
 
 def measurement(kernel: str, problem: Any, group: Group = GROUP, **changes: Any) -> Measurement:
@@ -41,6 +42,8 @@ def measurement(kernel: str, problem: Any, group: Group = GROUP, **changes: Any)
 
 @cache
 def _build(kernel: str, arch: str, interpreted: bool) -> str:
+    if is_vendor(kernel):
+        return vendor_build()
     return build_keys([ops.family_of(kernel).parse_name(kernel)], arch, interpreted)[0]
 
 

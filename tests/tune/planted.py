@@ -85,6 +85,24 @@ LAUNCHED = {
 }
 """The same of `faulty` on a GPU; all others are fine."""
 
+VENDOR = "vendor.numpy.matmul"
+
+
+def vendor_call(problem):
+    """A vendor's library for the CPU: right for 32 rows, wrong for 48, and without others."""
+
+    def bind(inputs, out):
+        def call():
+            if problem.m not in (32, 48):
+                raise ValueError("no such size")
+            a, b = (x.astype(np.float32) for x in inputs)
+            return (a @ b * (1.5 if problem.m == 48 else 1)).astype(out.dtype)
+
+        return call
+
+    return bind
+
+
 OPERATIONS = (
     Operation("moody", "planted:moody", "misbehaves in the interpreter", lambda x: x),
     Operation("faulty", "planted:faulty", "misbehaves on a GPU", lambda x: x),

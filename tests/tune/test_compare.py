@@ -84,12 +84,24 @@ class Log:
         return list(queued)
 
 
-def test_the_order_is_flipped_every_round_and_warm_up_is_not_counted():
+def test_a_coin_says_who_goes_first_and_warm_up_is_not_counted():
     log = Log()
-    found = compare(lambda: "a", lambda: "b", log, rounds=8)
-    assert len(found.first_us) == len(found.second_us) == 8
-    rounds = ["".join(log.turns[i : i + 2]) for i in range(0, len(log.turns), 2)]
-    assert rounds == ["ba", "ab"] * ((WARM_UP_ROUNDS + 8) // 2)
+    found = compare(lambda: "a", lambda: "b", log, rounds=200)
+    assert len(found.first_us) == len(found.second_us) == 200
+    pairs = ["".join(log.turns[i : i + 2]) for i in range(0, len(log.turns), 2)]
+    assert len(pairs) == WARM_UP_ROUNDS + 200 and set(pairs) == {"ab", "ba"}
+    assert 60 < pairs.count("ab") < 150
+
+
+@pytest.mark.parametrize("period", [2, 3, 4, 8])
+def test_a_rhythm_of_the_device_favours_neither(period):
+    class Rhythm(Log):
+        def queue(self, call):
+            self.turns.append(call())
+            return 1.05 if len(self.turns) % period == 0 else 1.0
+
+    answers = [compare(lambda: "a", lambda: "b", Rhythm()).answer for _ in range(200)]
+    assert sum(answer in ("faster", "slower") for answer in answers) <= 8
 
 
 def test_contenders_are_a_kernel_a_registry_a_store_or_the_vendor(tmp_path):

@@ -13,10 +13,11 @@ from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright import ops
 from tilewright.errors import BadArgument, TilewrightError
+from tilewright.tune.database import FILE
 from tilewright.tune.export import columns, export
 from tilewright.tune.measurement import Telemetry, problem_text
 from tilewright.tune.merge import merge
-from tilewright.tune.results import FILE, Build, Results
+from tilewright.tune.results import Build, Results
 from tilewright.tune.summary import best, coverage, seconds_each, slowest_builds
 
 NAMES = [config.name for config in CONFIGS]
@@ -63,7 +64,7 @@ def check_row(row, m, cell):
         "low_us": m.interval_us[0] if timed else None,
         "verified": m.check.ok if m.check else None,
         "max_rel": m.check.max / m.check.rms_reference if m.check else None,
-        "non_zero": None,
+        "non_zero": m.check.non_zero if m.check else None,
         "flags": " ".join(m.flags),
         "power_w": m.telemetry.power_w,
         "median_clock_mhz": m.telemetry.clock_mhz[1] if m.telemetry.clock_mhz else None,

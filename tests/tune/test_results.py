@@ -13,8 +13,9 @@ from fake_crew import ENVIRONMENT, GROUP, measurement, other
 from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.tune.database import FILE, ResultsInUse
 from tilewright.tune.measurement import Telemetry
-from tilewright.tune.results import FILE, Build, Results, ResultsInUse
+from tilewright.tune.results import Build, Results
 
 NAMES = [config.name for config in CONFIGS]
 
@@ -46,6 +47,14 @@ def test_what_is_added_comes_back_as_it_was(tmp_path):
             m.key: m.median_us if m.samples_us else None for m in made
         }
         assert list(again.measurements("status = ?", ("timeout",))) == [made[1]]
+
+
+def test_a_check_from_before_non_zeros_were_counted_is_read(tmp_path):
+    m = measurement(NAMES[0], PROBLEMS[0])
+    with Results(tmp_path, write=True) as results:
+        results.add([m])
+        results.rows("""UPDATE measurement SET "check" = json_remove("check", '$.non_zero')""")
+        assert list(results.measurements()) == [replace(m, check=replace(m.check, non_zero=None))]
 
 
 def test_the_same_thing_measured_again_takes_the_old_ones_place(tmp_path):

@@ -19,14 +19,19 @@ from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.build import BuildReport, BuildResult, Store
 from tilewright.errors import EmptySpace, TilewrightError
+from tilewright.ops.gemm import GemmFamily
 from tilewright.tune.results import Results
 from tilewright.tune.sweep import Group, plan, sweep
+from tilewright.verdict import YES
 
 KERNELS = {"sm_90": CONFIGS}
 GPU = Group(replace(device("h200_sxm")), ENVIRONMENT)
 
 
-def run(folder, crew, configs=CONFIGS, problems=PROBLEMS, groups=(GROUP,), settings=SETTINGS, **o):
+def run(
+    folder, crew, configs=CONFIGS, problems=PROBLEMS, groups=(GROUP,), settings=SETTINGS,
+    vendor=False, retry=(), **o,
+):  # fmt: skip
     with Results(folder, write=True) as results:
         archs = {group.device.arch for group in groups}
         this = plan(
@@ -35,6 +40,8 @@ def run(folder, crew, configs=CONFIGS, problems=PROBLEMS, groups=(GROUP,), setti
             dict.fromkeys(archs, problems),
             settings,
             results.keys(),
+            vendor,
+            results.keys(retry),
         )
         return sweep(this, results, Store(folder / "store"), crew, **o)
 
@@ -184,6 +191,65 @@ def test_failures_of_kernels_are_results(tmp_path):
     outcome = run(tmp_path, crew)
     assert outcome.statuses == {"ok": 6, "crashed": 3, "mismatch": 3} and not outcome.ok
     assert run(tmp_path, None).statuses == {}, "a failure is an answer too"
+
+
+def failing(statuses):
+    """Measurements of these kernels fail so."""
+    return lambda m: replace(m, status=statuses.get(m.kernel, "ok"), reason="why")
+
+
+def test_a_retry_measures_what_had_these_statuses_and_replaces_it(tmp_path):
+    names = [c.name for c in CONFIGS]
+    fates = {names[0]: "timeout", names[1]: "nan", names[2]: "crashed"}
+    run(tmp_path, FakeCrew(change=failing(fates)))
+    before = {m.key: m for m in stored(tmp_path)}
+    crew = FakeCrew(change=failing({names[2]: "crashed"}))
+    outcome = run(tmp_path, crew, retry=("timeout", "crashed"))
+    assert outcome.statuses == {"ok": 3, "crashed": 3}
+    assert Counter(m.kernel for m in crew.made) == {names[0]: 3, names[2]: 3}
+    after = {m.key: m for m in stored(tmp_path)}
+    assert after.keys() == before.keys() and len(stored(tmp_path)) == len(after)
+    for m in crew.made:
+        assert after.pop(m.key) == m
+        del before[m.key]
+    assert after == before, "the rest is as it was"
+
+
+def test_an_interrupted_retry_keeps_every_old_result_until_its_new_one(tmp_path):
+    run(tmp_path, FakeCrew(change=failing({c.name: "timeout" for c in CONFIGS})))
+    left = iter(range(5))
+
+    def step():
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FakeCrew(step=step), retry=("timeout",))
+    assert Counter(m.status for m in stored(tmp_path)) == {"ok": 5, "timeout": 7}
+    rest = FakeCrew()
+    run(tmp_path, rest, retry=("timeout",))
+    assert len(rest.made) == 7
+    assert Counter(m.status for m in stored(tmp_path)) == {"ok": 12}
+
+
+def test_a_retry_is_only_of_what_the_sweep_is_about(tmp_path):
+    groups = (GROUP, other())
+    change = failing({CONFIGS[0].name: "timeout"})
+    run(tmp_path, FakeCrew(*groups, change=change), groups=groups)
+    both = FakeCrew(*groups)
+    run(tmp_path, both, configs=CONFIGS[:2], problems=PROBLEMS[:1], retry=("timeout",))
+    assert [(m.kernel, m.problem, m.device) for m in both.made] == [
+        (CONFIGS[0].name, PROBLEMS[0], GROUP.device)
+    ]
+
+
+def test_what_a_rule_refused_is_asked_again(tmp_path, monkeypatch):
+    run(tmp_path, FakeCrew(), configs=(ALIGNED,))
+    assert run(tmp_path, None, configs=(ALIGNED,), retry=("unsupported",)).refused == 1
+    monkeypatch.setattr(GemmFamily, "supports", lambda *_: YES)
+    crew = FakeCrew()
+    run(tmp_path, crew, configs=(ALIGNED,), retry=("unsupported",))
+    assert [m.problem for m in crew.made] == [PROBLEMS[2]]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TilewrightError("no device is left")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from gemm_cases import config
@@ -13,12 +14,13 @@ from tilewright.build import Store
 from tilewright.child import ChildDied, ChildTimeout
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import GemmProblem
-from tilewright.tune import station
+from tilewright.tune import crew as crew_module
+from tilewright.tune import devices
 from tilewright.tune.board import Board, Item
 from tilewright.tune.crew import KILLED_ATTEMPTS, Crew, NoDeviceLeft, Task
 from tilewright.tune.devices import Place, environment
 from tilewright.tune.measurement import Settings
-from tilewright.tune.station import KILLED_TRIES
+from tilewright.tune.station import KILLED_TRIES, OutOfOrder
 
 H200 = device("h200_sxm")
 PROBLEMS = [GemmProblem(64 * i, 64, 64) for i in range(1, 4)]
@@ -34,6 +36,7 @@ class Script:
         self.lock = threading.Lock()
         self.asked: list[tuple[str, str, str]] = []
         self.started: dict[str, int] = {}
+        self.alive = 0
         self.canary_us: dict[str, float] = {}
         self.faults: dict[tuple[str, str], list[BaseException | dict]] = {}
         """By step and kernel: what comes instead of an answer, one each time."""
@@ -69,14 +72,18 @@ def script(monkeypatch):
         def __init__(self, module, env):
             self.uuid = env["CUDA_VISIBLE_DEVICES"]
             made.started[self.uuid] = made.started.get(self.uuid, 0) + 1
+            made.alive += 1
 
         def request(self, message, timeout):
             return made.answer(self.uuid, message), []
 
         def kill(self):
+            made.alive -= 1
+
+        def interrupt(self):
             pass
 
-    monkeypatch.setattr(station, "Child", FakeChild)
+    monkeypatch.setattr(devices, "Child", FakeChild)
     return made
 
 
@@ -100,6 +107,26 @@ def test_devices_that_are_alike_share_the_tasks_others_take_all(script, tmp_path
         Crew(places, Store(tmp_path), Settings()).run([Task(KERNELS[0], PROBLEMS[0], "gfx942")])
 
 
+def test_devices_that_are_alike_under_other_versions_take_all(script, tmp_path):
+    here = environment("cuda")
+    there = replace(here, driver="1.0")
+    with Crew(
+        [Place("GPU-a", here, H200), Place("GPU-b", there, H200)], Store(tmp_path), Settings()
+    ) as both:
+        measured = list(both.run(TASKS))
+        assert len(measured) == 2 * len(TASKS) == len({m.key for m in measured})
+        assert complete([m for m in measured if m.environment == there])
+        assert list(both.run(TASKS, {m.key for m in measured})) == []
+
+
+def test_the_loss_of_a_devices_machine_is_no_kernels_fault(script, tmp_path):
+    script.faults["verify", BAD] = [OutOfOrder("its node was lost")]
+    both = crew(tmp_path, "GPU-a", "GPU-b", interleave=4)
+    measured = list(both.run(TASKS))
+    assert complete(measured) and {(m.status, m.attempts) for m in measured} == {("ok", 1)}
+    assert [*both.out_of_order.values()] == ["its node was lost"]
+
+
 def test_kernels_of_one_problem_take_turns_in_whatever_order_they_come(script, tmp_path):
     assert complete(crew(tmp_path, interleave=4).run(sorted(TASKS, key=lambda t: t.kernel)))
     timed = [kernels for _, step, kernels in script.asked if step == "time"]
@@ -111,10 +138,10 @@ def test_kernels_of_one_problem_take_turns_in_whatever_order_they_come(script, t
 
 
 def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
-    batch = (Item(BAD, "", PROBLEMS[0], H200),)
+    batch = (Item(BAD, "", PROBLEMS[0], H200, environment("cuda")),)
     board, got = Board([batch]), []
-    assert board.pull([H200]) == batch
-    other = threading.Thread(target=lambda: got.append(board.pull([H200])))
+    assert board.pull(board.kinds) == batch
+    other = threading.Thread(target=lambda: got.append(board.pull(board.kinds)))
     other.start()
     other.join(0.1)
     assert other.is_alive()
@@ -122,7 +149,7 @@ def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
     other.join()
     assert got == [batch]
     board.stop()
-    assert board.pull([H200]) is None and board.left == 1
+    assert board.pull(board.kinds) is None and board.left == 1
 
 
 def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script, tmp_path):
@@ -132,7 +159,8 @@ def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script
     assert {m.kernel: (m.status, m.attempts) for m in measured} == {
         kernel: ("ok", 2 if kernel == BAD else 1) for kernel in KERNELS
     }
-    assert script.started == {"GPU-a": 2}
+    assert script.started == {"GPU-a": 3}, "the second, and one that waits to replace it"
+    assert script.alive == 0
     steps = [step for _, step, _ in script.asked]
     assert steps.count("canary") == 2 and steps.count("open") == 2
     timed = [kernels for _, step, kernels in script.asked if step == "time"]
@@ -142,12 +170,14 @@ def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script
 def test_a_kernel_that_lost_two_workers_is_blamed_and_later_tried_once_by_itself(script, tmp_path):
     fault = {"status": "illegal_access", "reason": "wild", "lost": True}
     script.faults["verify", BAD] = [fault] * 9
-    measured = list(crew(tmp_path).run(TASKS))
-    assert complete(measured)
+    with crew(tmp_path) as one:
+        measured = list(one.run(TASKS))
+        assert script.alive == 2, "a worker and a spare"
+    assert complete(measured) and not script.alive
     bad = [m for m in measured if m.kernel == BAD]
     assert [(m.status, m.attempts) for m in bad] == [("illegal_access", n) for n in (2, 1, 1)]
     assert all(m.status == "ok" and m.attempts == 1 for m in measured if m.kernel != BAD)
-    assert script.started == {"GPU-a": 5}, "one for each fault and the first"
+    assert script.started == {"GPU-a": 6}, "one for each fault, the first, and the spare"
     again = [kernel for _, step, kernel in script.asked if (step, kernel) == ("verify", KERNELS[0])]
     assert len(again) == len(PROBLEMS) + 1, "only the first fault cost its neighbours anything"
 
@@ -244,6 +274,41 @@ def test_a_device_that_works_for_others_too_is_said_once(script, tmp_path, caplo
     script.faults["time", KERNELS[0]] = [answer] * 2
     assert complete(crew(tmp_path).run(TASKS))
     assert caplog.text.count("also works for 2 other processes") == 1
+
+
+def shares(script, monkeypatch, took):
+    """By kernel the seconds that measurements say, where steps take so many of a clock's; and the
+    clock."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(crew_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    answer = script.answer
+
+    def slow(uuid, message):
+        clock.now += took(message["do"], message.get("kernel", ""))
+        return answer(uuid, message)
+
+    script.answer = slow
+    return clock
+
+
+def test_a_measurement_says_its_own_share_of_the_time(script, tmp_path, monkeypatch):
+    seconds = {"problem": 8.0, "verify": 1.0, "time": 4.0}
+    script.faults["verify", BAD] = [{"status": "nan", "reason": "NaN"}]
+    took = lambda step, kernel: seconds.get(step, 0.0) * (5 if kernel == BAD else 1)  # noqa: E731
+    clock = shares(script, monkeypatch, took)
+    measured = {m.kernel: m.seconds for m in crew(tmp_path).run(TASKS[:4])}
+    assert measured == {k: 2 + 5 if k == BAD else 2 + 1 + 4 / 3 for k in KERNELS}
+    assert sum(measured.values()) == pytest.approx(clock.now - 100)
+
+
+def test_time_in_vain_is_the_suspects_and_none_is_lost(script, tmp_path, monkeypatch):
+    seconds = {"problem": 4.0, "verify": 1.0, "time": 2.0, "canary": 16.0}
+    script.faults["verify", BAD] = [ChildTimeout("late")] * 2
+    took = lambda step, kernel: seconds.get(step, 0.0) * (30 if kernel == BAD else 1)  # noqa: E731
+    clock = shares(script, monkeypatch, took)
+    measured = {m.kernel: m.seconds for m in crew(tmp_path).run(TASKS[:4])}
+    assert sum(measured.values()) == pytest.approx(clock.now - 100 - 16), "all but the first start"
+    assert measured[BAD] == 4 / 4 + 30 + 16 + 4 + 30 + 16, "both tries, with what they broke"
 
 
 def test_what_is_known_is_not_measured(script, tmp_path):

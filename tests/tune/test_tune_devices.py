@@ -8,10 +8,12 @@ import types
 import pytest
 
 from tilewright.arch import device
+from tilewright.build import Store
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.tune import devices, telemetry
 from tilewright.tune.devices import Place, environment, interpreted_device, parse
-from tilewright.tune.measurement import Telemetry
+from tilewright.tune.groups import groups
+from tilewright.tune.measurement import Settings, Telemetry
 
 H200, MI300X = device("h200_sxm"), device("mi300x")
 UUIDS = ["GPU-1b2c-0", "GPU-1b2d-1", "GPU-77aa-2", "MIG-1b2c-3"]
@@ -134,6 +136,26 @@ def test_a_monitor_keeps_what_was_read_until_it_is_taken():
     assert again == Telemetry(others=2), "the readings are taken already"
     assert telemetry.flags(seen, settled=True) == ("throttled",)
     assert telemetry.flags(again, settled=False) == ("contended", "unsettled")
+
+
+def test_a_gpu_that_somebody_works_on_is_said_before_anything_begins(monkeypatch, caplog):
+    nvml = Nvml()
+    monkeypatch.setattr(telemetry, "_nvml", lambda: nvml)
+    here = [Place(f"GPU-{x}", environment("cuda"), H200) for x in "ab"]
+    monkeypatch.setattr(devices, "gpus", lambda: here)
+
+    def said(*pids):
+        nvml.pids = pids
+        caplog.clear()
+        found, _ = groups("all", Store("."), Settings(), timeout=1)
+        assert [group.count for group in found] == [2]
+        return caplog.text
+
+    assert f"{here[0]} is also used by 1 other process: times" in said(7)
+    assert "also used by 2 other processes" in said(7, 8, 8)
+    assert said() == "", "GPU-b is unknown to NVML, and GPU-a idle"
+    monkeypatch.setattr(telemetry, "_nvml", lambda: None)
+    assert said(7) == ""
 
 
 def test_what_cannot_be_read_is_none_and_that_is_said_once(monkeypatch, caplog):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,7 +17,7 @@ from tilewright.build.kernel import Kernel, check_limits
 from tilewright.build.report import BuildResult, Status
 from tilewright.build.store import Store
 from tilewright.build.worker import MARK
-from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit
+from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit, import_path
 from tilewright.errors import BuildFailed, StoreError
 from tilewright.verdict import YES
 
@@ -98,8 +94,7 @@ class Builder(threading.Thread):
         with self._lock:
             self._stopped = True
             if self._child is not None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
+                self._child.interrupt()
 
     def _build(self, task: Task, scratch: str) -> BuildResult:
         start = time.monotonic()
@@ -133,7 +128,7 @@ class Builder(threading.Thread):
     def _running(self, scratch: str) -> Child:
         with self._lock:
             if self._child is None and not self._stopped:
-                path = [entry or str(Path.cwd()) for entry in sys.path]
+                path = import_path()
                 self._child = Child(WORKER, environment(scratch, path))
             if self._child is None:
                 raise BuildFailed("the build was stopped")

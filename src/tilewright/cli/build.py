@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from tilewright.build.report import Status
     from tilewright.cli.selection import Selection
 
+TIMEOUT_SECONDS = 120.0
+"""That building one kernel may take, unless told otherwise."""
+
 Workers = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Compilers at once [default: one for each CPU]"),
@@ -53,7 +56,7 @@ def build(
     workers: Workers = None,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that one kernel may take.")
-    ] = 120.0,
+    ] = TIMEOUT_SECONDS,
     limit: Annotated[
         int | None,
         typer.Option("--limit", min=1, help="Build at most so many, the first, for each --arch."),
@@ -83,7 +86,10 @@ def build(
 
 
 def compile_all(
-    requests: list[tuple[Any, Any]], kept: Store, workers: int | None = None, timeout: float = 120.0
+    requests: list[tuple[Any, Any]],
+    kept: Store,
+    workers: int | None = None,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> BuildReport:
     """Build into the store, with progress on stderr."""
     from tilewright.build import build, show_progress

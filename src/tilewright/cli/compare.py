@@ -70,7 +70,7 @@ def compare(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Time two contenders in pairs, in one process, the order flipped each time, and judge.
+    """Time two contenders in pairs, in one process, who goes first by a coin, and judge.
 
     Each is a kernel by name, a registry file (what it would choose), a store's folder (its own
     binaries: before and after a compiler upgrade, say) or `vendor`, the vendor's library as torch

@@ -48,6 +48,11 @@ def line(text: str = "") -> None:
     typer.echo(_wrap(text, width) if width else text)
 
 
+def counts(of: Mapping[Any, int]) -> str:
+    """``3 ok, 1 timeout``."""
+    return ", ".join(f"{count} {what}" for what, count in of.items())
+
+
 def heading(text: str) -> None:
     """Print a heading."""
     typer.echo(_bold(text))

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from tilewright.tune.sweep import Group
 
 
+_TOP_STALLS = 4
+"""Reasons to wait that are shown to people."""
+
+
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
@@ -39,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright profile gemm m=4096 n=4096 k=4096",
             "tilewright profile gemm m=64 n=4096 k=7168 --registry r.json --top 5",
             "tilewright profile gemm m=512 n=512 k=512 --kernel NAME --json",
+            "tilewright profile gemm m=512 n=512 k=512 --no-counters",
         ),
     )(profile)
 
@@ -58,6 +63,10 @@ def profile(
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
     ] = 30.0,
+    counters: Annotated[
+        bool,
+        typer.Option("--counters/--no-counters", help="Read hardware counters, by Nsight Compute."),
+    ] = True,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
@@ -65,8 +74,9 @@ def profile(
     """Build, verify, time and rank every kernel that supports a problem; say why the others do not.
 
     Kernels are a registry's, those named, or the usual ones for such a problem. For the fastest
-    (or the one named) it says where it stands on the roofline and what it takes of a compute unit.
-    Exits with 1 if no kernel was timed.
+    (or the one named) it says where it stands on the roofline, what it takes of a compute unit,
+    and, where Nsight Compute is installed, what the hardware counted. Exits with 1 if no kernel
+    was timed.
     """
     from tilewright import ops
     from tilewright.arch import arch
@@ -90,10 +100,11 @@ def profile(
         else tune.candidates(problem, found[0].device, kernel or ())
     )
     done = _measured(problem, configs, found[0], start, kept)
+    counted = _counted(done, devices, kept) if counters and done.ranked else {}
     if as_json:
-        output.emit(_document(done, found[0], kept))
+        output.emit({**_document(done, found[0], kept), **counted})
     else:
-        _show(done, found[0], kept, top)
+        _show(done, found[0], kept, top, counted)
     if not done.ranked:
         raise typer.Exit(FAILED)
 
@@ -115,6 +126,36 @@ def _measured(problem: Any, configs: list[Any], group: Group, start: Any, kept: 
             progress(m, counted, len(usable))
 
         return tune.profile(problem, configs, group, start, each)
+
+
+def _counted(done: Profile, devices: str, kept: Store) -> dict[str, Any]:
+    """The fastest kernel's hardware counters, or why there are none."""
+    from tilewright.tune import nsight
+    from tilewright.tune.counters import COUNTERS, NoCounters
+    from tilewright.tune.devices import parse
+
+    name = done.ranked[0].name
+    try:
+        with output.busy("reading hardware counters"):
+            found = nsight.read(name, done.problem, parse(devices)[0], kept)
+    except NoCounters as error:  # which must not cost what was measured
+        return {"no_counters": str(error)}
+    return {
+        "counters": {
+            "kernel": name,
+            "launches": [
+                {"function": one.function, "grid": one.grid, "block": one.block}
+                for one in found.launches
+            ],
+            "values": {
+                counter.name: {"value": found.values[counter.name], "unit": counter.unit}
+                for counter in COUNTERS
+                if counter.name in found.values
+            },
+            "stalls": found.stalls,
+            "missing": found.missing,
+        }
+    }
 
 
 def _document(done: Profile, group: Group, kept: Store) -> dict[str, Any]:
@@ -163,7 +204,7 @@ def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]
     return found
 
 
-def _show(done: Profile, group: Group, kept: Store, top: int) -> None:
+def _show(done: Profile, group: Group, kept: Store, top: int, counted: dict[str, Any]) -> None:
     output.heading(f"{done.problem} on {done.device.name} ({done.device.arch})")
     if done.ranked:
         rows = []
@@ -180,7 +221,8 @@ def _show(done: Profile, group: Group, kept: Store, top: int) -> None:
         if len(done.ranked) > top:
             output.line(f"and {len(done.ranked) - top} slower ones (--top shows more)")
         output.line()
-        output.fields(_lines(_details(done.ranked[0].measurement, group, kept)))
+        lines = _lines(_details(done.ranked[0].measurement, group, kept))
+        output.fields({**lines, **_counter_lines(counted, done)})
     for instance in done.failed:
         assert instance.measurement is not None
         m = instance.measurement
@@ -223,3 +265,48 @@ def _lines(details: dict[str, Any]) -> dict[str, str]:
         why = details.get("no_roofline", "the interpreter's time says nothing about a GPU")
         lines["roofline"] = f"none: {why}"
     return lines
+
+
+def _counter_lines(counted: dict[str, Any], done: Profile) -> dict[str, str]:
+    """What the hardware counted, as names and values for people."""
+    if "no_counters" in counted:
+        return {"counters": f"none: {counted['no_counters']}"}
+    if not counted:
+        return {}
+    found = counted["counters"]
+    values = {name: each["value"] for name, each in found["values"].items()}
+    texts = {name: _with_unit(**each) for name, each in found["values"].items()}
+
+    def said(text: str, *names: str) -> list[str]:
+        """The text with these counters' values, if all of them are there."""
+        return [text.format(*map(texts.get, names))] if texts.keys() >= set(names) else []
+
+    launched = [f"{one['function']} {one['grid']} × {one['block']}" for one in found["launches"]]
+    memory = said("{} read, {} written", "dram_read", "dram_written")
+    if memory and values.get("time"):
+        total = values["dram_read"] + values["dram_written"]
+        rate = total / values["time"] / 1e3
+        memory.append(f"{total / max(1, done.problem.min_bytes):.3g} × the least")
+        memory.append(f"{rate / done.device.bandwidth_gbs:.0%} of the bandwidth")
+    waits = [f"{why.replace('_', ' ')} {share:.0%}" for why, share in found["stalls"].items()]
+    lines = {
+        "counted": [*said("{}", "time"), *launched],
+        "DRAM": memory,
+        "L2": said("{}", "l2") + said("{} hits", "l2_hits"),
+        "busy": said("matrix units {}", "matrix_units")
+        + said("compute units {}", "compute_units")
+        + said("issue slots {}", "issue_slots"),
+        "warps": said("{} of the most that a compute unit holds", "occupancy"),
+        "they wait": waits[:_TOP_STALLS],
+        "besides": said("{} bank conflicts of shared memory", "bank_conflicts")
+        + said("spills: {} read, {} written", "local_read", "local_written"),
+        "not counted": found["missing"],
+    }
+    return {name: ", ".join(parts) for name, parts in lines.items() if parts}
+
+
+def _with_unit(value: float, unit: str) -> str:
+    """A counter's value, for people."""
+    if unit == "byte":
+        return output.size(round(value))
+    return {"us": f"{value:.2f} µs", "%": f"{value:.1f}%"}.get(unit, f"{value:.0f}")

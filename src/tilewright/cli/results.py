@@ -47,7 +47,8 @@ def results(
     """Show the best kernel for each problem, with those that cannot be told from it; how
     measurements ended, what was covered, and what took longest to build.
 
-    Devices, environments and ways of measuring are kept apart. It may run beside a sweep.
+    Vs vendor is the time of the vendor's library over the best kernel's, where a sweep measured
+    both. Devices, environments and ways of measuring are kept apart. It may run beside a sweep.
     """
     from tilewright.tune.results import Results
 
@@ -119,11 +120,23 @@ def _title(setup: Setup, covered: list[Coverage]) -> str:
 def _show(one: Coverage, found: list[Best]) -> None:
     output.line(
         f"{one.measured} of {one.kernels} kernels × {one.problems} problems ({one.share:.1%}): "
-        + ", ".join(f"{count} {status}" for status, count in one.statuses.items())
+        + output.counts(one.statuses)
     )
+    if one.vendor:
+        output.line(f"the vendor's library: {output.counts(one.vendor)}")
     if found:
+        vendor = any(b.vendor_ratio is not None for b in found)
         output.table(
-            ("problem", "µs", "± %", "TFLOP/s", "GB/s", "ties", "best kernel"),
+            (
+                "problem",
+                "µs",
+                "± %",
+                "TFLOP/s",
+                "GB/s",
+                *("vs vendor",) * vendor,
+                "ties",
+                "best kernel",
+            ),
             [
                 (
                     str(b.problem),
@@ -131,6 +144,7 @@ def _show(one: Coverage, found: list[Best]) -> None:
                     _short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
                     _short(b.tflops),
                     _short(b.gb_per_s),
+                    *("" if b.vendor_ratio is None else round(b.vendor_ratio, 3),) * vendor,
                     len(b.ties),
                     b.kernel,
                 )
@@ -147,7 +161,7 @@ def _short(value: float, digits: int = 4) -> float:
 
 
 def _best(one: Best) -> dict[str, Any]:
-    return {**asdict(one), "problem": _problem(one.problem)}
+    return {**asdict(one), "problem": _problem(one.problem), "vendor_ratio": one.vendor_ratio}
 
 
 def _coverage(one: Coverage) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli import output
+from tilewright.cli.build import TIMEOUT_SECONDS, Workers, compile_all
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
     FamilyName,
@@ -20,18 +20,21 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
-from tilewright.errors import BadArgument
+from tilewright.cli.sweep_forecast import foreseen, show
+from tilewright.cli.sweep_request import (
+    Chosen,
+    Request,
+    choice,
+    own_problems,
+    read_settings,
+    read_statuses,
+    show_choice,
+)
 
 if TYPE_CHECKING:
     from tilewright.build import Store
-    from tilewright.cli.selection import Selection
-    from tilewright.tune.filters import Filters, LeftOut
     from tilewright.tune.measurement import Settings
-    from tilewright.tune.problems import Problems
-    from tilewright.tune.sweep import Crew, Group, Outcome, Plan
-
-ASSUMED_BUILD_SECONDS = 1.0
-"""What a build is assumed to take a processor where the directory has none to go by."""
+    from tilewright.tune.sweep import Crew, Group, Outcome
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,6 +46,8 @@ def add_to(app: typer.Typer) -> None:
             "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
             "tilewright sweep space.json --problems gemm:full --out DIR \\\n"
             "      --where 'tile_m >= 64' --max-kernels 100 --devices 0,3",
+            "tilewright sweep gemm:full --out DIR --devices ray",
+            "tilewright sweep gemm:small --out small --retry timeout --retry crashed",
         ),
     )(sweep)
 
@@ -68,7 +73,8 @@ def sweep(
         str,
         typer.Option(
             "--devices",
-            help="all GPUs, how many, which by number or UUID (0,3), or cpu: the interpreter.",
+            help="all GPUs, how many, which by number or UUID (0,3), ray: a cluster's, or cpu: the "
+            "interpreter.",
         ),
     ] = "all",
     arch: Annotated[
@@ -111,10 +117,22 @@ def sweep(
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
     ] = 60.0,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=1, help="Compilers at once [default: one for each CPU]"),
+    workers: Workers = None,
+    build_timeout: Annotated[
+        float, typer.Option("--build-timeout", min=1, help="Seconds that one build may take.")
+    ] = TIMEOUT_SECONDS,
+    retry: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--retry",
+            help="Measure again what came to this status, as timeout; may be repeated.",
+            metavar="STATUS",
+        ),
     ] = None,
+    no_vendor: Annotated[
+        bool,
+        typer.Option("--no-vendor", help="Do not measure the vendor's library beside kernels."),
+    ] = False,
     compile_only: Annotated[
         bool, typer.Option("--compile-only", help="Build what the sweep needs, and stop.")
     ] = False,
@@ -128,22 +146,26 @@ def sweep(
     """Measure every kernel of spaces on every problem of lists, on every device, into a directory.
 
     What the directory has is not measured again: stop a sweep at any time, and run it again to go
-    on. Kernels that fail, crash or hang are results like others. Exits with 1 if a kernel
-    measured now did not come out right.
+    on. Kernels that fail, crash or hang are results like others. On GPUs the vendor's library is
+    measured on each problem too. With --retry, an old result stands until the new one takes its
+    place. Exits with 1 if a kernel measured now did not come out right.
     """
     from tilewright.tune.filters import Filters
 
     kept = open_store(store, trust_store)
     request = Request(
         tuple(inputs),
-        tuple(problems or _own_problems(inputs)),
+        tuple(problems or own_problems(inputs)),
         family,
         words(signature),
         Filters(tuple(match or ()), where, max_kernels),
-        _settings(words(settings)),
+        read_settings(words(settings)),
         out,
         kept,
         workers,
+        build_timeout,
+        not no_vendor,
+        read_statuses(retry or ()),
     )
     if arch is not None and (dry_run or compile_only) and devices == "all":
         archs: list[str] = [_arch(arch)]
@@ -153,91 +175,21 @@ def sweep(
         archs = list(dict.fromkeys(group.device.arch for group in groups))
     chosen = {name: request.choose(name) for name in archs}
     if dry_run:
-        _report(_foreseen(request, chosen, groups), as_json)
+        document = foreseen(request, chosen, groups)
+        if as_json:
+            output.emit(document)
+        else:
+            show(document)
     elif compile_only:
         _compile(request, chosen, as_json)
     else:
         _sweep(request, chosen, groups, crew, as_json)
 
 
-# --- what is asked for ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What a sweep takes on one architecture, and what it leaves out."""
-
-    selection: Selection
-    configs: tuple[Any, ...]
-    left: tuple[LeftOut, ...]
-    problems: Problems
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A command line, read."""
-
-    inputs: tuple[str, ...]
-    problems: tuple[str, ...]
-    family: str | None
-    signature: Mapping[str, str]
-    filters: Filters
-    settings: Settings
-    out: Path
-    store: Store
-    workers: int | None
-
-    def choose(self, arch_name: str) -> Chosen:
-        """Kernels and problems for an architecture."""
-        from tilewright.arch import arch
-        from tilewright.cli.selection import select
-        from tilewright.tune.problems import load_problems, shipped
-
-        files = [str(shipped(word, "space.json") or word) for word in self.inputs]
-        selection = select(files, arch_name, self.family, self.signature)
-        configs, left = self.filters.apply(selection.configs)
-        listed = load_problems(self.problems, arch(arch_name), self.family, self.signature)
-        return Chosen(selection, configs, left, listed)
-
-
-def _own_problems(inputs: Sequence[str]) -> list[str]:
-    """The problem lists of the shipped sets among the inputs."""
-    from tilewright.tune.problems import shipped
-
-    found = [word for word in inputs if shipped(word, "problems.csv")]
-    if not found:
-        raise BadArgument("which problems? say --problems FILE.json, FILE.csv or FAMILY:SET")
-    return found
-
-
 def _arch(name: str) -> str:
     from tilewright.arch import arch
 
     return arch(name).name
-
-
-def _settings(given: Mapping[str, str]) -> Settings:
-    """`Settings` with these words in the place of what is usual."""
-    from dataclasses import fields
-
-    import msgspec
-
-    from tilewright.errors import nearest
-    from tilewright.tune.measurement import Settings
-
-    known = [f.name for f in fields(Settings)]
-    for word in given:
-        if word not in known:
-            raise BadArgument(
-                f"--settings: there is no '{word}'{nearest(word, known)}; there are "
-                f"{', '.join(known)}"
-            )
-    try:
-        return msgspec.convert(dict(given), Settings, strict=False)
-    except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at ")
-        where = place.strip("`").removeprefix("$").removeprefix(".")
-        raise BadArgument(f"--settings: {f'{where}: ' if where else ''}{message}") from None
 
 
 def _groups(
@@ -249,173 +201,27 @@ def _groups(
     return groups(devices, kept, settings, timeout=timeout, arch=arch)
 
 
-def _plan(request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group]) -> Plan:
-    from tilewright.tune.results import FILE, Results
-    from tilewright.tune.sweep import plan
-
-    known: set[tuple[str, ...]] = set()
-    if (request.out / FILE).is_file():
-        with Results(request.out) as results:
-            known = results.keys()
-    with output.busy("asking the rules about every pair"):
-        return plan(
-            groups,
-            {name: one.configs for name, one in chosen.items()},
-            {name: one.problems.problems for name, one in chosen.items()},
-            request.settings,
-            known,
-        )
-
-
-# --- dry run, compile only --------------------------------------------------------------------
-
-
-def _foreseen(
-    request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group]
-) -> dict[str, Any]:
-    """What a sweep would do, as plain data."""
-    import os
-
-    from tilewright.build import build_keys
-    from tilewright.tune.results import FILE, Results
-    from tilewright.tune.summary import seconds_each
-
-    measuring = building = None
-    if (request.out / FILE).is_file():
-        with Results(request.out) as results:
-            measuring, building = seconds_each(results)
-    document: dict[str, Any] = {
-        "out": str(request.out),
-        "archs": [_choice(one) for one in chosen.values()],
-    }
-    if groups:
-        this = _plan(request, chosen, groups)
-        requests = this.to_build()
-        basis = f"the last ones in {request.out}"
-        if measuring is None:
-            s = request.settings
-            measuring = s.warm_up_seconds / s.interleave + s.budget_seconds
-            basis = "the budget of each, at most; loading and verifying come on top"
-        parts: list[dict[str, Any]] = [
-            {
-                "device": part.group.device.name,
-                "count": part.group.count,
-                "pairs": part.kernels * part.problems - part.strangers,
-                "unsupported": part.rules(),
-                "known": part.known,
-                "measurements": len(part.todo),
-                "seconds": len(part.todo) * measuring / part.group.count,
-            }
-            for part in this.parts
-        ]
-        longest = max(part["seconds"] for part in parts)  # groups measure at the same time
-        document |= {"devices": parts, "measuring": {"seconds": longest, "by": basis}}
-    else:
-        requests = [(c, name) for name, one in chosen.items() for c in one.configs]
-        longest = 0.0
-    missing = 0
-    for name in chosen:
-        configs = [config for config, arch in requests if arch == name]
-        missing += sum(not (k and request.store.has(k)) for k in build_keys(configs, name))
-    each = building if building is not None else ASSUMED_BUILD_SECONDS
-    seconds = missing * each / (request.workers or len(os.sched_getaffinity(0)))
-    by = f"{each:.2g} s each, " + ("as measured" if building is not None else "assumed")
-    document["builds"] = {"missing": missing, "seconds": seconds, "by": by}
-    document["seconds"] = longest + seconds
-    return document
-
-
-def _choice(one: Chosen) -> dict[str, Any]:
-    from tilewright.cli.selection import summary
-
-    return {
-        **summary(one.selection),
-        "left_out": [asdict(left) for left in one.left],
-        "kernels": len(one.configs),
-        "problems": len(one.problems.problems),
-        "repeated_problems": one.problems.repeated,
-    }
-
-
-def _report(document: dict[str, Any], as_json: bool) -> None:
-    from tilewright.tune.progress import duration
-
-    if as_json:
-        output.emit(document)
-        return
-    for one in document["archs"]:
-        _show_choice(one)
-    output.line()
-    if "devices" in document:
-        output.table(
-            ("device", "count", "pairs", "known", "unsupported", "to measure", "about"),
-            [
-                (
-                    part["device"],
-                    part["count"],
-                    part["pairs"],
-                    part["known"],
-                    sum(part["unsupported"].values()),
-                    part["measurements"],
-                    duration(part["seconds"]),
-                )
-                for part in document["devices"]
-            ],
-        )
-        for part in document["devices"]:
-            for rule, count in part["unsupported"].items():
-                output.line(f"{part['device']}: {count} pairs unsupported by rule {rule}")
-    builds = document["builds"]
-    output.line(f"{builds['missing']} kernels to build, about {duration(builds['seconds'])}")
-    output.line(f"  ({builds['by']})")
-    if "measuring" in document:
-        measuring = document["measuring"]
-        output.line(f"measuring takes about {duration(measuring['seconds'])}")
-        output.line(f"  (by {measuring['by']})")
-    output.line("nothing was done: --dry-run")
-
-
-def _show_choice(one: dict[str, Any]) -> None:
-    output.heading(f"{one['arch']}: {one['kernels']} kernels × {one['problems']} problems")
-    if one["rules"]:
-        output.table(
-            ("dropped by", "count", "for example"),
-            [(rule["rule"], rule["count"], rule["example"]) for rule in one["rules"]],
-        )
-    for left in one["left_out"]:
-        output.line(f"{left['count']} legal kernels left out: {left['why']}")
-    if one["repeated_problems"]:
-        output.line(f"{one['repeated_problems']} problems said twice")
-    for note in one["notes"]:
-        output.line(f"note: {note}")
-
-
 def _compile(request: Request, chosen: Mapping[str, Chosen], as_json: bool) -> None:
     from collections import Counter
 
-    from tilewright.cli.build import compile_all
-
     requests = [(config, name) for name, one in chosen.items() for config in one.configs]
-    report = compile_all(requests, request.store, request.workers)
+    report = compile_all(requests, request.store, request.workers, request.build_timeout)
     if as_json:
         output.emit(
             {
                 "store": str(request.store.path),
                 "seconds": report.seconds,
-                "archs": [_choice(one) for one in chosen.values()],
+                "archs": [choice(one) for one in chosen.values()],
                 "counts": dict(Counter(result.status for result in report.results)),
                 "failures": [str(result) for result in report.failures],
             }
         )
     else:
         for one in chosen.values():
-            _show_choice(_choice(one))
+            show_choice(choice(one))
         output.line(f"{report}, in {request.store.path}")
     if report.failures:
         raise typer.Exit(FAILED)
-
-
-# --- the sweep --------------------------------------------------------------------------------
 
 
 def _sweep(
@@ -431,10 +237,10 @@ def _sweep(
     from tilewright.tune.sweep import sweep as do
 
     with Results(request.out, write=True) as results:
-        this = _plan(request, chosen, groups)
+        this = request.plan(chosen, groups)
         if not as_json:
             for one in chosen.values():
-                _show_choice(_choice(one))
+                show_choice(choice(one))
         try:
             outcome = do(
                 this,
@@ -444,6 +250,7 @@ def _sweep(
                 building=show_progress,
                 measuring=show_measuring,
                 workers=request.workers,
+                build_timeout=request.build_timeout,
             )
         except KeyboardInterrupt:
             typer.echo(
@@ -454,10 +261,12 @@ def _sweep(
             raise
         document = {
             "out": str(request.out),
-            "archs": [_choice(one) for one in chosen.values()],
+            "archs": [choice(one) for one in chosen.values()],
             "known": sum(part.known for part in this.parts),
+            "again": sum(part.again for part in this.parts),
             "unsupported": outcome.refused,
             "statuses": dict(outcome.statuses),
+            "vendor": dict(outcome.vendor),
             "results": len(results),
         }
     if as_json:
@@ -470,10 +279,10 @@ def _sweep(
 
 def _show_outcome(outcome: Outcome, document: dict[str, Any]) -> None:
     output.line()
-    counts = ", ".join(f"{count} {status}" for status, count in outcome.statuses.items())
     output.fields(
         {
-            "measured": counts or "nothing",
+            "measured": output.counts(outcome.statuses) or "nothing",
+            **({"the vendor's": output.counts(outcome.vendor)} if outcome.vendor else {}),
             "known before": document["known"],
             "unsupported": document["unsupported"],
             "results": f"{document['results']} in {document['out']}; see tilewright results",

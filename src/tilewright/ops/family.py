@@ -275,7 +275,8 @@ class Family(Protocol):
         written."""
 
     def tolerance(self, problem: Any, config: Any) -> Tolerance:
-        """How far this config's output may be from the reference."""
+        """How far this config's output may be from the reference. Of None, the vendor's library:
+        as far as a kernel's that adds each sum up in one part, which is nearest to it."""
 
     def vendor(
         self, problem: Any

@@ -24,9 +24,7 @@ from tilewright.tune.measurement import STATUSES, Flag
 from tilewright.tune.results import Results, read_problem
 from tilewright.tune.roofline import operand_dtype
 from tilewright.tune.statistics import indistinguishable
-
-VENDOR = "vendor."
-"""How the names of the vendor library's kernels begin."""
+from tilewright.tune.vendor import is_vendor
 
 FLAGS: tuple[Flag, ...] = get_args(Flag)
 
@@ -102,7 +100,7 @@ class _Setup:
         of = [number for number in problems if number in measured]
         ran = {kernel for _, kernel in self.rows}
         by = [number for number in kernels if number in ran]
-        vendors = {k for k in by if kernels[k][0].startswith(VENDOR)}
+        vendors = {k for k in by if is_vendor(kernels[k][0])}
         statuses: list[str] = []
         times: list[list[float]] = [[], [], []]
         reasons: dict[str, int] = {}

@@ -12,21 +12,19 @@ from tilewright import arrays, ops, verify
 from tilewright.arch.model import Device
 from tilewright.build import Store
 from tilewright.dispatch import Dispatcher
-from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
+from tilewright.errors import BadArgument, VerificationFailed
 from tilewright.registry import Registry
-
-VENDOR = "vendor"
+from tilewright.tune.vendor import VENDOR, Bind, vendor_bind
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One side of a comparison. `bind` takes the inputs and the output and returns a call that
-    computes, and returns the result; `config` is the kernel's, by whose tolerance it is checked
-    (None: the vendor's)."""
+    computes, and returns the result; `config` is the kernel's (None: the vendor's)."""
 
     label: str
     config: Any
-    bind: Callable[[Sequence[Any], Any], Callable[[], Any]]
+    bind: Bind
 
 
 def contender(word: str, problem: Any, device: Device, store: Store, kernel: str = "") -> Contender:
@@ -39,10 +37,8 @@ def contender(word: str, problem: Any, device: Device, store: Store, kernel: str
     """
     family = ops.family(problem.family)
     if word == VENDOR:
-        found = family.vendor(problem)
-        if found is None:
-            raise UnsupportedProblem(f"torch has no call of the vendor's library for {problem}")
-        return Contender(found[0], None, found[1])
+        name, bind = vendor_bind(problem)
+        return Contender(name, None, bind)
     if Path(word).is_dir():
         kept = Store(word, trusted=store.trusted)
         only = Registry(word).register_all([family.parse_name(kernel)]) if kernel else None
@@ -56,16 +52,13 @@ def contender(word: str, problem: Any, device: Device, store: Store, kernel: str
         dispatcher = Dispatcher(Registry(word).register_all([config]), device, store=store)
     config = dispatcher.select(problem).config
     label = config.name if config.name == word else f"{config.name} ({word})"
-    return Contender(
-        label, config, partial(_bound, dispatcher, config.name, family.options(problem))
-    )
+    return Contender(label, config, kernel_bind(dispatcher, config.name, problem))
 
 
-def _bound(
-    dispatcher: Dispatcher, name: str, options: dict[str, Any], inputs: Sequence[Any], out: Any
-) -> Callable[[], Any]:
-    """A call by name, so that what is timed is what the label says."""
-    return partial(dispatcher.run_named, name, *inputs, out=out, **options)
+def kernel_bind(dispatcher: Dispatcher, name: str, problem: Any) -> Bind:
+    """What makes calls of the kernel called `name`, and of no other, for `problem`."""
+    options = ops.family(problem.family).options(problem)
+    return lambda inputs, out: partial(dispatcher.run_named, name, *inputs, out=out, **options)
 
 
 def verified(
@@ -79,16 +72,11 @@ def verified(
     family = ops.family(problem.family)
     inputs, out = verify.make_operands(problem, seed, device)
     reference = family.reference(problem, [arrays.to_float64(x) for x in inputs])
-    strictest = next((c.config for c in contenders if c.config is not None), None)
-    if strictest is None:
-        raise BadArgument("one of the two must be a kernel: the vendor's library is one contender")
     calls: list[Callable[[], Any]] = []
     for one in contenders:
         arrays.poison(out)
         call = one.bind(inputs, out)
-        check = verify.compare(
-            call(), reference, family.tolerance(problem, one.config or strictest)
-        )
+        check = verify.compare(call(), reference, family.tolerance(problem, one.config))
         if not check.ok:
             raise VerificationFailed(f"{one.label} on {problem} is {check} (seed {seed})")
         calls.append(call)

@@ -6,7 +6,8 @@ worker through them step by step: the operands, each kernel's verification, the 
 that passed. When a worker dies, hangs or faults its device it is replaced, and the device must
 first get a canary right, as fast as ever. The kernel whose step it was is tried once more, alone,
 before it is blamed; the others of its batch are measured again. A device that fails its canary
-twice is out, and the rest go on. Triton's interpreter is a device like any other.
+twice is out, and the rest go on; so is one whose machine is lost. Triton's interpreter is a device
+like any other.
 
 A kernel that is wrong (`mismatch`, `nan`) is blamed at once: being right the next time would not
 make it right.
@@ -29,12 +30,13 @@ from tilewright.build import Store, build_keys
 from tilewright.child import Message
 from tilewright.errors import BadArgument, TilewrightError
 from tilewright.jsonfile import convert
-from tilewright.tune.board import Batch, Board, Item
+from tilewright.tune.board import Batch, Board, Item, Kind
 from tilewright.tune.devices import CPU, Place
 from tilewright.tune.measurement import Measurement, Settings, Status, Telemetry, problem_text
 from tilewright.tune.results import now
 from tilewright.tune.station import Interrupted, Lost, OutOfOrder, Station
 from tilewright.tune.telemetry import say_if_blind
+from tilewright.tune.vendor import is_vendor, vendor_build
 from tilewright.verify import Check
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class NoDeviceLeft(TilewrightError):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Measure `kernel`, built for `arch`, on `problem`."""
+    """Measure `kernel`, built for `arch`, or a call of the vendor's library, on `problem`."""
 
     kernel: str
     problem: Any
@@ -92,7 +94,7 @@ class Crew:
         if memory_bytes is None:
             physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             memory_bytes = physical // 2 // max(1, sum(p.uuid == CPU for p in places))
-        if any(place.backend == "cuda" for place in places):
+        if any(place.backend == "cuda" and not place.machine for place in places):
             say_if_blind()
         self._timeout = timeout
         self._stations = [Station(place, store, settings, memory_bytes) for place in places]
@@ -100,12 +102,12 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        """The workers' processes."""
+        """The workers' processes on this machine."""
         return [pid for station in self._stations if (pid := station.pid) is not None]
 
     @property
     def out_of_order(self) -> dict[Place, str]:
-        """The places that failed their canary, and how."""
+        """The places that failed their canary or were lost, and how."""
         return {s.place: s.out_of_order for s in self._stations if s.out_of_order}
 
     def keys(self, task: Task) -> list[tuple[str, ...]]:
@@ -117,8 +119,8 @@ class Crew:
     def run(
         self, tasks: Iterable[Task], known: Collection[tuple[str, ...]] = frozenset()
     ) -> Iterator[Measurement]:
-        """Measure each task on each device (by fingerprint: of devices that are alike, one) that
-        can run it, but for those whose key is `known`; each measurement as soon as it is made.
+        """Measure each task on each device (of those alike in fingerprint and environment, one)
+        that can run it, but for those whose key is `known`; each measurement as soon as it is made.
 
         A task given twice counts once. Ending the iteration early ends the workers. Raises
         `BadArgument` at once for a task that no device can run, and, at the end, `NoDeviceLeft` if
@@ -129,7 +131,7 @@ class Crew:
     def close(self) -> None:
         """End the workers. Not while a `run` is being iterated."""
         for station in self._stations:
-            station.drop()
+            station.close()
 
     def __enter__(self) -> Crew:
         return self
@@ -143,10 +145,12 @@ class Crew:
         """A task on each kind of device, with a station that has it. Raises `BadArgument`."""
         found: dict[Item, Station] = {}
         for station in self._stations:
-            device = station.place.device_for(task.arch)
+            device = _device_for(station.place, task)
             if device is not None:
-                build = _build(task.kernel, task.arch, station.place.uuid == CPU)
-                found.setdefault(Item(task.kernel, build, task.problem, device), station)
+                place = station.place
+                build = _build(task.kernel, task.arch, place.uuid == CPU)
+                item = Item(task.kernel, build, task.problem, device, place.environment)
+                found.setdefault(item, station)
         if not found:
             listed = ", ".join(str(s.place) for s in self._stations)
             raise BadArgument(f"{task.kernel} is for {task.arch}, which none is of: {listed}")
@@ -155,11 +159,11 @@ class Crew:
     def _batches(
         self, tasks: Iterable[Task], known: Collection[tuple[str, ...]]
     ) -> Iterator[Batch]:
-        alike: dict[tuple[Any, Device], dict[Item, Station]] = {}
+        alike: dict[tuple[Any, Kind], dict[Item, Station]] = {}
         for task in dict.fromkeys(tasks):
             for item, station in self._items(task).items():
                 if not known or _measurement(station, item, "ok").key not in known:
-                    alike.setdefault((item.problem, item.device), {})[item] = station
+                    alike.setdefault((item.problem, item.kind), {})[item] = station
         for items in alike.values():
             listed = [*items]
             size = next(iter(items.values())).settings.interleave
@@ -201,14 +205,19 @@ class _Hand(threading.Thread):
         self._feared = feared
         """Kernels blamed for the loss of a worker: measured alone and only once from then on."""
         self._suspects: Batch = ()
-        self._begun = 0.0
+        self._spent: dict[Item, float] = {}
+        self._charged_at = 0.0
         self._said = False
 
     def run(self) -> None:
         place = self._station.place
-        devices = [d for d in self._board.devices if place.device_for(d.arch) == d]
+        kinds = [
+            (device, environment)
+            for device, environment in self._board.kinds
+            if place.device_for(device.arch) == device and place.environment == environment
+        ]
         try:
-            while (batch := self._board.pull(devices)) is not None:
+            while (batch := self._board.pull(kinds)) is not None:
                 fearsome = tuple(i for i in batch if i.kernel in self._feared)
                 if fearsome and len(batch) > 1:
                     for item in fearsome:
@@ -243,24 +252,34 @@ class _Hand(threading.Thread):
             self._board.push(batch)
             raise
         left = dict.fromkeys(batch)
-        self._begun = time.monotonic()
+        self._spent = {item: item.seconds for item in batch}
+        self._charged_at = time.monotonic()
         try:
             for item, measurement in self._measured(batch):
                 del left[item]
                 self._settle(item, measurement)
+        except OutOfOrder:  # its machine was lost, which is no kernel's doing
+            self._hand_back(left)
+            raise
         except Lost as lost:
             # Before anything is handed back: the suspect may have broken the device.
             broken = self._broken()
+            self._charge()
             suspects = [item for item in left if item in self._suspects]
-            self._board.push(tuple(item for item in left if item not in suspects))
+            self._hand_back(item for item in left if item not in suspects)
             for item in suspects:
                 m = _measurement(self._station, item, lost.status, lost.reason)
                 if broken and len(suspects) == 1:
-                    self._finish(replace(m, reason=f"{m.reason}; after it, the device {broken}"))
+                    reason = f"{m.reason}; after it, the device {broken}"
+                    self._finish(item, replace(m, reason=reason))
                 else:
                     self._settle(item, m, lost)
             if broken:
                 raise OutOfOrder(broken) from None
+
+    def _hand_back(self, items: Iterable[Item]) -> None:
+        """Have them measured again, together."""
+        self._board.push(tuple(replace(item, seconds=self._spent[item]) for item in items))
 
     def _broken(self) -> str:
         """Replace the worker; what is wrong with the device, if it cannot be used again."""
@@ -274,36 +293,53 @@ class _Hand(threading.Thread):
         """Take a measurement, or have it made again by itself."""
         limit = KILLED_ATTEMPTS if lost is not None and lost.killed else ATTEMPTS
         if m.status in DOUBTED and m.attempts < limit and item.kernel not in self._feared:
-            self._board.push((replace(item, failures=item.failures + 1),))
+            tried = replace(item, failures=item.failures + 1, seconds=self._spent[item])
+            self._board.push((tried,))
             return
         if lost is not None and not lost.killed:
             self._feared.add(item.kernel)
-        self._finish(m)
+        self._finish(item, m)
 
-    def _finish(self, m: Measurement) -> None:
+    def _finish(self, item: Item, m: Measurement) -> None:
         if "contended" in m.flags and not self._said:
             self._said = True
             others = f"{m.telemetry.others} other process{'es' * (m.telemetry.others > 1)}"
             log.warning("%s also works for %s: times may be too long", self._station.place, others)
-        seconds = time.monotonic() - self._begun
-        self._board.done(replace(m, measured_at=now(), seconds=seconds))
+        self._board.done(replace(m, measured_at=now(), seconds=self._spent[item]))
+
+    def _ask(self, suspects: Batch, step: Message, seconds: float) -> Message:
+        """The worker's answer to a step of these, who share the time it takes. Raises `Lost`."""
+        self._suspects = suspects
+        answer = self._station.ask(step, seconds)
+        self._charge()
+        return answer
+
+    def _charge(self) -> None:
+        """Have the suspects share the time since it was last shared."""
+        at = time.monotonic()
+        for item in self._suspects:
+            self._spent[item] += (at - self._charged_at) / len(self._suspects)
+        self._charged_at = at
 
     def _measured(self, batch: Batch) -> Iterator[tuple[Item, Measurement]]:
         """What comes of each item, as soon as known. Raises `Lost`, `_suspects` being those in
         whose step it was."""
-        first, ask = batch[0], self._station.ask
-        self._suspects = batch
+        first = batch[0]
         step: Message = {
             "do": "problem",
             "problem": problem_text(first.problem),
             "arch": first.device.arch,
         }
-        made = ask(step, max(self._timeout, OPERANDS_SECONDS))
+        made = self._ask(batch, step, max(self._timeout, OPERANDS_SECONDS))
         passed: dict[Item, Measurement] = {}
         for item in batch:
-            self._suspects = (item,)
-            step = {"do": "verify", "kernel": item.kernel, "device": asdict(item.device)}
-            answer = made if "status" in made else ask(step, self._timeout)
+            step = {
+                "do": "verify",
+                "kernel": item.kernel,
+                "build": item.build,
+                "device": asdict(item.device),
+            }
+            answer = made if "status" in made else self._ask((item,), step, self._timeout)
             m = _measurement(self._station, item, answer["status"], answer["reason"])
             if answer.get("check") is not None:
                 m = replace(m, check=convert(answer["check"], Check, "the worker"))
@@ -312,14 +348,13 @@ class _Hand(threading.Thread):
             else:
                 yield item, m
         if passed:
-            self._suspects = tuple(passed)
             yield from self._timed(passed)
 
     def _timed(self, passed: dict[Item, Measurement]) -> Iterator[tuple[Item, Measurement]]:
         s = self._station.settings
         seconds = (self._timeout + s.budget_seconds) * len(passed) + 10 * s.warm_up_seconds
         step: Message = {"do": "time", "kernels": [item.kernel for item in passed]}
-        answer = self._station.ask(step, seconds)
+        answer = self._ask(tuple(passed), step, seconds)
         for item, m in passed.items():
             if "status" in answer:
                 reason = f"when timed: {answer['reason']}"
@@ -352,9 +387,19 @@ def _measurement(station: Station, item: Item, status: Status, reason: str = "")
     )
 
 
+def _device_for(place: Place, task: Task) -> Device | None:
+    """What a task is measured on at `place`; None if it cannot be: the interpreter plays GPUs, but
+    has no library of a vendor's."""
+    if place.uuid == CPU and is_vendor(task.kernel):
+        return None
+    return place.device_for(task.arch)
+
+
 @cache
 def _build(kernel: str, arch_name: str, interpreted: bool) -> str:
     """The build key of a kernel, or of the one that is interpreted in its place; empty where it
-    has none, its module missing."""
+    has none, its module missing; for the vendor's library, its version."""
+    if is_vendor(kernel):
+        return vendor_build()
     config = ops.family_of(kernel).parse_name(kernel)
     return build_keys([config], arch_name, interpreted)[0]

@@ -6,19 +6,21 @@ The parent asks a child which GPUs there are, so that it never opens one itself.
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from tilewright import __version__
 from tilewright.arch import arch, device
 from tilewright.arch.known import devices as known_devices
 from tilewright.arch.model import Device
-from tilewright.child import Child, Message
+from tilewright.build import Store
+from tilewright.child import Child, Message, import_path
 from tilewright.errors import BadArgument, NoDriver, TilewrightError
 from tilewright.jsonfile import convert
 from tilewright.plan import PLANNING_DEVICE
@@ -30,16 +32,35 @@ Backend = Literal["cpu", "cuda", "hip"]
 _ASKING_SECONDS = 120.0
 
 
+class Process(Protocol):
+    """A worker's process, as a `Child` is one."""
+
+    @property
+    def pid(self) -> int | None:
+        """None if it is another machine's."""
+
+    def request(self, message: Message, *, timeout: float) -> tuple[Message, list[bytes]]:
+        """Its answer. Raises `ChildDied` and `ChildTimeout`."""
+
+    def interrupt(self) -> None:
+        """From any thread: end it."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where kernels are measured: the GPU with this UUID, or ``"cpu"``, the interpreter.
 
     device: the GPU's fingerprint; None for the interpreter, which takes any architecture's kernels.
+    machine: whose it is, if not this one's.
     """
 
     uuid: str
     environment: Environment
     device: Device | None = None
+    machine: str = ""
 
     def device_for(self, arch_name: str) -> Device | None:
         """What a kernel of this architecture is measured on here; None if it cannot run here."""
@@ -64,8 +85,13 @@ class Place:
         unset = {"HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
         return {**unset, "ROCR_VISIBLE_DEVICES": self.uuid}
 
+    def start(self, store: Store) -> Process:
+        """Start a worker here, for kernels of `store`."""
+        return Child(WORKER, {**self.variables, "PYTHONPATH": os.pathsep.join(import_path())})
+
     def __str__(self) -> str:
-        return "the interpreter" if self.device is None else f"{self.device.name} ({self.uuid})"
+        name = "the interpreter" if self.device is None else f"{self.device.name} ({self.uuid})"
+        return f"{name} of {self.machine}" if self.machine else name
 
 
 @cache
@@ -124,10 +150,16 @@ def gpus() -> list[Place]:
 def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
     """The places that `words` name: ``all`` GPUs; a number, ``4``: the first so many; a list of
     GPUs by their numbers or the beginning of their UUIDs, ``0,3``, ``3,`` (a list of one),
-    ``GPU-1b2c``; or ``cpu``, the interpreter, also in a list, as often as there are to be workers.
+    ``GPU-1b2c``; or ``cpu``, the interpreter, also in a list, as often as there are to be workers;
+    or ``ray`` and ``ray:cpu``, a Ray cluster's GPUs and CPUs (see `cluster.places`).
 
-    `here`: the GPUs there are, found if not given. Raises `BadArgument` and `NoDriver`.
+    `here`: the GPUs there are, found if not given. Raises `BadArgument`, `NoDriver`, and
+    `NoCluster`.
     """
+    if words.partition(":")[0] == "ray":
+        from tilewright.tune import cluster
+
+        return [*cluster.places(words)]
     items = [word.strip() for word in words.split(",") if word.strip()]
     if not items:
         raise BadArgument(f"devices '{words}' names none; say all, cpu, how many, or which")

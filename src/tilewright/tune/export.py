@@ -1,8 +1,8 @@
 """Results as a table: CSV, or Parquet where pyarrow is installed.
 
 The first columns are CK Tile Engine's: kernel, the problem's fields, device, latency_ms, tflops,
-non_zero, max_rel, verified. Here non_zero is empty, since a poisoned output is what tells whether
-a kernel wrote anything; max_rel is the largest error over the rms of the reference. Then come ours.
+non_zero, max_rel, verified. non_zero is how many elements of the output that was verified are not
+zero; max_rel is the largest error over the rms of the reference. Then come ours.
 Cells of what was not timed, or not verified, are empty. Of a problem's field that is a list, and of
 settings and environment, the cell is JSON.
 """
@@ -28,7 +28,10 @@ _NUMBERS = {
     "within_tolerance", "worst", "max_error", "mean_error", "rms_error", "p99_error",
     "rms_reference", "power_w", "seconds",
 }  # fmt: skip
-_COUNTS = {"samples", "least_clock_mhz", "median_clock_mhz", "temperature_c", "others", "attempts"}
+_COUNTS = {
+    "non_zero", "samples", "least_clock_mhz", "median_clock_mhz", "temperature_c", "others",
+    "attempts",
+}  # fmt: skip
 _AFTER = (
     "device", "latency_ms", "tflops", "non_zero", "max_rel", "verified",
     "operation", "arch", "status", "reason", "median_us", "low_us", "high_us", "samples",
@@ -100,6 +103,7 @@ def _row(m: Measurement) -> dict[str, Any]:
         row |= {
             "max_rel": check.max / check.rms_reference if check.rms_reference else None,
             "verified": check.ok,
+            "non_zero": check.non_zero,
             "within_tolerance": check.share,
             "worst": check.worst,
             "max_error": check.max,

@@ -15,6 +15,7 @@ from tilewright.tune import devices
 from tilewright.tune.crew import Crew
 from tilewright.tune.measurement import Environment, Settings
 from tilewright.tune.sweep import Group
+from tilewright.tune.telemetry import say_if_shared
 
 
 def groups(
@@ -23,11 +24,14 @@ def groups(
     """Groups of the devices that `words` name (see `devices.parse`), and what starts their crew.
 
     arch: what the interpreter plays, by default the architecture that plans are made for; GPUs of
-    another are refused (`WrongDevice`).
+    another are refused (`WrongDevice`). A GPU that somebody else works on is warned of.
     """
     named = arch_called(arch or device_called(PLANNING_DEVICE).arch).name
     alike: dict[tuple[Device, Environment], list[devices.Place]] = {}
     places = devices.parse(words)
+    for place in places:
+        if place.backend == "cuda" and not place.machine:
+            say_if_shared(place.uuid, str(place))
     for place in places:
         device = place.device_for(named) if place.device is None else place.device
         if device is None or (arch is not None and device.arch != named):

@@ -68,7 +68,7 @@ class Settings:
     min_samples: int = 12
     max_samples: int = 200
     budget_seconds: float = 1.0
-    interleave: int = 4
+    interleave: int = 16
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
@@ -130,7 +130,8 @@ class Measurement:
     kernel: the name. build: the key of its binary, which changes with its source and compiler.
     samples_us: microseconds of each sample, in the order taken. interval_us: the median's
     confidence interval. check: None unless verified. attempts: 2 if it was retried alone.
-    measured_at: UTC, ISO 8601. seconds: of wall time that it took in all.
+    measured_at: UTC, ISO 8601. seconds: its share of a worker's wall time: its own steps, what was
+    tried in vain, and its part of what the kernels that took turns did together.
     """
 
     kernel: str

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from tilewright.errors import BadArgument
-from tilewright.tune.results import FILE, Outline, Results
+from tilewright.tune.database import FILE
+from tilewright.tune.results import Outline, Results
 
 Policy = Literal["newest", "fastest", "fail"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)

@@ -9,12 +9,11 @@ readers need none.
 from __future__ import annotations
 
 import array
-import fcntl
 import json
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -23,52 +22,22 @@ from typing import Any, get_args
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
+from tilewright.tune.database import FILE, cannot_write, opened, take
 from tilewright.tune.measurement import (
+    STATUSES,
     Environment,
     Flag,
     Measurement,
     Settings,
+    Status,
     Telemetry,
     digest,
     problem_text,
     text,
 )
 from tilewright.verify import Check
-
-FILE = "results.db"
-SCHEMA = 1
-"""Version of the tables; a file of a newer one is refused."""
-
-_TABLES = """
-CREATE TABLE problem (id INTEGER PRIMARY KEY, family TEXT NOT NULL, text TEXT NOT NULL UNIQUE,
-    flops INTEGER NOT NULL, min_bytes INTEGER NOT NULL);
-CREATE TABLE kernel (id INTEGER PRIMARY KEY, name TEXT NOT NULL, build TEXT NOT NULL,
-    UNIQUE (name, build));
-CREATE TABLE device (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
-    arch TEXT NOT NULL, text TEXT NOT NULL);
-CREATE TABLE environment (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
-CREATE TABLE settings (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
-CREATE TABLE measurement (
-    id INTEGER PRIMARY KEY,
-    problem INTEGER NOT NULL REFERENCES problem, kernel INTEGER NOT NULL REFERENCES kernel,
-    device INTEGER NOT NULL REFERENCES device,
-    environment INTEGER NOT NULL REFERENCES environment,
-    settings INTEGER NOT NULL REFERENCES settings,
-    status TEXT NOT NULL, reason TEXT NOT NULL,
-    median_us REAL, low_us REAL, high_us REAL, samples_us BLOB NOT NULL,
-    verified INTEGER, worst REAL, "check" TEXT,
-    telemetry TEXT NOT NULL, flags TEXT NOT NULL, attempts INTEGER NOT NULL,
-    measured_at TEXT NOT NULL, seconds REAL NOT NULL,
-    UNIQUE (problem, kernel, device, environment, settings));
-CREATE INDEX ranked ON measurement
-    (problem, device, environment, settings, low_us, median_us, high_us, kernel)
-    WHERE status = 'ok';
-CREATE INDEX fate ON measurement (device, environment, settings, status);
-CREATE TABLE build (kernel INTEGER PRIMARY KEY REFERENCES kernel, arch TEXT NOT NULL,
-    status TEXT NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL);
-"""
 
 _ALL = """
 SELECT kernel.name, kernel.build, problem.text, device.text, environment.text, settings.text,
@@ -82,10 +51,6 @@ FROM measurement JOIN problem ON problem.id = measurement.problem
 
 
 _KEY = "kernel, problem, device, environment, settings"
-
-
-class ResultsInUse(TilewrightError):
-    """Another process writes to this sweep directory; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,35 +95,15 @@ class Results:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise BadArgument(f"{self.folder} cannot be made: {error.strerror}") from error
-            self._lock = _take(self.folder)
+            who = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
+            self._lock = take(self.folder, who)
         elif not self.path.is_file():
             raise BadFile(f"{self.folder} has no results ({FILE}); a sweep writes them there")
         try:
-            self._db = self._opened(write)
+            self._db = opened(self.path, write)
         except BaseException:
             self._release()
             raise
-
-    def _opened(self, write: bool) -> sqlite3.Connection:
-        where = self.path.absolute().as_uri() + ("" if write else "?mode=ro")
-        try:
-            db = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
-            if write:
-                db.execute("PRAGMA journal_mode = WAL")
-                db.execute("PRAGMA synchronous = FULL")
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            if version > SCHEMA:
-                raise BadFile(
-                    f"{self.path} is of version {version}, this Tilewright knows {SCHEMA}: "
-                    "use a newer one"
-                )
-            if version == 0 and write:
-                db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
-            elif version == 0:
-                raise BadFile(f"{self.path} holds no results: the sweep that made it never began")
-        except sqlite3.DatabaseError as error:
-            raise BadFile(f"{self.path}: {error}") from error
-        return db
 
     def close(self) -> None:
         """Release the file, and the directory's lock."""
@@ -211,10 +156,7 @@ class Results:
                 self._ids.clear()
                 raise
         except sqlite3.DatabaseError as error:
-            raise TilewrightError(
-                f"{self.path} cannot be written ({error}); what it has is whole: make room and run "
-                "again"
-            ) from error
+            raise cannot_write(self.path, error) from error
 
     def _insert(self, m: Measurement) -> None:
         problem = self._id(
@@ -275,10 +217,11 @@ class Results:
         (count,) = self._db.execute("SELECT count(*) FROM measurement").fetchone()
         return int(count)
 
-    def keys(self) -> set[tuple[str, ...]]:
-        """The keys (`Measurement.key`) of what was measured."""
+    def keys(self, statuses: Collection[Status] = STATUSES) -> set[tuple[str, ...]]:
+        """The keys (`Measurement.key`) of what was measured, and came to one of `statuses`."""
         named = self._namer()
-        return {named(row) for row in self._all("measurement", _KEY)}
+        rows = self._all("measurement", f"status, {_KEY}")
+        return {named(row[1:]) for row in rows if row[0] in statuses}
 
     def outlines(self) -> Iterator[Outline]:
         """What tells each measurement from others, and which of two is better."""
@@ -384,20 +327,3 @@ def read_problem(said: str, where: str) -> Any:
 def now() -> str:
     """The time, as measurements say it: UTC, ISO 8601, to the millisecond."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-
-
-def _take(folder: Path) -> int:
-    """The lock of a sweep directory, as an open file. Raises `ResultsInUse`."""
-    path = folder / "sweep.lock"
-    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        who = os.read(held, 1000).decode(errors="replace").strip() or "another process"
-        os.close(held)
-        raise ResultsInUse(
-            f"{folder} is being written by {who}; wait for it, stop it, or take another directory"
-        ) from None
-    os.ftruncate(held, 0)
-    os.write(held, f"process {os.getpid()} on {socket.gethostname()} since {now()}".encode())
-    return held

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sys
 import threading
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from tilewright.build import Store
-from tilewright.child import Child, ChildDied, ChildTimeout, Message
-from tilewright.tune.devices import CPU, WORKER, Place
+from tilewright.child import ChildDied, ChildTimeout, Message
+from tilewright.tune.devices import CPU, Place, Process
 from tilewright.tune.measurement import Settings, Status
 
 CANARY_FACTOR = 1.5
@@ -36,7 +33,7 @@ class Lost(Exception):
 
 
 class OutOfOrder(Exception):
-    """The device failed its canary, twice."""
+    """The device failed its canary, twice, or its machine was lost."""
 
 
 class Interrupted(Exception):
@@ -63,21 +60,30 @@ class Station:
             "l2_bytes": 0 if place.device is None else place.device.l2_bytes,
             "memory": memory_bytes,
         }
-        self._child: Child | None = None
+        self._store = store
+        self._child: Process | None = None
+        self._spare: Process | None = None
+        self._started = False
         self._lock = threading.Lock()
         self._interrupted = False
         self._canary_us = 0.0
 
     @property
     def pid(self) -> int | None:
-        """The worker's process, if there is one."""
+        """The worker's process, if there is one on this machine."""
         with self._lock:
             return None if self._child is None else self._child.pid
+
+    @property
+    def spare_pid(self) -> int | None:
+        """The process that waits to replace the worker, if there is one."""
+        with self._lock:
+            return None if self._spare is None else self._spare.pid
 
     def open(self) -> None:
         """Have a worker, on a device that measures true. Raises `OutOfOrder`, `Interrupted`."""
         failed = killed = 0
-        while self.pid is None:
+        while self._child is None:
             try:
                 self._start()
                 wrong = self._canary()
@@ -90,14 +96,19 @@ class Station:
                 self.drop()
             if failed == CANARY_TRIES or killed == KILLED_TRIES:
                 self.out_of_order = wrong
+                self.close()
                 raise OutOfOrder(wrong)
 
     def ask(self, message: Message, seconds: float) -> Message:
-        """The worker's answer to one step. Raises `Lost`, and `Interrupted`."""
+        """The worker's answer to one step. Raises `Lost`, `OutOfOrder`, and `Interrupted`."""
         child = self._child
         assert child is not None, "not open"
         try:
             answer, _ = child.request(message, timeout=seconds)
+        except OutOfOrder as gone:
+            self.out_of_order = str(gone)
+            self.close()
+            raise
         except ChildTimeout:
             self.drop()
             raise Lost("timeout", f"did not end within {seconds:g} s and was killed") from None
@@ -124,13 +135,20 @@ class Station:
         if child is not None:
             child.kill()
 
+    def close(self) -> None:
+        """End the worker, and the one that waits to replace it."""
+        self.drop()
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.kill()
+
     def interrupt(self) -> None:
         """From another thread: end the worker, within a step too, and start no other."""
         with self._lock:
             self._interrupted = True
             if self._child is not None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
+                self._child.interrupt()
 
     def resume(self) -> None:
         """After an interrupt, once its thread is done."""
@@ -138,18 +156,26 @@ class Station:
         self._interrupted = False
 
     def _start(self) -> None:
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         with self._lock:
             if self._interrupted:
                 raise Interrupted
-            self._child = Child(WORKER, {**self.place.variables, "PYTHONPATH": path})
+            self._child, self._spare = self._spare or self._worker(), None
         answer = self.ask(self._opening, START_SECONDS)
         if "error" in answer:
             raise Lost(answer["status"], answer["error"])
+        if self._started and self.place.backend != "cpu":
+            # One was lost, and more may be: let the next import torch meanwhile, which takes
+            # longer than all else that it starts with. It leaves the device alone.
+            with self._lock:
+                self._spare = self._worker()
+        self._started = True
+
+    def _worker(self) -> Process:
+        return self.place.start(self._store)
 
     def _canary(self) -> str:
         """What is wrong with the device; empty if nothing is."""
-        answer = self.ask({"do": "canary"}, START_SECONDS)
+        answer = self.ask({"do": "canary", "rested": not self._canary_us}, START_SECONDS)
         if "error" in answer:
             return str(answer["error"])
         if not answer["ok"]:

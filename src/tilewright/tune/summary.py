@@ -8,13 +8,16 @@ has its own answers.
 from __future__ import annotations
 
 import heapq
+import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.tune.results import Build, Results, read_problem
-from tilewright.tune.statistics import indistinguishable
+from tilewright.tune.statistics import indistinguishable, reach
+from tilewright.tune.vendor import is_vendor
 
 SECONDS_FROM = 1000
 """How many of the last measurements the time of another is estimated from."""
@@ -35,7 +38,9 @@ class Setup:
 @dataclass(frozen=True, slots=True)
 class Best:
     """The kernel of the least median for `problem`, with that median and its confidence interval
-    in microseconds. ties: the other kernels that cannot be told from it, fastest first."""
+    in microseconds. ties: the other kernels that cannot be told from it, fastest first.
+    vendor_us: the same of the vendor's library, the least where it was measured in several
+    versions; None where it was not."""
 
     setup: Setup
     problem: Any
@@ -45,17 +50,25 @@ class Best:
     tflops: float
     gb_per_s: float
     ties: tuple[str, ...]
+    vendor_us: float | None = None
+
+    @property
+    def vendor_ratio(self) -> float | None:
+        """The vendor's time over the best kernel's: above 1, the kernel is faster."""
+        return None if self.vendor_us is None else self.vendor_us / self.median_us
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """How much of a setup's table of kernels × problems is there. statuses: how many
-    measurements ended how. without: problems that no kernel computed rightly."""
+    measurements ended how; vendor: those of the vendor's library, which are not counted else.
+    without: problems that no kernel computed rightly."""
 
     setup: Setup
     kernels: int
     problems: int
     statuses: dict[str, int]
+    vendor: dict[str, int]
     without: tuple[Any, ...]
 
     @property
@@ -65,7 +78,7 @@ class Coverage:
     @property
     def share(self) -> float:
         """Of all pairs, those with a result of any kind."""
-        return self.measured / (self.kernels * self.problems)
+        return self.measured / (self.kernels * self.problems) if self.kernels else 0.0
 
 
 _SETUP = "device, environment, settings"
@@ -81,12 +94,13 @@ def best(results: Results) -> list[Best]:
     """The best kernel for each problem on each setup, in the order problems were first measured."""
     setups = _setups(results)
     names = dict(results.rows("SELECT id, name FROM kernel"))
+    vendors = _vendors(results)
     found = []
     for number, said, flops, moved in results.rows(
         "SELECT id, text, flops, min_bytes FROM problem ORDER BY id"
     ):
         for setup in setups:
-            candidates = _candidates(results, number, setup)
+            candidates = _candidates(results, number, setup, vendors)
             if not candidates:
                 continue
             ties = indistinguishable(
@@ -104,25 +118,47 @@ def best(results: Results) -> list[Best]:
                     flops / median / 1e6,
                     moved / median / 1e3,
                     tuple(names[kernel] for kernel in ties[1:]),
+                    _vendor_us(results, number, setup, vendors),
                 )
             )
     return found
 
 
 def _candidates(
-    results: Results, problem: int, setup: tuple[int, int, int]
+    results: Results, problem: int, setup: tuple[int, int, int], vendors: Collection[int]
 ) -> dict[int, tuple[float, tuple[float, float]]]:
     """The medians and intervals among which are the best kernel's and its ties': by lower ends,
-    until one is over the upper end of the best so far, which no later one can be better than."""
+    until one is over the reach of the best so far, which no later one can be told from."""
     found: dict[int, tuple[float, tuple[float, float]]] = {}
     least, limit = math.inf, math.inf
     for kernel, median, low, high in results.rows(_OF_ONE, (problem, *setup)):
         if low > limit:
             break
+        if kernel in vendors:
+            continue
         found[kernel] = (median, (low, high))
         if median < least:
-            least, limit = median, high
+            least, limit = median, reach((low, high))
     return found
+
+
+def _vendors(results: Results) -> set[int]:
+    """The numbers of what is no kernel but the vendor's library."""
+    return {i for i, name in results.rows("SELECT id, name FROM kernel") if is_vendor(name)}
+
+
+_VENDOR_US = """
+SELECT median_us FROM measurement WHERE status = 'ok'
+    AND (problem, kernel, device, environment, settings) = (?, ?, ?, ?, ?)
+"""
+
+
+def _vendor_us(
+    results: Results, problem: int, setup: tuple[int, int, int], vendors: Iterable[int]
+) -> float | None:
+    """The least median of the vendor's library."""
+    rows = [row for v in vendors for row in results.rows(_VENDOR_US, (problem, v, *setup))]
+    return min((median for (median,) in rows), default=None)
 
 
 _WITHOUT = """
@@ -131,34 +167,58 @@ SELECT text FROM problem WHERE EXISTS (
     AND (device, environment, settings) = (?, ?, ?))
 AND NOT EXISTS (
     SELECT 1 FROM measurement INDEXED BY ranked WHERE status = 'ok' AND problem = problem.id
-    AND (device, environment, settings) = (?, ?, ?))
+    AND (device, environment, settings) = (?, ?, ?)
+    AND kernel NOT IN (SELECT value FROM json_each(?)))
 ORDER BY id
 """
 
 
 def coverage(results: Results) -> list[Coverage]:
     """How much was measured, for each setup."""
-    statuses: dict[Any, dict[str, int]] = {}
+    vendors = json.dumps(sorted(_vendors(results)))
     counted = f"SELECT {_SETUP}, status, count(*) FROM measurement GROUP BY 1, 2, 3, 4"
-    for *key, status, count in results.rows(counted):
-        statuses.setdefault(tuple(key), {})[status] = count
-    kernels, problems = (_distinct(results, column) for column in ("kernel", "problem"))
+    all_statuses = _statuses(results.rows(counted))
+    vendor = _statuses(results.rows(_OF_VENDORS, (vendors,)))
+    kernels, problems = (_distinct(results, column, vendors) for column in ("kernel", "problem"))
     where = str(results.path)
     return [
         Coverage(
             setup,
             kernels[key],
             problems[key],
-            dict(sorted(statuses[key].items(), key=lambda one: -one[1])),
-            tuple(read_problem(said, where) for (said,) in results.rows(_WITHOUT, (*key, *key))),
+            dict((all_statuses[key] - vendor[key]).most_common()),
+            dict(vendor[key].most_common()),
+            tuple(
+                read_problem(said, where)
+                for (said,) in results.rows(_WITHOUT, (*key, *key, vendors))
+            ),
         )
         for key, setup in _setups(results).items()
     ]
 
 
-def _distinct(results: Results, column: str) -> Counter[tuple[int, ...]]:
-    """How many different ones each setup has."""
-    rows = results.rows(f"SELECT DISTINCT {_SETUP}, {column} FROM measurement")
+_OF_VENDORS = f"""
+SELECT {_SETUP}, status, count(*) FROM json_each(?) AS vendor CROSS JOIN problem CROSS JOIN
+    measurement ON (problem, kernel) = (problem.id, vendor.value) GROUP BY 1, 2, 3, 4
+"""
+"""By the index of (problem, kernel, …): there are few such kernels."""
+
+
+def _statuses(rows: Iterable[Sequence[Any]]) -> defaultdict[tuple[int, ...], Counter[str]]:
+    """Counts of statuses by setup."""
+    found: defaultdict[tuple[int, ...], Counter[str]] = defaultdict(Counter)
+    for *key, status, count in rows:
+        found[tuple(key)][status] = count
+    return found
+
+
+def _distinct(results: Results, column: str, vendors: str) -> Counter[tuple[int, ...]]:
+    """How many different ones each setup has, of measurements of kernels."""
+    rows = results.rows(
+        f"SELECT DISTINCT {_SETUP}, {column} FROM measurement "
+        "WHERE kernel NOT IN (SELECT value FROM json_each(?))",
+        (vendors,),
+    )
     return Counter((d, e, s) for d, e, s, _ in rows)
 
 

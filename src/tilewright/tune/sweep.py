@@ -1,4 +1,5 @@
-"""A sweep: every kernel of a space on every problem of a list, on every device.
+"""A sweep: every kernel of a space on every problem of a list, on every device, and the vendor's
+library beside them on GPUs.
 
     plan: pairs, less those measured before → build (child processes, no GPU context here) →
     measure (a crew, which has a process for each device) → `Results`
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -33,6 +34,7 @@ from tilewright.tune.measurement import (
     problem_text,
 )
 from tilewright.tune.results import Build, Results, now
+from tilewright.tune.vendor import is_vendor, vendor_build, vendor_name
 from tilewright.verdict import Verdict
 
 
@@ -64,11 +66,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A kernel, the key of its binary, and a problem."""
+    """A kernel, the key of its binary, and a problem. The vendor's library has no config."""
 
-    config: Any
+    kernel: str
     build: str
     problem: Any
+    config: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,11 @@ class Part:
     """What a sweep does on one group of devices.
 
     settings: how it measures there: as asked, but by the wall clock in the interpreter. todo: to be
-    measured, the pairs of one problem one after the other. refused: pairs that a rule says no to,
-    and which one. known: pairs in the results. strangers: pairs of different operations.
+    measured, the pairs of one problem one after the other, the vendor's first (so that it shares
+    its batch). refused: pairs that a rule says no to, and which one. known: pairs in the results.
+    strangers: pairs of different operations. Pairs that are counted are of kernels; vendor_known
+    counts the vendor's in the results. again: of those to be done, how many results have already,
+    the vendor's among them.
     """
 
     group: Group
@@ -88,6 +94,13 @@ class Part:
     refused: tuple[tuple[Pair, Verdict], ...]
     known: int
     strangers: int
+    vendor_known: int = 0
+    again: int = 0
+
+    @property
+    def vendor(self) -> int:
+        """How many of those to be measured are the vendor's."""
+        return sum(pair.config is None for pair in self.todo)
 
     def rules(self) -> dict[str, int]:
         """How many pairs each rule refused, most first."""
@@ -105,12 +118,13 @@ class Plan:
         wanted: dict[tuple[Any, str], None] = {}
         for part in self.parts:
             if not part.group.interpreted:
-                wanted |= {(p.config, part.group.device.arch): None for p in part.todo}
+                arch = part.group.device.arch
+                wanted |= {(p.config, arch): None for p in part.todo if p.config is not None}
         return list(wanted)
 
     @property
     def total(self) -> int:
-        """How many measurements are to be made."""
+        """How many measurements are to be made, the vendor's among them."""
         return sum(len(part.todo) for part in self.parts)
 
 
@@ -120,16 +134,24 @@ def plan(
     problems: Mapping[str, Sequence[Any]],
     settings: Settings,
     known: set[tuple[str, ...]] | None = None,
+    vendor: bool = True,
+    again: Collection[tuple[str, ...]] = frozenset(),
 ) -> Plan:
     """What is to be done where: `kernels` (configs) and `problems` by architecture, less the
-    `known` (`Results.keys`). Raises `EmptySpace` if no kernel is of any problem's operation."""
+    `known` (`Results.keys`). vendor: on GPUs, the vendor's library too, on every problem of an
+    operation that a kernel is of. again: keys among the `known` that are to be measured once more
+    (`Results.keys` of some statuses). Raises `EmptySpace` if no kernel is of any problem's
+    operation.
+    """
     parts = tuple(
         _part(
             group,
             kernels[group.device.arch],
             problems[group.device.arch],
             settings,
-            known or set(),
+            (known or set()).difference(again),
+            again,
+            vendor and not group.interpreted,
         )
         for group in groups
     )
@@ -144,6 +166,8 @@ def _part(
     problems: Sequence[Any],
     settings: Settings,
     known: set[tuple[str, ...]],
+    again: Collection[tuple[str, ...]],
+    vendor: bool,
 ) -> Part:
     this = arch_called(group.device.arch)
     if group.interpreted:
@@ -152,23 +176,40 @@ def _part(
     built = [(config, (config.name, key)) for config, key in zip(configs, keys, strict=True)]
     todo: list[Pair] = []
     refused: list[tuple[Pair, Verdict]] = []
-    old = strangers = 0
+    old = strangers = vendor_known = once_more = 0
+    families = {config.family for config in configs}
     for problem in problems:
         family, rest = ops.family(problem.family), _rest_of_key(group, problem, settings)
+        if vendor and problem.family in families and (name := vendor_name(problem)):
+            if (key := (name, vendor_build(), *rest)) in known:
+                vendor_known += 1
+            else:
+                once_more += key in again
+                todo.append(Pair(name, vendor_build(), problem))
         for config, binary in built:
             if config.family != problem.family:
                 strangers += 1
             elif known and binary + rest in known:
                 old += 1
             else:
-                pair = Pair(config, binary[1], problem)
+                once_more += bool(again) and binary + rest in again
+                pair = Pair(*binary, problem, config)
                 verdict = family.supports(config, problem, this)
                 if verdict:
                     todo.append(pair)
                 else:
                     refused.append((pair, verdict))
     return Part(
-        group, settings, len(built), len(problems), tuple(todo), tuple(refused), old, strangers
+        group,
+        settings,
+        len(built),
+        len(problems),
+        tuple(todo),
+        tuple(refused),
+        old,
+        strangers,
+        vendor_known,
+        once_more,
     )
 
 
@@ -178,10 +219,12 @@ Progress = Callable[[Measurement, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a sweep did: measurements by status; and how many pairs a rule said no to."""
+    """What a sweep did: measurements of kernels by status, and of the vendor's library; and how
+    many pairs a rule said no to."""
 
     statuses: Mapping[Status, int]
     refused: int
+    vendor: Mapping[Status, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -220,14 +263,15 @@ def sweep(
         with building() as build_progress:
             failed = _build(this, results, store, build_progress, workers, build_timeout)
     statuses: Counter[Status] = Counter()
+    vendor: Counter[Status] = Counter()
     if this.total:
         measured = _measure(this, results, crew, failed)
         with measuring() as progress, closing(measured):
             for m in measured:
-                statuses[m.status] += 1
+                (vendor if is_vendor(m.kernel) else statuses)[m.status] += 1
                 if progress:
-                    progress(m, statuses.total(), this.total)
-    return Outcome(dict(statuses), refused)
+                    progress(m, statuses.total() + vendor.total(), this.total)
+    return Outcome(dict(statuses), refused, dict(vendor))
 
 
 def _measure(
@@ -246,15 +290,16 @@ def _measure(
             if why is not None:
                 unbuilt.append(_not_run(part, pair, "build_failed", why))
             else:
-                name = pair.config.name
-                key = (name, pair.build, *_rest_of_key(group, pair.problem, part.settings))
-                asked[key] = Task(name, pair.problem, group.device.arch)
+                rest = _rest_of_key(group, pair.problem, part.settings)
+                key = (pair.kernel, pair.build, *rest)
+                asked[key] = Task(pair.kernel, pair.problem, group.device.arch)
         results.add(unbuilt)
         yield from unbuilt
     if not asked:
         return
     tasks = list(dict.fromkeys(asked.values()))
-    with closing(crew()) as at_work, closing(_run(at_work, tasks, results.keys())) as measured:
+    known = results.keys().difference(asked)  # less what is there and asked for again
+    with closing(crew()) as at_work, closing(_run(at_work, tasks, known)) as measured:
         for m in measured:
             results.add([m])
             if asked.pop(m.key, None) is None:
@@ -286,7 +331,7 @@ def _rest_of_key(group: Group, problem: Any, settings: Settings) -> tuple[str, s
 
 def _not_run(part: Part, pair: Pair, status: Status, reason: str) -> Measurement:
     return Measurement(
-        pair.config.name,
+        pair.kernel,
         pair.problem,
         part.group.device,
         part.group.environment,

@@ -79,14 +79,34 @@ class Monitor:
 
     def _others(self) -> int:
         """Processes that compute on the device, less one: this process is among them, if not
-        always by the number it has in its container."""
-        if self._handle is None:
-            return 0
-        try:
-            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except self._nvml.NVMLError:
-            return 0
-        return max(0, len({p.pid for p in processes}) - 1)
+        always by the number it has in its container. No other is ours: a device has one worker,
+        and whoever starts it opens none."""
+        return 0 if self._handle is None else max(0, _processes(self._nvml, self._handle) - 1)
+
+
+def _processes(nvml: Any, handle: Any) -> int:
+    """How many processes compute on the device; 0 where it does not say."""
+    try:
+        return len({p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)})
+    except nvml.NVMLError:
+        return 0
+
+
+def say_if_shared(uuid: str, device: str, nvml: Any = None) -> None:
+    """Warn that somebody computes on the device. Before a worker of ours is there, and from a
+    process that does not use the device: NVML opens none."""
+    known = nvml or _nvml()
+    if known is None:
+        return
+    with suppress(known.NVMLError):
+        count = _processes(known, known.nvmlDeviceGetHandleByUUID(uuid))
+        if count:
+            others = f"{count} other process{'es' * (count > 1)}"
+            log.warning(
+                "%s is also used by %s: times may be too long, and are marked contended",
+                device,
+                others,
+            )
 
 
 def flags(seen: Telemetry, settled: bool) -> tuple[Flag, ...]:

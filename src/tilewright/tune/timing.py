@@ -1,16 +1,20 @@
 """Samples of several calls that take turns, until each one's median is known well enough.
 
-A round calls each once; every other round goes backwards, so that clocks and neighbours treat all
-alike. Rounds are queued in blocks, so that the GPU never waits for the host within a sample, and
-the device is read (`watch`) while a block runs.
+A round calls each once, in an order drawn anew each time. Going to and fro is not enough: what a
+flush leaves in L2 has a rhythm, on an H200 5 % of a call of 8 µs in every fourth sample or so, and
+whoever has that place in the rhythm seems slower. Rounds are queued in blocks, so that the GPU
+never waits for the host within a sample, and the device is read (`watch`) while a block runs.
 
-L2 is flushed before a sample by *reading* four times what it holds. A flush that writes leaves
+L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
 lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
-33 MB and more, as benchmarks/harness.py found.
+33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read: the
+same one each time falls into step with L2's way of replacing lines. One kernel (2048³, bf16) then
+took 39 or 42 µs, for whole series of samples; of stretches drawn at random it takes 41.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +33,10 @@ _LONGEST_WARM_UP = 5
 """Times `warm_up_seconds`, for clocks that do not get steady."""
 
 GRAPH_CALLS = 20
-FLUSHES = 4
-"""How many times L2's size is read to flush it."""
+FLUSHES = 3
+"""How many times L2's size is read to flush it, of `STRETCHES` times its size."""
+STRETCHES = 12
+PAUSE_CYCLES = 50_000
 COPIES = 256
 """Most copies that operands are rotated through: with these, operands of under 1/128 of L2 stay
 in it."""
@@ -114,7 +120,7 @@ class _Rounds:
         self, calls: Mapping[str, Call], timer: Timer, watch: Call, now: Callable[[], float]
     ) -> None:
         self._calls, self._timer, self._watch, self._now = calls, timer, watch, now
-        self._turn = 0
+        self._order = random.Random()
         self._fitting = 1
 
     def block(self, names: Sequence[str], most: int) -> dict[str, list[float]]:
@@ -123,8 +129,7 @@ class _Rounds:
         queued: dict[str, list[Any]] = {name: [] for name in names}
         begun = self._now()
         for _ in range(count):
-            self._turn += 1
-            for name in names if self._turn % 2 else reversed(names):
+            for name in self._order.sample(names, len(names)):
                 queued[name].append(self._timer.queue(self._calls[name]))
         self._watch()
         taken = {name: self._timer.read(handles) for name, handles in queued.items()}
@@ -217,14 +222,26 @@ def flusher(l2_bytes: int, place: str) -> Call:
     """A call that leaves nothing of the operands in L2, and nothing to be written back."""
     import torch
 
-    count = FLUSHES * max(l2_bytes, 16 << 20) // 4
-    buffer = torch.zeros(count, dtype=torch.float32, device=place)
+    each = max(l2_bytes, 16 << 20) // 4
+    buffer = torch.zeros(STRETCHES * each, dtype=torch.float32, device=place)
     total = torch.empty((), dtype=torch.float32, device=place)
+    starts = random.Random()
 
     def flush() -> None:
-        torch.sum(buffer, dim=0, out=total)
+        # By 4 KiB: reading is vectorised, and pages are not split.
+        start = starts.randrange((STRETCHES - FLUSHES) * each >> 10) << 10
+        torch.sum(buffer[start : start + FLUSHES * each], dim=0, out=total)
 
     return flush
+
+
+def pause() -> None:
+    """What stands in the place of a flush where there is none: the GPU rests for 20 to 30 µs, in
+    which the host queues the call. Without that, the time between two events around a short call is
+    the host's: 22 µs for one of 5 µs, on an H200."""
+    import torch
+
+    torch.cuda._sleep(PAUSE_CYCLES)  # type: ignore[no-untyped-call]
 
 
 def copies_to_rotate(input_bytes: int, l2_bytes: int) -> int:

@@ -16,7 +16,7 @@ import resource
 import secrets
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tilewright import arrays, ops, verify
@@ -38,10 +38,12 @@ from tilewright.jsonfile import convert
 from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
 from tilewright.runtime.launcher import launcher
 from tilewright.tune import timing
+from tilewright.tune.contenders import kernel_bind
 from tilewright.tune.devices import CPU, answer_devices
 from tilewright.tune.measurement import Settings, Status
 from tilewright.tune.results import read_problem
 from tilewright.tune.telemetry import Monitor, flags
+from tilewright.tune.vendor import Bind, is_vendor, vendor_bind
 
 _GPU = "cuda:0"  # what torch calls the one GPU that is visible, AMD's too
 
@@ -68,9 +70,12 @@ _FAULTS = (
 
 CANARY_SIZE = 4096
 """On a GPU: long enough for the host to stay ahead of it."""
-_CANARY = Settings(
-    verify=False, warm_up_seconds=0.1, precision=0.02, min_samples=20, budget_seconds=0.5
+CANARY = Settings(
+    verify=False, warm_up_seconds=0.2, precision=0.02, min_samples=20, budget_seconds=0.5
 )
+RESTED_SECONDS = 1.0
+"""Of work before the first canary's time counts, which takes a device from rest to the clocks and
+the heat of a sweep: no measurement comes before it."""
 
 
 @dataclass(slots=True)
@@ -97,7 +102,7 @@ class Worker:
         self._steps: dict[str, Callable[[Message], Message]] = {
             "devices": lambda message: answer_devices(),
             "open": self._open,
-            "canary": lambda message: self._canary(),
+            "canary": self._canary,
             "problem": self._problem,
             "verify": self._verify,
             "time": self._time,
@@ -141,9 +146,9 @@ class Worker:
             resource.setrlimit(resource.RLIMIT_AS, (message["memory"],) * 2)
         return {}
 
-    def _canary(self) -> Message:
+    def _canary(self, message: Message) -> Message:
         """A small product that any device gets right, and its time: microseconds, or 0 for the
-        interpreter's process, of which time says nothing."""
+        interpreter's process, of which time says nothing. ``rested``: whether the device was."""
         size = CANARY_SIZE if self._gpu else 64
         rng = secrets.randbits(31)
         if not self._gpu:
@@ -161,7 +166,8 @@ class Worker:
         error = float((out.double() - expected).abs().max())
         right = error <= 0.05 * size**0.5  # bf16 rounds a sum of 5 standard deviations by 0.01
         timer = timing.Events(lambda: None)
-        series = timing.measure({"canary": lambda: torch.mm(a, b, out=out)}, timer, _CANARY)
+        settings = replace(CANARY, warm_up_seconds=RESTED_SECONDS) if message["rested"] else CANARY
+        series = timing.measure({"canary": lambda: torch.mm(a, b, out=out)}, timer, settings)
         return {"ok": bool(right), "us": statistics.median(series["canary"].samples_us)}
 
     def _problem(self, message: Message) -> Message:
@@ -184,25 +190,28 @@ class Worker:
 
     def _verify(self, message: Message) -> Message:
         """``kernel``, ``device``: run it once, on poisoned output, and compare."""
-        work = self._in_hand()
+        work, name = self._in_hand(), message["kernel"]
         family, problem = ops.family(work.problem.family), work.problem
-        config = family.parse_name(message["kernel"])
-        verdict = family.supports(config, problem, arch_by_name(work.arch))
-        if not verdict:
-            raise UnsupportedProblem(str(verdict))
+        config = None
+        if not is_vendor(name):
+            config = family.parse_name(name)
+            verdict = family.supports(config, problem, arch_by_name(work.arch))
+            if not verdict:
+                raise UnsupportedProblem(str(verdict))
         self._plan_for(convert(message["device"], Device, "device"))
-        self._run_once(config.name, work)
+        bind = self._bind(name, work)
+        out = self._run_once(bind, work)
         if not self._settings.verify:
             return {"status": "ok", "reason": "", "check": None}
         tolerance = family.tolerance(problem, config)
-        check = verify.compare(work.out, work.reference, tolerance)
+        check = verify.compare(out, work.reference, tolerance)
         if not check.ok and self._gpu and _mended(work):
-            self._run_once(config.name, work)
-            check = verify.compare(work.out, work.reference, tolerance)
+            out = self._run_once(bind, work)
+            check = verify.compare(out, work.reference, tolerance)
         status: Status = "ok"
         reason = ""
         if not check.ok:
-            stray = _stray_nans(work.out, work.reference)
+            stray = _stray_nans(out, work.reference)
             status = "nan" if stray else "mismatch"
             reason = f"{stray} NaN where the reference has none" if stray else str(check)
         return {
@@ -214,11 +223,9 @@ class Worker:
     def _time(self, message: Message) -> Message:
         """``kernels``, that passed: time them in turns."""
         work = self._in_hand()
-        family = ops.family(work.problem.family)
         names: list[str] = message["kernels"]
         timer = self._timer(work)
-        options = family.options(work.problem)
-        calls = {name: _call(self._dispatcher, name, work, options) for name in names}
+        calls = {name: _call(self._bind(name, work), work) for name in names}
         timed = timing.measure(calls, timer, self._settings, watch=self._monitor.read)
         self._wait()
         seen = self._monitor.take()
@@ -231,13 +238,20 @@ class Worker:
 
     # --- what they use ----------------------------------------------------------------------
 
-    def _run_once(self, name: str, work: _Work) -> None:
-        """Fill the poisoned output, with a workspace in which no kernel was before."""
+    def _bind(self, name: str, work: _Work) -> Bind:
+        """What makes calls of the kernel, or of the vendor's library, that `name` names."""
+        if is_vendor(name):
+            return vendor_bind(work.problem)[1]
+        return kernel_bind(self._dispatcher, name, work.problem)
+
+    def _run_once(self, bind: Bind, work: _Work) -> Any:
+        """The result of one call, with the output poisoned and a workspace in which no kernel was
+        before."""
         arrays.poison(work.out)
         self._dispatcher.workspaces.release()
-        options = ops.family(work.problem.family).options(work.problem)
-        self._dispatcher.run_named(name, *work.inputs, out=work.out, **options)
+        result = bind(work.inputs, work.out)()
         self._wait()
+        return result
 
     def _in_hand(self) -> _Work:
         assert self._work is not None, "a problem comes first"
@@ -264,7 +278,7 @@ class Worker:
             count = timing.copies_to_rotate(_bytes_of(work), l2)
             while len(work.rotated) < count:
                 work.rotated.append(verify.make_operands(work.problem, work.seed, _GPU)[0])
-            flush: timing.Call = _nothing
+            flush: timing.Call = timing.pause
         else:
             self._flush = flush = self._flush or timing.flusher(l2, _GPU)
         if self._settings.timer == "graph":
@@ -284,14 +298,10 @@ def _mended(work: _Work) -> bool:
     return True
 
 
-def _nothing() -> None:
-    """Inputs that are rotated need no flush."""
-
-
-def _call(dispatcher: Dispatcher, name: str, work: _Work, options: dict[str, Any]) -> timing.Call:
+def _call(bind: Bind, work: _Work) -> timing.Call:
     """A call that takes the next copy of the inputs each time; always the one output."""
-    copies = itertools.cycle(work.rotated)
-    return lambda: dispatcher.run_named(name, *next(copies), out=work.out, **options)
+    calls = itertools.cycle([bind(inputs, work.out) for inputs in work.rotated])
+    return lambda: next(calls)()
 
 
 def _bytes_of(work: _Work) -> int:
@@ -327,7 +337,10 @@ def blame(error: BaseException) -> tuple[Status, str]:
 
 def main() -> None:
     """Serve one parent until it is gone."""
-    for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(":")):
+    modules = os.environ.get(MODULES_VARIABLE, "").split(":")
+    if any(os.environ.get(f"{maker}_VISIBLE_DEVICES") for maker in ("CUDA", "ROCR")):
+        modules.append("torch")  # it takes seconds, and a spare worker has time now
+    for module in filter(None, modules):
         importlib.import_module(module)
     worker = Worker()
 

@@ -210,14 +210,18 @@ class GemmFamily:
         within = DTYPES[problem.dtype_c].range if problem.epilogue else None
         return result.clip(*within) if within else result
 
-    def tolerance(self, problem: GemmProblem, config: GemmConfig) -> Tolerance:
-        operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
+    def tolerance(self, problem: GemmProblem, config: GemmConfig | None) -> Tolerance:
+        operands, splits = problem.dtype_a, 1
+        if config is not None:
+            operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
         amplified, combined = (
             sum(epilogues.amplification(chain) for chain in chains)
             for chains in ((problem.epilogue,), (problem.pre_a, problem.pre_b))
         )
         terms = problem.k
-        if scales.count(problem):  # a sum of a block's products, then one of blocks in fp32
+        if config is not None and scales.count(
+            problem
+        ):  # a sum of a block's products, then one of blocks in fp32
             terms = min(problem.k, scales.k_block(problem))
             splits += -(-problem.k // sizes.summed_k(config)) - 1
             amplified = scales.amplification(problem) * (amplified or 1.0)

@@ -16,6 +16,11 @@ not `out` where torch's has no such argument."""
 _PLAIN = ("fp16", "bf16", "fp32")
 _FP8 = ("e4m3fn", "e5m2")
 
+# What torch's checks ask of sizes (aten/src/ATen/native/cuda, Blas.cpp and ScaledBlas.cpp).
+_LEAST_INT8_ROWS = 17
+_INT8_MULTIPLE = 8
+_FP8_MULTIPLE = 16
+
 
 def vendor(problem: GemmProblem) -> tuple[str, VendorCall] | None:
     """The name of torch's call that computes `problem` by the vendor's library, and what makes it;
@@ -31,11 +36,18 @@ def vendor(problem: GemmProblem) -> tuple[str, VendorCall] | None:
     if p.batching != "none" or p.layout != "rcr":
         return None
     if same and p.dtype_a == "int8" and p.dtype_c == "int32" and not p.epilogue:
-        return "torch._int_mm", _int_mm
-    fp8 = p.dtype_a in _FP8 and p.dtype_b in _FP8 and p.dtype_c in ("bf16", "fp16")
-    if fp8 and p.epilogue in ("", "scale", "row_scale+col_scale"):
-        return "torch._scaled_mm", _scaled_mm
+        fits = p.m >= _LEAST_INT8_ROWS and _multiples(_INT8_MULTIPLE, p.n, p.k)
+        return ("torch._int_mm", _int_mm) if fits else None
+    fp8 = p.dtype_a in _FP8 and p.dtype_b in _FP8 and not p.dtype_a == p.dtype_b == "e5m2"
+    # Scales of rows and columns came with bf16 alone.
+    served = ("", "scale", "row_scale+col_scale") if p.dtype_c == "bf16" else ("", "scale")
+    if fp8 and p.dtype_c in ("bf16", "fp16") and p.epilogue in served:
+        return ("torch._scaled_mm", _scaled_mm) if _multiples(_FP8_MULTIPLE, p.n, p.k) else None
     return None
+
+
+def _multiples(of: int, *lengths: int) -> bool:
+    return all(length > 0 and length % of == 0 for length in lengths)
 
 
 def _mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:

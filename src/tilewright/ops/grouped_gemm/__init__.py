@@ -170,10 +170,10 @@ class GroupedGemmFamily:
     def reference(self, problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
         return reference_module.reference(problem, inputs)
 
-    def tolerance(self, problem: GroupedGemmProblem, config: GroupedGemmConfig) -> Tolerance:
+    def tolerance(self, problem: GroupedGemmProblem, config: GroupedGemmConfig | None) -> Tolerance:
         k = max(size[2] for size in problem.sizes) if problem.form == "list" else problem.k
         amplified = epilogues.amplification(problem.epilogue)
-        operand = operand_dtype(config.one)
+        operand = problem.dtype_a if config is None else operand_dtype(config.one)
         return tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)
 
     def vendor(self, problem: GroupedGemmProblem) -> None:

@@ -1,0 +1,158 @@
+"""What a sweep's command line asks for: kernels, problems, settings, and what is left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.cli import output
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.build import Store
+    from tilewright.cli.selection import Selection
+    from tilewright.tune.filters import Filters, LeftOut
+    from tilewright.tune.measurement import Settings, Status
+    from tilewright.tune.problems import Problems
+    from tilewright.tune.sweep import Group, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a sweep takes on one architecture, and what it leaves out."""
+
+    selection: Selection
+    configs: tuple[Any, ...]
+    left: tuple[LeftOut, ...]
+    problems: Problems
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command line, read."""
+
+    inputs: tuple[str, ...]
+    problems: tuple[str, ...]
+    family: str | None
+    signature: Mapping[str, str]
+    filters: Filters
+    settings: Settings
+    out: Path
+    store: Store
+    workers: int | None
+    build_timeout: float
+    vendor: bool
+    retry: tuple[Status, ...]
+
+    def choose(self, arch_name: str) -> Chosen:
+        """Kernels and problems for an architecture."""
+        from tilewright.arch import arch
+        from tilewright.cli.selection import select
+        from tilewright.tune.problems import load_problems, shipped
+
+        files = [str(shipped(word, "space.json") or word) for word in self.inputs]
+        selection = select(files, arch_name, self.family, self.signature)
+        configs, left = self.filters.apply(selection.configs)
+        listed = load_problems(self.problems, arch(arch_name), self.family, self.signature)
+        return Chosen(selection, configs, left, listed)
+
+    def plan(self, chosen: Mapping[str, Chosen], groups: Sequence[Group]) -> Plan:
+        """What is to be done, less what the directory has."""
+        from tilewright.tune.database import FILE
+        from tilewright.tune.results import Results
+        from tilewright.tune.sweep import plan
+
+        known: set[tuple[str, ...]] = set()
+        again: set[tuple[str, ...]] = set()
+        if (self.out / FILE).is_file():
+            with Results(self.out) as results:
+                known, again = results.keys(), results.keys(self.retry)
+        with output.busy("asking the rules about every pair"):
+            return plan(
+                groups,
+                {name: one.configs for name, one in chosen.items()},
+                {name: one.problems.problems for name, one in chosen.items()},
+                self.settings,
+                known,
+                self.vendor,
+                again,
+            )
+
+
+def choice(one: Chosen) -> dict[str, Any]:
+    """What was chosen, as plain data."""
+    from tilewright.cli.selection import summary
+
+    return {
+        **summary(one.selection),
+        "left_out": [asdict(left) for left in one.left],
+        "kernels": len(one.configs),
+        "problems": len(one.problems.problems),
+        "repeated_problems": one.problems.repeated,
+    }
+
+
+def show_choice(one: dict[str, Any]) -> None:
+    """The same, for people."""
+    output.heading(f"{one['arch']}: {one['kernels']} kernels × {one['problems']} problems")
+    if one["rules"]:
+        output.table(
+            ("dropped by", "count", "for example"),
+            [(rule["rule"], rule["count"], rule["example"]) for rule in one["rules"]],
+        )
+    for left in one["left_out"]:
+        output.line(f"{left['count']} legal kernels left out: {left['why']}")
+    if one["repeated_problems"]:
+        output.line(f"{one['repeated_problems']} problems said twice")
+    for note in one["notes"]:
+        output.line(f"note: {note}")
+
+
+def own_problems(inputs: Sequence[str]) -> list[str]:
+    """The problem lists of the shipped sets among the inputs."""
+    from tilewright.tune.problems import shipped
+
+    found = [word for word in inputs if shipped(word, "problems.csv")]
+    if not found:
+        raise BadArgument("which problems? say --problems FILE.json, FILE.csv or FAMILY:SET")
+    return found
+
+
+def read_statuses(words: Sequence[str]) -> tuple[Status, ...]:
+    """The statuses that these words are."""
+    from tilewright.errors import nearest
+    from tilewright.tune.measurement import STATUSES
+
+    for word in words:
+        if word not in STATUSES:
+            raise BadArgument(
+                f"--retry: there is no status '{word}'{nearest(word, STATUSES)}; there are "
+                f"{', '.join(STATUSES)}"
+            )
+    return tuple(status for status in STATUSES if status in words)
+
+
+def read_settings(given: Mapping[str, str]) -> Settings:
+    """`Settings` with these words in the place of what is usual."""
+    from dataclasses import fields
+
+    import msgspec
+
+    from tilewright.errors import nearest
+    from tilewright.tune.measurement import Settings
+
+    known = [f.name for f in fields(Settings)]
+    for word in given:
+        if word not in known:
+            raise BadArgument(
+                f"--settings: there is no '{word}'{nearest(word, known)}; there are "
+                f"{', '.join(known)}"
+            )
+    try:
+        return msgspec.convert(dict(given), Settings, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at ")
+        where = place.strip("`").removeprefix("$").removeprefix(".")
+        raise BadArgument(f"--settings: {f'{where}: ' if where else ''}{message}") from None

@@ -1,0 +1,103 @@
+"""The file that results are kept in: its tables, their version, and the lock of its one writer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from tilewright.errors import BadFile, TilewrightError
+
+FILE = "results.db"
+SCHEMA = 1
+"""Version of the tables; a file of a newer one is refused."""
+
+_TABLES = """
+CREATE TABLE problem (id INTEGER PRIMARY KEY, family TEXT NOT NULL, text TEXT NOT NULL UNIQUE,
+    flops INTEGER NOT NULL, min_bytes INTEGER NOT NULL);
+CREATE TABLE kernel (id INTEGER PRIMARY KEY, name TEXT NOT NULL, build TEXT NOT NULL,
+    UNIQUE (name, build));
+CREATE TABLE device (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
+    arch TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE environment (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
+CREATE TABLE settings (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
+CREATE TABLE measurement (
+    id INTEGER PRIMARY KEY,
+    problem INTEGER NOT NULL REFERENCES problem, kernel INTEGER NOT NULL REFERENCES kernel,
+    device INTEGER NOT NULL REFERENCES device,
+    environment INTEGER NOT NULL REFERENCES environment,
+    settings INTEGER NOT NULL REFERENCES settings,
+    status TEXT NOT NULL, reason TEXT NOT NULL,
+    median_us REAL, low_us REAL, high_us REAL, samples_us BLOB NOT NULL,
+    verified INTEGER, worst REAL, "check" TEXT,
+    telemetry TEXT NOT NULL, flags TEXT NOT NULL, attempts INTEGER NOT NULL,
+    measured_at TEXT NOT NULL, seconds REAL NOT NULL,
+    UNIQUE (problem, kernel, device, environment, settings));
+CREATE INDEX ranked ON measurement
+    (problem, device, environment, settings, low_us, median_us, high_us, kernel)
+    WHERE status = 'ok';
+CREATE INDEX fate ON measurement (device, environment, settings, status);
+CREATE TABLE build (kernel INTEGER PRIMARY KEY REFERENCES kernel, arch TEXT NOT NULL,
+    status TEXT NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL);
+"""
+
+
+class ResultsInUse(TilewrightError):
+    """Another process writes to this sweep directory; the message says which."""
+
+
+def opened(path: Path, write: bool) -> sqlite3.Connection:
+    """The database at `path`, to read or to write, made if it is to be written and is not there.
+    Raises `BadFile`, and `TilewrightError` where it cannot be written: a full disk, say."""
+    where = path.absolute().as_uri() + ("" if write else "?mode=ro")
+    try:
+        db = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
+        if write:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA:
+            raise BadFile(
+                f"{path} is of version {version}, this Tilewright knows {SCHEMA}: use a newer one"
+            )
+        if version == 0 and write:
+            db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        elif version == 0:
+            raise BadFile(f"{path} holds no results: the sweep that made it never began")
+    except sqlite3.DatabaseError as error:
+        # What is no database, or a damaged one, is no OperationalError.
+        if write and isinstance(error, sqlite3.OperationalError):
+            raise cannot_write(path, error) from error
+        raise BadFile(f"{path}: {error}") from error
+    return db
+
+
+def cannot_write(path: Path, error: sqlite3.DatabaseError) -> TilewrightError:
+    """What to say when the disk is full, or fails."""
+    return TilewrightError(
+        f"{path} cannot be written ({error}); what it has is whole: make room and run again"
+    )
+
+
+def take(folder: Path, who: str) -> int:
+    """The lock of a sweep directory, as an open file, in which it says `who` has it. Raises
+    `ResultsInUse`."""
+    path = folder / "sweep.lock"
+    try:
+        held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise TilewrightError(f"{path} cannot be made: {error.strerror}") from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        other = os.read(held, 1000).decode(errors="replace").strip() or "another process"
+        os.close(held)
+        raise ResultsInUse(
+            f"{folder} is being written by {other}; wait for it, stop it, or take another directory"
+        ) from None
+    os.ftruncate(held, 0)
+    with suppress(OSError):  # a full disk: the lock holds all the same
+        os.write(held, who.encode())
+    return held
