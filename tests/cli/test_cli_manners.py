@@ -44,6 +44,7 @@ def test_the_commands_there_are():
         "sweep", "results", "merge", "report",
         "kernels", "kernels list", "kernels show", "kernels inspect", "kernels check",
         "registry", "registry export", "registry import", "registry check",
+        "table", "table show", "table check", "table diff", "table merge", "table export",
     }  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def test_every_help_has_examples_that_fit_80_columns(cli, path):
     text = cli(*path, "--help")
     example = re.findall(r"^ +\$ tilewright (.*)$", text, re.MULTILINE)
     assert example
-    if path and path[-1] not in ("kernels", "registry"):
+    if path and path[-1] not in ("kernels", "registry", "table"):
         assert all(line.startswith(" ".join(path)) for line in example)
         assert "--json" in text
     assert max(map(len, text.splitlines())) <= 80

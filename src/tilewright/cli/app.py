@@ -21,6 +21,8 @@ from tilewright.cli import (
     results,
     run,
     sweep,
+    table,
+    tune,
     vocabulary,
 )
 from tilewright.cli.errors import Commands
@@ -79,6 +81,7 @@ for module in (
     profile,
     sweep,
     results,
+    tune,
     merge,
     report,
     demo,
@@ -86,3 +89,4 @@ for module in (
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
+app.add_typer(table.app, name="table")

@@ -10,12 +10,18 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
+    BatchInvariant,
+    Blocked,
+    Deterministic,
     DeviceName,
     Family,
     Json,
     MaxWorkspace,
+    Pipelines,
     ProblemWords,
     RegistryFile,
+    TableFiles,
+    constraints,
     dispatcher,
     examples,
     problem,
@@ -33,6 +39,8 @@ def add_to(app: typer.Typer) -> None:
             "tilewright explain gemm m=4096 n=4096 k=4096 dtype=bf16",
             "tilewright explain gemm m=1 n=4096 k=512 dtype=fp8 --device mi300x",
             "tilewright explain gemm m=100 n=77 k=33 --registry r.json --all",
+            "tilewright explain gemm m=8 n=4096 k=4096 --device gpu.json \\\n"
+            "      --table mine.twt --deterministic",
         ),
     )(explain)
 
@@ -42,7 +50,12 @@ def explain(
     pairs: ProblemWords = None,
     device: DeviceName = None,
     registry: RegistryFile = None,
+    tables: TableFiles = None,
+    deterministic: Deterministic = False,
+    batch_invariant: BatchInvariant = False,
     max_workspace: MaxWorkspace = None,
+    pipelines: Pipelines = None,
+    blocked: Blocked = None,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="How many next best kernels to show.")
     ] = 5,
@@ -56,7 +69,8 @@ def explain(
     Plans only: nothing is built or run, and no GPU is needed. Exits with 1 if no kernel
     serves the problem.
     """
-    target = dispatcher(device, registry, max_workspace=max_workspace)
+    asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
+    target = dispatcher(device, registry, asked=asked, tables=tables)
     found = target.explain(problem(family, pairs, target))
     if as_json:
         output.emit(found.to_dict())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tilewright.arch import Device
     from tilewright.build import Store
     from tilewright.dispatch import Dispatcher
+    from tilewright.select.constraints import Constraints
 
 Json = Annotated[
     bool,
@@ -87,6 +88,31 @@ MaxWorkspace = Annotated[
         metavar="BYTES",
     ),
 ]
+TableFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--table",
+        help="Tuned choices to go by; may be repeated [default: TILEWRIGHT_TABLES]",
+        metavar="FILE",
+    ),
+]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Only kernels that repeat bit for bit.")
+]
+BatchInvariant = Annotated[
+    bool,
+    typer.Option("--batch-invariant", help="One kernel for every M, with the same bits for a row."),
+]
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option("--pipelines", help="Only these pipelines, as tma,gluon_ws.", metavar="NAMES"),
+]
+Blocked = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--block", help="Not this kernel, or those that match; may be repeated.", metavar="PATTERN"
+    ),
+]
 
 
 def examples(*lines: str) -> str:
@@ -114,18 +140,39 @@ def store(path: Path | None, trusted: bool = False) -> Store:
     return Store(path, trusted)
 
 
+def constraints(
+    deterministic: bool,
+    batch_invariant: bool,
+    max_workspace: int | None,
+    pipelines: Sequence[str] | None,
+    blocked: Sequence[str] | None,
+) -> Constraints:
+    """What the options ask of a kernel."""
+    from tilewright.select.constraints import Constraints
+
+    allowed = [name for some in pipelines or () for name in some.split(",")]
+    return Constraints(
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+        max_workspace=max_workspace,
+        pipelines=tuple(allowed),
+        blocked=tuple(blocked or ()),
+    )
+
+
 def dispatcher(
     device: Device | str | None,
     registry: Path | None,
     kept: Store | None = None,
-    max_workspace: int | None = None,
+    asked: Constraints | None = None,
+    tables: Sequence[Path] | None = None,
 ) -> Dispatcher:
     """A dispatcher as the options describe it."""
     from tilewright.dispatch import Dispatcher
     from tilewright.registry import Registry
 
     loaded = Registry.load(registry) if registry is not None else None
-    return Dispatcher(loaded, device, store=kept, max_workspace=max_workspace)
+    return Dispatcher(loaded, device, store=kept, constraints=asked, tables=tables or None)
 
 
 def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any:

@@ -174,3 +174,8 @@ def size(count: int) -> str:
         if count >= step:
             return f"{count / step:.4g} {unit}"
     return f"{count} B"
+
+
+def short(value: float, digits: int = 4) -> float:
+    """A number with so many significant digits."""
+    return float(f"{value:.{digits}g}")

@@ -140,10 +140,10 @@ def _show(one: Coverage, found: list[Best]) -> None:
             [
                 (
                     str(b.problem),
-                    _short(b.median_us),
-                    _short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
-                    _short(b.tflops),
-                    _short(b.gb_per_s),
+                    output.short(b.median_us),
+                    output.short(50 * (b.interval_us[1] - b.interval_us[0]) / b.median_us, 2),
+                    output.short(b.tflops),
+                    output.short(b.gb_per_s),
                     *("" if b.vendor_ratio is None else round(b.vendor_ratio, 3),) * vendor,
                     len(b.ties),
                     b.kernel,
@@ -153,11 +153,6 @@ def _show(one: Coverage, found: list[Best]) -> None:
         )
     for problem in one.without:
         output.line(f"no time for {problem}: no kernel measured serves it, or none was right")
-
-
-def _short(value: float, digits: int = 4) -> float:
-    """So many significant digits."""
-    return float(f"{value:.{digits}g}")
 
 
 def _best(one: Best) -> dict[str, Any]:

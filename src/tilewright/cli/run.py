@@ -12,14 +12,20 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
+    BatchInvariant,
+    Blocked,
+    Deterministic,
     DeviceName,
     Family,
     Json,
     MaxWorkspace,
+    Pipelines,
     ProblemWords,
     RegistryFile,
     StorePath,
+    TableFiles,
     TrustStore,
+    constraints,
     dispatcher,
     examples,
     gpu_index,
@@ -63,7 +69,12 @@ def run(
     ] = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
+    tables: TableFiles = None,
+    deterministic: Deterministic = False,
+    batch_invariant: BatchInvariant = False,
     max_workspace: MaxWorkspace = None,
+    pipelines: Pipelines = None,
+    blocked: Blocked = None,
     as_json: Json = False,
 ) -> None:
     """Run one problem once, on random operands, and check the result.
@@ -75,7 +86,8 @@ def run(
 
     index = gpu_index(on)
     gpu = live_device(index) if index is not None and device is None else device
-    target = dispatcher(gpu, registry, open_store(store, trust_store), max_workspace)
+    asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
+    target = dispatcher(gpu, registry, open_store(store, trust_store), asked, tables)
     ran = run_once(target, problem(family, pairs, target), kernel, on, verify, seed)
     if as_json:
         output.emit(ran.document())

@@ -7,7 +7,6 @@ stand one to a line, sorted. Each says all that the other does.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ def save(table: Table, path: PathLike) -> None:
     """Write `table` to `path`, whole or not at all, in the form that its ending says. The same rows
     give the same bytes. Raises `BadArgument` for another ending, `StoreError`."""
     target = Path(path)
-    if _form(target) == COMPACT:
+    if form(target) == COMPACT:
         head = _MAGIC + SCHEMA.to_bytes(4, "little") + bytes.fromhex(table.digest)
         content = head + table.data
     else:
@@ -45,8 +44,8 @@ def load(path: PathLike) -> Table:
     """The table in a file of either form. Raises `BadFile`, which names the file and what is wrong
     with it: damage, a newer schema, two rows of one problem."""
     where, content = os.fspath(path), _content(path)
-    if _form(Path(path)) == COMPACT:
-        return Table(_payload(content, where), where)
+    if form(Path(path)) == COMPACT:
+        return _compact(content, where)
     try:
         return Table.of((row for _, row in _json_rows(content, where)), where)
     except BadArgument as error:
@@ -57,10 +56,10 @@ def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
     """Each row of a file of either form, with where it stands; a JSON file may have several of one
     problem. Raises `BadFile`."""
     where, content = os.fspath(path), _content(path)
-    if _form(Path(path)) == JSON:
+    if form(Path(path)) == JSON:
         yield from _json_rows(content, where)
         return
-    for number, row in enumerate(Table(_payload(content, where), where), 1):
+    for number, row in enumerate(_compact(content, where), 1):
         yield f"{where}: row {number}", row
 
 
@@ -83,14 +82,11 @@ def _json_rows(content: bytes, where: str) -> Iterator[tuple[str, Row]]:
         yield place, from_data(data, place)
 
 
-def _payload(content: bytes, where: str) -> bytes:
+def _compact(content: bytes, where: str) -> Table:
     if not content.startswith(_MAGIC):
         raise BadFile(f"{where}: is no table: it does not begin as one")
-    _check_schema(int.from_bytes(content[len(_MAGIC) : len(_MAGIC) + 4], "little"), where)
-    payload = content[_HEAD:]
-    if hashlib.sha256(payload).digest() != content[_HEAD - 32 : _HEAD]:
-        raise BadFile(f"{where}: is damaged: its content is not what its digest says; copy it anew")
-    return payload
+    _check_schema(int.from_bytes(content[len(_MAGIC) : _HEAD - 32], "little"), where)
+    return Table(content[_HEAD:], where, content[_HEAD - 32 : _HEAD].hex())
 
 
 def _check_schema(schema: object, where: str) -> None:
@@ -110,7 +106,7 @@ def _content(path: PathLike) -> bytes:
         raise BadFile(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
 
 
-def _form(path: Path) -> str:
+def form(path: Path) -> str:
     if path.suffix not in (COMPACT, JSON):
         raise BadArgument(f"{path}: a table's file ends in {COMPACT} or {JSON}")
     return path.suffix

@@ -25,9 +25,9 @@ from typing import Any, Literal, get_args
 from tilewright import __version__, ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument, UnknownName
+from tilewright.errors import BadArgument
 from tilewright.tables.neighbours import lenders
-from tilewright.tables.row import Row
+from tilewright.tables.row import Row, still_serves
 from tilewright.tables.table import Table
 
 log = logging.getLogger("tilewright")
@@ -114,22 +114,19 @@ class Lookup:
     def _serving(self, row: Row, problem: Any) -> Iterator[Any]:
         family, this = ops.family(row.problem.family), arch(row.device.arch)
         for name in row.kernels:
-            try:
-                config = family.parse_name(name)
-            except UnknownName as error:
-                self._skip(row, name, str(error))
-                continue
-            verdict = family.judge(config, this) and family.supports(config, row.problem, this)
+            verdict = still_serves(name, row)
             if not verdict:
-                self._skip(row, name, f"no longer serves it: {verdict}")
-            elif problem == row.problem or family.supports(config, problem, this):
+                self._skip(row, name, verdict.reason)
+                continue
+            config = family.parse_name(name)
+            if problem == row.problem or family.supports(config, problem, this):
                 yield config
 
     def _skip(self, row: Row, name: str, why: str) -> None:
         self._tell(
             logging.WARNING,
             ("skip", name, row.problem, row.device),
-            "%s: %s on %s: kernel %s is skipped: %s",
+            "%s: %s on %s: kernel %s no longer serves it and is skipped: %s",
             self.table.where, row.problem, row.device.name, name, why,
         )  # fmt: skip
 

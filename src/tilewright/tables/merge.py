@@ -39,8 +39,8 @@ class Duplicate:
 
     def __str__(self) -> str:
         row = self.rows[0][1]
-        said = (f"{place} says {r.kernel}, {r.median_us:.4g} µs" for place, r in self.rows)
-        return f"{row.problem} on {row.device.name}: {'; '.join(said)}"
+        said = (f"{place} has {r.kernel}, {r.median_us:.4g} µs" for place, r in self.rows)
+        return f"{row.problem} on {row.device.name}: {', '.join(said)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ def merge(paths: Sequence[file.PathLike], policy: Policy = "fail") -> Merged:
     placed = [one for path in paths for one in file.rows(path)]
     rows, repeated, duplicates = sort_out(placed)
     if duplicates and policy == "fail":
-        listed = "\n  ".join(map(str, duplicates))
+        listed = "; ".join(map(str, duplicates))
         raise BadArgument(
-            f"{len(duplicates)} problems have rows that say different things; keep the fastest, or "
-            f"take all but one of each away:\n  {listed}"
+            f"{len(duplicates)} problems have rows that say different things; keep the fastest "
+            f"(policy fastest), or take all but one of each away: {listed}"
         )
     where = ", ".join(os.fspath(path) for path in paths)
     return Merged(Table.of(rows, where), repeated, duplicates)

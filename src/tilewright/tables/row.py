@@ -8,9 +8,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tilewright import ops
+from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile, UnknownName
 from tilewright.jsonfile import convert
+from tilewright.verdict import Verdict, no
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,17 @@ def choose(tied: Sequence[str], problem: Any, device: Device) -> tuple[str, tupl
 
     winner = min(tied, key=order)
     return winner, tuple(name for name in tied if name != winner)
+
+
+def still_serves(name: str, row: Row) -> Verdict:
+    """Whether the kernel called `name` exists (rule ``no_such_kernel``) and serves the row's own
+    problem on the row's own architecture. Raises `UnknownArch`."""
+    family, this = ops.family(row.problem.family), arch(row.device.arch)
+    try:
+        config = family.parse_name(name)
+    except UnknownName as error:
+        return no("no_such_kernel", str(error))
+    return family.judge(config, this) and family.supports(config, row.problem, this)
 
 
 def said(problem: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, BadFile
 from tilewright.tables.packed import Packed, pack
 from tilewright.tables.row import Row
 
@@ -22,13 +22,17 @@ class Table:
     of what the rows say, whatever their order was and whichever files they came from: ranks whose
     tables have the same digest choose the same kernels. `where` names its origin in errors.
 
-    Raises `BadFile` for `data` that is no table.
+    Raises `BadFile` for `data` that is no table, or has another digest than `digest`.
     """
 
-    def __init__(self, data: bytes, where: str = "table") -> None:
+    def __init__(self, data: bytes, where: str = "table", digest: str | None = None) -> None:
         self.data = data
         self.where = where
         self.digest = hashlib.sha256(data).hexdigest()
+        if digest not in (None, self.digest):
+            raise BadFile(
+                f"{where}: is damaged: its content is not what its digest says; copy it anew"
+            )
         self._packed = Packed(data, where)
         self._seen: dict[tuple[int, int], tuple[Any, Device, Row | None]] = {}
 

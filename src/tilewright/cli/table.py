@@ -1,0 +1,313 @@
+"""``table``: files of tuned choices."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import Json, examples
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.arch import Device
+    from tilewright.tables.check import Checked, Estimate
+    from tilewright.tables.diff import Change
+    from tilewright.tables.table import Table
+
+app = typer.Typer(
+    help="Tuned choices as files: show, check, compare, merge, export.",
+    no_args_is_help=True,
+    epilog=examples("tilewright table show mine.twt", "tilewright table check *.twt"),
+)
+
+File = Annotated[Path, typer.Argument(help="Table file (.twt or .json).", metavar="FILE")]
+Files = Annotated[list[Path], typer.Argument(help="Table files (.twt, .json).", metavar="FILE…")]
+Out = Annotated[
+    Path, typer.Option("--output", "-o", help="File to write (.twt or .json).", metavar="FILE")
+]
+Limit = Annotated[int, typer.Option("--limit", min=0, help="How many rows to show.")]
+
+
+@app.command(
+    short_help="What a table says, and its digest.",
+    epilog=examples("tilewright table show mine.twt", "tilewright table show mine.twt --json"),
+)
+def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
+    """Show a table's devices, its digest, and its rows.
+
+    Tables with the same digest choose the same kernels.
+    """
+    from tilewright.tables.file import load
+    from tilewright.tables.row import to_data
+
+    table = load(path)
+    if as_json:
+        with output.busy(f"reading {len(table)} rows"):
+            rows = [to_data(row) for row in table]
+        output.emit({**_contents(table), "rows": rows})
+        return
+    output.fields(
+        {
+            "rows": len(table),
+            "devices": ", ".join(f"{d.name} ({d.arch})" for d in table.devices) or "none",
+            "digest": table.digest,
+        }
+    )
+    shown = [row for row, _ in zip(table, range(limit), strict=False)]
+    if shown:
+        output.line()
+        output.table(
+            ("problem", "device", "µs", "TFLOP/s", "GB/s", "ties", "kernel"),
+            [
+                (
+                    str(row.problem), row.device.name, output.short(row.median_us),
+                    output.short(row.tflops), output.short(row.gb_per_s), len(row.ties), row.kernel,
+                )
+                for row in shown
+            ],
+        )  # fmt: skip
+    if len(shown) < len(table):
+        output.line(f"and {len(table) - len(shown)} more (--limit says how many to show)")
+
+
+@app.command(
+    short_help="Find what in tables is wrong.",
+    epilog=examples(
+        "tilewright table check mine.twt",
+        "tilewright table check mine.twt theirs.json --no-ratio",
+    ),
+)
+def check(
+    paths: Files,
+    ratio: Annotated[
+        bool, typer.Option("--ratio/--no-ratio", help="Compare with the estimated choice.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Look for damage, newer schemas, different rows of one problem (in all files together),
+    kernels that do not exist, and shapes that a row's kernel does not serve.
+
+    Then compare each row's time with the estimate of the kernel that would be chosen without it.
+    Exits with 1 if anything is wrong. Files are only read.
+    """
+    from tilewright.tables.check import check as do
+
+    with output.busy("checking tables"):
+        checked = do(paths, _estimate() if ratio else None)
+    if as_json:
+        output.emit(_checked(checked))
+    else:
+        _show_checked(checked)
+    if checked.findings:
+        raise typer.Exit(FAILED)
+
+
+def _estimate() -> Estimate:
+    """What would be chosen without tables, by one planner a device."""
+    from tilewright import ops
+    from tilewright.plan import Planner
+
+    planners: dict[Device, Planner] = {}
+
+    def estimate(problem: Any, device: Device) -> tuple[str, float]:
+        planner = planners.get(device)
+        if planner is None:
+            planner = planners[device] = Planner(device=device, selector="analytical")
+        config = planner.select(problem).config
+        return config.name, ops.family(problem.family).estimate(config, problem, device) * 1e6
+
+    return estimate
+
+
+def _show_checked(checked: Checked) -> None:
+    counts = Counter(finding.kind for finding in checked.findings)
+    said = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no problem found"
+    output.line(f"{checked.rows} rows: {said}")
+    if checked.findings:
+        output.table(
+            ("found", "where", "what"), [(f.kind, f.where, f.says) for f in checked.findings]
+        )
+    if checked.ratios:
+        ratios = sorted(checked.ratios, key=lambda r: r.ratio)
+        mean = math.exp(sum(math.log(r.ratio) for r in ratios) / len(ratios))
+        output.line(
+            f"measured over estimated time of the analytical choice: geometric mean {mean:.3g}"
+        )
+        ends = {r.where: r for r in (ratios[0], ratios[-1])}
+        output.table(
+            ("ratio", "where", "problem"),
+            [(output.short(r.ratio, 3), r.where, str(r.row.problem)) for r in ends.values()],
+        )
+
+
+def _checked(checked: Checked) -> dict[str, Any]:
+    from tilewright.tables.row import said
+
+    return {
+        "rows": checked.rows,
+        "findings": [asdict(finding) for finding in checked.findings],
+        "ratios": [
+            {
+                "where": r.where,
+                "problem": said(r.row.problem),
+                "device": r.row.device.name,
+                "kernel": r.row.kernel,
+                "estimated": r.estimated,
+                "ratio": r.ratio,
+            }
+            for r in checked.ratios
+        ],
+    }
+
+
+@app.command(
+    short_help="What changed from one table to another.",
+    epilog=examples("tilewright table diff before.twt after.twt"),
+)
+def diff(
+    before: Annotated[Path, typer.Argument(help="The first table.", metavar="BEFORE")],
+    after: Annotated[Path, typer.Argument(help="The second.", metavar="AFTER")],
+    as_json: Json = False,
+) -> None:
+    """Compare two tables problem by problem.
+
+    Times count as different only if their confidence intervals do not overlap.
+    """
+    from tilewright.tables.diff import diff as do
+    from tilewright.tables.file import load
+
+    tables = load(before), load(after)
+    with output.busy(f"comparing {before} and {after}"):
+        changes = do(*tables)
+    counts = Counter(change.outcome for change in changes)
+    if as_json:
+        output.emit({"counts": counts, "changes": [_change(one) for one in changes]})
+        return
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    output.line(said or "both tables are empty")
+    shown = [change for change in changes if change.outcome != "same"]
+    if shown:
+        output.table(
+            ("outcome", "speedup", "between", "problem", "device", "before", "after"),
+            [
+                (
+                    one.outcome,
+                    "" if one.speedup is None else f"{one.speedup:.3f}",
+                    _between(one.speedup_interval),
+                    str(one.problem),
+                    one.device.name,
+                    one.before.kernel if one.before else "",
+                    one.after.kernel if one.after else "",
+                )
+                for one in shown
+            ],
+        )
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.3f} {interval[1]:.3f}"
+
+
+def _change(change: Change) -> dict[str, Any]:
+    from tilewright.tables.row import said, to_data
+
+    return {
+        "outcome": change.outcome,
+        "speedup": change.speedup,
+        "speedup_interval": change.speedup_interval,
+        "problem": said(change.problem),
+        "device": change.device.name,
+        "before": to_data(change.before) if change.before else None,
+        "after": to_data(change.after) if change.after else None,
+    }
+
+
+@app.command(
+    short_help="Put several tables in one.",
+    epilog=examples("tilewright table merge shipped.twt mine.twt -o both.twt --policy fastest"),
+)
+def merge(
+    paths: Files,
+    out: Out,
+    policy: Annotated[
+        str, typer.Option("--policy", help="Of different rows of one problem: fail, or fastest.")
+    ] = "fail",
+    as_json: Json = False,
+) -> None:
+    """Write the rows of several tables to a new file. The others stay as they are.
+
+    Where they say different things of one problem on one device, --policy decides; every such row
+    is named.
+    """
+    from tilewright.tables.file import save
+    from tilewright.tables.merge import merge as do
+
+    _refuse_rewriting(out, paths)
+    with output.busy(f"merging {len(paths)} tables"):
+        merged = do(paths, policy)  # type: ignore[arg-type]  # checked there
+    save(merged.table, out)
+    if as_json:
+        output.emit(
+            {
+                "out": str(out),
+                "policy": policy,
+                **_contents(merged.table),
+                "repeated": merged.repeated,
+                "duplicates": [
+                    [{"where": where, "kernel": r.kernel, "median_us": r.median_us}
+                     for where, r in duplicate.rows]
+                    for duplicate in merged.duplicates
+                ],
+            }
+        )  # fmt: skip
+        return
+    output.line(f"{len(merged.table)} rows in {out}; {merged.repeated} stood in several tables")
+    if merged.duplicates:
+        output.line(f"different rows of {len(merged.duplicates)}; kept the fastest:")
+        for duplicate in merged.duplicates:
+            output.line(str(duplicate))
+
+
+@app.command(
+    short_help="Write a table in the other form.",
+    epilog=examples(
+        "tilewright table export mine.twt -o mine.json",
+        "tilewright table export mine.json -o mine.twt",
+    ),
+)
+def export(path: File, out: Out, as_json: Json = False) -> None:
+    """Write a table to another file: as JSON with a row a line, to read and to compare, or
+    compact, to choose by. Nothing is lost either way.
+    """
+    from tilewright.tables.file import load, save
+
+    _refuse_rewriting(out, [path])
+    table = load(path)
+    with output.busy(f"writing {out}"):
+        save(table, out)
+    if as_json:
+        output.emit({"out": str(out), **_contents(table)})
+    else:
+        output.line(f"{len(table)} rows written to {out}")
+
+
+def _refuse_rewriting(out: Path, sources: Sequence[Path]) -> None:
+    for source in sources:
+        if out.resolve() == source.resolve():
+            raise BadArgument(f"{out} is one of the tables that are read; write another file")
+
+
+def _contents(table: Table) -> dict[str, Any]:
+    return {
+        "count": len(table),
+        "digest": table.digest,
+        "devices": [asdict(device) for device in table.devices],
+    }
