@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from tilewright.pointer_array import Pointers, pointers
     from tilewright.registry import Registry
     from tilewright.select import ByFunction, Chain, FirstFit, Heuristic
+    from tilewright.select.constraints import Constraints
+    from tilewright.select.tuned import Tuned
     from tilewright.space import Expansion, KernelSpace, load_space
+    from tilewright.tables.row import Row
+    from tilewright.tables.table import Table
     from tilewright.verdict import Verdict
 
 _EXPORTS = {
@@ -39,7 +43,11 @@ _EXPORTS = {
     "explain": ("Explanation",),
     "registry": ("Registry",),
     "select": ("ByFunction", "Chain", "FirstFit", "Heuristic"),
+    "select.constraints": ("Constraints",),
+    "select.tuned": ("Tuned",),
     "space": ("Expansion", "KernelSpace", "load_space"),
+    "tables.row": ("Row",),
+    "tables.table": ("Table",),
     "verdict": ("Verdict",),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
@@ -53,6 +61,7 @@ _ROOMS = (
     "registry",
     "select",
     "space",
+    "tables",
     "verify",
 )
 

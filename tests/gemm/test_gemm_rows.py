@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import batch_cases
+import gemm_cases
+import lowbit_cases
+import numpy as np
 import pytest
+import scale_cases
 
 from tilewright import ops
+from tilewright.arch import device
+from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
+from tilewright.ops.gemm import FAMILY
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 
@@ -32,6 +40,41 @@ def test_a_packed_problem_is_packed_again(fields, m):
     assert family.rows(stated) == m
     assert family.with_rows(stated, 64) == GemmProblem(64, 256, 256, **fields)
     assert family.with_rows(family.with_rows(stated, 64), m) == stated
+
+
+def test_a_problem_with_its_own_m_is_itself():
+    family = ops.family("gemm")
+    modules = (gemm_cases, batch_cases, scale_cases, lowbit_cases)
+    pairs = [pair for module in modules for pair in module.cases("sm_90")]
+    pairs += [*gemm_cases.few_rows("sm_90"), *batch_cases.nested("sm_90")]
+    for problem in {problem for _, problem in pairs} | {*gemm_cases.awkward()}:
+        assert family.with_rows(problem, problem.m) == problem
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"),
+    [
+        ({"scheduler": "tile"}, True),
+        ({"scheduler": "persistent"}, True),
+        ({"scheduler": "split_k", "split_k": 3, "reduction": "linear"}, True),
+        ({"scheduler": "split_k", "split_k": 3, "reduction": "tree"}, True),
+        ({"scheduler": "stream_k", "reduction": "linear"}, False),
+    ],
+    ids=str,
+)
+def test_rows_keep_their_bits_where_the_family_says_so(how, kept):
+    """Summed in fp32 over a K that is cut in unequal parts: another cut gives other bits."""
+    kernel = gemm_cases.config(dtype_a="fp16", dtype_c="fp32", tile_k=32, **how)
+    assert bool(FAMILY.keeps_rows(kernel)) == kept and FAMILY.repeats(kernel)
+    few = Dispatcher(device=replace(device("h200_sxm"), compute_units=5))
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 416), (64, 416)))
+    results = [few.run_named(kernel.name, a[:m], b.T, out=_fp32(m)) for m in (3, 64, 200)]
+    assert all((r[:3] == results[-1][:3]).all() for r in results[:-1]) == kept
+
+
+def _fp32(m):
+    return np.empty((m, 64), np.float32)
 
 
 def test_strides_of_the_callers_own_stay():

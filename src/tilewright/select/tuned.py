@@ -27,24 +27,27 @@ class Tuned:
         self.table = table
         self._lookup = Lookup(table, versions)
 
-    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
         known, found = set(candidates), None
         for found in self._lookup.find(problem, device):
             configs = [config for config in found.configs if config in known]
+            best = _least(candidates, problem, device) if found.origin == "borrowed" else 0.0
+            for config in configs:
+                yield self._choice(found, config, device, problem, best)
             if configs:
-                return [self._choice(found, c, problem, candidates, device) for c in configs]
+                return
         if found is None:
             self._lookup.missed(problem, device)
-        return []
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice]:
         for found in self._lookup.find(problem, device):
             for config in found.configs:
-                yield self._choice(found, config, problem, (), device)
+                yield self._choice(found, config, device, problem)
 
     def _choice(
-        self, found: Found, config: Any, problem: Any, candidates: Sequence[Any], device: Device
+        self, found: Found, config: Any, device: Device, problem: Any, best: float = 0.0
     ) -> Choice:
+        """`best`: the least time estimated of any candidate, in seconds; 0 where none is needed."""
         row = found.row
         said = f"{found.where} of {self.table.where}: "
         if config.name == row.kernel:
@@ -55,13 +58,12 @@ class Tuned:
             )
         else:
             said += f"not told from {row.kernel}"
-        if found.origin == "borrowed" and candidates:
-            said += f"; expected to lose {_loss(config, problem, candidates, device):.0%} here"
+        if best:
+            loss = 1 - best / _least([config], problem, device)
+            said += f"; expected to lose {loss:.0%} here"
         return Choice(config, self.name, said, settled=found.origin != "borrowed")
 
 
-def _loss(config: Any, problem: Any, candidates: Sequence[Any], device: Device) -> float:
-    """The share of the best candidate's speed that `config` loses, by the family's estimate."""
+def _least(configs: Sequence[Any], problem: Any, device: Device) -> float:
     family = ops.family(problem.family)
-    best = min(family.estimate(candidate, problem, device) for candidate in candidates)
-    return 1 - best / family.estimate(config, problem, device)
+    return min(family.estimate(config, problem, device) for config in configs)

@@ -139,7 +139,7 @@ class Lookup:
         self._tell(
             logging.WARNING,
             ("versions", made),
-            "%s: its rows made with %s are %s: %s is installed",
+            "%s: its rows made with %s are %s; installed: %s",
             self.table.where,
             _listed(made) or "unknown versions",
             "used all the same" if used else "not used",

@@ -20,10 +20,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, get_args
 
-from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
+from tilewright.tables.row import meant
 from tilewright.tune.database import FILE, cannot_write, opened, take
 from tilewright.tune.measurement import (
     STATUSES,
@@ -317,11 +317,7 @@ class Results:
 
 def read_problem(said: str, where: str) -> Any:
     """The problem whose `problem_text` this is. Raises `BadFile`."""
-    fields = parse_json(said, where)
-    if not isinstance(fields, dict) or not isinstance(fields.get("family"), str):
-        raise BadFile(f"{where}: a problem is an object that says its family")
-    family = ops.family(fields.pop("family"))
-    return convert(fields, family.problem_type, where)
+    return meant(parse_json(said, where), where)
 
 
 def now() -> str:
