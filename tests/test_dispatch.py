@@ -147,6 +147,15 @@ def test_the_same_choice_in_any_process_and_order():
     assert names == {Dispatcher(device="h200_sxm").select(PROBLEM).config.name + "\n"}
 
 
+def test_what_was_planned_before_changes_no_choice():
+    """Default spaces differ in more than their free axes: in the tiles that go with a size."""
+    small = GemmProblem(16, 32, 64)
+    fresh, used = Dispatcher(device="h200_sxm"), Dispatcher(device="h200_sxm")
+    used.select(GemmProblem(64, 64, 64))
+    assert used.select(small).config == fresh.select(small).config
+    assert used.candidates(small) == fresh.candidates(small)
+
+
 def test_devices_plan_differently():
     h200, h20 = (Dispatcher(device=name) for name in ("h200_sxm", "h20"))
     wide = GemmProblem(4096, 4096, 4096)
