@@ -46,6 +46,9 @@ Exhaustive = Annotated[
 Timeout = Annotated[
     float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, and how long it takes at most.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -96,6 +99,7 @@ def tune(
     devices: Devices = "all",
     budget: Budget = None,
     exhaustive: Exhaustive = False,
+    dry_run: DryRun = False,
     family: FamilyName = None,
     signature: Annotated[
         list[str] | None,
@@ -118,23 +122,25 @@ def tune(
     nothing (or the budget ends); those near the best are measured once more, together; of those
     that cannot be told apart a fixed rule takes one. The table is written as it goes. Stop it at
     any time, and run it again to go on: nothing is measured twice. Exits with 1 if there was no
-    right kernel for some problem.
+    right kernel for some problem; the others are tuned all the same.
     """
+    from tilewright.arch import arch as arch_called
     from tilewright.cli.selection import select
     from tilewright.tune.problems import load_problems, shipped
 
     said = words(signature)
-    work = _Work(table, out, devices, arch, settings, timeout, store, trust_store)
-    found: list[Job] = []
+    work = Work(table, out, devices, arch, settings, timeout, store, trust_store)
     for group in work.groups:
         name = group.device.arch
         configs: Sequence[Any] = ()
         if spaces:
             files = [str(shipped(word, "space.json") or word) for word in spaces]
             configs = select(files, name, family, said).configs
-        listed = load_problems(problems, _arch(name), family, said).problems
-        found += work.jobs(group, listed, configs)
-    work.run(found, budget, exhaustive, as_json)
+        work.add(group, load_problems(problems, arch_called(name), family, said).problems, configs)
+    if dry_run:
+        work.forecast(as_json)
+    else:
+        work.run(budget, exhaustive, as_json)
 
 
 def retune(
@@ -146,6 +152,7 @@ def retune(
     devices: Devices = "all",
     budget: Budget = None,
     exhaustive: Exhaustive = False,
+    dry_run: DryRun = False,
     settings: Settings = None,
     timeout: Timeout = 60.0,
     store: StorePath = None,
@@ -155,31 +162,28 @@ def retune(
     """Tune a table's problems again: those of the live devices' rows, or all.
 
     A row's kernel is measured beside the others, and replaced only by one that is faster by more
-    than the noise. Rows of other devices stay as they are.
+    than the noise. Rows of other devices stay as they are. What the directory has of these very
+    binaries, under this driver, is not measured again: another --out measures all anew.
     """
-    work = _Work(table, out, devices, None, settings, timeout, store, trust_store)
+    work = Work(table, out, devices, None, settings, timeout, store, trust_store)
     if work.table is None:
         raise BadArgument(f"{table} does not exist: tune makes one")
-    found: list[Job] = []
     for group in work.groups:
         rows = [row for row in work.table if every or row.device == group.device]
-        found += work.jobs(group, list(dict.fromkeys(row.problem for row in rows)))
-    if not found:
+        work.add(group, list(dict.fromkeys(row.problem for row in rows)))
+    if not work.jobs and not work.unsupported:
         names = ", ".join(dict.fromkeys(device.name for device in work.table.devices))
         raise BadArgument(
             f"{table} has no row of these devices (it is of {names}); --all takes its problems"
         )
-    work.run(found, budget, exhaustive, as_json)
+    if dry_run:
+        work.forecast(as_json)
+    else:
+        work.run(budget, exhaustive, as_json)
 
 
-def _arch(name: str) -> Any:
-    from tilewright.arch import arch
-
-    return arch(name)
-
-
-class _Work:
-    """What both commands do, once it is known what is to be tuned."""
+class Work:
+    """What the commands that tune do: `add` what is to be tuned, then `run` or `forecast`."""
 
     def __init__(
         self,
@@ -204,12 +208,17 @@ class _Work:
         self.groups, self._start = groups(
             devices, self.store, self.settings, timeout=timeout, arch=arch
         )
+        self.jobs: list[Job] = []
+        self.unsupported: list[tuple[Any, str]] = []
 
-    def jobs(self, group: Group, problems: Iterable[Any], configs: Sequence[Any] = ()) -> list[Job]:
+    def add(self, group: Group, problems: Iterable[Any], configs: Sequence[Any] = ()) -> None:
+        """Tune these too. Candidates are `configs`, or each problem's usual ones."""
         from tilewright.tune.tuner import jobs_of
 
         with output.busy("ranking the candidates of every problem"):
-            return jobs_of(group, problems, self.table, configs)
+            jobs, unsupported = jobs_of(group, problems, self.table, configs)
+        self.jobs += jobs
+        self.unsupported += unsupported
 
     def save(self, rows: Iterable[Row]) -> None:
         """These rows, and those of the table that they do not replace."""
@@ -221,24 +230,56 @@ class _Work:
         if kept:
             file.save(Table.of(kept.values(), str(self.path)), self.path)
 
-    def run(
-        self, jobs: Sequence[Job], budget: float | None, exhaustive: bool, as_json: bool
-    ) -> None:
+    def forecast(self, as_json: bool) -> None:
+        """Say what `run` would do at most."""
+        from tilewright.cli.sweep_forecast import costs, show_costs
+        from tilewright.tune.database import FILE
+        from tilewright.tune.results import Results
+        from tilewright.tune.sweep import plan_some
+
+        known: set[tuple[str, ...]] = set()
+        if (self.out / FILE).is_file():
+            with Results(self.out) as results:
+                known = results.keys()
+        wanted: dict[Group, list[tuple[Any, Sequence[Any]]]] = {}
+        for job in self.jobs:
+            wanted.setdefault(job.group, []).append((job.problem, [*job.configs.values()]))
+        this = plan_some([*wanted.items()], self.settings, known)
+        document = {
+            "table": str(self.path),
+            "problems": len(self.jobs),
+            "candidates": sum(len(job.configs) for job in self.jobs),
+            **costs(this, self.out, self.store, self.settings),
+            "unsupported": self._unsupported(),
+        }
+        if as_json:
+            output.emit(document)
+            return
+        output.line(
+            f"{document['problems']} problems, {document['candidates']} candidates in all; "
+            "at most, if no search ends early:"
+        )
+        show_costs(document)
+        _show_unsupported(document)
+        output.line("finals come on top; nothing was done: --dry-run")
+
+    def run(self, budget: float | None, exhaustive: bool, as_json: bool) -> None:
+        """Tune, and say what came of it. Exits with 1 if a problem is left without a kernel."""
         from tilewright.build import show_progress
         from tilewright.tune.progress import show_measuring
         from tilewright.tune.results import Results
-        from tilewright.tune.search import Effort
+        from tilewright.tune.search import EXHAUSTIVE, Effort
         from tilewright.tune.tuner import Tuner
 
         with Results(self.out, write=True) as results, closing(self._start()) as crew:
             tuner = Tuner(
-                jobs,
+                self.jobs,
                 results,
                 self.store,
                 crew,
                 self.settings,
                 self.save,
-                Effort(patience=0) if exhaustive else Effort(),
+                EXHAUSTIVE if exhaustive else Effort(),
                 seconds=None if budget is None else 60 * budget,
                 building=show_progress,
                 measuring=show_measuring,
@@ -251,15 +292,16 @@ class _Work:
                     err=True,
                 )
                 raise
-        document = self._document(jobs, tuned)
+        document = self._document(tuned)
         if as_json:
             output.emit(document)
         else:
             _show(document)
-        if tuned.without:
+        if tuned.without or self.unsupported:
             raise typer.Exit(FAILED)
 
-    def _document(self, jobs: Sequence[Job], tuned: Tuned) -> dict[str, Any]:
+    def _document(self, tuned: Tuned) -> dict[str, Any]:
+        jobs = self.jobs
         return {
             "table": str(self.path),
             "measurements": str(self.out),
@@ -271,17 +313,21 @@ class _Work:
                     "device": row.device.name,
                     "kernel": row.kernel,
                     "before": jobs[number].present,
-                    "was_proven": jobs[number].proven,
+                    "from_table": jobs[number].row is not None,
                     "median_us": row.median_us,
                     "interval_us": row.interval_us,
                     "tflops": row.tflops,
                     "ties": len(row.ties),
                     "final": number in tuned.final,
                 }
-                for number, row in tuned.rows.items()
+                for number, row in sorted(tuned.rows.items())
             ],
             "without": [str(jobs[number].problem) for number in tuned.without],
+            "unsupported": self._unsupported(),
         }
+
+    def _unsupported(self) -> list[dict[str, str]]:
+        return [{"problem": str(p), "reason": reason} for p, reason in self.unsupported]
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -292,9 +338,9 @@ def _show(document: dict[str, Any]) -> None:
             [
                 (
                     row["problem"],
-                    f"{row['median_us']:.4g}",
-                    f"{row['tflops']:.4g}",
-                    str(row["ties"]),
+                    output.short(row["median_us"]),
+                    output.short(row["tflops"]),
+                    row["ties"],
                     "kept" if row["kernel"] == row["before"] else "new",
                     row["kernel"],
                 )
@@ -303,6 +349,7 @@ def _show(document: dict[str, Any]) -> None:
         )
     for problem in document["without"]:
         output.line(f"no kernel came out right for {problem}")
+    _show_unsupported(document)
     kept = sum(row["kernel"] == row["before"] for row in rows)
     output.line()
     output.fields(
@@ -314,3 +361,8 @@ def _show(document: dict[str, Any]) -> None:
     )
     if document["out_of_time"]:
         output.line("the budget ended: the same command goes on")
+
+
+def _show_unsupported(document: dict[str, Any]) -> None:
+    for one in document["unsupported"]:
+        output.line(f"nothing supports {one['problem']}: {one['reason']}")

@@ -102,6 +102,11 @@ class Part:
         """How many of those to be measured are the vendor's."""
         return sum(pair.config is None for pair in self.todo)
 
+    @property
+    def pairs(self) -> int:
+        """Pairs of one operation, whatever becomes of them."""
+        return self.known + len(self.refused) + len(self.todo) - self.vendor
+
     def rules(self) -> dict[str, int]:
         """How many pairs each rule refused, most first."""
         return dict(Counter(verdict.rule for _, verdict in self.refused).most_common())

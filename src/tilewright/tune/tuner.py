@@ -1,14 +1,15 @@
 """Tuning: for each problem the proven kernel, as rows of a table.
 
     search: steps of candidates, the present choice and the analytical best first (`search`)
-    finals: those near the best once more, together in one batch, longer
+    finals: those near the best once more, together in one batch, longer, in several takes (`finals`)
     row: of those that the finals do not tell apart, the one that a fixed rule takes (`tables.row`)
 
 Everything is measured by sweeps into one directory, so that a tuning that was stopped goes on where
-it was. Rows are saved after every few problems, first as the search leaves them; since the present
-choice is measured in a problem's first step, such a row is no worse than it, up to noise. The
-finals decide, because medians of different batches and workers differ by more than their intervals
-say (`statistics.REPEATABILITY`).
+it was, and ends as if it had not been stopped. Rows are saved after every few problems. What a
+search finds is saved where the table has nothing proven; since the present choice is measured in
+the first step, such a row is no worse than it, up to noise. A proven row gives way in the finals
+only, which decide because medians of different batches and workers differ by more than their
+intervals say (`statistics.REPEATABILITY`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,23 +25,24 @@ from tilewright import ops
 from tilewright.arch import arch
 from tilewright.build import Store, build_keys
 from tilewright.build.report import Progress as BuildProgress
+from tilewright.errors import NoKernelFound, UnsupportedProblem
 from tilewright.plan import Planner
-from tilewright.select.configured import configured
 from tilewright.tables.row import Row, choose
 from tilewright.tables.table import Table
 from tilewright.tune.crew import Crew
+from tilewright.tune.finals import TAKES, Timed, decided, pooled, ties
 from tilewright.tune.measurement import Settings, digest, problem_text, text
 from tilewright.tune.results import Results
 from tilewright.tune.search import Effort, next_step
-from tilewright.tune.statistics import indistinguishable
 from tilewright.tune.sweep import Group, Progress, plan_some, settings_on, sweep
 
-FINAL = Settings(precision=0.005, min_samples=40, max_samples=400, budget_seconds=2.0)
+FINAL = Settings(precision=0.001, min_samples=40, max_samples=2000, budget_seconds=1.0)
 """How the finals measure: longer than a search, whose medians only have to say who is near."""
 
 NEAR = 0.04
 """Share by which a median may be over the best of the search for a place in the finals."""
 FINALISTS = 12
+"""At most so many, and the proven kernel: they all take turns (`Settings.interleave`)."""
 
 TOGETHER = 16
 """Problems that are measured, and saved, before the next ones."""
@@ -49,25 +51,36 @@ TOGETHER = 16
 @dataclass(frozen=True)
 class Job:
     """What to tune: a problem on devices that are alike, and the configs to choose from, in the
-    order in which they are tried. present: the kernel that is chosen today, one of them. proven: it
-    comes from a table's row of this device, and gives way only to what is surely faster.
+    order in which they are tried. starters: those tried with the first ones, the present choice
+    first. row: the table's, if the present choice is its kernel.
     """
 
     group: Group
     problem: Any
     candidates: tuple[Any, ...]
-    present: str = ""
-    proven: bool = False
+    starters: tuple[Any, ...] = ()
+    row: Row | None = None
+
+    @property
+    def present(self) -> str:
+        """The kernel that is chosen today; ``""`` if none is."""
+        return self.starters[0].name if self.starters else ""
 
     @cached_property
     def names(self) -> list[str]:
         return [config.name for config in self.candidates]
 
     @cached_property
+    def configs(self) -> dict[str, Any]:
+        """All that may be measured, by name."""
+        return {config.name: config for config in (*self.starters, *self.candidates)}
+
+    @cached_property
     def builds(self) -> dict[str, str]:
-        """The key of each candidate's binary today."""
-        keys = build_keys(self.candidates, self.group.device.arch, self.group.interpreted)
-        return dict(zip(self.names, keys, strict=True))
+        """The key of each one's binary today."""
+        configs = self.configs
+        keys = build_keys([*configs.values()], self.group.device.arch, self.group.interpreted)
+        return dict(zip(configs, keys, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,39 +107,48 @@ class Tuned:
     out_of_time: bool = False
 
 
-Context = Callable[[], AbstractContextManager[Any]]
-
-
 def jobs_of(
     group: Group, problems: Iterable[Any], table: Table | None, configs: Sequence[Any] = ()
-) -> list[Job]:
-    """A job for each problem: of `configs`, or of its family's default space if there are none,
-    those that support it, as the analytical selector ranks them, after the present choice (the
-    planner's, with `table`). Raises `UnsupportedProblem` for one that nothing supports.
+) -> tuple[list[Job], list[tuple[Any, str]]]:
+    """A job for each problem, and the problems that nothing supports, with the reason.
+
+    Candidates are those of `configs`, or of the family's default space if there are none, that
+    support the problem, as the analytical selector ranks them. Starters are what is chosen today,
+    by `table` and without it.
     """
     device, this = group.device, arch(group.device.arch)
-    planner = Planner(device=device, selector=configured(None, table))
-    found = []
+    by_estimate = Planner(device=device, selector="analytical")
+    today = by_estimate if table is None else Planner(device=device, tables=table)
+    found: list[Job] = []
+    refused: list[tuple[Any, str]] = []
     for problem in problems:
         family = ops.family(problem.family)
-        pool = configs or family.default_space(problem, this).expand(this).configs
-        fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
-        present = planner.select(problem)
+        starters, reason = [], ""
+        try:
+            pool = configs or by_estimate.candidates(problem)
+            starters += [p.select(problem).config for p in (today, by_estimate)]
+        except (UnsupportedProblem, NoKernelFound) as error:
+            pool, reason = configs, str(error)
         row = None if table is None else table.get(problem, device)
-        ranked = [c for c in family.rank(problem, fit, device) if c != present.config]
-        proven = row is not None and row.kernel == present.config.name
-        found.append(Job(group, problem, (present.config, *ranked), present.config.name, proven))
-    return found
+        if row is not None and not (starters and starters[0].name == row.kernel):
+            row = None  # its kernel is not what is chosen: it does not exist any more, say
+        fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
+        if fit or starters:
+            ranked = tuple(family.rank(problem, fit, device))
+            found.append(Job(group, problem, ranked, tuple(dict.fromkeys(starters)), row))
+        else:
+            refused.append((problem, reason or "no kernel of those given supports it"))
+    return found, refused
 
 
 @dataclass(slots=True)
 class Tuner:
     """Tunes `jobs` by sweeps into `results`.
 
-    crew: its workers measure with `settings`, by which it was made; for the finals it gives another
+    crew: its workers measure with `settings`, by which it was made; for the finals it gives others
     on the same places (`Crew.measuring`). save: called with all rows there are, each time some are
-    new. seconds: after so many no search takes another step; the finals follow all the same.
-    building, measuring: contexts that show how far each sweep is (`sweep.sweep`).
+    new. seconds: after so many no search takes another step; the finals follow all the same, in one
+    take. building, measuring: contexts that show how far each sweep is (`sweep.sweep`).
     """
 
     jobs: Sequence[Job]
@@ -152,19 +174,14 @@ class Tuner:
                     tuned.out_of_time = True
                     break
                 self._sweep(self.crew, wanted, self.settings, self.vendor)
-            self._take(tuned, some, self.settings)
+            self._found(tuned, some)
         self.crew.close()
-        with self.crew.measuring(self.final) as last:
-            for some in _few([*tuned.rows]):
-                finalists = {number: self._finalists(self.jobs[number]) for number in some}
-                self._sweep(last, finalists, self.final, vendor=False)
-                self._take(tuned, some, self.final)
-                tuned.final.update(some)
+        self._finals(tuned)
         tuned.measured = len(self.results) - before
         return tuned
 
     def tried(self, job: Job, settings: Settings) -> dict[str, Tried]:
-        """What the results have of a job's candidates, as they are built today."""
+        """What the results have of a job's configs, as they are built today."""
         key = (
             problem_text(job.problem),
             digest(job.group.device),
@@ -177,7 +194,7 @@ class Tuner:
             if job.builds.get(name) == build
         }
 
-    # --- steps ------------------------------------------------------------------------------
+    # --- search -----------------------------------------------------------------------------
 
     def _steps(self, numbers: Iterable[int]) -> dict[int, Sequence[str]]:
         """The next step of each job whose search is not over."""
@@ -188,28 +205,111 @@ class Tuner:
                 name: one.median_us if one.status == "ok" else None
                 for name, one in self.tried(job, self.settings).items()
             }
-            if step := next_step(job.names, known, self.effort):
+            starters = [config.name for config in job.starters]
+            if step := next_step(job.names, known, self.effort, starters):
                 wanted[number] = step
         return wanted
 
+    def _found(self, tuned: Tuned, numbers: Iterable[int]) -> None:
+        """Make rows of what searches found, where nothing is proven, and save."""
+        for number in numbers:
+            job = self.jobs[number]
+            right = self._right(job)
+            if not right:
+                tuned.without.append(number)
+            elif not self._kept(job):
+                tuned.rows[number] = row_of(job, [right], settings_on(job.group, self.settings))
+        self.save(tuned.rows.values())
+
+    def _right(self, job: Job) -> dict[str, Tried]:
+        """What came out right in the search, and in every take of the finals since."""
+        takes = self._takes(job)
+        return {
+            name: one
+            for name, one in self.tried(job, self.settings).items()
+            if one.status == "ok" and all(t[name].status == "ok" for t in takes if name in t)
+        }
+
+    def _kept(self, job: Job) -> str:
+        """The proven kernel: of a row, unless a search left it whose finals were not held; else
+        ``""``."""
+        if job.row is None or job.row.timed == text(settings_on(job.group, self.settings)):
+            return ""
+        return job.row.kernel
+
+    # --- finals -----------------------------------------------------------------------------
+
+    def _finals(self, tuned: Tuned) -> None:
+        """Takes, each by a crew of its own, of the jobs that are not decided. A row is made when
+        its job is decided, so that a tuning that is stopped before does not take it for proven."""
+        left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in tuned.without]
+        for take in range(1 if tuned.out_of_time else TAKES):
+            settings = replace(self.final, take=take)
+            with self.crew.measuring(settings) as crew:
+                for some in _few(left):
+                    finalists = {n: self._finalists(self.jobs[n]) for n in some}
+                    self._sweep(crew, finalists, settings, vendor=False)
+                    self._settle(tuned, [n for n in some if self._decided(self.jobs[n])])
+            left = [n for n in left if not self._decided(self.jobs[n])]
+        self._settle(tuned, left)
+
+    def _takes(self, job: Job) -> list[dict[str, Tried]]:
+        """What each take of the finals came to, as far as there are any."""
+        found = []
+        for take in range(TAKES):
+            tried = self.tried(job, replace(self.final, take=take))
+            if not tried:
+                break
+            found.append(tried)
+        return found
+
     def _finalists(self, job: Job) -> Sequence[str]:
-        """Those near the best, and the present choice, which a row has to better."""
-        medians = _medians(self.tried(job, self.settings))
+        """Those near the best of the search, and the proven one, which a row has to better; but
+        for those that a take found wrong."""
+        found = self.tried(job, self.settings)
+        medians = {name: one.median_us for name, one in found.items() if one.status == "ok"}
         limit = min(medians.values()) * (1 + NEAR)
         near = sorted((n for n in medians if medians[n] <= limit), key=medians.__getitem__)
         chosen = near[:FINALISTS]
-        if job.present in medians and job.present not in chosen:
-            chosen.append(job.present)
-        return chosen
+        kept = self._kept(job)
+        if kept in medians and kept not in chosen:
+            chosen.append(kept)
+        right = self._right(job)
+        return [name for name in chosen if name in right]
+
+    def _decided(self, job: Job) -> bool:
+        takes = self._takes(job)
+        kept = self._kept(job)
+        return decided(_pooled(takes), len(takes), lambda tied: _winner(job, tied, kept)[0])
+
+    def _settle(self, tuned: Tuned, numbers: Iterable[int]) -> None:
+        """Make rows of what the finals say, and save. Where no finalist came out right again, the
+        best of the others stands as the search left it."""
+        for number in numbers:
+            job = self.jobs[number]
+            takes = self._takes(job)
+            if _pooled(takes):
+                settings = settings_on(job.group, self.final)
+                tuned.rows[number] = row_of(job, takes, settings, self._kept(job))
+                tuned.final.add(number)
+            elif right := self._right(job):
+                settings = settings_on(job.group, self.settings)
+                tuned.rows[number] = row_of(job, [right], settings)
+            else:
+                tuned.rows.pop(number, None)
+                tuned.without.append(number)
+        self.save(tuned.rows.values())
+
+    # --- measuring --------------------------------------------------------------------------
 
     def _sweep(
         self, crew: Crew, wanted: Mapping[int, Sequence[str]], settings: Settings, vendor: bool
     ) -> None:
         by_group: dict[Group, list[tuple[Any, Sequence[Any]]]] = {}
         for number, names in wanted.items():
-            job, chosen = self.jobs[number], {*names}
-            configs = [c for c in job.candidates if c.name in chosen]
-            by_group.setdefault(job.group, []).append((job.problem, configs))
+            job = self.jobs[number]
+            chosen = [job.configs[name] for name in names]
+            by_group.setdefault(job.group, []).append((job.problem, chosen))
         sweep(
             plan_some([*by_group.items()], settings, self.results.keys(), vendor),
             self.results,
@@ -220,40 +320,44 @@ class Tuner:
             workers=self.workers,
         )
 
-    def _take(self, tuned: Tuned, numbers: Iterable[int], settings: Settings) -> None:
-        """Make rows of what was measured so, and save."""
-        for number in numbers:
-            job = self.jobs[number]
-            row = row_of(job, self.tried(job, settings), settings_on(job.group, settings))
-            if row is not None:
-                tuned.rows[number] = row
-            elif number not in tuned.rows and number not in tuned.without:
-                tuned.without.append(number)
-        self.save(tuned.rows.values())
 
-
-def row_of(job: Job, tried: Mapping[str, Tried], settings: Settings) -> Row | None:
-    """The row that measurements of one kind give; None if none came out right."""
-    medians = _medians(tried)
-    if not medians:
-        return None
-    tied = indistinguishable(medians, {name: tried[name].interval_us for name in medians})
-    winner, others = choose(tied, job.problem, job.group.device)
-    if job.proven and job.present in tied:
-        winner, others = job.present, tuple(name for name in tied if name != job.present)
-    won = tried[winner]
+def row_of(
+    job: Job, takes: Sequence[Mapping[str, Tried]], settings: Settings, kept: str = ""
+) -> Row:
+    """The row that measurements of one kind give, some kernel being right in all of them. `kept`
+    wins if it is not beaten."""
+    timed = _pooled(takes)
+    winner, others = _winner(job, ties(timed), kept)
+    median_us, interval_us = timed[winner]
+    won = [take[winner] for take in takes]
+    errors = [one.error for one in won if one.error is not None]
     return Row(
         job.group.device,
         job.problem,
         winner,
         others,
-        won.median_us,
-        won.interval_us,
-        won.error,
-        won.measured_at,
+        median_us,
+        interval_us,
+        max(errors, default=None),
+        max(one.measured_at for one in won),
         job.group.environment.versions,
         job.group.environment.driver,
         text(settings),
+    )
+
+
+def _winner(job: Job, tied: Sequence[str], kept: str) -> tuple[str, tuple[str, ...]]:
+    if kept in tied:
+        return kept, tuple(name for name in tied if name != kept)
+    return choose(tied, job.problem, job.group.device)
+
+
+def _pooled(takes: Sequence[Mapping[str, Tried]]) -> dict[str, Timed]:
+    return pooled(
+        [
+            {n: (one.median_us, one.interval_us) for n, one in take.items() if one.status == "ok"}
+            for take in takes
+        ]
     )
 
 
@@ -266,10 +370,6 @@ FROM measurement JOIN kernel ON kernel.id = measurement.kernel WHERE
     AND settings = (SELECT id FROM settings WHERE digest = ?)
 ORDER BY measurement.id
 """
-
-
-def _medians(tried: Mapping[str, Tried]) -> dict[str, float]:
-    return {name: one.median_us for name, one in tried.items() if one.status == "ok"}
 
 
 def _few(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
