@@ -28,7 +28,7 @@ def search(truth, effort, starters=(), ordered=NAMES, most=None):
 
 
 def test_a_small_step_first_and_an_end_when_steps_bring_nothing():
-    truth = {name: 10.0 for name in NAMES} | {"k09": 5.0, "k39": 1.0}
+    truth = dict.fromkeys(NAMES, 10.0) | {"k09": 5.0, "k39": 1.0}
     known, steps = search(truth, Effort(8, 10, patience=2))
     assert [len(step) for step in steps] == [8, 10, 10, 10]  # a gain, and two in vain
     assert "k39" not in known

@@ -265,6 +265,16 @@ class Work:
 
     def run(self, budget: float | None, exhaustive: bool, as_json: bool) -> None:
         """Tune, and say what came of it. Exits with 1 if a problem is left without a kernel."""
+        document = self.tune(budget, exhaustive)
+        if as_json:
+            output.emit(document)
+        else:
+            show(document)
+        if not document["ok"]:
+            raise typer.Exit(FAILED)
+
+    def tune(self, budget: float | None, exhaustive: bool = False) -> dict[str, Any]:
+        """Tune, and what came of it, as plain data; ``ok``: every problem has a kernel."""
         from tilewright.build import show_progress
         from tilewright.tune.progress import show_measuring
         from tilewright.tune.results import Results
@@ -292,13 +302,7 @@ class Work:
                     err=True,
                 )
                 raise
-        document = self._document(tuned)
-        if as_json:
-            output.emit(document)
-        else:
-            _show(document)
-        if tuned.without or self.unsupported:
-            raise typer.Exit(FAILED)
+        return self._document(tuned)
 
     def _document(self, tuned: Tuned) -> dict[str, Any]:
         jobs = self.jobs
@@ -324,13 +328,15 @@ class Work:
             ],
             "without": [str(jobs[number].problem) for number in tuned.without],
             "unsupported": self._unsupported(),
+            "ok": not tuned.without and not self.unsupported,
         }
 
     def _unsupported(self) -> list[dict[str, str]]:
         return [{"problem": str(p), "reason": reason} for p, reason in self.unsupported]
 
 
-def _show(document: dict[str, Any]) -> None:
+def show(document: dict[str, Any]) -> None:
+    """What `Work.tune` came to, for people."""
     rows = document["rows"]
     if rows:
         output.table(

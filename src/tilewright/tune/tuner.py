@@ -1,7 +1,7 @@
 """Tuning: for each problem the proven kernel, as rows of a table.
 
     search: steps of candidates, the present choice and the analytical best first (`search`)
-    finals: those near the best once more, together in one batch, longer, in several takes (`finals`)
+    finals: those near the best once more, together, longer, in takes (`finals`)
     row: of those that the finals do not tell apart, the one that a fixed rule takes (`tables.row`)
 
 Everything is measured by sweeps into one directory, so that a tuning that was stopped goes on where
