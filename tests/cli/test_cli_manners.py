@@ -45,6 +45,7 @@ def test_the_commands_there_are():
         "kernels", "kernels list", "kernels show", "kernels inspect", "kernels check",
         "registry", "registry export", "registry import", "registry check",
         "table", "table show", "table check", "table diff", "table merge", "table export",
+        "table compare", "table minimise",
     }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from tilewright.cli import (
     run,
     sweep,
     table,
+    table_tuning,
     tune,
     vocabulary,
 )
@@ -91,4 +92,5 @@ for module in (
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
+table_tuning.add_to(table.app)
 app.add_typer(table.app, name="table")

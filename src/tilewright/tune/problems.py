@@ -63,7 +63,7 @@ def modules(words: str) -> list[str]:
 
     Raises `BadArgument` for a list of nothing. A name that is no set's stays as it is.
     """
-    usual = {}
+    usual: dict[str, str] = {}
     for name in sets():
         family = name.partition(":")[0]
         usual[family] = min(usual.get(family, name), name, key=_size)
