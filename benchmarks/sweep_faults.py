@@ -5,7 +5,8 @@
 100 kernels × 20 problems, through `tilewright.tune.sweep`. The kernels have an epilogue
 (tests/tune/planted.py) that reads where nothing is in tiles of 64x32, never ends in tiles of
 32x64 and is wrong in tiles of 32x32, of each of which there is one; the others are sound. Five
-sound kernels without that epilogue are measured before and after, by workers of their own.
+sound kernels without that epilogue are measured before and after, by workers of their own. Each of
+some 40 lost workers takes seconds: allow seven minutes, or go on later with `--keep DIR`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tilewright.tune.crew import Crew, Task
 from tilewright.tune.devices import parse
 from tilewright.tune.groups import groups
 from tilewright.tune.measurement import Settings
+from tilewright.tune.progress import show_measuring
 from tilewright.tune.results import Results
 from tilewright.tune.sweep import plan, sweep
 
@@ -67,6 +69,7 @@ def medians(store: Store, tasks: list[Task]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kernels", type=int, default=100)
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ["TILEWRIGHT_KERNEL_MODULES"] = "planted:planted_operations"
@@ -80,10 +83,13 @@ def main() -> None:
     build([(c, this) for c in (*configs, *plain)], store=store).raise_if_failed()
     tasks = [Task(c.name, GemmProblem(4096, 4096, 4096), this) for c in plain]
     before = medians(store, tasks)
-    with tempfile.TemporaryDirectory() as folder, Results(folder, write=True) as results:
+    with (
+        tempfile.TemporaryDirectory() as made,
+        Results(options.keep or made, write=True) as results,
+    ):
         todo = plan(found, {this: configs}, {this: PROBLEMS}, settings, results.keys())
         begun = time.monotonic()
-        outcome = sweep(todo, results, store, crew)
+        outcome = sweep(todo, results, store, crew, measuring=show_measuring)
         wall = time.monotonic() - begun
         left = plan(found, {this: configs}, {this: PROBLEMS}, settings, results.keys()).total
         _, rows = results.query(

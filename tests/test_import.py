@@ -57,8 +57,8 @@ def test_nothing_outside_a_family_names_it():
 
 
 LEVELS = (
-    "arch", "ops", "build", "tables", "runtime", "select", "plan", "dispatch", "tune", "report",
-    "cli",
+    "arch", "ops", "build", "tables", "runtime", "select", "plan", "capturing", "dispatch", "tune",
+    "report", "cli",
 )  # fmt: skip
 
 

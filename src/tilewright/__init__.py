@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.arch import Arch, Device
     from tilewright.arch.detect import live_device, live_devices
     from tilewright.build import BuildReport, Kernel, Store
+    from tilewright.capturing import capture
     from tilewright.dispatch import Dispatcher, default_dispatcher
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
@@ -36,6 +37,7 @@ _EXPORTS = {
     "arch": ("Arch", "Device"),
     "arch.detect": ("live_device", "live_devices"),
     "build": ("BuildReport", "Kernel", "Store"),
+    "capturing": ("capture",),
     "dispatch": ("Dispatcher", "default_dispatcher"),
     "plan": ("Plan",),
     "pointer_array": ("Pointers", "pointers"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilewright import arrays, ops
+from tilewright import arrays, capturing, ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.build import Store, build, find
@@ -112,12 +112,17 @@ class Dispatcher(Planner):
         self._ready: dict[Any, _Ready] = {}
         self._fast: _Fast | None = None
         self._functions: dict[tuple[str, int], tuple[Kernel, Any]] = {}
+        capturing.watch(self)
 
-    def _forget(self) -> None:
-        super()._forget()
+    def forget_launches(self) -> None:
+        """Prepare every launch anew, from its plan: each call is seen once more by a capture."""
         self._ready.clear()
         if self._fast is not None:
             self._fast.known.clear()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.forget_launches()
 
     def run(
         self, op: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
@@ -188,10 +193,14 @@ class Dispatcher(Planner):
             self._interpret(family, problem, config, given, target_out)
             return target_out if out is None else out
         ready = self._prepare(problem, config, _index(views[0]), views)
+        if config is None:
+            _tell(ready.plan)
         addresses = tuple(v.address for v in views)
         self._launch(ready, given, target_out, addresses, stream)
         if target_out is out:
             called = op if config is None else config.name
+            for capture in capturing.active if config is None else ():
+                capture.follow(ready.plan, ready.bound.launches)
             self._remember(_call_of(called, options), ready, operands, out)
         return target_out if out is None else out
 
@@ -323,6 +332,7 @@ class Dispatcher(Planner):
         target = self.device_for_planning()
         if config is None:
             plan = self._plan(problem, target)
+            _tell(plan)
         else:
             plan = self._plan_of(self._named(config, problem, target), problem, target)
         runs = family.interpreted(plan.config)
@@ -361,6 +371,11 @@ def _call_of(op: str, options: dict[str, Any]) -> Any:
     except TypeError:
         return None
     return what if options else op
+
+
+def _tell(plan: Plan) -> None:
+    for capture in capturing.active:
+        capture.saw(plan)
 
 
 def _index(view: View) -> int:

@@ -122,6 +122,12 @@ def dtype(name: str) -> DType:
     )
 
 
+def torch_called(name: str) -> str | None:
+    """The element type that torch calls `name` (``bfloat16``); None if there is none."""
+    found = _BY_TORCH.get(name)
+    return None if found is None else found.name
+
+
 def resolve(name: str, flavour: str) -> str:
     """The exact type name: `fp8` and `bf8` become those of `flavour` (``"ocp"`` or ``"fnuz"``)."""
     if name in FP8_ALIASES:

@@ -239,12 +239,8 @@ class Planner:
             return tuple(self.registry)
         family, this = ops.family(problem.family), arch(target.arch)
         space = family.default_space(problem, this)
-        key = (
-            problem.family,
-            this.name,
-            *((axis, tuple(values)) for axis, values in space.axes.items()),
-            *((axes, tuple(rows)) for axes, rows in space.linked.items()),
-        )
+        parts = (*space.axes.items(), *space.linked.items())
+        key = (this.name, *((axes, tuple(values)) for axes, values in parts))
         if key not in self._default_entries:
             try:
                 configs = space.expand(this).configs

@@ -185,7 +185,7 @@ def test_bad_registries(cli, space, tmp_path, monkeypatch):
     file.write_text('{"schema": 1, "registry": "x", "kernels": [{"name": "gemm_y"}]}')
     assert "kernels[0]" in cli.fails(2, "registry", "check", file)
     assert "cannot be read" in cli.fails(2, "registry", "import", tmp_path / "absent.json")
-    assert "belong together" in cli.fails(2, "registry", "import", file, "--build")
+    assert "say --build too" in cli.fails(2, "registry", "import", file, "--arch", "sm_90")
     inside_a_file = file / "r.json"
     message = cli.fails(1, "registry", "export", NAME, "--arch", "sm_90", "-o", inside_a_file)
     assert message.startswith(f"cannot write {inside_a_file}: ")

@@ -46,6 +46,7 @@ def test_the_commands_there_are():
         "registry", "registry export", "registry import", "registry check",
         "table", "table show", "table check", "table diff", "table merge", "table export",
         "table compare", "table minimise",
+        "table import",
     }  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def test_planning_imports_neither_torch_nor_triton(words, tmp_path):
 
 def test_a_usage_error_exits_with_2(cli):
     cli("build", code=2)
-    cli("expand", "x.json", code=2)
+    cli("expand", "x.json", "--arch", code=2)
     cli("frobnicate", code=2)
     cli("run", "gemm", "--seed", "x", code=2)
     cli("build", NAME, "--arch", "sm_90", "--workers", "0", code=2)

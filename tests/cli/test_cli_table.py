@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_cases import DEEP, H20, H100, H200, PLAIN, WIDE, gemm, kernel, row
 
-from tilewright.arch import device_to_json
+from tilewright.arch import device, device_to_json
 from tilewright.tables import file
 from tilewright.tables.table import Table
 
@@ -156,3 +156,62 @@ def test_run_goes_by_the_table_and_keeps_to_constraints(cli, tmp_path):
     blocked = cli.json(*words, "--block", small)
     assert blocked["kernel"] != small and blocked["check"]["ok"]
     assert "no pipeline 'tmaa'" in cli.fails(2, *words, "--pipelines", "tmaa")
+
+
+AITER = """\
+gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw
+gfx942,304,64,512,512,False,torch.bfloat16,torch.bfloat16,False,False,asm,5,13,7.5,_ZN5aiter_a,0.0,1.1,2.2
+gfx950,256,64,512,512,False,torch.bfloat16,torch.bfloat16,False,False,asm,5,13,8.5,_ZN5aiter_a,0.0,1.1,2.2
+gfx942,304,8,512,512,False,torch.bfloat16,torch.bfloat16,False,False,,0,0,-1,,1.0,0,0
+"""
+
+
+def test_aiters_files_there_and_back(cli, tmp_path):
+    mine, csv, back = tmp_path / "m.twt", tmp_path / "bf16_tuned_gemm.csv", tmp_path / "back.twt"
+    rows = [row(gemm(m), WIDE, us=m / 8, on=on) for m in (64, 128) for on in (H200, H20)]
+    file.save(Table.of(rows), mine)
+    words = ("table", "export", mine, "-o", csv)
+    assert "say --form, one of bf16" in cli.fails(2, *words)
+    assert cli(*words, "--form", "bf16") == f"4 rows written to {csv}\n"
+    text = csv.read_bytes()
+    document = cli.json("table", "import", csv, "--device", "h200_sxm", "-o", back)
+    assert (document["count"], document["lines"], document["of_other_devices"]) == (2, 4, 2)
+    assert [(r.problem.m, r.kernel, r.median_us) for r in file.load(back)] == [
+        (64, WIDE, 8.0), (128, WIDE, 16.0),
+    ]  # fmt: skip
+    refused = cli.fails(2, "table", "import", csv, "--device", "h200_sxm", "-o", csv)
+    assert "one of the tables that are read" in refused and csv.read_bytes() == text
+
+
+def test_rows_that_a_file_of_aiters_cannot_say_are_listed(cli, tmp_path):
+    mine, csv = tmp_path / "m.twt", tmp_path / "x.csv"
+    file.save(Table.of([row(gemm(64)), row(gemm(64, epilogue="gelu"))]), mine)
+    words = ("table", "export", mine, "-o", csv, "--form", "bf16")
+    assert "cannot say gemm 64×512×512 bf16 rcr gelu" in cli(*words, code=1)
+    document = cli.json(*words, code=1)
+    assert (document["count"], len(document["left_out"])) == (1, 1)
+
+
+def test_aiters_own_kernels_are_counted_or_kept_to_compare_with(cli, tmp_path):
+    csv, theirs, mine = tmp_path / "x.csv", tmp_path / "theirs.twt", tmp_path / "mine.twt"
+    csv.write_text(AITER)
+    words = ("table", "import", csv, "--device", "mi300x", "-o", theirs)
+    text = cli(*words)
+    assert "0 rows of AMD Instinct MI300X" in text and "1 are of other GPUs" in text
+    assert "1 name aiter's own kernels (--reference" in text and "1 have no time" in text
+    assert cli.json(*words, "--reference")["count"] == 1
+    file.save(Table.of([row(gemm(64), us=5.0, on=device("mi300x"))]), mine)
+    (change,) = cli.json("table", "diff", theirs, mine)["changes"]
+    assert (change["outcome"], change["speedup"]) == ("faster", 1.5)
+    assert change["before"]["kernel"] == "aiter.asm._ZN5aiter_a"
+
+
+def test_different_lines_of_one_problem_are_refused_or_the_fastest_is_kept(cli, tmp_path):
+    one, two, out = tmp_path / "one.csv", tmp_path / "two.csv", tmp_path / "out.twt"
+    one.write_text(AITER)
+    two.write_text(AITER.replace("7.5", "6.5"))
+    words = ("table", "import", one, two, "--device", "mi300x", "--reference", "-o", out)
+    said = cli.fails(2, *words)
+    assert f"{one}: line 2 has" in said and f"{two}: line 2 has" in said and not out.exists()
+    assert "kept the fastest of gemm 64" in cli(*words, "--policy", "fastest")
+    assert [r.median_us for r in file.load(out)] == [6.5]

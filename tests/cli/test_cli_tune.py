@@ -143,3 +143,51 @@ def test_pretune_by_the_environment_into_the_users_folder(cli, tmp_path, monkeyp
     document = cli.json("pretune", *QUICK)
     [made] = (tmp_path / "home" / "tables").glob("*.twt")
     assert document["modules"][0]["table"] == str(made) and len(file.load(made)) == 1
+
+
+# --- table compare, table minimise ----------------------------------------------------------
+
+
+def test_minimise_says_what_each_problem_loses(cli, shapes, tmp_path):
+    cli("tune", "--problems", shapes, "--table", tmp_path / "t.twt", *QUICK)
+    few = tmp_path / "few.json"
+    words = ("table", "minimise", tmp_path / "t.sweep", "--within", 99, "-o", few)
+    document = cli.json(*words)
+    assert len(document["kernels"]) == 1 and document["exact"] and document["of"] == 2
+    assert len(document["problems"]) == 2 and min(p["loss"] for p in document["problems"]) >= 0
+    assert cli.json("registry", "check", few)
+    assert "1 of 2 kernels, the fewest there can be" in cli(*words)
+    assert "has no results" in cli.fails(2, "table", "minimise", tmp_path / "none")
+
+
+def test_compare_tables_and_update(cli, shapes, tmp_path):
+    from dataclasses import replace
+
+    from tilewright.tables.table import Table
+
+    before, after, new = (tmp_path / name for name in ("a.twt", "b.twt", "c.twt"))
+    cli("tune", "--problems", shapes, "--table", before, *QUICK)
+    [x, y] = file.load(before)
+    names = {config.name for config in _two()}
+    [other] = names - {x.kernel}
+    file.save(Table.of([replace(x, kernel=other, ties=()), y]), after)
+    words = ("table", "compare", before, after, "--on", "cpu", "--rounds", 6)
+    document = cli.json(*words, "--update", new)
+    assert (document["rows"], document["different"]) == (2, 1)
+    [change] = document["changes"]
+    assert (change["before"], change["after"]) == (x.kernel, other) and change["ratio"] > 0
+    taken = file.load(new).get(x.problem, x.device).kernel == other
+    assert taken == change["improves"]
+    assert "2 rows of interpreter as" in cli(*words)
+    assert "nothing to compare" in cli("table", "compare", before, before, "--on", "cpu")
+    assert "is one of the tables" in cli.fails(2, *words, "--update", after)
+    pair = cli.json("compare", before, after, "gemm", "m=16", "n=16", "k=32", "dtype=fp32",
+                    "--on", "cpu", "--rounds", 6)  # fmt: skip
+    assert str(before) in pair["first"] and str(after) in pair["second"]
+
+
+def _two():
+    from tilewright.arch import arch
+
+    this = arch("sm_90")
+    return KernelSpace("gemm", {"dtype_a": ["fp32"], **AXES}).expand(this).configs

@@ -238,6 +238,7 @@ def test_ties_and_the_ratio_to_the_vendor(browser, tmp_path, vendor, said):
     browser.until("return document.querySelector('#best details li')")  # filled once it opened
     best = browser.text("#best tbody")
     assert said in best
+    assert "Kernels\n3\n" in browser.text("#summary"), "the vendor's is none"
     assert "gemm_a\nand 1 alike\ngemm_b: 10.10 µs" in best
     assert "gemm_c" not in best
 

@@ -214,6 +214,36 @@ def test_a_known_call_is_launched_whole():
     assert driver.launches[0]["stream"] == 5
 
 
+def test_launches_are_counted_by_whichever_way():
+    native = launcher()
+    ready = bound(StandIn("<Q", "<Q"), Launch((1, 1, 1), (Pointer(0), Pointer(1))), (1024, 1024))
+    a, out = torch.zeros(16, 16), torch.zeros(16, 16)
+    key, addresses = native.describe("op", (a, out))
+    assert ready.launches() == 0
+    for _ in range(3):
+        native.call(_torch(), {key: ready.native}, "op", (a, out))
+    ready(5, addresses)
+    native.call(_torch(), {key: ready.native}, "op", (a, a))  # overlaps, so it is not launched
+    native.call(_torch(), {}, "op", (a, out))  # not known
+    assert ready.launches() == 4
+
+
+def test_a_launch_that_is_forgotten_meanwhile_is_launched_all_the_same():
+    native = launcher()
+    driver = StandIn("<Q", "<Q")
+    a, out = torch.zeros(16, 16), torch.zeros(16, 16)
+    key, _ = native.describe("op", (a, out))
+    arguments = (Pointer(0), Pointer(1))
+    known = {key: bound(driver, Launch((1, 1, 1), arguments), (1024, 1024)).native}
+
+    def stream(device):
+        known.clear()
+        return 5
+
+    assert native.call((stream, None, bool), known, "op", (a, out)) == 0
+    assert driver.launches[0]["values"] == [a.data_ptr(), out.data_ptr()]
+
+
 def test_what_differs_in_any_way_is_not_known():
     native = launcher()
     ready = bound(StandIn(), Launch((1, 1, 1), ()), sizes=(1024, 1024))

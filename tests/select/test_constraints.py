@@ -157,11 +157,13 @@ def test_one_kernel_serves_every_m(dispatcher, layout):
     assert len({plan.config for plan in plans}) == 1
     free = Dispatcher(device="h200_sxm")
     assert len({free.select(problem).config for problem in problems}) > 1
+    stories = [dispatcher.explain(problem) for problem in problems]
+    assert len({tuple(story.fates) for story in stories}) == 1
+    assert stories[0].chosen == plans[0].config.name
     assert f"chosen for M = {CHOSEN_FOR}, as for every M" in plans[0].reason
     for plan, problem in zip(plans, problems, strict=True):
         assert plan.problem == problem
         assert plan.launch == FAMILY.launch(plan.config, problem, H200)
-        assert dispatcher.explain(problem).chosen == plan.config.name
 
 
 def test_a_kernel_for_few_rows_is_not_for_every_m():

@@ -127,6 +127,8 @@ def test_selectors_by_name_in_any_order():
         ([FirstFit(), "tuned"], "first fit"),
     ):
         assert tuned(*rows, registry=registry, selector=wanted).select(gemm(512)).selector == by
+    without_registry = tuned(*rows, selector=["analytical", "tuned"])
+    assert without_registry.select(gemm(512)).selector == "heuristic"
     assert isinstance(configured("analytical"), Heuristic)
     assert [s.name for s in configured().selectors] == ["heuristic", "first fit"]
 

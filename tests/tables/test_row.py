@@ -78,6 +78,7 @@ def test_the_winner_does_not_depend_on_the_order_of_times():
         winner, ties = choose(tied, problem, H200)
         assert winner == expected  # the one that needs a workspace never, then by name
         assert ties == tuple(name for name in tied if name != expected)
+    assert linear < PLAIN and choose((linear, PLAIN), problem, H200) == (PLAIN, (linear,))
     assert choose((linear,), problem, H200) == (linear, ())
     with pytest.raises(BadArgument, match="no kernel to choose from"):
         choose((), problem, H200)

@@ -52,10 +52,14 @@ def head():
     import ray
     from ray.cluster_utils import Cluster
 
-    folder = tempfile.mkdtemp(prefix="tw")  # short: it has sockets
+    folder = Path(tempfile.mkdtemp(prefix="tw"))  # short: it has sockets
+    inside = folder / "ray"  # where Ray writes a cluster's address down, and does not make it
+    inside.mkdir()
+    patch.setenv("RAY_TMPDIR", str(folder))
     before = descendants(os.getpid())
     made = Cluster(shutdown_at_exit=False)
-    made.add_node(**NODE, temp_dir=folder, include_dashboard=False, _system_config=QUICK_TO_NOTICE)
+    own = {"temp_dir": str(inside), "include_dashboard": False}
+    made.add_node(**NODE, **own, _system_config=QUICK_TO_NOTICE)
     patch.setenv("RAY_ADDRESS", made.address)
     yield made
     started = descendants(os.getpid()) - before

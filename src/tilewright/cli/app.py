@@ -23,6 +23,7 @@ from tilewright.cli import (
     run,
     sweep,
     table,
+    table_aiter,
     table_tuning,
     tune,
     vocabulary,
@@ -93,4 +94,5 @@ for module in (
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
 table_tuning.add_to(table.app)
+table_aiter.add_to(table.app)
 app.add_typer(table.app, name="table")

@@ -19,6 +19,8 @@ from tilewright.cli.options import (
     StorePath,
     TrustStore,
     examples,
+    names,
+    targets,
     words,
 )
 from tilewright.cli.options import store as open_store
@@ -45,13 +47,15 @@ def add_to(app: typer.Typer) -> None:
             "tilewright build space.json --arch sm_90 --arch gfx942",
             "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
             "tilewright build KERNEL_NAME --arch sm_100",
+            "tilewright build tuned.twt --arch 'gfx942:304;gfx950'",
+            "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
         ),
     )(build)
 
 
 def build(
     inputs: Kernels,
-    archs: Archs,
+    archs: Archs = None,
     store: StorePath = None,
     workers: Workers = None,
     timeout: Annotated[
@@ -66,14 +70,16 @@ def build(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Build the legal kernels of spaces, or named kernels, into the store. Needs no GPU.
+    """Build the legal kernels of spaces, those of tables' rows, and named kernels into the store.
+    Needs no GPU.
 
     What a rule drops is counted, and no failure unless nothing is left. Exits with 1 if any
     kernel cannot be built.
     """
     from tilewright.cli.selection import select
 
-    selections = [select(inputs, arch, family, words(signature)) for arch in archs]
+    wanted = targets(archs)
+    selections = [select(inputs, arch, family, words(signature), wanted) for arch in names(wanted)]
     kept = open_store(store, trust_store)
     requests = [(c, s.arch) for s in selections for c in s.configs[:limit]]
     report = compile_all(requests, kept, workers, timeout)

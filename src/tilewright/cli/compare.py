@@ -75,8 +75,8 @@ def compare(
 
     Each is a kernel by name, a registry file or a table (what it would choose), a store's folder
     (its own binaries: before and after a compiler upgrade, say) or `vendor`, the vendor's library
-    as torch calls it. Both are verified before they are timed. The answer is about FIRST: faster, slower,
-    same (surely within the margin) or undecided.
+    as torch calls it. Both are verified before they are timed. The answer is about FIRST: faster,
+    slower, same (surely within the margin) or undecided.
     """
     from tilewright import ops
     from tilewright.arch import arch, device

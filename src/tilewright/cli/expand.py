@@ -9,7 +9,16 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import WRONG_REQUEST
-from tilewright.cli.options import Archs, FamilyName, Json, Signature, examples, words
+from tilewright.cli.options import (
+    Archs,
+    FamilyName,
+    Json,
+    Signature,
+    examples,
+    names,
+    targets,
+    words,
+)
 from tilewright.errors import BadArgument, EmptySpace
 
 if TYPE_CHECKING:
@@ -30,7 +39,6 @@ def add_to(app: typer.Typer) -> None:
 
 
 def expand(
-    archs: Archs,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -38,6 +46,7 @@ def expand(
             metavar="SPACE.json | KEY=VALUE…",
         ),
     ] = None,
+    archs: Archs = None,
     default: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +57,7 @@ def expand(
     ] = None,
     signature: Signature = None,
     family: FamilyName = None,
-    names: Annotated[bool, typer.Option("--list", help="List the legal kernels by name.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the legal kernels by name.")] = False,
     dropped: Annotated[
         bool, typer.Option("--dropped", help="List every dropped combination with its rule.")
     ] = False,
@@ -59,15 +68,18 @@ def expand(
     The space file is a sweep in CK Tile Engine's form, or the same with Tilewright's own words
     (its `warp_m × warp_n` is num_warps here, its warp tile is mma; see `tilewright --help`).
     """
-    found = {name: _select(inputs or [], name, default, family, words(signature)) for name in archs}
+    found = {
+        name: _select(inputs or [], name, default, family, words(signature))
+        for name in names(targets(archs))
+    }
     if as_json:
-        output.emit([_document(name, result, names, dropped) for name, result in found.items()])
+        output.emit([_document(name, result, listed, dropped) for name, result in found.items()])
     empty = [result for result in found.values() if isinstance(result, EmptySpace)]
     for number, result in enumerate(r for r in found.values() if not isinstance(r, EmptySpace)):
         if not as_json:
             if number:
                 output.line()
-            _show(result, names, dropped)
+            _show(result, listed, dropped)
     for error in empty:
         typer.echo(f"error: {error}", err=True)
     if empty:
@@ -116,7 +128,7 @@ def _selected(
 
 
 def _document(
-    arch_name: str, result: Selection | EmptySpace, names: bool, dropped: bool
+    arch_name: str, result: Selection | EmptySpace, listed: bool, dropped: bool
 ) -> dict[str, Any]:
     from tilewright.cli import selection
 
@@ -127,7 +139,7 @@ def _document(
     else:
         document = selection.summary(result)
         combinations = result.dropped
-        if names:
+        if listed:
             document["kernels"] = [config.name for config in result.configs]
     if dropped:
         document["dropped_combinations"] = [
@@ -137,7 +149,7 @@ def _document(
     return document
 
 
-def _show(result: Selection, names: bool, dropped: bool) -> None:
+def _show(result: Selection, listed: bool, dropped: bool) -> None:
     from tilewright.cli import selection
 
     again = f", {result.duplicates} said twice" if result.duplicates else ""
@@ -149,7 +161,7 @@ def _show(result: Selection, names: bool, dropped: bool) -> None:
         selection.show_rules(result.dropped)
     for note in result.notes:
         output.line(f"note: {note}")
-    if names:
+    if listed:
         output.line()
         for config in result.configs:
             typer.echo(config.name)

@@ -14,6 +14,7 @@ from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
     from tilewright.arch import Device
+    from tilewright.arch.targets import Target
     from tilewright.build import Store
     from tilewright.dispatch import Dispatcher
     from tilewright.select.constraints import Constraints
@@ -27,8 +28,13 @@ Json = Annotated[
     ),
 ]
 Archs = Annotated[
-    list[str],
-    typer.Option("--arch", help="Architecture (sm_90, gfx942…); may be repeated.", metavar="ARCH"),
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        help="Architecture (sm_90, gfx942…), or a list of them (gfx942;gfx950, native); may be "
+        "repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else the GPUs here]",
+        metavar="ARCH",
+    ),
 ]
 SomeArchs = Annotated[
     list[str] | None,
@@ -58,7 +64,10 @@ FamilyName = Annotated[
 ]
 Kernels = Annotated[
     list[str],
-    typer.Argument(help="Space files (JSON), kernel names, or both.", metavar="SPACE.json|NAME…"),
+    typer.Argument(
+        help="Space files (JSON), tables (.twt, or aiter's .csv), kernel names, in any mixture.",
+        metavar="SPACE.json|TABLE|NAME…",
+    ),
 ]
 Family = Annotated[str, typer.Argument(help="Operation family.", metavar="FAMILY")]
 ProblemWords = Annotated[
@@ -131,6 +140,18 @@ def words(pairs: Sequence[str] | None) -> dict[str, str]:
             raise BadArgument(f"'{key}' is given twice")
         found[key] = value
     return found
+
+
+def targets(given: Sequence[str] | None) -> tuple[Target, ...]:
+    """What to build for: the lists given, the environment's if none is, else the GPUs here."""
+    from tilewright.arch import targets
+
+    return targets.parse(";".join(given)) if given else targets.targets()
+
+
+def names(of: Sequence[Target]) -> list[str]:
+    """The architectures of targets, each once."""
+    return list(dict.fromkeys(target.arch for target in of))
 
 
 def store(path: Path | None, trusted: bool = False) -> Store:

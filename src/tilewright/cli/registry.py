@@ -20,6 +20,8 @@ from tilewright.cli.options import (
     StorePath,
     TrustStore,
     examples,
+    names,
+    targets,
     words,
 )
 from tilewright.cli.options import store as open_store
@@ -43,8 +45,8 @@ File = Annotated[Path, typer.Argument(help="Registry file (JSON).", metavar="FIL
 )
 def export(
     inputs: Kernels,
-    archs: Archs,
     file: Annotated[Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE")],
+    archs: Archs = None,
     name: Annotated[str, typer.Option("--name", help="The registry's name.")] = "default",
     signature: Signature = None,
     family: FamilyName = None,
@@ -62,7 +64,7 @@ def export(
 
     kept = open_store(store, trust_store)
     registry = Registry(name)
-    for arch_name in archs:
+    for arch_name in names(targets(archs)):
         chosen = select(inputs, arch_name, family, words(signature))
         with output.busy(f"looking {len(chosen.configs)} kernels up in {kept.path}"):
             for config in chosen.configs:
@@ -88,7 +90,7 @@ def import_(
     build: Annotated[
         bool, typer.Option("--build", help="Build what the store lacks, for each --arch.")
     ] = False,
-    archs: SomeArchs = None,
+    archs: Archs = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
@@ -100,10 +102,12 @@ def import_(
     from tilewright.errors import BadArgument
     from tilewright.registry import Registry
 
-    if build != bool(archs):
-        raise BadArgument("--build and --arch belong together: what to build, and for what")
+    if archs and not build:
+        raise BadArgument("--arch is what --build builds for; say --build too, or neither")
     registry = Registry.load(file)
-    report = _build(registry, archs or [], open_store(store, trust_store)) if build else None
+    report = (
+        _build(registry, names(targets(archs)), open_store(store, trust_store)) if build else None
+    )
     if as_json:
         document = {"file": str(file), **_contents(registry)}
         if report:

@@ -1,4 +1,4 @@
-"""Which kernels a command line means: those of space files, and those it names."""
+"""Which kernels a command line means: those of space files, those of tables, and those it names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch import Arch, arch
+from tilewright.arch.targets import Target
 from tilewright.cli import output
 from tilewright.errors import EmptySpace, UnknownName
 from tilewright.space import Dropped, load_space
+
+TABLES = (".csv", ".twt")
+"""Endings of tables; one in JSON looks like a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,10 @@ def select(
     arch_name: str,
     family: str | None = None,
     signature: Mapping[str, str] | None = None,
+    targets: Sequence[Target] = (),
 ) -> Selection:
-    """The kernels that `inputs` mean on an architecture, each once.
+    """The kernels that `inputs` mean on an architecture, each once. Of a table, those of its rows
+    that `targets` cover; of any device of the architecture, without targets.
 
     Raises `EmptySpace` when none is legal there, and what reading files and names raises.
     """
@@ -41,15 +47,19 @@ def select(
     dropped: list[Dropped] = []
     notes: list[str] = []
     duplicates = 0
+    found: Sequence[Any]
     for text in inputs:
-        if is_file(text):
+        if Path(text).suffix in TABLES:
+            found, said = _tabled(text, targets or [Target(this.name)], this)
+            notes += said
+        elif is_file(text):
             space, said = load_space(text, this, family, signature)
             with output.busy(f"expanding {text} for {this.name}"):
                 expansion = space.expand(this)
             notes += said
             dropped += expansion.dropped
             duplicates += expansion.duplicates
-            found: Sequence[Any] = expansion.configs
+            found = expansion.configs
         else:
             config = named(text)
             verdict = ops.family(config.family).judge(config, this)
@@ -59,9 +69,42 @@ def select(
         duplicates += sum(config in configs for config in found)
         configs.update(dict.fromkeys(found))
     if not configs:
-        reasons = "; ".join(str(d.verdict) for d in dropped)
+        reasons = "; ".join([*(str(d.verdict) for d in dropped), *notes])
         raise EmptySpace(f"none of the kernels named is legal on {this.name}: {reasons}")
     return Selection(this, tuple(configs), tuple(dropped), duplicates, tuple(notes))
+
+
+def _tabled(text: str, targets: Sequence[Target], this: Arch) -> tuple[list[Any], list[str]]:
+    """The kernels of a table's rows for such devices, and notes on those that are left out."""
+    wanted = [target for target in targets if target.arch == this.name]
+    if text.endswith(".csv"):
+        from tilewright.tables.aiter import read_aiter
+
+        entries = [e for e in read_aiter(text) if e.ours]
+        rows = [(e.kernel, any(e.target and e.target.meets(t) for t in wanted)) for e in entries]
+    else:
+        from tilewright.tables.file import load
+
+        rows = [(row.kernel, any(t.covers(row.device) for t in wanted)) for row in load(text)]
+    names = dict.fromkeys(name for name, here in rows if here)
+    notes = [] if names else [f"{text} has no row of our kernels for {', '.join(map(str, wanted))}"]
+    found = []
+    for name in names:
+        config = _legal(name, this)
+        if config is None:
+            notes.append(f"{text}: {name} is skipped: there is no such kernel on {this.name} now")
+        else:
+            found.append(config)
+    return found, notes
+
+
+def _legal(name: str, this: Arch) -> Any | None:
+    try:
+        family = ops.family_of(name)
+        config = family.parse_name(name)
+    except UnknownName:
+        return None
+    return config if family.judge(config, this) else None
 
 
 def is_file(text: str) -> bool:

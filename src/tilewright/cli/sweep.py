@@ -17,6 +17,8 @@ from tilewright.cli.options import (
     StorePath,
     TrustStore,
     examples,
+    names,
+    targets,
     words,
 )
 from tilewright.cli.options import store as open_store
@@ -65,8 +67,9 @@ def sweep(
         list[str] | None,
         typer.Option(
             "--problems",
-            help="Problem list, or shipped set; may be repeated [default: the spaces' sets]",
-            metavar="FILE.json|FILE.csv|FAMILY:SET",
+            help="Problem list (.json, .csv, aiter's .csv, a capture's .jsonl), or shipped set; "
+            "may be repeated [default: the spaces' sets]",
+            metavar="FILE|FAMILY:SET",
         ),
     ] = None,
     devices: Annotated[
@@ -81,8 +84,8 @@ def sweep(
         str | None,
         typer.Option(
             "--arch",
-            help="Architecture to compile or count for where there is no such device; what the "
-            "interpreter plays.",
+            help="Architecture to compile or count for where there is no such device, or a list of "
+            "them [default with --compile-only: as of `build`]; what the interpreter plays.",
         ),
     ] = None,
     match: Annotated[
@@ -167,8 +170,8 @@ def sweep(
         not no_vendor,
         read_statuses(retry or ()),
     )
-    if arch is not None and (dry_run or compile_only) and devices == "all":
-        archs: list[str] = [_arch(arch)]
+    if devices == "all" and (compile_only or (dry_run and arch is not None)):
+        archs = names(targets([arch] if arch is not None else None))
         groups: list[Group] = []
     else:
         groups, crew = _groups(devices, arch, kept, request.settings, timeout)
@@ -184,12 +187,6 @@ def sweep(
         _compile(request, chosen, as_json)
     else:
         _sweep(request, chosen, groups, crew, as_json)
-
-
-def _arch(name: str) -> str:
-    from tilewright.arch import arch
-
-    return arch(name).name
 
 
 def _groups(

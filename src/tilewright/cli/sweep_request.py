@@ -116,7 +116,7 @@ def own_problems(inputs: Sequence[str]) -> list[str]:
 
     found = [word for word in inputs if shipped(word, "problems.csv")]
     if not found:
-        raise BadArgument("which problems? say --problems FILE.json, FILE.csv or FAMILY:SET")
+        raise BadArgument("which problems? say --problems FILE (.json, .csv, .jsonl) or FAMILY:SET")
     return found
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tilewright.tables.table import Table
 
 app = typer.Typer(
-    help="Tuned choices as files: show, check, compare, merge, export.",
+    help="Tuned choices as files: show, check, compare, merge, export, import.",
     no_args_is_help=True,
     epilog=examples("tilewright table show mine.twt", "tilewright table check *.twt"),
 )
@@ -52,7 +52,7 @@ def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
     if as_json:
         with output.busy(f"reading {len(table)} rows"):
             rows = [to_data(row) for row in table]
-        output.emit({**_contents(table), "rows": rows})
+        output.emit({**contents(table), "rows": rows})
         return
     output.fields(
         {
@@ -250,7 +250,7 @@ def merge(
     from tilewright.tables.file import save
     from tilewright.tables.merge import merge as do
 
-    _refuse_rewriting(out, paths)
+    refuse_rewriting(out, paths)
     with output.busy(f"merging {len(paths)} tables"):
         merged = do(paths, policy)  # type: ignore[arg-type]  # checked there
     save(merged.table, out)
@@ -259,7 +259,7 @@ def merge(
             {
                 "out": str(out),
                 "policy": policy,
-                **_contents(merged.table),
+                **contents(merged.table),
                 "repeated": merged.repeated,
                 "duplicates": [
                     [{"where": where, "kernel": r.kernel, "median_us": r.median_us}
@@ -281,31 +281,48 @@ def merge(
     epilog=examples(
         "tilewright table export mine.twt -o mine.json",
         "tilewright table export mine.json -o mine.twt",
+        "tilewright table export mine.twt -o bf16_tuned_gemm.csv --form bf16",
     ),
 )
-def export(path: File, out: Out, as_json: Json = False) -> None:
+def export(
+    path: File,
+    out: Out,
+    form: Annotated[
+        str | None, typer.Option("--form", help="Of a .csv: which of aiter's files it is.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Write a table to another file: as JSON with a row a line, to read and to compare, or
     compact, to choose by. Nothing is lost either way.
+
+    A .csv is one of aiter's tuned files, of the --form said; it has no intervals, ties and
+    versions. Rows that it cannot say are listed, and the command exits with 1.
     """
+    from tilewright.cli.table_aiter import export_csv
     from tilewright.tables.file import load, save
 
-    _refuse_rewriting(out, [path])
+    refuse_rewriting(out, [path])
     table = load(path)
+    if out.suffix == ".csv":
+        export_csv(table, out, form, as_json)
+        return
     with output.busy(f"writing {out}"):
         save(table, out)
     if as_json:
-        output.emit({"out": str(out), **_contents(table)})
+        output.emit({"out": str(out), **contents(table)})
     else:
         output.line(f"{len(table)} rows written to {out}")
 
 
-def _refuse_rewriting(out: Path, sources: Sequence[Path]) -> None:
+def refuse_rewriting(out: Path, sources: Sequence[Path]) -> None:
+    """Raise `BadArgument` if `out` is one of `sources`."""
     for source in sources:
         if out.resolve() == source.resolve():
             raise BadArgument(f"{out} is one of the tables that are read; write another file")
 
 
-def _contents(table: Table) -> dict[str, Any]:
+def contents(table: Table) -> dict[str, Any]:
+    """What every document about a table says."""
     return {
         "count": len(table),
         "digest": table.digest,

@@ -74,7 +74,7 @@ def compare(
     from tilewright.cli.compare import timer_on
     from tilewright.plan import PLANNING_DEVICE
     from tilewright.tables.file import load, save
-    from tilewright.tune.changes import changed, measured, updated
+    from tilewright.tune.changes import Bench, changed, updated
     from tilewright.tune.devices import interpreted_device
 
     for path in (before, after):
@@ -88,8 +88,9 @@ def compare(
     seed = secrets.randbits(31)
     changes: list[Changed] = []
     kept, timer = open_store(store, trust_store), timer_on(index, device.l2_bytes)
+    bench = Bench(device, on, kept, timer, seed, rounds)
     with output.busy(f"comparing {len(pairs)} problems"):
-        for one in measured(pairs, first, second, device, kept, timer, on, seed, rounds):
+        for one in bench.measured(pairs, first, second):
             changes.append(one)
             if not as_json:
                 _show_change(one, threshold)
@@ -183,7 +184,7 @@ def minimise(
     if out is not None:
         configs = [ops.family_of(name).parse_name(name) for name in found.kernels]
         Registry(f"within {within:.3g} of the best").register_all(configs).save(out)
-    document = {
+    document: dict[str, Any] = {
         "within": within,
         "of": len({kernel for one in times.values() for kernel in one}),
         "exact": found.exact,

@@ -34,6 +34,11 @@ def family(name: str) -> Family:
     return found
 
 
+def usual() -> Family:
+    """The family of what names none: of CK Tile Engine's sweeps, and of aiter's files."""
+    return next(found for found in map(family, families()) if found.reads_unnamed)
+
+
 def family_of(kernel: str) -> Family:
     """The family that a kernel's name begins with. Raises `UnknownName`."""
     begins = [name for name in families() if kernel.startswith(f"{name}_")]

@@ -618,7 +618,7 @@ function showSummary(view) {
   const of = (test) => count(measured.filter(test).length);
   const ratios = view.problems.filter((r) => r.ratio).map((r) => Math.log(r.ratio));
   const pairs = {
-    Kernels: count(view.K), Problems: count(view.P), Measurements: count(measured.length),
+    Kernels: count(view.K - view.vendors.length), Problems: count(view.P), Measurements: count(measured.length),
     Timed: of((s) => s === "ok"), Unsupported: of((s) => s === "unsupported"),
     Failed: of((s) => s !== "ok" && s !== "unsupported"),
     "Problems without a kernel": count(view.problems.filter((r) => r.best < 0).length),

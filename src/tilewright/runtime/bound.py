@@ -51,6 +51,7 @@ class BoundLaunch:
         native = launcher()
         self._native_launch = native.launch
         self._write_map = native.write_map
+        self._launches = native.launches
         self.native = native.prepare(
             ctypes.cast(driver.launch_function, ctypes.c_void_p).value,
             function.value,
@@ -88,6 +89,11 @@ class BoundLaunch:
         if status:
             raise LaunchFailed(f"launching {self._name}: {self._driver.error(status)}")
         return True
+
+    def launches(self) -> int:
+        """How often it was handed to the driver, by whichever way."""
+        count: int = self._launches(self.native)
+        return count
 
     def _try(self, stream: int, addresses: tuple[int, ...], apart: bool) -> int:
         status: int = self._native_launch(self.native, stream, addresses, apart)

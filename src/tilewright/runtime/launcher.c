@@ -2,6 +2,7 @@
 
    prepare(...) -> launch                            all of a launch but addresses and stream
    launch(launch, stream, addresses, apart) -> code  a driver's status, or a code below
+   launches(launch) -> count                         how often it was handed to the driver
    write_map(launch, number, address, map)           the tensor map of an operand at an address
    describe(op, tensors) -> (key, addresses)         what tells one call from another, and where
                                                      its operands lie
@@ -49,6 +50,7 @@ typedef struct {
   Slot pointer[MAX_PARAMETERS], descriptor[MAX_OPERANDS];
   Map *maps; /* MAPS_KEPT for each descriptor, found by address; a collision replaces */
   uint64_t sizes[MAX_OPERANDS];
+  uint64_t launches; /* counted under Python's lock */
   char buffer[MAX_BYTES];
 } Launch;
 
@@ -173,6 +175,7 @@ static int do_launch(Launch *l, uint64_t stream, PyObject *addresses, int apart)
     memcpy(buffer + l->descriptor[i].offset, map->map, MAP_BYTES);
   }
   for (int i = 0; i < l->parameters; i++) parameters[i] = buffer + l->offsets[i];
+  l->launches++;
   int status;
   Py_BEGIN_ALLOW_THREADS;
   status = l->call(l->function, l->grid[0], l->grid[1], l->grid[2], l->block, 1, 1, l->shared,
@@ -193,6 +196,11 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t count)
   if (PyErr_Occurred()) return NULL;
   int code = do_launch(l, stream, args[2], args[3] == Py_True);
   return PyErr_Occurred() ? NULL : PyLong_FromLong(code);
+}
+
+static PyObject *launches(PyObject *self, PyObject *capsule) {
+  Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
+  return l ? PyLong_FromUnsignedLongLong(l->launches) : NULL;
 }
 
 static PyObject *write_map(PyObject *self, PyObject *args) {
@@ -294,6 +302,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   }
   int code = NOT_KNOWN;
   PyObject *found = PyDict_GetItemWithError(args[1], key);
+  Py_XINCREF(found); /* other threads may empty `known` while Python runs below */
   Launch *l = found ? PyCapsule_GetPointer(found, LAUNCH) : NULL;
   if (l && !records_gradient(PyTuple_GET_ITEM(args[0], 2), args[3]) && !PyErr_Occurred()) {
     int here = 1;
@@ -310,6 +319,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
       Py_XDECREF(number);
     }
   }
+  Py_XDECREF(found);
   Py_DECREF(key);
   Py_DECREF(addresses);
   return PyErr_Occurred() ? NULL : PyLong_FromLong(code);
@@ -318,6 +328,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "A launch, packed."},
     {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL, "Launch it."},
+    {"launches", launches, METH_O, "How often it was launched."},
     {"write_map", write_map, METH_VARARGS, "Set a descriptor's tensor map."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
      "What tells one call from another."},

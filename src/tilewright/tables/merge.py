@@ -56,9 +56,14 @@ class Merged:
 def merge(paths: Sequence[file.PathLike], policy: Policy = "fail") -> Merged:
     """The rows of the files `paths`, which stay as they are, as one table. Raises `BadArgument` for
     duplicates under ``fail``, naming every row and file, and what `file.rows` raises."""
+    placed = (one for path in paths for one in file.rows(path))
+    return combine(placed, ", ".join(os.fspath(path) for path in paths), policy)
+
+
+def combine(placed: Iterable[Placed], where: str, policy: Policy) -> Merged:
+    """The rows as one table from `where`. Raises as `merge` does."""
     if policy not in POLICIES:
         raise BadArgument(f"policy '{policy}' is not one of {', '.join(POLICIES)}")
-    placed = [one for path in paths for one in file.rows(path)]
     rows, repeated, duplicates = sort_out(placed)
     if duplicates and policy == "fail":
         listed = "; ".join(map(str, duplicates))
@@ -66,7 +71,6 @@ def merge(paths: Sequence[file.PathLike], policy: Policy = "fail") -> Merged:
             f"{len(duplicates)} problems have rows that say different things; keep the fastest "
             f"(policy fastest), or take all but one of each away: {listed}"
         )
-    where = ", ".join(os.fspath(path) for path in paths)
     return Merged(Table.of(rows, where), repeated, duplicates)
 
 

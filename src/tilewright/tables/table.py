@@ -74,7 +74,7 @@ class Table:
         fields; another one that equals it takes a search of the table.
         """
         seen = self._seen.get((id(problem), id(device)))
-        if seen is not None and seen[0] is problem and seen[1] is device:
+        if seen is not None:
             return seen[2]
         row = self._packed.find(problem, device)
         if len(self._seen) >= MOST_SEEN:

@@ -1,4 +1,4 @@
-"""Two tables on the production path: is what the second would run faster than what the first would?"""
+"""Two tables on the production path: is what the second runs faster than what the first runs?"""
 
 from __future__ import annotations
 
@@ -40,32 +40,39 @@ def changed(before: Table, after: Table, device: Device) -> list[tuple[Row, Row]
     return [(row, other) for row, other in pairs if other and other.kernel != row.kernel]
 
 
-def measured(
-    pairs: Iterable[tuple[Row, Row]],
-    before: Table,
-    after: Table,
-    device: Device,
-    store: Store,
-    timer: Timer,
-    on: str,
-    seed: int,
-    rounds: int,
-) -> Iterator[Changed]:
-    """Each pair of rows, run by a dispatcher with each table, verified and timed in turns.
-    `device` is the one at `on` (``cuda:0``, ``cpu``)."""
-    dispatchers = [
-        Dispatcher(device=device, store=store, tables=table) for table in (after, before)
-    ]
-    for first, second in pairs:
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where two tables are compared. device: the one at `on` (``cuda:0``, ``cpu``). seed: makes
+    the operands. rounds: pairs of samples."""
+
+    device: Device
+    on: str
+    store: Store
+    timer: Timer
+    seed: int
+    rounds: int
+
+    def measured(
+        self, pairs: Iterable[tuple[Row, Row]], before: Table, after: Table
+    ) -> Iterator[Changed]:
+        """Each pair of rows, run by a dispatcher with each table, verified and timed in turns."""
+        first, second = (
+            Dispatcher(device=self.device, store=self.store, tables=table)
+            for table in (before, after)
+        )
+        for old, new in pairs:
+            found, failed = self._found(old.problem, first, second)
+            yield Changed(old.problem, old, new, found, failed)
+
+    def _found(
+        self, problem: Any, before: Dispatcher, after: Dispatcher
+    ) -> tuple[Comparison | None, str]:
         try:
-            sides = [
-                dispatched(table.where, dispatcher, first.problem)
-                for table, dispatcher in zip((after, before), dispatchers, strict=True)
-            ]
-            calls = verified(sides, first.problem, seed, on)
-            yield Changed(first.problem, first, second, compare(*calls, timer, rounds))
+            sides = [dispatched("after", after, problem), dispatched("before", before, problem)]
+            calls = verified(sides, problem, self.seed, self.on)
+            return compare(calls[0], calls[1], self.timer, self.rounds), ""
         except TilewrightError as error:
-            yield Changed(first.problem, first, second, None, str(error))
+            return None, str(error)
 
 
 def updated(before: Table, changes: Iterable[Changed], threshold: float) -> Table:

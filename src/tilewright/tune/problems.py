@@ -2,7 +2,9 @@
 
 A file is JSON (a list of objects) or CSV (a column for each word), and a problem in it is stated in
 the words of `Family.parse_problem`; an object that has lists among its values is a problem field by
-field instead, as results keep them. Lines of a CSV that begin with ``#`` are comments.
+field instead, as results keep them. Lines of a CSV that begin with ``#`` are comments. A file of
+`tilewright.capture` (.jsonl) has problems in the order of how often they were met. A CSV with
+columns M, N and K is one of aiter's, tuned or not: see `tilewright.tables.aiter_forms`.
 
 A set is a folder ``sweeps/<set>`` of a family, with ``space.json`` and ``problems.csv``; it is
 called ``<family>:<set>``.
@@ -15,14 +17,16 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright import ops
+from tilewright import capturing, ops
 from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
 from tilewright.jsonfile import convert, parse_json
+from tilewright.tables import aiter
 
 _ROOT = Path(ops.__path__[0])
 
@@ -103,7 +107,7 @@ def load_problems(
         file = shipped(source, "problems.csv")
         of = family if file is None else source.partition(":")[0]
         before = count
-        for problem in _problems(os.fspath(file or source), arch, _usual(of), words or {}):
+        for problem in _stated(os.fspath(file or source), arch, _usual(of), words or {}):
             found[problem] = None
             count += 1
         if count == before:
@@ -114,7 +118,15 @@ def load_problems(
 def _usual(family: str | None) -> str:
     if family is not None:
         return ops.family(family).name
-    return next(name for name in ops.families() if ops.family(name).reads_unnamed)
+    return ops.usual().name
+
+
+def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterable[Any]:
+    if path.endswith(capturing.ENDING):
+        return capturing.load(path)
+    if path.endswith(".csv") and aiter.is_aiter(_titles(path)):
+        return (entry.problem(arch, words) for entry in aiter.read_aiter(path))
+    return _problems(path, arch, family, words)
 
 
 def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterator[Any]:
@@ -152,7 +164,7 @@ def _word(value: Any, word: str) -> str:
 def _read(path: str) -> str:
     if not path.endswith((".json", ".csv")):
         raise BadFile(
-            f"{path}: problems stand in a .json or .csv file, or in one of the sets "
+            f"{path}: problems stand in a .json, .csv or .jsonl file, or in one of the sets "
             f"{', '.join(sets())}"
         )
     try:
@@ -162,6 +174,13 @@ def _read(path: str) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadFile(f"{path}: cannot be read: {why}") from error
+
+
+def _titles(path: str) -> list[str]:
+    """The first line of a CSV."""
+    with suppress(OSError, ValueError), Path(path).open(encoding="utf-8-sig") as file:
+        return file.readline().split(",")
+    return []  # what is wrong is said when it is read
 
 
 def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,0 +1,113 @@
+"""`Target`: a GPU to build for, and the list of them that a user, or the environment, gives.
+
+A list is words with semicolons between them: ``gfx942;gfx950``. A word is an architecture, with a
+count of compute units where it matters (``gfx942:304``; without one, any), or ``native``: the GPUs
+of this machine. A list without ``native`` means the same on every machine: no GPU is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.arch.detect import live_devices
+from tilewright.arch.load import arch, archs
+from tilewright.arch.model import Device
+from tilewright.errors import BadArgument, NoDriver, UnknownArch
+
+VARIABLES = ("TILEWRIGHT_ARCHS", "GPU_ARCHS")
+"""Environment variables that hold a list; the first that is not empty counts."""
+
+NATIVE = "native"
+
+# An architecture as drivers say it, with the features they may add, and the count.
+_WORD = re.compile(r"(?P<arch>\w+(?::[a-z]+[+-])*)(?::(?P<units>\d+))?", re.ASCII)
+
+Live = Callable[[], Sequence[Device]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An architecture, and how many compute units its GPU has; None: any number."""
+
+    arch: str
+    compute_units: int | None = None
+
+    def covers(self, device: Device) -> bool:
+        """Whether `device` is such a GPU."""
+        units = self.compute_units
+        return device.arch == self.arch and units in (None, device.compute_units)
+
+    def meets(self, other: Target) -> bool:
+        """Whether some GPU is both."""
+        units = (self.compute_units, other.compute_units)
+        return self.arch == other.arch and (None in units or units[0] == units[1])
+
+    def __str__(self) -> str:
+        return self.arch if self.compute_units is None else f"{self.arch}:{self.compute_units}"
+
+
+def parse(text: str, live: Live = live_devices) -> tuple[Target, ...]:
+    """The targets that a list names, each once, in its order. Nothing at all means ``native``.
+
+    `live` says which GPUs are here; it is asked for ``native`` alone. Raises `UnknownArch` and
+    `BadArgument` with the known architectures, and `NoDriver` where ``native`` finds no GPU.
+    """
+    words = [word.strip() for word in text.split(";")]
+    if words == [""]:
+        words = [NATIVE]
+    elif not any(words):
+        raise BadArgument(f"'{text}' has separators and no architecture; {_known()}")
+    found: dict[Target, None] = {}
+    for word in filter(None, words):
+        if word.lower() == NATIVE:
+            found.update((Target(d.arch, d.compute_units), None) for d in _here(live))
+        else:
+            found[_target(word, text)] = None
+    return tuple(found)
+
+
+def targets(
+    environment: Mapping[str, str] = os.environ, live: Live = live_devices
+) -> tuple[Target, ...]:
+    """What the environment says to build for (see `VARIABLES`), this machine's GPUs if it says
+    nothing. Raises as `parse` does; errors about a list name the variable."""
+    for name in VARIABLES:
+        text = environment.get(name, "")
+        if text.strip():
+            try:
+                return parse(text, live)
+            except (BadArgument, NoDriver) as error:
+                raise type(error)(f"{name}: {error}") from None
+    return parse("", live)
+
+
+def _target(word: str, text: str) -> Target:
+    said = _WORD.fullmatch(word.lower())
+    where = f"'{word}'" if word == text else f"'{word}' of '{text}'"
+    if said is None:
+        raise BadArgument(f"{where} is not an architecture, as gfx942 or gfx942:304; {_known()}")
+    try:
+        name = arch(said["arch"]).name
+    except UnknownArch as error:
+        raise UnknownArch(f"{error}; or {NATIVE}") from None
+    units = said["units"]
+    if units is not None and int(units) == 0:
+        raise BadArgument(f"{where}: no GPU has 0 compute units")
+    return Target(name, None if units is None else int(units))
+
+
+def _here(live: Live) -> Sequence[Device]:
+    try:
+        return live()
+    except NoDriver as error:
+        raise NoDriver(
+            f"{error}; to build without a GPU, say what for in {VARIABLES[0]} (gfx942;gfx950) or "
+            "by --arch; to build for this machine's GPU, make its driver visible here"
+        ) from None
+
+
+def _known() -> str:
+    return f"known: {', '.join(archs())}, or {NATIVE}"

@@ -1,0 +1,310 @@
+"""aiter's tuning files, both ways: CSV with the problem, the GPU and the kernel that was best.
+
+Most kernels that aiter names are its own (CK, assembly, hipBLASLt) and do not exist here. Such a
+line is a problem to tune, and a time to compare with: `rows` gives it, if asked, as a row whose
+kernel is called ``aiter.<library>.<name>``, which no table serves. A line that names a kernel of
+Tilewright's (``libtype`` tilewright, where there is one) is a row like others.
+
+aiter keeps no interval, no ties and no versions, and its ``errRatio`` is the share of elements that
+were off, not how far: a row that was written there and read again has lost them. What aiter reads
+comes back equal.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch import arch, archs
+from tilewright.arch.model import Arch, Device
+from tilewright.arch.targets import Target
+from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
+from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of
+from tilewright.tables.merge import Placed
+from tilewright.tables.row import Row
+
+log = logging.getLogger("tilewright")
+
+LIBRARY = "tilewright"
+"""What ``libtype`` says of our kernels."""
+
+BEFORE_GFX = {80: "gfx942", 304: "gfx942", 256: "gfx950"}
+"""The architecture that a count of compute units meant in files without a column ``gfx``: aiter
+tuned on no others then (its aiter/jit/utils/chip_info.py)."""
+
+_NOT_BY_NUMBER = "-1"
+_RESULTS = {column for form in FORMS.values() for column in form.results}
+_DTYPE = "q_dtype_w"  # which files of forms that have no need of it have too
+_PROBLEM = {column for form in FORMS.values() for column in form.key}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line: its problem in words, and, as far as it says so, the GPU it was tuned on, the kernel,
+    and microseconds. where: file and line. us is None in untuned files, and where aiter failed."""
+
+    where: str
+    form: Form
+    words: tuple[tuple[str, str], ...]
+    target: Target | None = None
+    library: str = ""
+    kernel: str = ""
+    us: float | None = None
+
+    def problem(self, this: Arch, words: Mapping[str, str] | None = None) -> Any:
+        """The problem, on an architecture, which says what ``fp8`` is. `words` count where neither
+        the line nor aiter's operator says anything. Raises `BadFile`."""
+        said = {"dtype": self.form.dtype, **(words or {}), **dict(self.words)}
+        try:
+            return ops.usual().parse_problem(said, this)
+        except BadArgument as error:
+            raise BadFile(f"{self.where}: {error}") from None
+
+    @property
+    def ours(self) -> bool:
+        """Whether the kernel is one of Tilewright's."""
+        if self.library:
+            return self.library == LIBRARY
+        try:
+            ops.usual().parse_name(self.kernel)
+        except UnknownName:
+            return False
+        return True
+
+
+def is_aiter(titles: Iterable[str]) -> bool:
+    """Whether a CSV with these titles is aiter's."""
+    return set(SHAPE) <= {title.strip() for title in titles}
+
+
+def read_aiter(
+    path: str | os.PathLike[str], *, form: str | None = None, gfx: str | None = None
+) -> tuple[Entry, ...]:
+    """The lines of one of aiter's files, tuned or not; the file is only read.
+
+    form: which kind it is (see `tilewright.tables.aiter_forms`), where neither its columns nor its
+    name say so. gfx: the architecture that a tuned file without that column is of; without it, what
+    `BEFORE_GFX` says, with one warning.
+
+    Raises `BadFile`, naming the line, for what cannot be meant or cannot be known.
+    """
+    where = os.fspath(path)
+    given = arch(gfx).name if gfx is not None else None
+    titles, lines = _table(where)
+    this = form_called(form) if form is not None else form_of(Path(path).name, titles)
+    if this is None:
+        raise BadFile(
+            f"{where}: neither its columns nor its name say which of aiter's files it is: say the "
+            f"form, one of {', '.join(FORMS)}, or call it as aiter does (a8w8_tuned_gemm.csv); a "
+            "list in Tilewright's words has columns m, n, k"
+        )
+    _check_titles(titles, this, where)
+    inferred: dict[Target, None] = {}
+    entries = []
+    for number, cells in lines:
+        place = f"{where}: line {number}"
+        try:
+            target = _target(cells, given, inferred)
+            entries.append(_entry(place, this, cells, target))
+        except BadArgument as error:
+            raise BadFile(f"{place}: {error}") from None
+    unknown = Counter(e.target.arch for e in entries if e.target and e.target.arch not in archs())
+    if unknown:
+        log.warning(
+            "%s: no GPU known here has the architecture of %s; they are problems, and no rows",
+            where,
+            ", ".join(f"{count} lines ({name})" for name, count in unknown.items()),
+        )
+    if inferred:
+        log.warning(
+            "%s has no column gfx; by its counts of compute units it was taken for %s",
+            where,
+            ", ".join(map(str, inferred)),
+        )
+    return tuple(entries)
+
+
+def rows(entries: Iterable[Entry], device: Device, *, foreign: bool = False) -> list[Placed]:
+    """Rows, and where they stand, of the entries that were timed on such a GPU as `device`: those
+    of our kernels; with `foreign`, those of aiter's too. Raises `BadFile`."""
+    found = []
+    for entry in entries:
+        if entry.us is None or entry.target is None or not entry.target.covers(device):
+            continue
+        if not entry.ours and not foreign:
+            continue
+        name = entry.kernel
+        if not entry.ours:
+            name = ".".join(filter(None, ("aiter", entry.library, entry.kernel)))
+        problem = entry.problem(arch(device.arch))
+        row = Row(device, problem, name, (), entry.us, (entry.us, entry.us), timed="aiter")
+        found.append((entry.where, row))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file's text, how many rows it has, and those that its form cannot say, with why."""
+
+    text: str
+    count: int
+    left: tuple[tuple[Row, str], ...]
+
+
+def write_aiter(given: Iterable[Row], form: str) -> Written:
+    """Rows as a tuned file of this form, in their order. Raises `BadArgument` for an unknown form.
+
+    Our kernels have no number there: ``kernelId`` and ``solidx`` are -1. ``splitK`` counts the
+    parts of K. ``errRatio`` is 0 for a row that was verified, and empty for others.
+    """
+    this = form_called(form)
+    out, left, count = io.StringIO(), [], 0
+    table = csv.DictWriter(out, this.columns, lineterminator="\n")
+    table.writeheader()
+    for row in given:
+        cells = _cells(row, this)
+        if isinstance(cells, str):
+            left.append((row, cells))
+        else:
+            table.writerow(cells)
+            count += 1
+    return Written(out.getvalue(), count, tuple(left))
+
+
+def _cells(row: Row, form: Form) -> dict[str, str] | str:
+    """A line that reads back as `row`; or why there is none."""
+    problem, family = row.problem, ops.usual()
+    if problem.family != family.name:
+        return f"aiter's GEMM files have no {problem.family}"
+    cells = form.cells(problem)
+    try:
+        config = family.parse_name(row.kernel)
+        entry = Entry(row.kernel, form, tuple(form.words(cells).items()))
+        same = entry.problem(arch(row.device.arch)) == problem
+    except (BadArgument, BadFile) as error:
+        return str(error)
+    if not same:
+        return f"a file of form {form.name} cannot say {problem}"
+    index, off = ("solidx", "err_ratio") if "solidx" in form.results else ("kernelId", "errRatio")
+    results = {
+        "gfx": row.device.arch,
+        "cu_num": str(row.device.compute_units),
+        "libtype": LIBRARY,
+        index: _NOT_BY_NUMBER,
+        "splitK": str(config.split_k),
+        "us": repr(float(row.median_us)),
+        "kernelName": row.kernel,
+        off: "0.0" if row.error is not None and row.error <= 1 else "",
+        "tflops": f"{row.tflops:.2f}",
+        "bw": f"{row.gb_per_s:.2f}",
+    }
+    return {**cells, **{column: results[column] for column in (*GPU, *form.results)}}
+
+
+def _check_titles(titles: Iterable[str], form: Form, where: str) -> None:
+    has = set(titles)
+    missing = [column for column in form.sizes if column not in has]
+    if missing:
+        raise BadFile(f"{where}: a file of form {form.name} has a column {', '.join(missing)}")
+    wrong = sorted((has & _PROBLEM) - {*form.key, _DTYPE})
+    if wrong:
+        raise BadFile(f"{where}: a file of form {form.name} has no column {', '.join(wrong)}")
+    strange = [title for title in titles if title not in {*GPU, *_PROBLEM, *_RESULTS}]
+    if strange:
+        log.warning("%s: not understood and left out: %s", where, ", ".join(strange))
+
+
+def _target(
+    cells: Mapping[str, str], given: str | None, inferred: dict[Target, None]
+) -> Target | None:
+    """The GPU of a line; None in a file that has none."""
+    units = _whole(cells, "cu_num") if cells.get("cu_num") else None
+    if cells.get("gfx"):
+        return Target(_called(cells["gfx"]), units)
+    if units is None:
+        return None
+    if given is not None:
+        return Target(given, units)
+    if units not in BEFORE_GFX:
+        raise BadArgument(
+            f"there is no gfx, and cu_num {units} does not tell which architecture it is: say gfx"
+        )
+    target = Target(BEFORE_GFX[units], units)
+    inferred[target] = None
+    return target
+
+
+def _called(gfx: str) -> str:
+    """The name of an architecture; of one that is not known here, as it stands there."""
+    try:
+        return arch(gfx).name
+    except UnknownArch:
+        return gfx
+
+
+def _entry(place: str, form: Form, cells: Mapping[str, str], target: Target | None) -> Entry:
+    for column in form.sizes:
+        _whole(cells, column)
+    words = tuple(form.words(cells).items())
+    if "us" not in cells:
+        return Entry(place, form, words, target)
+    try:
+        us = float(cells["us"] or "nan")
+    except ValueError:
+        raise BadArgument(f"us = '{cells['us']}' is not a number") from None
+    timed = 0 < us < math.inf  # aiter writes -1 or inf where nothing worked
+    kernel = cells.get("kernelName", "") or f"{cells.get('kernelId') or cells.get('solidx', '')}"
+    return Entry(
+        place, form, words, target, cells.get("libtype", ""), kernel, us if timed else None
+    )
+
+
+def _whole(cells: Mapping[str, str], column: str) -> int:
+    word = cells.get(column, "")
+    if not word.isascii() or not word.isdigit():
+        raise BadArgument(f"{column} = '{word}' is not a whole number")
+    return int(word)
+
+
+def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, str]]]]:
+    """The titles and the lines with their numbers, cells stripped. As aiter does, empty lines and
+    empty columns at the end are passed over, and titles that are repeated further down (of files
+    put one behind the other)."""
+    try:
+        text = Path(where).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from error
+    except OSError as error:
+        raise BadFile(f"{where}: cannot be read: {error.strerror}") from error
+    reader = csv.reader(io.StringIO(text, newline=""))
+    titles: tuple[str, ...] = ()
+    lines: list[tuple[int, dict[str, str]]] = []
+    for cells in reader:
+        stripped = tuple(cell.strip() for cell in cells)
+        if not any(stripped):
+            continue
+        while stripped[-1] == "" and len(stripped) > len(titles):
+            stripped = stripped[:-1]
+        if not titles:
+            titles = stripped
+            if "" in titles or len(set(titles)) < len(titles):
+                raise BadFile(f"{where}: line {reader.line_num}: every column needs a title")
+        elif stripped != titles:
+            if len(stripped) != len(titles):
+                raise BadFile(
+                    f"{where}: line {reader.line_num}: {len(stripped)} cells under {len(titles)} "
+                    "titles"
+                )
+            lines.append((reader.line_num, dict(zip(titles, stripped, strict=True))))
+    if not titles:
+        raise BadFile(f"{where}: is empty")
+    return titles, lines

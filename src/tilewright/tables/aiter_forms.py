@@ -1,0 +1,167 @@
+"""The kinds of aiter's GEMM tuning files, and how the problem of a line is said in each.
+
+aiter (https://github.com/ROCm/aiter, aiter/configs) has a file for each of its operators, called
+``<form>_tuned_gemm.csv`` and ``<form>_untuned_gemm.csv``. Only a part of the problem stands in the
+columns; the rest is what the operator does:
+
+    bf16               X·Wᵀ, then a factor (scaleAB), then a bias; W shuffled with bpreshuffle
+    bf16_batched       B products of bf16 (the file is bf16_tuned_batched_gemm.csv)
+    a8w8               int8 or fp8, with a scale for each row of X and each row of W
+    a8w8_bpreshuffle   the same with W shuffled
+    a8w8_blockscale    fp8, with a scale for 1×128 of X and 128×128 of W
+    a8w8_blockscale_bpreshuffle   the same with W shuffled, which no kernel here reads
+    a4w4_blockscale    MXFP4: a power of two for each 32 of K
+
+aiter's W is N × K, so every layout here is ``rcr``, or ``rsr`` where it is shuffled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dtypes import DTYPES, torch_called
+from tilewright.errors import BadArgument
+
+GPU = ("gfx", "cu_num")
+SHAPE = ("M", "N", "K")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One kind of file.
+
+    key: columns that say the problem, beside `GPU`; those after the sizes may be left out. says:
+    what the operator adds, in the words of a problem. dtype: of the operands, where no column says
+    it. results: the other columns of a tuned file, in order.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    says: tuple[tuple[str, str], ...]
+    dtype: str
+    results: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The columns that no file may leave out."""
+        return tuple(column for column in self.key if column in ("B", *SHAPE))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a tuned file."""
+        return (*GPU, *self.key, *self.results)
+
+    def words(self, cells: Mapping[str, str]) -> dict[str, str]:
+        """The problem of a line, in words, as far as the line and the operator say it. Raises
+        `BadArgument` for a cell that cannot be meant."""
+        said = {word: cells[column] for column, word in _SIZES.items() if column in self.key}
+        said |= dict(self.says)
+        for column in ("dtype", "q_dtype_w"):
+            if cells.get(column):
+                said["dtype"] = _dtype(cells[column])
+        if cells.get("outdtype"):
+            said["dtype_c"] = _dtype(cells["outdtype"])
+        steps = [step for column, step in _STEPS.items() if _flag(cells, column)]
+        if steps:
+            said["epilogue"] = "+".join(steps)
+        if _flag(cells, "bpreshuffle"):
+            said["layout"] = "rsr"
+        return said
+
+    def cells(self, problem: Any) -> dict[str, str]:
+        """The cells that `words` may read as `problem`: whether they do is the caller's to see."""
+        steps = problem.epilogue.split("+")
+        every = {
+            **{column: str(getattr(problem, word)) for column, word in _SIZES.items()},
+            "q_dtype_w": _torch(problem.dtype_a),
+            "dtype": _torch(problem.dtype_a),
+            "outdtype": _torch(problem.dtype_c),
+            "bpreshuffle": str(problem.layout == "rsr"),
+            **{column: str(step in steps) for column, step in _STEPS.items()},
+        }
+        return {column: every[column] for column in self.key}
+
+
+_SIZES = {"B": "batch", "M": "m", "N": "n", "K": "k"}
+_STEPS = {"scaleAB": "scale", "bias": "bias"}  # in the order of the operator
+_RESULTS = ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio")
+_BF16 = ("bias", "dtype", "outdtype", "scaleAB", "bpreshuffle")
+_BF16_RESULTS = (
+    "libtype", "solidx", "splitK", "us", "kernelName", "err_ratio", "tflops", "bw",
+)  # fmt: skip
+_ROWWISE = (("dtype_c", "bf16"), ("epilogue", "row_scale+col_scale"))
+_BLOCKS = (("dtype_c", "bf16"), ("scale_a", "1x128"), ("scale_b", "128x128"))
+_SHUFFLED = ("layout", "rsr")
+
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (
+        Form("bf16", (*SHAPE, *_BF16), (), "bf16", _BF16_RESULTS),
+        Form("bf16_batched", ("B", *SHAPE), (), "bf16", _RESULTS),
+        Form("a8w8", (*SHAPE, "q_dtype_w"), _ROWWISE, "int8", _RESULTS),
+        Form(
+            "a8w8_bpreshuffle",
+            (*SHAPE, "q_dtype_w"),
+            (*_ROWWISE, _SHUFFLED),
+            "fp8",
+            ("libtype", *_RESULTS),
+        ),
+        Form("a8w8_blockscale", SHAPE, _BLOCKS, "fp8", ("libtype", *_RESULTS)),
+        Form(
+            "a8w8_blockscale_bpreshuffle",
+            SHAPE,
+            (*_BLOCKS, _SHUFFLED),
+            "fp8",
+            ("libtype", *_RESULTS),
+        ),
+        Form(
+            "a4w4_blockscale",
+            SHAPE,
+            (("dtype_c", "bf16"), ("scale_a", "1x32-e8m0"), ("scale_b", "32x1-e8m0")),
+            "e2m1",
+            _RESULTS,
+        ),
+    )
+}
+
+_FILE = re.compile(r"(?P<form>.+?)_(?:un)?tuned_(?P<batched>batched_)?gemm")
+
+
+def form_called(name: str) -> Form:
+    """The form of this name. Raises `BadArgument`."""
+    if name not in FORMS:
+        raise BadArgument(f"'{name}' is no form of aiter's files; there are {', '.join(FORMS)}")
+    return FORMS[name]
+
+
+def form_of(file: str, columns: tuple[str, ...]) -> Form | None:
+    """The form that a file's columns, or its name, say it has."""
+    if set(_BF16) <= set(columns):
+        return FORMS["bf16"]
+    said = _FILE.match(file)
+    if said is None:
+        return None
+    called = said["form"].removesuffix("_cktile") + ("_batched" if said["batched"] else "")
+    fits = [name for name in FORMS if called == name or called.endswith(f"_{name}")]
+    return FORMS[max(fits, key=len)] if fits else None
+
+
+def _dtype(cell: str) -> str:
+    found = torch_called(cell.removeprefix("torch."))
+    if found is None:
+        raise BadArgument(f"dtype '{cell}' is none of torch's that is known here")
+    return found
+
+
+def _torch(dtype: str) -> str:
+    return f"torch.{DTYPES[dtype].torch}"
+
+
+def _flag(cells: Mapping[str, str], column: str) -> bool:
+    word = cells.get(column, "").lower()
+    if word not in ("", "true", "false", "0", "1"):
+        raise BadArgument(f"{column} = '{cells[column]}' is neither True nor False")
+    return word in ("true", "1")

@@ -1,0 +1,291 @@
+"""aiter's files: every form read as the problem it means, and our rows written and read back."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table_cases import H200, gemm, kernel, row
+
+from tilewright import GemmProblem, ops
+from tilewright.arch import arch, device
+from tilewright.errors import BadArgument, BadFile
+from tilewright.tables import aiter
+from tilewright.tables.aiter import Entry, is_aiter, read_aiter, write_aiter
+from tilewright.tables.aiter_forms import FORMS
+from tilewright.tables.table import Table
+from tilewright.tune.problems import load_problems
+
+MI300X, MI355X = device("mi300x"), device("mi355x")
+CDNA3 = arch("gfx942")
+
+BF16 = """\
+gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw
+gfx942,304,64,256,512,True,torch.bfloat16,torch.float32,False,False,asm,5,13,7.5,_ZN5aiter_a,0.0,1.1,2.2
+gfx950,256,64,256,512,False,torch.bfloat16,torch.bfloat16,False,True,hipblaslt,-1,0,8.25,Cijk_b,0.0,1.1,2.2
+gfx942,304,8,256,512,False,torch.float8_e4m3fnuz,torch.bfloat16,True,False,asm,1,0,inf,,1.0,0,0
+"""
+A8W8 = """\
+gfx,cu_num,M,N,K,q_dtype_w,kernelId,splitK,us,kernelName,tflops,bw,errRatio
+gfx942,80,16,128,256,torch.int8,34,0,20.5,a8w8_rowwise_x,1.02,510.5,0.0
+gfx950,256,16,128,256,torch.float8_e4m3fn,79,3,7.5,a8w8_rowwise_y,2.7,1366.7,0.13
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def made(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return made
+
+
+def rows(*given: Any, **options: Any) -> list[Any]:
+    return [one for _, one in aiter.rows(*given, **options)]
+
+
+def problems(entries: tuple[Entry, ...], this: Any = CDNA3) -> list[Any]:
+    return [entry.problem(this) for entry in entries]
+
+
+def test_the_bf16_form_is_known_by_its_columns(write: Any) -> None:
+    found = read_aiter(write("anything.csv", BF16))
+    assert problems(found) == [
+        GemmProblem(64, 256, 512, dtype_c="fp32", epilogue="bias"),
+        GemmProblem(64, 256, 512, layout="rsr"),
+        GemmProblem(8, 256, 512, dtype_a="e4m3fnuz", epilogue="scale"),
+    ]
+    assert [(str(e.target), e.library, e.kernel, e.us) for e in found] == [
+        ("gfx942:304", "asm", "_ZN5aiter_a", 7.5),
+        ("gfx950:256", "hipblaslt", "Cijk_b", 8.25),
+        ("gfx942:304", "asm", "1", None),  # nothing worked
+    ]
+
+
+def row_scaled(m: int, n: int, k: int, dtype: str, **more: Any) -> GemmProblem:
+    more = {"dtype_c": "bf16", "epilogue": "row_scale+col_scale", **more}
+    return GemmProblem(m, n, k, dtype_a=dtype, **more)
+
+
+def test_a_column_says_the_dtype_where_there_is_one(write: Any) -> None:
+    assert problems(read_aiter(write("a8w8_tuned_gemm.csv", A8W8))) == [
+        row_scaled(16, 128, 256, "int8"),
+        row_scaled(16, 128, 256, "e4m3fn"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("a8w8_untuned_gemm.csv", row_scaled(16, 128, 256, "int8")),
+        ("a8w8_bpreshuffle_untuned_gemm.csv", row_scaled(16, 128, 256, "e4m3fnuz", layout="rsr")),
+        (
+            "a8w8_bpreshuffle_cktile_tuned_gemm.csv",
+            row_scaled(16, 128, 256, "e4m3fnuz", layout="rsr"),
+        ),
+        (
+            "a8w8_blockscale_untuned_gemm_dsv3.csv",
+            GemmProblem(
+                16, 128, 256, "e4m3fnuz", dtype_c="bf16", scale_a="1x128", scale_b="128x128"
+            ),
+        ),
+        (
+            "my_a4w4_blockscale_untuned_gemm.csv",
+            GemmProblem(16, 128, 256, "e2m1", scale_a="1x32-e8m0", scale_b="32x1-e8m0"),
+        ),
+    ],
+)
+def test_untuned_files_are_known_by_their_names(write: Any, name: str, wanted: Any) -> None:
+    path = write(name, "M,N,K\n16,128,256\n")
+    (entry,) = read_aiter(path)
+    assert entry.problem(CDNA3) == wanted
+    assert (entry.target, entry.kernel, entry.us) == (None, "", None)
+    assert rows([entry], MI300X, foreign=True) == []
+
+
+def test_any_form_may_say_the_dtype_of_w(write: Any) -> None:
+    path = write("a8w8_blockscale_untuned_gemm.csv", "M,N,K,q_dtype_w\n16,128,256,torch.int8\n")
+    (problem,) = problems(read_aiter(path))
+    assert (problem.dtype_a, problem.scale_b) == ("int8", "128x128")
+
+
+def test_batches_have_a_column(write: Any) -> None:
+    path = write("bf16_untuned_batched_gemm.csv", "B,M,N,K\n16,128,256,512\n1,8,8,8\n")
+    assert problems(read_aiter(path)) == [GemmProblem(128, 256, 512, batch=16), gemm(8, 8, 8)]
+
+
+def test_files_that_aiter_reads_are_read(write: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Spaces, empty columns and lines, titles again in the middle; what is new is said."""
+    path = write(
+        "bf16_batched.csv",
+        "\ufeffM, N ,K,_tag,\n 8,8,8,x,,\n\n,,,\nM,N,K,_tag\n16,8,8,,\n",
+    )
+    with caplog.at_level(logging.WARNING, "tilewright"):
+        found = read_aiter(path, form="bf16")
+    assert problems(found) == [gemm(8, 8, 8), gemm(16, 8, 8)]
+    assert [entry.where for entry in found] == [f"{path}: line 2", f"{path}: line 6"]
+    assert caplog.messages == [f"{path}: not understood and left out: _tag"]
+
+
+def test_lines_of_architectures_that_are_not_known_here_are_problems_all_the_same(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("a8w8_tuned_gemm.csv", A8W8.replace("gfx950", "gfx1250"))
+    with caplog.at_level(logging.WARNING, "tilewright"):
+        found = read_aiter(path)
+    assert len(load_problems([path], CDNA3).problems) == len(found) == 2
+    assert rows(found, MI355X, foreign=True) == []
+    assert "the architecture of 1 lines (gfx1250); they are problems" in caplog.messages[0]
+
+
+def old(*units: int) -> str:
+    lines = "".join(f"{u},16,128,256,34,0,20.5,a8w8_x,1.0,5.0,0.0\n" for u in units)
+    return f"cu_num,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio\n{lines}"
+
+
+def test_without_gfx_the_target_is_inferred_with_one_warning_or_asked_for(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("a8w8_tuned_gemm.csv", old(80, 304, 80, 256))
+    with caplog.at_level(logging.WARNING, "tilewright"):
+        found = read_aiter(path)
+    assert [str(entry.target) for entry in found] == [
+        "gfx942:80", "gfx942:304", "gfx942:80", "gfx950:256",
+    ]  # fmt: skip
+    assert caplog.messages == [
+        f"{path} has no column gfx; by its counts of compute units it was taken for "
+        "gfx942:80, gfx942:304, gfx950:256"
+    ]
+    caplog.clear()
+    assert {str(e.target) for e in read_aiter(write("a8w8_tuned_gemm.csv", old(96)), gfx="gfx1100")}
+    assert not caplog.messages, "it was asked for"
+    with pytest.raises(BadFile, match="line 2: there is no gfx, and cu_num 96 does not tell"):
+        read_aiter(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("shapes.csv", "M,N,K\n8,8,8\n", "say the form, one of bf16, bf16_batched, a8w8"),
+        ("tuned_fmoe.csv", "M,N,K\n8,8,8\n", "say the form"),
+        ("bf16_untuned_batched_gemm.csv", "M,N,K\n8,8,8\n", "has a column B"),
+        ("a8w8_untuned_gemm.csv", "M,N,K,bias\n8,8,8,True\n", "form a8w8 has no column bias"),
+        ("a8w8_untuned_gemm.csv", "M,N,K\n8,8,8\n8,-8,8\n", "line 3: N = '-8' is not a whole"),
+        ("a8w8_untuned_gemm.csv", "M,N,K\n8,8\n", "line 2: 2 cells under 3 titles"),
+        ("a8w8_untuned_gemm.csv", "M,N,N\n8,8,8\n", "line 1: every column"),
+        ("a8w8_untuned_gemm.csv", "\n\n", "is empty"),
+        ("a8w8_tuned_gemm.csv", A8W8.replace("torch.int8", "torch.int9"), "line 2: dtype 'torch.i"),
+        ("a8w8_tuned_gemm.csv", A8W8.replace("20.5", "fast"), "line 2: us = 'fast' is not"),
+        ("x.csv", BF16.replace("True,False,asm", "maybe,False,asm"), "line 4: scaleAB = 'maybe'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(write: Any, name: str, text: str, said: str) -> None:
+    path = write(name, text)
+    with pytest.raises(BadFile, match=said) as caught:
+        read_aiter(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_problem_that_is_none_here_says_why(write: Any) -> None:
+    path = write("a8w8_blockscale_bpreshuffle_untuned_gemm.csv", "M,N,K\n16,128,256\n")
+    with pytest.raises(BadFile, match="line 2: layout rsr, a shuffled B, with block scales"):
+        read_aiter(path)[0].problem(CDNA3)
+    with pytest.raises(BadArgument, match="'bf8' is no form of aiter's files; there are bf16"):
+        read_aiter(path, form="bf8")
+
+
+def test_aiters_own_kernels_are_times_to_compare_with(write: Any) -> None:
+    entries = read_aiter(write("x.csv", BF16))
+    assert rows(entries, MI300X) == [] and not any(entry.ours for entry in entries)
+    (found,) = rows(entries, MI300X, foreign=True)
+    assert (found.kernel, found.median_us, found.device) == ("aiter.asm._ZN5aiter_a", 7.5, MI300X)
+    assert [r.kernel for r in rows(entries, MI355X, foreign=True)] == ["aiter.hipblaslt.Cijk_b"]
+    assert len(Table.of(rows(entries, MI300X, foreign=True))) == 1
+
+
+def test_they_are_problems_to_tune(write: Any) -> None:
+    path = write("bf16_tuned_gemm.csv", BF16)
+    assert load_problems([path], CDNA3).problems == tuple(problems(read_aiter(path)))
+    plain = write("a8w8_untuned_gemm.csv", "M,N,K\n16,128,256\n")
+    (found,) = load_problems([plain], CDNA3, words={"dtype": "fp8", "layout": "rcr"}).problems
+    assert found == row_scaled(16, 128, 256, "e4m3fnuz"), "no column says the dtype"
+    assert is_aiter(["M", " N", "K", "B"]) and not is_aiter(["m", "n", "k"])
+
+
+SPLIT = kernel(scheduler="split_k", split_k=4, reduction="linear")
+BLOCKS = "a8w8_blockscale"
+WRITTEN = {
+    "bf16": [
+        gemm(64), gemm(64, epilogue="bias"), gemm(64, dtype_c="fp32"), gemm(64, layout="rsr"),
+        gemm(1, 128, 64, dtype_a="fp16", epilogue="scale+bias"),
+        gemm(64, dtype_a="e4m3fn", epilogue="scale"),
+    ],
+    "bf16_batched": [gemm(64), gemm(64, batch=16)],
+    "a8w8": [row_scaled(16, 128, 256, d) for d in ("int8", "e4m3fn", "e5m2")],
+    "a8w8_bpreshuffle": [row_scaled(16, 128, 256, d, layout="rsr") for d in ("int8", "e4m3fn")],
+    BLOCKS: [
+        GemmProblem(16, 128, 256, "e4m3fn", scale_a="1x128", scale_b="128x128"),
+    ],
+    "a4w4_blockscale": [
+        GemmProblem(16, 128, 256, "e2m1", scale_a="1x32-e8m0", scale_b="32x1-e8m0"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("form", "on"),
+    # An operator that says fp8 means another type on gfx942.
+    [(form, on) for form in WRITTEN for on in (H200, MI300X) if (form, on) != (BLOCKS, MI300X)],
+    ids=lambda v: getattr(v, "arch", v),
+)
+def test_our_rows_come_back(write: Any, form: str, on: Any) -> None:
+    stated = [row(p, SPLIT, us=1 / (i + 3), on=on) for i, p in enumerate(WRITTEN[form])]
+    written = write_aiter(stated, form)
+    assert written.left == () and written.count == len(stated)
+    path = write(f"{form}.csv", written.text)
+    entries = read_aiter(path, form=form)
+    assert all(entry.ours for entry in entries)
+    back = rows(entries, on)
+    known = {"ties": (), "error": None, "measured_at": "", "versions": (), "timed": "aiter"}
+    assert back == [
+        replace(r, interval_us=(r.median_us, r.median_us), **known) for r in stated
+    ]  # fmt: skip
+    assert write_aiter([replace(r, error=0.0) for r in back], form).text == written.text
+    assert rows(entries, device("h100_pcie")) == [], "another count of compute units"
+
+
+def test_every_column_that_aiter_reads_is_there(write: Any) -> None:
+    """Those of its tuners, in their order, and what stands in them."""
+    text = write_aiter([row(WRITTEN["a8w8"][0], SPLIT, us=2.0)], "a8w8").text
+    assert text == (
+        "gfx,cu_num,M,N,K,q_dtype_w,kernelId,splitK,us,kernelName,tflops,bw,errRatio\n"
+        f"sm_90,132,16,128,256,torch.int8,-1,4,2.0,{SPLIT},0.52,20.77,0.0\n"
+    )
+    for form in FORMS.values():
+        first = write_aiter([], form.name).text.strip().split(",")
+        assert first[:2] == ["gfx", "cu_num"] and set(form.key) < set(first)
+    assert BF16.startswith(write_aiter([], "bf16").text)
+    unverified = write_aiter([row(gemm(64), SPLIT, error=None)], "bf16").text.splitlines()[1]
+    assert unverified.split(",")[15] == ""
+
+
+def test_what_a_form_cannot_say_is_handed_back_with_the_reason() -> None:
+    grouped = ops.family("grouped_gemm").problem_type("contiguous", 2, 64, 64, 64)
+    kept = row(gemm(64), SPLIT)
+    wrong = [
+        row(gemm(64, epilogue="gelu"), SPLIT),
+        row(gemm(64, layout="rrr"), SPLIT),
+        row(gemm(64, lda=1024), SPLIT),
+        row(gemm(64, alignment=2), SPLIT),
+        row(grouped, SPLIT),
+        row(gemm(64), "gemm_of_another_time"),
+    ]
+    written = write_aiter([*wrong, kept], "bf16")
+    assert written.count == 1 and [r for r, _ in written.left] == wrong
+    whys = [why for _, why in written.left]
+    assert all("form bf16 cannot say gemm" in why for why in whys[:4])
+    assert "no grouped_gemm" in whys[4] and "is not the name" in whys[5]
