@@ -7,7 +7,10 @@ takes more measurements there. A problem whose winner would be another if that l
 what the takes leave in doubt is measured in one more take, by new workers, until `TAKES`. Limit and
 intervals do not narrow with more takes: what is measured better stays where it is.
 
-NUMBERS
+Simulated on an H200's times of 50 shapes (benchmarks/tune_search.py), samples with 1 % noise and a
+worker's medians off by 0.05, 0.1 or 0.2 %: two tunings choose the same kernel for 99.96, 99.86 and
+99.4 % of shapes, with 2.5 takes on average. With one take it is 98, 97 and 94 %; with the fastest
+of one take, 98, 96 and 93 %. What the rule costs is 0.15 % of time on average, 1.3 % at worst.
 """
 
 from __future__ import annotations

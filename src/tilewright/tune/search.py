@@ -6,7 +6,9 @@ row brought nothing that pays. Since nothing but the measurements decides, a sea
 goes on where it was; and since starters are in no step's count, a search with better ones, as the
 winners of an earlier one are, never takes a step more.
 
-NUMBERS
+On an H200, 50 shapes and 200 kernels, by their estimated order alone (benchmarks/tune_search.py,
+simulated on a sweep): steps of 8 and then 16, two of them in vain, measured 50 of the 200 and found
+0.9996 of the best on average, 0.984 at worst; three in vain, 67, and the best each time.
 """
 
 from __future__ import annotations
