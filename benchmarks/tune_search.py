@@ -88,7 +88,7 @@ def tuned(
 ) -> tuple[list[dict[str, Timed]], str]:
     """The takes of a tuning's finals, and the winner."""
     takes: list[dict[str, Timed]] = []
-    while not decided(pooled(takes), len(takes), min):
+    while len(takes) < TAKES and not decided(pooled(takes), len(takes), min):
         take = {}
         for name, us in true.items():
             median = us * noise.gauss(1, worker) * noise.gauss(1, SAMPLES)

@@ -20,23 +20,9 @@ QUICK = (
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A default space of two kernels, short finals of one take."""
-    from tilewright.tune import finals, tuner
-    from tilewright.tune.measurement import Settings
-
+    """A default space of two kernels."""
     space = KernelSpace("gemm", {"dtype_a": ["fp32"], **AXES})
     monkeypatch.setattr(GemmFamily, "default_space", lambda self, problem, arch: space)
-    monkeypatch.setattr(tuner, "TAKES", 1)
-    monkeypatch.setattr(finals, "TAKES", 1)
-    short = Settings(warm_up_seconds=0, min_samples=2, max_samples=3, budget_seconds=0.05)
-    monkeypatch.setattr(tuner.Tuner.__init__, "__defaults__", _with(tuner, short))
-
-
-def _with(tuner, short):
-    return tuple(
-        short if default is tuner.FINAL else default
-        for default in tuner.Tuner.__init__.__defaults__
-    )
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def pretune(
     """Tune the problems of modules for this machine's GPU into a table, and have the proven
     kernels built in the store.
 
-    A module is a shipped set, as gemm:small; a family means its smallest set, all that of every
+    A module is a shipped set, FAMILY:SET; a family means its smallest set, all that of every
     family. A module that fails does not keep the others from being tuned; the exit code is 1 then.
     --budget is of each module. Name the table in TILEWRIGHT_TABLES to choose by it.
     """

@@ -65,7 +65,8 @@ def add_to(app: typer.Typer) -> None:
         short_help="Find the proven kernel for each problem of a list.",
         epilog=examples(
             "tilewright tune --problems shapes.csv --table mine.twt",
-            "tilewright tune space.json --problems gemm:small --table mine.twt --budget 15",
+            "tilewright tune space.json --problems gemm:small --table mine.twt \\\n"
+            "      --budget 15",
         ),
     )(tune)
     app.command(
@@ -276,11 +277,14 @@ class Work:
     def tune(self, budget: float | None, exhaustive: bool = False) -> dict[str, Any]:
         """Tune, and what came of it, as plain data; ``ok``: every problem has a kernel."""
         from tilewright.build import show_progress
+        from tilewright.tune.finals import TAKES
         from tilewright.tune.progress import show_measuring
         from tilewright.tune.results import Results
         from tilewright.tune.search import EXHAUSTIVE, Effort
-        from tilewright.tune.tuner import Tuner
+        from tilewright.tune.tuner import FINAL, Tuner
 
+        # Times of the interpreter say nothing, so one more look at them is enough.
+        played = all(group.interpreted for group in self.groups)
         with Results(self.out, write=True) as results, closing(self._start()) as crew:
             tuner = Tuner(
                 self.jobs,
@@ -290,6 +294,8 @@ class Work:
                 self.settings,
                 self.save,
                 EXHAUSTIVE if exhaustive else Effort(),
+                final=self.settings if played else FINAL,
+                takes=1 if played else TAKES,
                 seconds=None if budget is None else 60 * budget,
                 building=show_progress,
                 measuring=show_measuring,

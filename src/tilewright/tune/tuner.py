@@ -147,8 +147,9 @@ class Tuner:
 
     crew: its workers measure with `settings`, by which it was made; for the finals it gives others
     on the same places (`Crew.measuring`). save: called with all rows there are, each time some are
-    new. seconds: after so many no search takes another step; the finals follow all the same, in one
-    take. building, measuring: contexts that show how far each sweep is (`sweep.sweep`).
+    new. final, takes: how the finals measure, and how often at most. seconds: after so many no
+    search takes another step; the finals follow all the same, in one take. building, measuring:
+    contexts that show how far each sweep is (`sweep.sweep`).
     """
 
     jobs: Sequence[Job]
@@ -159,6 +160,7 @@ class Tuner:
     save: Callable[[Iterable[Row]], None]
     effort: Effort = field(default_factory=Effort)
     final: Settings = FINAL
+    takes: int = TAKES
     seconds: float | None = None
     vendor: bool = True
     building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
@@ -243,7 +245,7 @@ class Tuner:
         """Takes, each by a crew of its own, of the jobs that are not decided. A row is made when
         its job is decided, so that a tuning that is stopped before does not take it for proven."""
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in tuned.without]
-        for take in range(1 if tuned.out_of_time else TAKES):
+        for take in range(1, 1 + (1 if tuned.out_of_time else self.takes)):
             settings = replace(self.final, take=take)
             with self.crew.measuring(settings) as crew:
                 for some in _few(left):
@@ -256,7 +258,7 @@ class Tuner:
     def _takes(self, job: Job) -> list[dict[str, Tried]]:
         """What each take of the finals came to, as far as there are any."""
         found = []
-        for take in range(TAKES):
+        for take in range(1, 1 + self.takes):
             tried = self.tried(job, replace(self.final, take=take))
             if not tried:
                 break
@@ -280,7 +282,9 @@ class Tuner:
     def _decided(self, job: Job) -> bool:
         takes = self._takes(job)
         kept = self._kept(job)
-        return decided(_pooled(takes), len(takes), lambda tied: _winner(job, tied, kept)[0])
+        return len(takes) >= self.takes or decided(
+            _pooled(takes), len(takes), lambda tied: _winner(job, tied, kept)[0]
+        )
 
     def _settle(self, tuned: Tuned, numbers: Iterable[int]) -> None:
         """Make rows of what the finals say, and save. Where no finalist came out right again, the
@@ -289,7 +293,7 @@ class Tuner:
             job = self.jobs[number]
             takes = self._takes(job)
             if _pooled(takes):
-                settings = settings_on(job.group, self.final)
+                settings = settings_on(job.group, replace(self.final, take=len(takes)))
                 tuned.rows[number] = row_of(job, takes, settings, self._kept(job))
                 tuned.final.add(number)
             elif right := self._right(job):
