@@ -241,8 +241,8 @@ def test_a_stopped_tuning_leaves_proven_rows_alone(tmp_path, count):
 def test_the_budget_ends_the_search_and_finals_follow(tmp_path):
     crew = FakeCrew(change=made(0.002))
     table, tuned = tune(tmp_path, crew, effort=EXHAUSTIVE, seconds=1e-9)
-    # The first step was not even begun, so nothing is known.
-    assert tuned.out_of_time and tuned.without == [0, 1, 2] and len(table) == 0
+    assert not tuned.without
+    assert tuned.out_of_time and tuned.untried == [0, 1, 2] and len(table) == 0
     slow = FakeCrew(change=made(0.002), step=lambda: time.sleep(0.02))
     table, tuned = tune(tmp_path, slow, effort=EXHAUSTIVE, seconds=0.05)
     assert tuned.out_of_time and len(table) == 3 and tuned.final == {0, 1, 2}

@@ -333,6 +333,7 @@ class Work:
                 for number, row in sorted(tuned.rows.items())
             ],
             "without": [str(jobs[number].problem) for number in tuned.without],
+            "untried": [str(jobs[number].problem) for number in tuned.untried],
             "unsupported": self._unsupported(),
             "ok": not tuned.without and not self.unsupported,
         }
@@ -372,7 +373,8 @@ def show(document: dict[str, Any]) -> None:
         }
     )
     if document["out_of_time"]:
-        output.line("the budget ended: the same command goes on")
+        begun = f"; {len(document['untried'])} problems were not begun" * bool(document["untried"])
+        output.line(f"the budget ended: the same command goes on{begun}")
 
 
 def _show_unsupported(document: dict[str, Any]) -> None:

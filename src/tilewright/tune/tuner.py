@@ -75,13 +75,6 @@ class Job:
         """All that may be measured, by name."""
         return {config.name: config for config in (*self.starters, *self.candidates)}
 
-    @cached_property
-    def builds(self) -> dict[str, str]:
-        """The key of each one's binary today."""
-        configs = self.configs
-        keys = build_keys([*configs.values()], self.group.device.arch, self.group.interpreted)
-        return dict(zip(configs, keys, strict=True))
-
 
 @dataclass(frozen=True, slots=True)
 class Tried:
@@ -98,11 +91,13 @@ class Tried:
 @dataclass(slots=True)
 class Tuned:
     """What a tuning came to, by the numbers of its jobs: rows, and which of them the finals
-    decided; jobs for which nothing came out right; whether the time ran out."""
+    decided; jobs for which nothing came out right; those that nothing was measured of; whether the
+    time ran out."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     final: set[int] = field(default_factory=set)
     without: list[int] = field(default_factory=list)
+    untried: list[int] = field(default_factory=list)
     measured: int = 0
     out_of_time: bool = False
 
@@ -166,6 +161,16 @@ class Tuner:
     building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
     measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     workers: int | None = None
+    _builds: dict[Group, dict[str, str]] = field(init=False, default_factory=dict)
+    """The key of each kernel's binary today."""
+
+    def __post_init__(self) -> None:
+        configs: dict[Group, dict[str, Any]] = {}
+        for job in self.jobs:
+            configs.setdefault(job.group, {}).update(job.configs)
+        for group, named in configs.items():
+            keys = build_keys([*named.values()], group.device.arch, group.interpreted)
+            self._builds[group] = dict(zip(named, keys, strict=True))
 
     def run(self) -> Tuned:
         """Search, then finals. Raises what sweeps raise; what was found until then is saved."""
@@ -190,10 +195,11 @@ class Tuner:
             job.group.environment.digest,
             settings_on(job.group, settings).digest,
         )
+        builds = self._builds[job.group]
         return {
             name: Tried(status, median or 0.0, (low or 0.0, high or 0.0), worst, at)
             for name, build, status, median, low, high, worst, at in self.results.rows(_TRIED, key)
-            if job.builds.get(name) == build
+            if name in job.configs and builds[name] == build
         }
 
     # --- search -----------------------------------------------------------------------------
@@ -218,7 +224,8 @@ class Tuner:
             job = self.jobs[number]
             right = self._right(job)
             if not right:
-                tuned.without.append(number)
+                nothing = not self.tried(job, self.settings)
+                (tuned.untried if nothing else tuned.without).append(number)
             elif not self._kept(job):
                 tuned.rows[number] = row_of(job, [right], settings_on(job.group, self.settings))
         self.save(tuned.rows.values())
@@ -244,7 +251,8 @@ class Tuner:
     def _finals(self, tuned: Tuned) -> None:
         """Takes, each by a crew of its own, of the jobs that are not decided. A row is made when
         its job is decided, so that a tuning that is stopped before does not take it for proven."""
-        left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in tuned.without]
+        without = {*tuned.without, *tuned.untried}
+        left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
         for take in range(1, 1 + (1 if tuned.out_of_time else self.takes)):
             settings = replace(self.final, take=take)
             with self.crew.measuring(settings) as crew:
