@@ -44,13 +44,14 @@ def truth(kernel: str, problem) -> float:
 
 
 def made(noise: float = 0.0, seed: int = 0, wrong=(), worse=()):
-    """What a crew makes of measurements: times by `truth`; kernels in `wrong` are wrong."""
-    rng = random.Random(seed)
+    """What a crew makes of measurements: times by `truth`, with noise that the same question always
+    has; kernels in `wrong` are wrong."""
 
     def change(m):
         if m.kernel in wrong:
             return replace(m, status="mismatch", reason="planted", samples_us=())
         us = truth(m.kernel, m.problem) * (2.0 if m.kernel in worse else 1.0)
+        rng = random.Random(f"{seed} {m.key}")
         samples = tuple(us * rng.gauss(1, noise) for _ in range(40))
         return replace(m, samples_us=samples, interval_us=median_interval(samples, 0.95))
 
@@ -171,6 +172,59 @@ def test_a_tuning_that_was_stopped_ends_the_same(tmp_path, count):
     assert [(r.problem, r.kernel, r.ties, r.median_us) for r in again] == [
         (r.problem, r.kernel, r.ties, r.median_us) for r in whole
     ]
+
+
+def seen(**by_take: dict[str, float]):
+    """Two kernels' times by take; that of take 0 is the search. All others are slow."""
+
+    def change(m):
+        us = by_take[f"take{min(m.settings.take, len(by_take) - 1)}"].get(m.kernel, 100.0)
+        return replace(m, samples_us=(us,) * 12, interval_us=(us, us))
+
+    return change
+
+
+FIRST, LATER = sorted(c.name for c in CONFIGS)[:2]
+
+
+@pytest.mark.parametrize("planted", [
+    # In doubt in the first take, whose winner would stay if it were taken for proven.
+    {"take0": {FIRST: 10.0, LATER: 10.0}, "take1": {FIRST: 10.12, LATER: 10.0},
+     "take2": {FIRST: 9.95, LATER: 10.0}},
+    # The search has another winner than the finals, and cannot be told from it there.
+    {"take0": {FIRST: 10.3, LATER: 10.0}, "take1": {FIRST: 10.0, LATER: 10.0}},
+])  # fmt: skip
+def test_stopped_anywhere_noise_decides_nothing(tmp_path, planted):
+    problem, change = PROBLEMS[0], seen(**planted)
+    (tmp_path / "whole").mkdir()
+    crew = FakeCrew(change=change)
+    whole, _ = tune(tmp_path / "whole", crew, problems=[problem], effort=EXHAUSTIVE)
+    for count in range(len(untuned(problem).configs), len(crew.made)):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        with pytest.raises(Stop):
+            cut = FakeCrew(change=change, step=stop_after(count))
+            tune(folder, cut, problems=[problem], effort=EXHAUSTIVE)
+        table = Table((folder / "t.twt").read_bytes())
+        again, _ = tune(folder, FakeCrew(change=change), table, [problem], EXHAUSTIVE)
+        assert [row.kernel for row in again] == [row.kernel for row in whole], count
+
+
+def test_what_a_take_found_wrong_is_not_taken_again(tmp_path):
+    planted = seen(take0={FIRST: 10.0, LATER: 10.0}, take1={FIRST: 10.1, LATER: 10.0})
+    wrong = made(wrong=[CONFIGS[5].name])
+    near = {FIRST: 10.0, LATER: 10.0, CONFIGS[5].name: 10.0}
+    first = seen(take0=near)
+
+    def change(m):
+        if m.settings.take == 0:
+            return first(m)
+        return wrong(m) if m.kernel == CONFIGS[5].name else planted(m)
+
+    crew = FakeCrew(change=change)
+    tune(tmp_path, crew, problems=[PROBLEMS[0]], effort=EXHAUSTIVE)
+    takes = {m.kernel: m.settings.take for m in crew.made}  # the last of each
+    assert takes[CONFIGS[5].name] == 1 < takes[LATER]
 
 
 def count_of(folder) -> int:
