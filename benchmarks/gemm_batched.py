@@ -193,7 +193,7 @@ def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
     # What a call without a registry of measured kernels takes, of this space.
     *_, stated = problems.values()
     fitting = [c for c in usable if family.supports(c, stated, this)]
-    guess = family.rank(stated, fitting, gpu)[0].name
+    guess = family.rank(stated, fitting, gpu)[0][0].name
     finalists = {**vendor, **{name: calls[name] for name in (*best, guess)}}
     final = compare({**finalists, "fill": out.zero_}, rounds)
     winner = min(best, key=lambda name: final[name].median)

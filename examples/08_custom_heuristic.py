@@ -21,7 +21,7 @@ def small_tiles_for_few_rows(
     return sorted(configs, key=lambda c: (c.tile_m, c.tile_n, c.name))
 
 
-selector = tw.Chain((tw.ByFunction(small_tiles_for_few_rows), tw.Heuristic()))
+selector = tw.Chain((tw.ByFunction(small_tiles_for_few_rows), tw.Analytical()))
 dispatcher = tw.Dispatcher(selector=selector)
 for m in (8, 2048):
     plan = dispatcher.select(tw.GemmProblem(m, 4096, 4096))

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tilewright.plan import Plan
     from tilewright.pointer_array import Pointers, pointers
     from tilewright.registry import Registry
-    from tilewright.select import ByFunction, Chain, FirstFit, Heuristic
+    from tilewright.select import ByFunction, Chain, FirstFit
+    from tilewright.select.analytical import Analytical
     from tilewright.select.constraints import Constraints
     from tilewright.select.tuned import Tuned
     from tilewright.space import Expansion, KernelSpace, load_space
@@ -44,7 +45,8 @@ _EXPORTS = {
     "errors": ("TilewrightError",),
     "explain": ("Explanation",),
     "registry": ("Registry",),
-    "select": ("ByFunction", "Chain", "FirstFit", "Heuristic"),
+    "select": ("ByFunction", "Chain", "FirstFit"),
+    "select.analytical": ("Analytical",),
     "select.constraints": ("Constraints",),
     "select.tuned": ("Tuned",),
     "space": ("Expansion", "KernelSpace", "load_space"),

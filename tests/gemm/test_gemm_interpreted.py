@@ -190,4 +190,4 @@ def test_an_output_left_unwritten_does_not_pass():
 
 def test_estimates_are_finite_for_every_case():
     for kernel, problem in [*cases("sm_90"), *few_rows("sm_90"), *sharing("sm_90")]:
-        assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")) < 1
+        assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")).total_us < 1e6

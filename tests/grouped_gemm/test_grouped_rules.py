@@ -172,4 +172,4 @@ def test_the_grid_is_large_enough_for_any_sizes(rows, groups):
 
 def test_estimates_are_finite_for_every_case():
     for kernel, problem in cases("sm_90"):
-        assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")) < 1
+        assert 0 < FAMILY.estimate(kernel, problem, device("h200_sxm")).total_us < 1e6

@@ -14,7 +14,8 @@ from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.registry import Registry
-from tilewright.select import ByFunction, FirstFit, Heuristic
+from tilewright.select import ByFunction, FirstFit
+from tilewright.select.analytical import Analytical
 from tilewright.select.constraints import CHOSEN_FOR, Constraints
 from tilewright.select.tuned import Tuned
 from tilewright.tables.table import Table
@@ -84,7 +85,7 @@ def test_a_launch_that_cannot_be_captured_is_refused(monkeypatch):
     "selector",
     [
         FirstFit(),
-        Heuristic(),
+        Analytical(),
         ByFunction(lambda problem, configs, device: configs),
         Tuned(Table.of([row(PROBLEM, LINEAR.name, ties=(PLAIN.name,))])),
     ],

@@ -122,7 +122,7 @@ def _estimate() -> Estimate:
         if planner is None:
             planner = planners[device] = Planner(device=device, selector="analytical")
         config = planner.select(problem).config
-        return config.name, ops.family(problem.family).estimate(config, problem, device) * 1e6
+        return config.name, ops.family(problem.family).estimate(config, problem, device).total_us
 
     return estimate
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from tilewright.arch.model import Arch, Device
+from tilewright.ops.estimate import Estimate
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -263,11 +264,13 @@ class Family(Protocol):
         """The call's keyword options that, with the operands, state `problem`."""
 
     # --- choosing and checking ----------------------------------------------------------
-    def rank(self, problem: Any, configs: Iterable[Any], device: Device) -> list[Any]:
-        """Configs best first, by a cheap stated estimate (no measurement)."""
+    def rank(
+        self, problem: Any, configs: Iterable[Any], device: Device
+    ) -> list[tuple[Any, Estimate]]:
+        """Configs with their estimates, best first (no measurement)."""
 
-    def estimate(self, config: Any, problem: Any, device: Device) -> float:
-        """That estimate, in seconds."""
+    def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
+        """How long `config` should take for `problem` on `device`, and of what that is made."""
 
     def reference(self, problem: Any, inputs: Sequence[Any]) -> Any:
         """The result in the arithmetic of `inputs`, which are float64 arrays (NumPy or torch)

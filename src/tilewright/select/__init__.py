@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
 
@@ -56,24 +55,6 @@ class FirstFit:
         return [
             Choice(config, self.name, f"number {number} in order of registration")
             for number, config in enumerate(candidates, 1)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Heuristic:
-    """Ranks by the family's own estimate of the time each kernel takes (nothing measured)."""
-
-    name: str = "heuristic"
-
-    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
-        family = ops.family(problem.family)
-        return [
-            Choice(
-                config,
-                self.name,
-                f"estimated {family.estimate(config, problem, device) * 1e6:.1f} µs",
-            )
-            for config in family.rank(problem, candidates, device)
         ]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.errors import BadArgument, nearest
-from tilewright.select import ByFunction, Chain, FirstFit, Heuristic, Selector
+from tilewright.select import ByFunction, Chain, FirstFit, Selector
+from tilewright.select.analytical import Analytical
 from tilewright.select.tuned import Tuned
 from tilewright.tables.merge import Tables, gather
 from tilewright.tables.table import Table
@@ -47,7 +48,7 @@ def _named(name: str, table: Table | None) -> Selector:
                 "selector 'tuned' needs tables: pass some, or name files in TILEWRIGHT_TABLES"
             )
         return Tuned(table)
-    return Heuristic() if name == "analytical" else FirstFit()
+    return Analytical() if name == "analytical" else FirstFit()
 
 
 def _unread() -> BadArgument:

@@ -47,7 +47,7 @@ class Tuned:
     def _choice(
         self, found: Found, config: Any, device: Device, problem: Any, best: float = 0.0
     ) -> Choice:
-        """`best`: the least time estimated of any candidate, in seconds; 0 where none is needed."""
+        """`best`: the least time estimated of any candidate (µs); 0 where none is needed."""
         row = found.row
         said = f"{found.where} of {self.table.where}: "
         if config.name == row.kernel:
@@ -66,4 +66,4 @@ class Tuned:
 
 def _least(configs: Sequence[Any], problem: Any, device: Device) -> float:
     family = ops.family(problem.family)
-    return min(family.estimate(config, problem, device) for config in configs)
+    return min(family.estimate(config, problem, device).total_us for config in configs)

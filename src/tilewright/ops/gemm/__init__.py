@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.estimate import Estimate
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
     contraction,
     epilogues,
-    heuristic,
     lowbit,
     operands,
     pre,
@@ -27,6 +27,7 @@ from tilewright.ops.gemm import (
     spaces,
     tile_engine,
 )
+from tilewright.ops.gemm import estimate as estimate_module
 from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
@@ -187,11 +188,12 @@ class GemmFamily:
 
     def rank(
         self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device
-    ) -> list[GemmConfig]:
-        return sorted(configs, key=lambda c: heuristic.order(c, problem, device))
+    ) -> list[tuple[GemmConfig, Estimate]]:
+        found = [(c, estimate_module.estimate(c, problem, device)) for c in configs]
+        return sorted(found, key=lambda pair: estimate_module.key(*pair))
 
-    def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> float:
-        return heuristic.estimate(config, problem, device)
+    def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
+        return estimate_module.estimate(config, problem, device)
 
     def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
         a, b, *extra = inputs

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.estimate import Estimate
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.sizes import operand_dtype
 from tilewright.ops.grouped_gemm import config as config_module
-from tilewright.ops.grouped_gemm import heuristic, operands, rules, spaces
+from tilewright.ops.grouped_gemm import estimate as estimate_module
 from tilewright.ops.grouped_gemm import launch as launch_module
+from tilewright.ops.grouped_gemm import operands, rules, spaces
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
@@ -159,13 +161,14 @@ class GroupedGemmFamily:
         problem: GroupedGemmProblem,
         configs: Iterable[GroupedGemmConfig],
         device: Device,
-    ) -> list[GroupedGemmConfig]:
-        return sorted(configs, key=lambda c: heuristic.key(c, problem, device))
+    ) -> list[tuple[GroupedGemmConfig, Estimate]]:
+        found = [(c, estimate_module.estimate(c, problem, device)) for c in configs]
+        return sorted(found, key=lambda pair: estimate_module.key(*pair))
 
     def estimate(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
-    ) -> float:
-        return heuristic.estimate(config, problem, device)
+    ) -> Estimate:
+        return estimate_module.estimate(config, problem, device)
 
     def reference(self, problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
         return reference_module.reference(problem, inputs)

@@ -9,29 +9,31 @@ read from memory, which no tile changes. The constants are round guesses, not fi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues
-from tilewright.ops.gemm import heuristic as gemm
+from tilewright.ops.estimate import MEMORY, Estimate
+from tilewright.ops.gemm import epilogues, rates
+from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import WARPGROUP
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 
-WALK_SECONDS = 2e-6
+WALK_US = 2.0
 """What reading the groups' sizes and adding up their tiles takes."""
 
-LATENCY_SECONDS = 3e-6
+LATENCY_US = 3.0
 """From asking memory for a tile to having it, under load."""
 
 OVERLAP = 0.8
 """Share of the shorter of arithmetic and reading weights that runs beside the longer."""
 
 
-def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> float:
-    """Seconds `config` should take for `problem` on `device`."""
+def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Estimate:
+    """What `config` should take for `problem` on `device`."""
     p = problem
     # A warp group without rows does not multiply, so the others take less time.
     height = config.tile_m
@@ -58,22 +60,28 @@ def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Dev
     element = DTYPES[p.dtype_a].bytes
     busy = gemm.estimate(config.one, whole, device)
     under_way = (config.num_stages - 1) * (config.tile_m + config.tile_n) * config.tile_k * element
-    enough = device.bandwidth_gbs * 1e9 * LATENCY_SECONDS / device.compute_units
+    bandwidth = device.bandwidth_gbs * 1e3
+    enough = bandwidth * LATENCY_US / device.compute_units
     moved = p.min_bytes
     if p.form != "list":  # which counts every B that could have rows
         moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
-    reading = moved / (device.bandwidth_gbs * 1e9 * min(1.0, (under_way or element) / enough))
+    reading = moved / (bandwidth * min(1.0, (under_way or element) / enough))
     waves = rows / config.tile_m * -(-n // config.tile_n) / device.compute_units
     reading *= max(1.0, math.ceil(waves) / waves)  # the busiest unit reads whole tiles
-    return WALK_SECONDS + max(busy, reading) + (1 - OVERLAP) * min(busy, reading)
+    longer, shorter = max(busy.total_us, reading), min(busy.total_us, reading)
+    return replace(
+        busy,
+        memory_us=reading,
+        launch_us=busy.launch_us + WALK_US,
+        total_us=WALK_US + longer + (1 - OVERLAP) * shorter,
+        limiter=busy.limiter if busy.total_us > reading else MEMORY,
+    )
 
 
-def key(
-    config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
-) -> tuple[float, float, str]:
+def key(config: GroupedGemmConfig, found: Estimate) -> tuple[float, float, str]:
     """What to sort by, best first: where memory decides, many estimates are equal, and the pipeline
     that leaves warps the least to do goes first."""
-    return estimate(config, problem, device), -gemm.PIPELINE_RATE[config.pipeline], config.name
+    return found.total_us, -rates.PIPELINE_RATE[config.pipeline], config.name
 
 
 @lru_cache(maxsize=1024)

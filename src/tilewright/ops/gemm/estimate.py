@@ -1,0 +1,317 @@
+"""How long a kernel should take, and of what that is made, from sizes and the data sheet's rates.
+
+It ranks kernels where nothing was measured. A compute unit walks K in steps. In each, four things
+go on side by side, and the slowest decides: the matrix units multiply; shared memory takes the
+operands in and feeds them; the port to L2 brings them; and loads are under way, as many steps ahead
+as the pipeline is deep. Compute units take whole tiles, so the busiest decides, and those that hold
+several workgroups at once hide one's waits behind another's work. All that runs beside the device's
+memory traffic, if not quite: the two add up as the sides of a right triangle do, which fitted best.
+Around that lie the launch, the first load, and the store of a tile that nothing hides.
+
+The rates stand in `rates`, with where they come from. Kernels for few rows and for 4-bit weights
+are held up by other things: see `estimate_few`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.arch import arch, peak_tflops
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.estimate import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS, SHARED_MEMORY, Estimate
+from tilewright.ops.gemm import epilogues, estimate_few, rates, scales
+from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.sizes import (
+    OVERHEAD_REGISTERS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    operand_dtype,
+    shared_memory,
+)
+from tilewright.ops.gemm.sizes import tiles as tiles_of
+
+WALKING = ("gluon_ws", "gluon_scaled")
+"""Pipelines that walk parts of tiles under split-K too, where others start a workgroup for each."""
+
+ROW_BYTES = 128
+"""What a swizzle spans."""
+
+
+def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
+    """What `config` should take for `problem` on `device`."""
+    this = arch(device.arch)
+    if config.pipeline in SMALL_M:
+        return estimate_few.small_m(config, problem, device, this)
+    if config.pipeline == "gluon_weights":
+        return estimate_few.unpacking(config, problem, device, this)
+    return _tiled(config, problem, device)
+
+
+def key(config: GemmConfig, found: Estimate) -> tuple[float, float, str]:
+    """What to sort by, best first: where estimates are equal, what would decide next on the compute
+    unit, and then the name."""
+    side_by_side = sorted((found.compute_us, found.shared_us, found.l2_us, found.latency_us))
+    return round(found.total_us, 2), side_by_side[-2], config.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step of K of one part, and what else follows from a config on a device, in microseconds
+    of one compute unit. products, shared, read: on the matrix units, in shared memory, at the port
+    to L2; these add up over the workgroups that a compute unit holds. at_peak: of the products at
+    the published rate. issue: of the warps that multiply, beside their products. waits: for loads.
+    resident: workgroups at once. walks: whether they walk from part to part. store: of a tile;
+    stores_beside: whether another workgroup's products hide it."""
+
+    products: float
+    at_peak: float
+    shared: float
+    read: float
+    issue: float
+    waits: float
+    resident: int
+    walks: bool
+    stores_beside: bool
+    store: float
+
+    def longest(self, at_once: float) -> float:
+        """What a step of so many workgroups takes, side by side on one compute unit."""
+        return max(
+            at_once * self.products + self.issue,
+            at_once * self.shared,
+            at_once * self.read,
+            self.waits,
+        )
+
+
+def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
+    units = device.compute_units
+    step = _step(config, device)
+    tiles, steps = tiles_of(config, problem), -(-problem.k // config.tile_k)
+    parts = tiles * config.split_k
+    waves = max(1, -(-parts // units))
+    share: float = waves
+    if config.scheduler == "stream_k":  # equal shares, each in some tiles
+        share, at_once, fullness = parts / units, 1, 1.0
+        rounds = waves
+        body = max(1.0, share * steps) * step.longest(1)
+    else:
+        steps = -(-steps // config.split_k)
+        fullness = parts / units / waves
+        at_once = min(waves, step.resident)
+        full, last = divmod(waves, at_once)
+        rounds = full + (last > 0)
+        body = full * steps * step.longest(at_once)
+        if last:
+            body += steps * step.longest(last)
+    body = max(body, steps * step.at_peak * _powered(parts / units, config.scheduler))
+    fill = rates.LATENCY_US * (1 if step.walks else rounds)
+    fill += step.store * (1 if step.stores_beside else rounds)
+    moved = _least(problem) + _again(config, problem, device, tiles, at_once)
+    memory = moved / (device.bandwidth_gbs * 1e3)
+    total = math.hypot(body + fill, memory + rates.LATENCY_US)
+    meeting = 0.0
+    if config.scheduler in SHARING:
+        meeting = _meeting_us(config, tiles, device)
+        total += meeting
+    if config.alignment < 4:
+        total /= rates.ELEMENTWISE
+    if config.index_bits == 64:
+        total /= rates.WIDE_INDEX[arch(device.arch).backend]
+    compute, shared = (
+        share * steps * (step.products + step.issue / at_once),
+        share * steps * step.shared,
+    )
+    read, latency = share * steps * step.read, share / at_once * steps * step.waits
+    _, limiter = max(
+        (compute, PRODUCTS),
+        (read, L2),
+        (shared, SHARED_MEMORY),
+        (latency, LATENCY),
+        (memory, MEMORY),
+        (rates.LAUNCH_US, LAUNCH),
+    )
+    return Estimate(
+        parts=parts,
+        parts_per_unit=share,
+        waves=waves,
+        fullness=fullness,
+        compute_us=compute,
+        shared_us=shared,
+        l2_us=read,
+        latency_us=latency,
+        memory_us=memory,
+        fill_us=fill,
+        meeting_us=meeting,
+        launch_us=rates.LAUNCH_US,
+        total_us=rates.LAUNCH_US + total,
+        limiter=limiter,
+    )
+
+
+@lru_cache(maxsize=8192)
+def _step(config: GemmConfig, device: Device) -> _Step:
+    this, clock = arch(device.arch), device.clock_mhz
+    port = _port(device)
+    a = DTYPES[config.dtype_a].size(config.tile_m * config.tile_k)
+    b = DTYPES[config.dtype_b].size(config.tile_n * config.tile_k)
+    feeds_itself = this.async_mma and config.tile_m >= WARPGROUP_ROWS
+    products = _products(config, device, this, feeds_itself)
+    issue = float(config.num_warps * rates.WARP_CLOCKS)
+    if not feeds_itself:
+        issue *= _idle(config, this)
+    if config.pipeline in POINTERS:
+        copies = (a + b) / (16 * this.warp_size * config.num_warps)
+        issue += copies * rates.COPY_CLOCKS
+    issue /= clock
+    shared = 0.0
+    if feeds_itself:  # in: A and B; out: A once, and B once for the rows of each instruction
+        tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
+        shared = a + b + a + b * max(1.0, config.tile_m / tallest)
+    waits = (rates.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
+    if not feeds_itself:
+        waits += rates.SERIAL_PRODUCTS * products
+    if config.num_stages == 1:
+        waits += products  # nothing is loaded ahead
+    walks = config.scheduler in ("persistent", "stream_k") or (
+        config.scheduler == "split_k" and config.pipeline in WALKING
+    )
+    in_turn = config.pipeline == "gluon_pingpong"
+    groups = config.num_warps // WARPGROUP if in_turn else 1
+    return _Step(
+        products=products,
+        at_peak=_flops(config) / _flops_per_us(device, operand_dtype(config)),
+        shared=shared / (rates.SHARED_BYTES_PER_CLOCK * clock),
+        read=(a + b) / port,
+        issue=0.0 if config.pipeline in rates.APART else issue,
+        waits=waits,
+        resident=groups if walks else _resident(config, this),
+        walks=walks,
+        stores_beside=in_turn,
+        store=_stored(config) / (rates.STORE_SHARE * port),
+    )
+
+
+@lru_cache(maxsize=256)
+def _least(problem: GemmProblem) -> int:
+    """The problem's `min_bytes`, which every kernel for it has to move."""
+    return problem.min_bytes
+
+
+def _port(device: Device) -> float:
+    """Bytes a microsecond that a compute unit takes in from L2."""
+    return rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz
+
+
+def _products(config: GemmConfig, device: Device, this: Arch, feeds_itself: bool) -> float:
+    """Microseconds that a step's products take on one compute unit."""
+    reached = rates.PIPELINE_RATE[config.pipeline]
+    if not feeds_itself:
+        reached = min(reached, rates.BASIC) / _idle(config, this)
+    unpacked = 0.0
+    if config.pipeline in ("weights", "mx") and not _scales_in_hardware(config, this):
+        unpacked = rates.UNPACKED.get((config.pipeline, config.dtype_b), 0.0)
+        reached *= rates.MX_CONVERTED if config.pipeline == "mx" and not unpacked else 1.0
+    if scales.count(config) and config.pipeline in ("basic", "tma", "tma_ws", "weights"):
+        reached *= rates.SCALED
+    if DTYPES[config.dtype_a].size(config.tile_k) < ROW_BYTES:
+        reached *= rates.NARROW_ROWS
+    rows = max(config.tile_m, this.min_dot[0])
+    flops = _flops(config) * rows / config.tile_m
+    multiplying = flops / (_flops_per_us(device, operand_dtype(config)) * reached)
+    lanes = this.fma_flops_per_cu_per_clock / 2
+    return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
+
+
+def _flops(config: GemmConfig) -> float:
+    """Of a step."""
+    return 2.0 * config.tile_m * config.tile_n * config.tile_k
+
+
+def _powered(waves: float, scheduler: str) -> float:
+    """Waves, each counted as many times over as it takes longer for want of power."""
+    if scheduler == "stream_k":
+        return waves / rates.POWER_SHARE
+    full, last = divmod(waves, 1.0)
+    return full / rates.POWER_SHARE + (max(1.0, last / rates.POWER_SHARE) if last else 0.0)
+
+
+@lru_cache(maxsize=256)
+def _flops_per_us(device: Device, dtype: str) -> float:
+    """What the matrix units of one compute unit do."""
+    return peak_tflops(arch(device.arch), device, dtype) * 1e6 / device.compute_units
+
+
+def _scales_in_hardware(config: GemmConfig, this: Arch) -> bool:
+    dtype = operand_dtype(config)
+    return dtype in ("mxfp8", "mxfp4") and this.dtypes[dtype].support == "native"
+
+
+def _idle(config: GemmConfig, this: Arch) -> float:
+    """How many times over the warps do the same products, where the tile has fewer matrix
+    instructions side by side than there are warps."""
+    m, n, _ = this.min_dot
+    instructions = -(-config.tile_m // max(m, 16)) * -(-config.tile_n // n)
+    return max(1.0, config.num_warps / instructions)
+
+
+def _resident(config: GemmConfig, this: Arch) -> int:
+    """Workgroups that a compute unit holds at once."""
+    accumulators = config.tile_m * config.tile_n // (this.warp_size * config.num_warps)
+    beside = rates.POINTER_REGISTERS if config.pipeline in POINTERS else OVERHEAD_REGISTERS
+    registers = min(this.max_registers, accumulators + beside)
+    lanes = this.registers_per_lane * this.simds_per_cu
+    shared = shared_memory(config, this) + this.shared_memory_reserved
+    return max(
+        1,
+        min(
+            this.shared_memory_per_cu // max(1, shared),
+            lanes // (registers * config.num_warps),
+            this.max_warps_per_simd * this.simds_per_cu // config.num_warps,
+            this.max_workgroups_per_cu,
+        ),
+    )
+
+
+def _stored(config: GemmConfig) -> int:
+    """Bytes of a tile of C, and of the matrix that an epilogue combines it with."""
+    columns = config.tile_n // epilogues.fold(config.epilogue)
+    matrices = 2 if epilogues.has_matrix(config.epilogue) else 1
+    return config.tile_m * columns * DTYPES[config.dtype_c].bytes * matrices
+
+
+def _again(
+    config: GemmConfig, problem: GemmProblem, device: Device, tiles: int, resident: int
+) -> float:
+    """Bytes of A and B that memory is asked for again, since L2 does not keep them until the next
+    wave: each wave reads the rows and columns of its tiles once."""
+    a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
+    all_a, all_b = a.size(problem.m * problem.k), b.size(problem.n * problem.k)
+    if 2 * (all_a + all_b) < device.l2_bytes or not tiles:
+        return 0.0
+    tiles_m, tiles_n = -(-problem.m // config.tile_m), -(-problem.n // config.tile_n)
+    together = min(tiles_m * tiles_n, device.compute_units * resident)
+    columns = min(tiles_n, together / min(config.group_m, tiles_m))
+    rows = min(tiles_m, together / columns)
+    wave = a.size(round(rows * config.tile_m) * problem.k)
+    wave += b.size(round(columns * config.tile_n) * problem.k)
+    return max(0.0, tiles / together * wave - problem.batch * (all_a + all_b))
+
+
+def _meeting_us(config: GemmConfig, tiles: int, device: Device) -> float:
+    """Workgroups that share a tile: each publishes its sums, and the last to come reads those of
+    the others, or one of two reads the other's at each level of a tree, or atomics have added them
+    up."""
+    if config.scheduler == "split_k":
+        ways = config.split_k
+    else:  # those that share what whole waves leave over
+        units = device.compute_units
+        ways = max(2, units // (tiles % units or units))
+    reads = {"linear": ways, "tree": math.log2(ways), "atomic": rates.ATOMIC_READS}
+    partial = config.tile_m * config.tile_n * 4
+    traffic = partial / rates.STORE_SHARE + partial * reads[config.reduction]
+    return rates.MEETING_US + traffic / _port(device)

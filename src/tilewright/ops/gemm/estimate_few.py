@@ -1,0 +1,110 @@
+"""The estimate of kernels for few rows of A, and for 4-bit weights of few rows: see `estimate`."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.arch import peak_tflops
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.estimate import LAUNCH, MEMORY, PRODUCTS, Estimate
+from tilewright.ops.gemm import lowbit, rates, scales
+from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.sizes import operand_dtype, shared_memory
+from tilewright.ops.gemm.sizes import tiles as tiles_of
+from tilewright.ops.gemm.small_m import vector
+
+
+def small_m(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Estimate:
+    """Few rows: the memory system decides, as far as enough bytes are on their way to use it."""
+    element = DTYPES[problem.dtype_a].bytes
+    tiles = -(-problem.n // config.tile_n)
+    parts = tiles * config.split_k
+    step = (config.tile_m + config.tile_n) * config.tile_k * element
+    if vector(config):
+        resident = rates.FEW_RESIDENT_WARPS // config.num_warps
+        ahead = max(1, config.num_stages - 1)
+    else:
+        buffers = shared_memory(config, this) + this.shared_memory_reserved
+        resident, ahead = this.shared_memory_per_cu // buffers, config.num_stages - 1
+    units = device.compute_units
+    bandwidth = device.bandwidth_gbs * 1e3
+    per_part = min(ahead * step, step * problem.k / config.split_k / config.tile_k)
+    under_way = min(parts, units * max(1, resident)) * per_part
+    reached = min(1.0, under_way / (bandwidth * rates.FEW_MEMORY_US))
+    memory = problem.min_bytes / bandwidth / reached
+    flops = 2.0 * config.tile_m * tiles * config.tile_n * problem.k
+    if vector(config):  # few enough rows for L1 to hold A
+        rate = this.fma_flops_per_cu_per_clock * units * device.clock_mhz * rates.VECTOR
+        fill = rates.FEW_FILL_US_OF_VECTORS
+    else:
+        again = (tiles - 1) * problem.m * problem.k * element
+        memory += again / rates.FEW_L2_OVER_MEMORY / bandwidth
+        rate = rates.PIPELINE_RATE[config.pipeline] * 1e6
+        rate *= peak_tflops(this, device, operand_dtype(config))
+        fill = rates.FEW_FILL_US[config.pipeline]
+    meeting = 0.0
+    if config.scheduler in SHARING:
+        partials = parts * config.tile_m * config.tile_n * 4
+        meeting = rates.MEETING_US + 2 * partials / rates.FEW_L2_OVER_MEMORY / bandwidth
+    return _of(config, this, device, parts, flops / rate, memory, fill, meeting)
+
+
+def unpacking(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Estimate:
+    """Weights of 4 bits: instructions decide, as far as enough warps are there to issue them."""
+    tiles = tiles_of(config, problem)
+    parts = tiles * config.split_k
+    columns = config.tile_n / config.num_warps
+    each = rates.UNPACKING[config.dtype_b]
+    if lowbit.wide(config):
+        each += rates.UNPACKING_WIDE
+    else:
+        each += rates.UNPACKING_BESIDE * config.tile_m / 8 * 32 / columns
+    if group := scales.k_block(config):
+        each += rates.SCALING_OF_32 * config.tile_m / 8 * 32 / group
+    weights = tiles * config.tile_n * problem.k
+    lanes = this.simds_per_cu * this.warp_size * device.compute_units
+    warps = parts * config.num_warps / device.compute_units
+    reached = rates.ISSUED * min(1.0, math.sqrt(math.sqrt(warps / rates.WARPS_TO_HIDE)))
+    compute = weights * each / (lanes * device.clock_mhz) / reached
+    a_again = tiles * DTYPES[problem.dtype_a].size(config.tile_m * problem.k)
+    memory = problem.min_bytes + a_again / rates.L2_OVER_MEMORY_OF_ROWS
+    memory /= device.bandwidth_gbs * 1e3 * min(1.0, parts / device.compute_units)
+    meeting = rates.MEETING_US * config.split_k / 8 if config.split_k > 1 else 0.0
+    return _of(config, this, device, parts, compute, memory, rates.UNPACKING_FILL_US, meeting)
+
+
+def _of(
+    config: GemmConfig,
+    this: Arch,
+    device: Device,
+    parts: int,
+    compute: float,
+    memory: float,
+    fill: float,
+    meeting: float,
+) -> Estimate:
+    """Products and memory beside one another, and the rest around them."""
+    slower = 1.0
+    if config.pipeline != "gluon_weights":
+        slower = rates.ELEMENTWISE if config.alignment < 4 else 1.0
+        slower *= rates.WIDE_INDEX[this.backend] if config.index_bits == 64 else 1.0
+    waves = max(1, -(-parts // device.compute_units))
+    limiter, longest = max((PRODUCTS, compute), (MEMORY, memory), key=lambda term: term[1])
+    return Estimate(
+        parts=parts,
+        parts_per_unit=waves,
+        waves=waves,
+        fullness=parts / device.compute_units / waves,
+        compute_us=compute,
+        shared_us=0.0,
+        l2_us=0.0,
+        latency_us=0.0,
+        memory_us=memory,
+        fill_us=fill,
+        meeting_us=meeting,
+        launch_us=rates.FEW_LAUNCH_US,
+        total_us=rates.FEW_LAUNCH_US + (fill + max(compute, memory) + meeting) / slower,
+        limiter=limiter if longest > rates.FEW_LAUNCH_US else LAUNCH,
+    )

@@ -1,0 +1,155 @@
+"""What the estimate of a GEMM's time is made with, beside data sheets: rates, shares, latencies.
+
+Where they come from, in three classes.
+
+Fitted: to one sweep of an H200 (200 bf16 kernels, pipelines basic, tma, gluon_ws and
+gluon_pingpong, on each of 50 problems, L2 flushed); `benchmarks/analytical.py` tells how well
+choices by such fits do on problems that they did not see (benchmarks/results/analytical_h200.json).
+They are shares of what the data sheet says, or clocks, or a latency, so that they can be taken for
+other GPUs too; that they hold there is an assumption until somebody measures.
+
+Ratios: of a pipeline that the sweep did not have to one that it had, as they were guessed or read
+off single measurements before.
+
+Guesses: round figures.
+"""
+
+from __future__ import annotations
+
+# --- the device: fitted, and taken for all of them -----------------------------------------
+
+LAUNCH_US = 4.35
+"""What any kernel takes, however little it does, as events see it. Fitted."""
+
+LATENCY_US = 0.55
+"""From asking memory for a tile to having it, under load. Fitted."""
+
+PORT_BYTES_PER_CLOCK = 64
+"""What a compute unit can take in from L2: so on NVIDIA GPUs; taken for AMD's too."""
+
+PORT_SHARE = 0.755
+"""Share of that it reaches. Fitted; 12.5 TB/s on an H200."""
+
+STORE_SHARE = 0.44
+"""Share of that rate at which a tile is stored that nothing else goes on beside. Fitted."""
+
+SHARED_BYTES_PER_CLOCK = 128
+"""What a compute unit's shared memory reads or writes: 32 banks of 4 bytes. Left free, the fit put
+it at 119 to 128."""
+
+WARP_CLOCKS = 12
+"""What each warp adds to every step of K: barriers and the loop. Fitted."""
+
+COPY_CLOCKS = 4
+"""What each load of 16 bytes a lane adds, where warps load through pointers. Fitted."""
+
+POWER_SHARE = 0.78
+"""Share of the published matrix rate that the whole device keeps up, whatever the kernel: power. A
+wave that leaves so many compute units idle has it all. Fitted."""
+
+SERIAL_PRODUCTS = 0.3
+"""Share of a step's products that loads do not run beside, where warps feed the matrix units
+through registers. Fitted."""
+
+POINTER_REGISTERS = 60
+"""Registers that a matrix kernel takes beside its accumulators where it loads through pointers; the
+compiler took 56 to 74 (sm_90). With descriptors: `sizes.OVERHEAD_REGISTERS`."""
+
+# --- pipelines -----------------------------------------------------------------------------
+
+BASIC, TMA = 0.745, 0.91  # fitted
+PIPELINE_RATE = {
+    "basic": BASIC,
+    "tma": TMA,
+    "tma_ws": 1.0,  # no architecture measured has it
+    "gluon_ws": 1.0,  # left free, the fit of this and the next says 1.0 to 1.2: others decide
+    "gluon_pingpong": 1.0,
+    "gluon_cdna": BASIC * 0.7 / 0.75,
+    "small_m": 0.3,
+    "small_m_tma": 0.4,
+    "gluon_scaled": 1.0,
+    "weights": BASIC,
+    "mx": BASIC * 0.8,
+    "preshuffle": BASIC,
+}
+"""Share of the published matrix rate that a pipeline's steps reach when nothing else holds them up.
+gluon_cdna has never run: until somebody measures it, the simpler kernel goes first. All but those
+fitted are ratios."""
+
+MX_CONVERTED = 0.5
+"""What is left of pipeline mx's rate where the compiler multiplies 8-bit elements by scales first,
+for bf16 instructions. A ratio."""
+
+UNPACKED = {("weights", "int4"): 15, ("weights", "e2m1"): 20, ("mx", "e2m1"): 15}
+"""Instructions for each 4-bit weight of a tile, by pipeline and type, beside its products. From the
+times in benchmarks/results/gemm_weights_h200.json, which they hold within a fifth up to 16 rows."""
+
+SCALED = 0.55
+"""What is left of its rate to a kernel that adds scaled products while the matrix units wait. A
+ratio."""
+
+NARROW_ROWS = 0.85
+"""What is left of its rate to one whose tiles' rows are under 128 bytes, a swizzle's span. A
+guess."""
+
+ELEMENTWISE = 0.4
+"""What is left of its speed to a kernel whose loads cannot be vectors. A guess."""
+
+WIDE_INDEX = {"cuda": 0.999, "hip": 0.9}
+"""What is left of it where offsets are 64-bit. On NVIDIA the sweep saw no difference, and the plain
+kernel goes first; on AMD it rules buffer loads out, which is a guess."""
+
+ATOMIC_READS = 2
+"""Partial sums that it takes the time of to read the one that atomics have added up, and to put
+zeros back."""
+
+MEETING_US = 2.0
+"""What the workgroups of a tile spend on publishing their partial sums and finding each other. Read
+off single measurements."""
+
+APART = ("gluon_ws", "gluon_pingpong", "gluon_scaled")
+"""Pipelines whose loads have warps of their own, so that those that multiply do nothing else."""
+
+# --- few rows of A, and 4-bit weights: guesses, checked against single measurements --------
+
+FEW_LAUNCH_US = 4.0
+"""`LAUNCH_US` of kernels for few rows."""
+
+FEW_FILL_US = {"small_m": 1.0, "small_m_tma": 0.8}
+"""From a kernel's start to its first product, and from its last load to its end."""
+
+FEW_FILL_US_OF_VECTORS = 0.2
+UNPACKING_FILL_US = 3.0
+
+FEW_MEMORY_US = 1.0
+"""From asking a busy memory for a line to having it: so many bytes must be on their way at once."""
+
+FEW_L2_OVER_MEMORY = 3.0
+"""Bandwidth of L2 over that of memory."""
+
+FEW_RESIDENT_WARPS = 32
+"""Warps of a kernel without shared memory that a compute unit holds."""
+
+VECTOR = 0.2
+"""Share of the vector units' rate left when each element is converted and loaded first."""
+
+UNPACKING = {"int4": 2.0, "e2m1": 3.0}
+"""Instructions for each weight that gluon_weights unpacks."""
+
+SCALING_OF_32 = 0.25
+"""The same for 8 rows of sums that it multiplies by scales of groups of 32."""
+
+UNPACKING_BESIDE = 0.3
+"""The same for 8 rows of A that a warp picks out for 32 columns of its own."""
+
+UNPACKING_WIDE = 1.0
+"""The same where wgmma reads A itself, but four threads share the words of a column."""
+
+L2_OVER_MEMORY_OF_ROWS = 2.0
+"""What L2's bandwidth came to there when every workgroup read all rows of A."""
+
+ISSUED = 0.5
+"""Share of the issue slots it uses."""
+
+WARPS_TO_HIDE = 8
+"""Warps on a compute unit with which it reaches that; with fewer it loses by the fourth root."""

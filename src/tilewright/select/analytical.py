@@ -1,0 +1,23 @@
+"""`Analytical`: by the family's estimate, from sizes and data sheets; nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch.model import Device
+from tilewright.select import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Analytical:
+    """Ranks by the family's own estimate of the time each kernel takes, on any architecture. The
+    reason says what that time is made of."""
+
+    name: str = "analytical"
+
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        ranked = ops.family(problem.family).rank(problem, candidates, device)
+        return [Choice(config, self.name, f"estimated {estimate}") for config, estimate in ranked]

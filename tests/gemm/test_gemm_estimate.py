@@ -1,0 +1,135 @@
+"""The estimate of a GEMM's time: what follows from hardware, and how near it is to an H200."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gemm_cases import config
+
+from tilewright.arch import arch, archs, device, peak_tflops
+from tilewright.arch.known import devices
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import UnsupportedProblem
+from tilewright.ops.gemm import FAMILY, GemmProblem
+
+H200 = device("h200_sxm")
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+TILE = config(tile_m=128, tile_n=128, num_warps=8, num_stages=3, pipeline="tma")
+LARGE = GemmProblem(8192, 8192, 8192)
+
+
+def us(kernel, problem, gpu=H200) -> float:
+    return FAMILY.estimate(kernel, problem, gpu).total_us
+
+
+def test_tiles_fill_waves_and_the_busiest_unit_decides():
+    walks = replace(TILE, scheduler="persistent")
+    one, two = (FAMILY.estimate(walks, GemmProblem(128, 128 * n, 8192), H200) for n in (132, 133))
+    assert (one.parts, one.waves, one.parts_per_unit, one.fullness) == (132, 1, 1, 1.0)
+    assert (two.parts, two.waves, two.parts_per_unit) == (133, 2, 2)
+    assert two.fullness == pytest.approx(133 / 264)
+    assert two.total_us > 1.5 * one.total_us
+
+
+def test_each_limit_decides_where_it_should():
+    for word, kernel, problem in (
+        ("launch", TILE, GemmProblem(64, 64, 64)),
+        ("memory", TILE, GemmProblem(128, 65536, 8192)),
+        ("L2", replace(TILE, tile_m=64, tile_n=64, num_warps=4), LARGE),
+        ("waiting for loads", replace(TILE, num_stages=2), GemmProblem(128, 128, 16384)),
+        ("matrix units", replace(TILE, tile_n=256, pipeline="basic"), LARGE),
+    ):
+        assert FAMILY.estimate(kernel, problem, H200).limiter == word
+
+
+def test_a_step_waits_less_the_deeper_the_pipeline_is():
+    alone = GemmProblem(128, 128, 16384)
+    found = [FAMILY.estimate(replace(TILE, num_stages=s), alone, H200) for s in (2, 3, 5)]
+    assert [e.latency_us for e in found] == sorted((e.latency_us for e in found), reverse=True)
+    assert found[0].latency_us > 1.8 * found[1].latency_us
+
+
+def test_workgroups_that_share_a_unit_hide_each_others_waits():
+    small = replace(TILE, tile_m=64, tile_n=64, num_warps=4)
+    many = GemmProblem(2048, 2048, 4096)
+    assert us(small, many) < 0.8 * us(replace(small, scheduler="persistent"), many)
+
+
+def test_memory_is_asked_again_for_what_l2_cannot_keep():
+    row = replace(TILE, group_m=1)
+    square, fits = GemmProblem(16384, 16384, 16384), GemmProblem(2048, 2048, 2048)
+    grouped, strip = (FAMILY.estimate(k, square, H200).memory_us for k in (TILE, row))
+    least = square.min_bytes / H200.bandwidth_gbs / 1e3
+    assert least < grouped < strip
+    assert FAMILY.estimate(TILE, fits, H200).memory_us == fits.min_bytes / H200.bandwidth_gbs / 1e3
+
+
+def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
+    whole = replace(TILE, tile_m=64, num_warps=4, pipeline="gluon_ws", scheduler="persistent")
+    parts = {
+        (n, how): replace(whole, scheduler="split_k", split_k=n, reduction=how)
+        for n in (2, 8)
+        for how in ("linear", "tree")
+    }
+    short, long = GemmProblem(256, 256, 256), GemmProblem(256, 256, 16384)
+    assert us(whole, short) < us(parts[8, "linear"], short)
+    assert us(parts[8, "linear"], long) < us(parts[2, "linear"], long) < us(whole, long)
+    meetings = {key: FAMILY.estimate(k, long, H200).meeting_us for key, k in parts.items()}
+    assert meetings[2, "linear"] < meetings[8, "tree"] < meetings[8, "linear"]
+    assert FAMILY.estimate(whole, long, H200).meeting_us == 0
+
+
+def test_power_holds_a_full_device_back_and_no_wave_that_is_half_empty():
+    big = replace(TILE, tile_n=256, num_stages=4, pipeline="gluon_ws", scheduler="persistent")
+    half, full = (GemmProblem(128 * n, 256 * 11, 16384) for n in (6, 12))
+    peak = peak_tflops(arch("sm_90"), H200, "bf16") * 1e6
+    assert full.flops / us(big, full) < 0.78 * peak
+    assert half.flops / us(big, half) > 0.85 * peak / 2
+
+
+@pytest.mark.parametrize("name", archs())
+def test_every_architecture_gets_estimates_and_a_choice_with_its_reason(name):
+    gpu = next(d for d in devices().values() if d.arch == name)
+    for problem in (GemmProblem(1, 4096, 4096, "fp16"), GemmProblem(2048, 4096, 4096, "fp16")):
+        try:
+            plan = Dispatcher(device=gpu).select(problem)
+        except UnsupportedProblem:
+            pytest.fail(f"{name} has no kernel for {problem}")
+        found = FAMILY.estimate(plan.config, problem, gpu)
+        assert plan.selector == "analytical" and plan.reason == f"estimated {found}"
+        assert found.total_us > found.launch_us > 0 and found.limiter in plan.reason
+        least = problem.min_bytes / gpu.bandwidth_gbs / 1e3
+        assert found.total_us > max(
+            least, problem.flops / 1e6 / peak_tflops(arch(name), gpu, "fp16")
+        )
+
+
+@pytest.mark.parametrize(
+    ("file", "least"),
+    [("gemm_large_h200", 0.99), ("gemm_odd_h200", 0.95), ("gemm_rows_h200", 0.95)],
+)
+def test_of_kernels_measured_together_it_puts_a_good_one_first(file, least):
+    shares = []
+    for row in json.loads((RESULTS / f"{file}.json").read_text())["rows"]:
+        timed = {
+            FAMILY.parse_name(name): found["median_us"]
+            for name, found in row["finalists"].items()
+            if name.startswith("gemm_")
+        }
+        kernel = next(iter(timed))
+        same = {f: getattr(kernel, f) for f in ("dtype_a", "dtype_c", "epilogue")}
+        problem = GemmProblem(row["m"], row["n"], row["k"], **same)
+        first = FAMILY.rank(problem, timed, H200)[0][0]
+        shares.append(min(timed.values()) / timed[first])
+    assert sum(shares) / len(shares) > least
+
+
+def test_estimates_are_near_what_an_h200_measured():
+    """Large products, each by the kernel that was the best."""
+    for row in json.loads((RESULTS / "gemm_large_h200.json").read_text())["rows"]:
+        problem = GemmProblem(row["m"], row["n"], row["k"])
+        measured = problem.flops / row["tflops"] / 1e6
+        assert us(FAMILY.parse_name(row["kernel"]), problem) == pytest.approx(measured, rel=0.2)
