@@ -58,7 +58,7 @@ def ranked(found: Times, device: Device) -> dict[str, list[str]]:
         problem = read_problem(said, "the sweep")
         family = ops.family(problem.family)
         configs = [family.parse_name(name) for name in sorted(of)]
-        order[said] = [config.name for config in family.rank(problem, configs, device)]
+        order[said] = [config.name for config, _ in family.rank(problem, configs, device)]
     return order
 
 

@@ -129,7 +129,7 @@ def jobs_of(
             row = None  # its kernel is not what is chosen: it does not exist any more, say
         fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
         if fit or starters:
-            ranked = tuple(family.rank(problem, fit, device))
+            ranked = tuple(config for config, _ in family.rank(problem, fit, device))
             found.append(Job(group, problem, ranked, tuple(dict.fromkeys(starters)), row))
         else:
             refused.append((problem, reason or "no kernel of those given supports it"))
