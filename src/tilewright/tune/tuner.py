@@ -232,7 +232,7 @@ class Tuner:
 
     def _right(self, job: Job) -> dict[str, Tried]:
         """What came out right in the search, and in every take of the finals since."""
-        takes = self._takes(job)
+        takes = self._begun(job)
         return {
             name: one
             for name, one in self.tried(job, self.settings).items()
@@ -264,7 +264,12 @@ class Tuner:
         self._settle(tuned, left)
 
     def _takes(self, job: Job) -> list[dict[str, Tried]]:
-        """What each take of the finals came to, as far as there are any."""
+        """What each take of the finals came to, as far as they are complete."""
+        finalists = {*self._finalists(job)}
+        return [take for take in self._begun(job) if finalists <= take.keys()]
+
+    def _begun(self, job: Job) -> list[dict[str, Tried]]:
+        """The same of all takes; of the last, perhaps not all was measured."""
         found = []
         for take in range(1, 1 + self.takes):
             tried = self.tried(job, replace(self.final, take=take))
