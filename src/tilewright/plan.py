@@ -108,6 +108,11 @@ class Planner:
             return no("unsupported", str(error))
         return YES
 
+    def candidates(self, problem: Any) -> list[Any]:
+        """The configs to choose from, whether they serve `problem` or not: the registry's, or its
+        default space's. Raises `UnsupportedProblem` if that has none."""
+        return [entry.config for entry in self._entries(problem, self.device_for_planning())]
+
     def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
         """Every candidate's fate, in the order considered, with reasons."""
         asked = self._asked(problem, self.device_for_planning(), constraints)

@@ -55,9 +55,10 @@ class FakeCrew:
         *groups: Group,
         step: Callable[[], None] = lambda: None,
         change: Callable[[Measurement], Measurement] = lambda m: m,
+        settings: Settings = SETTINGS,
     ) -> None:
         self.groups = groups or (GROUP,)
-        self.step, self.change = step, change
+        self.step, self.change, self.settings = step, change, settings
         self.made: list[Measurement] = []
         self.closed = 0
 
@@ -69,7 +70,8 @@ class FakeCrew:
             for group in self.groups:
                 if group.device.arch != task.arch:
                     continue
-                m = self.change(measurement(task.kernel, task.problem, group))
+                made = measurement(task.kernel, task.problem, group, settings=self.settings)
+                m = self.change(made)
                 if m.key not in known:
                     self.step()
                     self.made.append(m)
@@ -77,6 +79,19 @@ class FakeCrew:
 
     def close(self) -> None:
         self.closed += 1
+
+    def measuring(self, settings: Settings) -> FakeCrew:
+        """One that measures so; what it makes stands in this one's list."""
+        on = replace(settings, timer="wall")
+        again = FakeCrew(*self.groups, step=self.step, change=self.change, settings=on)
+        again.made = self.made
+        return again
+
+    def __enter__(self) -> FakeCrew:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def other(group: Group = GROUP, **changes: Any) -> Group:

@@ -15,6 +15,7 @@ from tilewright.cli import (
     explain,
     kernels,
     merge,
+    pretune,
     profile,
     registry,
     report,
@@ -23,6 +24,8 @@ from tilewright.cli import (
     sweep,
     table,
     table_aiter,
+    table_tuning,
+    tune,
     vocabulary,
 )
 from tilewright.cli.errors import Commands
@@ -81,6 +84,8 @@ for module in (
     profile,
     sweep,
     results,
+    tune,
+    pretune,
     merge,
     report,
     demo,
@@ -88,5 +93,6 @@ for module in (
     module.add_to(app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
+table_tuning.add_to(table.app)
 table_aiter.add_to(table.app)
 app.add_typer(table.app, name="table")

@@ -32,13 +32,14 @@ def add_to(app: typer.Typer) -> None:
         short_help="Which of two is faster, with a confidence interval.",
         epilog=examples(
             "tilewright compare KERNEL vendor gemm m=4096 n=4096 k=4096",
+            "tilewright compare new.twt old.twt gemm m=64 n=4096 k=7168",
             "tilewright compare new.json old.json gemm m=64 n=4096 k=7168",
             "tilewright compare store-a store-b gemm m=512 n=512 k=512 --kernel KERNEL",
         ),
     )(compare)
 
 
-_CONTENDER = "KERNEL|REGISTRY.json|STORE|vendor"
+_CONTENDER = "KERNEL|REGISTRY.json|TABLE.twt|STORE|vendor"
 
 
 def compare(
@@ -72,10 +73,10 @@ def compare(
 ) -> None:
     """Time two contenders in pairs, in one process, who goes first by a coin, and judge.
 
-    Each is a kernel by name, a registry file (what it would choose), a store's folder (its own
-    binaries: before and after a compiler upgrade, say) or `vendor`, the vendor's library as torch
-    calls it. Both are verified before they are timed. The answer is about FIRST: faster, slower,
-    same (surely within the margin) or undecided.
+    Each is a kernel by name, a registry file or a table (what it would choose), a store's folder
+    (its own binaries: before and after a compiler upgrade, say) or `vendor`, the vendor's library
+    as torch calls it. Both are verified before they are timed. The answer is about FIRST: faster,
+    slower, same (surely within the margin) or undecided.
     """
     from tilewright import ops
     from tilewright.arch import arch, device
@@ -92,7 +93,7 @@ def compare(
     seed = secrets.randbits(31) if seed is None else seed
     calls = verified(sides, problem, seed, on)
     found = tune.compare(
-        calls[0], calls[1], _timer(index, target.l2_bytes), rounds, confidence, margin
+        calls[0], calls[1], timer_on(index, target.l2_bytes), rounds, confidence, margin
     )
     document = _document(problem, sides[0].label, sides[1].label, on, seed, found)
     if as_json:
@@ -101,7 +102,7 @@ def compare(
         _show(document, problem, found)
 
 
-def _timer(index: int | None, l2_bytes: int) -> Timer:
+def timer_on(index: int | None, l2_bytes: int) -> Timer:
     """Device time with L2 flushed, or the wall clock of the interpreter."""
     from tilewright.tune import timing
 

@@ -9,8 +9,12 @@ from tilewright.cli import output
 from tilewright.cli.sweep_request import choice, show_choice
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tilewright.build import Store
     from tilewright.cli.sweep_request import Chosen, Request
-    from tilewright.tune.sweep import Group
+    from tilewright.tune.measurement import Settings
+    from tilewright.tune.sweep import Group, Plan
 
 ASSUMED_BUILD_SECONDS = 1.0
 """What a build is assumed to take a processor where the directory has none to go by."""
@@ -20,67 +24,96 @@ def foreseen(
     request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group]
 ) -> dict[str, Any]:
     """What a sweep would do, as plain data."""
-    import os
-
-    from tilewright.build import build_keys
-    from tilewright.tune.database import FILE
-    from tilewright.tune.results import Results
-    from tilewright.tune.summary import seconds_each
-
-    measuring = building = None
-    if (request.out / FILE).is_file():
-        with Results(request.out) as results:
-            measuring, building = seconds_each(results)
     document: dict[str, Any] = {
         "out": str(request.out),
         "archs": [choice(one) for one in chosen.values()],
     }
     if groups:
         this = request.plan(chosen, groups)
-        requests = this.to_build()
-        basis = f"the last ones in {request.out}"
-        if measuring is None:
-            s = request.settings
-            measuring = s.warm_up_seconds / s.interleave + s.budget_seconds
-            basis = "the budget of each, at most; loading and verifying come on top"
-        parts: list[dict[str, Any]] = [
-            {
-                "device": part.group.device.name,
-                "count": part.group.count,
-                "pairs": part.kernels * part.problems - part.strangers,
-                "unsupported": part.rules(),
-                "known": part.known,
-                "measurements": len(part.todo) - part.vendor,
-                "vendor": part.vendor,
-                "again": part.again,
-                "seconds": len(part.todo) * measuring / part.group.count,
-            }
-            for part in this.parts
-        ]
-        longest = max(part["seconds"] for part in parts)  # groups measure at the same time
-        document |= {"devices": parts, "measuring": {"seconds": longest, "by": basis}}
-    else:
-        requests = [(c, name) for name, one in chosen.items() for c in one.configs]
-        longest = 0.0
+        return document | costs(this, request.out, request.store, request.settings, request.workers)
+    requests = [(c, name) for name, one in chosen.items() for c in one.configs]
+    _, building = _seconds_each(request.out)
+    builds = _builds(requests, request.store, building, request.workers)
+    return document | {"builds": builds, "seconds": builds["seconds"]}
+
+
+def costs(
+    this: Plan, out: Path, store: Store, settings: Settings, workers: int | None = None
+) -> dict[str, Any]:
+    """What doing a plan takes, as plain data; times go by what is in `out`, if it has some."""
+    measuring, building = _seconds_each(out)
+    basis = f"the last ones in {out}"
+    if measuring is None:
+        measuring = settings.warm_up_seconds / settings.interleave + settings.budget_seconds
+        basis = "the budget of each, at most; loading and verifying come on top"
+    parts: list[dict[str, Any]] = [
+        {
+            "device": part.group.device.name,
+            "count": part.group.count,
+            "pairs": part.pairs,
+            "unsupported": part.rules(),
+            "known": part.known,
+            "measurements": len(part.todo) - part.vendor,
+            "vendor": part.vendor,
+            "again": part.again,
+            "seconds": len(part.todo) * measuring / part.group.count,
+        }
+        for part in this.parts
+    ]
+    # Groups measure at the same time.
+    longest = max((part["seconds"] for part in parts), default=0.0)
+    builds = _builds(this.to_build(), store, building, workers)
+    return {
+        "devices": parts,
+        "measuring": {"seconds": longest, "by": basis},
+        "builds": builds,
+        "seconds": longest + builds["seconds"],
+    }
+
+
+def _seconds_each(out: Path) -> tuple[float | None, float | None]:
+    """Of a measurement, and of a build, by what is in the directory."""
+    from tilewright.tune.database import FILE
+    from tilewright.tune.results import Results
+    from tilewright.tune.summary import seconds_each
+
+    if not (out / FILE).is_file():
+        return None, None
+    with Results(out) as results:
+        return seconds_each(results)
+
+
+def _builds(
+    requests: Sequence[tuple[Any, str]], store: Store, each: float | None, workers: int | None
+) -> dict[str, Any]:
+    """How many of these are not in the store, and what building them takes."""
+    import os
+
+    from tilewright.build import build_keys
+
     missing = 0
-    for name in chosen:
+    for name in {arch for _, arch in requests}:
         configs = [config for config, arch in requests if arch == name]
-        missing += sum(not (k and request.store.has(k)) for k in build_keys(configs, name))
-    each = building if building is not None else ASSUMED_BUILD_SECONDS
-    seconds = missing * each / (request.workers or len(os.sched_getaffinity(0)))
-    by = f"{each:.2g} s each, " + ("as measured" if building is not None else "assumed")
-    document["builds"] = {"missing": missing, "seconds": seconds, "by": by}
-    document["seconds"] = longest + seconds
-    return document
+        missing += sum(not (k and store.has(k)) for k in build_keys(configs, name))
+    by = f"{each or ASSUMED_BUILD_SECONDS:.2g} s each, " + ("as measured" if each else "assumed")
+    seconds = missing * (each or ASSUMED_BUILD_SECONDS)
+    seconds /= workers or len(os.sched_getaffinity(0))
+    return {"missing": missing, "seconds": seconds, "by": by}
 
 
 def show(document: dict[str, Any]) -> None:
     """The same, for people."""
-    from tilewright.tune.progress import duration
-
     for one in document["archs"]:
         show_choice(one)
     output.line()
+    show_costs(document)
+    output.line("nothing was done: --dry-run")
+
+
+def show_costs(document: dict[str, Any]) -> None:
+    """What `costs` says, for people."""
+    from tilewright.tune.progress import duration
+
     if "devices" in document:
         output.table(
             ("device", "count", "pairs", "known", "unsupported", "to measure", "vendor", "about"),
@@ -110,4 +143,3 @@ def show(document: dict[str, Any]) -> None:
         measuring = document["measuring"]
         output.line(f"measuring takes about {duration(measuring['seconds'])}")
         output.line(f"  (by {measuring['by']})")
-    output.line("nothing was done: --dry-run")

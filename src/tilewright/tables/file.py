@@ -32,7 +32,7 @@ def save(table: Table, path: PathLike) -> None:
     """Write `table` to `path`, whole or not at all, in the form that its ending says. The same rows
     give the same bytes. Raises `BadArgument` for another ending, `StoreError`."""
     target = Path(path)
-    if _form(target) == COMPACT:
+    if form(target) == COMPACT:
         head = _MAGIC + SCHEMA.to_bytes(4, "little") + bytes.fromhex(table.digest)
         content = head + table.data
     else:
@@ -44,7 +44,7 @@ def load(path: PathLike) -> Table:
     """The table in a file of either form. Raises `BadFile`, which names the file and what is wrong
     with it: damage, a newer schema, two rows of one problem."""
     where, content = os.fspath(path), _content(path)
-    if _form(Path(path)) == COMPACT:
+    if form(Path(path)) == COMPACT:
         return _compact(content, where)
     try:
         return Table.of((row for _, row in _json_rows(content, where)), where)
@@ -56,7 +56,7 @@ def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
     """Each row of a file of either form, with where it stands; a JSON file may have several of one
     problem. Raises `BadFile`."""
     where, content = os.fspath(path), _content(path)
-    if _form(Path(path)) == JSON:
+    if form(Path(path)) == JSON:
         yield from _json_rows(content, where)
         return
     for number, row in enumerate(_compact(content, where), 1):
@@ -106,7 +106,7 @@ def _content(path: PathLike) -> bytes:
         raise BadFile(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
 
 
-def _form(path: Path) -> str:
+def form(path: Path) -> str:
     if path.suffix not in (COMPACT, JSON):
         raise BadArgument(f"{path}: a table's file ends in {COMPACT} or {JSON}")
     return path.suffix

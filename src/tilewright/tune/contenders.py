@@ -30,7 +30,8 @@ class Contender:
 def contender(word: str, problem: Any, device: Device, store: Store, kernel: str = "") -> Contender:
     """The contender that `word` names, for `problem` on `device`.
 
-    ``vendor``: the vendor's library. A registry file (JSON): what it would choose. A folder: the
+    ``vendor``: the vendor's library. A registry file (JSON): what it would choose. A table (.twt):
+    what a dispatcher with this table runs, as it runs in production. A folder: the
     binaries of that store, and nothing built; the kernel called `kernel`, or what would be chosen.
     Else the name of a kernel. Raises `BadArgument`, `UnknownName`, `BadFile`,
     `UnsupportedProblem`.
@@ -43,6 +44,8 @@ def contender(word: str, problem: Any, device: Device, store: Store, kernel: str
         kept = Store(word, trusted=store.trusted)
         only = Registry(word).register_all([family.parse_name(kernel)]) if kernel else None
         dispatcher = Dispatcher(only, device, store=kept, build_missing=False)
+    elif word.endswith(".twt"):
+        return dispatched(word, Dispatcher(device=device, store=store, tables=word), problem)
     elif Path(word).is_file():
         dispatcher = Dispatcher(Registry.load(word), device, store=store)
     elif word.endswith(".json") or "/" in word:
@@ -53,6 +56,18 @@ def contender(word: str, problem: Any, device: Device, store: Store, kernel: str
     config = dispatcher.select(problem).config
     label = config.name if config.name == word else f"{config.name} ({word})"
     return Contender(label, config, kernel_bind(dispatcher, config.name, problem))
+
+
+def dispatched(label: str, dispatcher: Dispatcher, problem: Any) -> Contender:
+    """What `dispatcher` runs for `problem`, called as in production: it chooses."""
+    family = ops.family(problem.family)
+    options = family.options(problem)
+    config = dispatcher.select(problem).config
+
+    def bind(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
+        return partial(dispatcher.run, family.name, *inputs, out=out, **options)
+
+    return Contender(f"{config.name} ({label})", config, bind)
 
 
 def kernel_bind(dispatcher: Dispatcher, name: str, problem: Any) -> Bind:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tilewright import ops
@@ -97,6 +97,7 @@ class Crew:
         if any(place.backend == "cuda" and not place.machine for place in places):
             say_if_blind()
         self._timeout = timeout
+        self._again = partial(Crew, places, store, timeout=timeout, memory_bytes=memory_bytes)
         self._stations = [Station(place, store, settings, memory_bytes) for place in places]
         self._feared: set[str] = set()
 
@@ -127,6 +128,10 @@ class Crew:
         some could not be measured for want of a device in order.
         """
         return self._yielded(Board(self._batches(tasks, known)))
+
+    def measuring(self, settings: Settings) -> Crew:
+        """Another crew on the same places, which measures with `settings`."""
+        return self._again(settings=settings)
 
     def close(self) -> None:
         """End the workers. Not while a `run` is being iterated."""

@@ -57,6 +57,7 @@ class Settings:
     work before the first sample. precision: samples are taken until the median's confidence
     interval (at `confidence`) is within this share of the median either way, at least
     `min_samples`, at most `max_samples` or `budget_seconds`. interleave: kernels that take turns.
+    take: tells measurements apart that are made alike, to have several.
     """
 
     verify: bool = True
@@ -69,6 +70,7 @@ class Settings:
     max_samples: int = 200
     budget_seconds: float = 1.0
     interleave: int = 16
+    take: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
@@ -84,6 +86,8 @@ class Settings:
             raise BadArgument(
                 "warm_up_seconds is at least 0, budget_seconds more than 0, interleave at least 1"
             )
+        if self.take < 0:
+            raise BadArgument(f"take = {self.take} is less than 0")
 
     @property
     def digest(self) -> str:

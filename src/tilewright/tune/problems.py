@@ -61,6 +61,31 @@ def shipped(word: str, file: str) -> Path | None:
     return known[word] / file
 
 
+def modules(words: str) -> list[str]:
+    """The sets that a list names, each once, in the order said: sets, families (their smallest
+    set), or ``all`` (that of every family), between commas or blanks.
+
+    Raises `BadArgument` for a list of nothing. A name that is no set's stays as it is.
+    """
+    usual: dict[str, str] = {}
+    for name in sets():
+        family = name.partition(":")[0]
+        usual[family] = min(usual.get(family, name), name, key=_size)
+    found: dict[str, None] = {}
+    for word in words.replace(",", " ").split():
+        chosen = [*usual.values()] if word.lower() == "all" else [usual.get(word, word)]
+        found.update(dict.fromkeys(chosen))
+    if not found:
+        raise BadArgument(
+            f"'{words}' names no set of problems; there are {', '.join(sets())}, and all"
+        )
+    return [*found]
+
+
+def _size(name: str) -> int:
+    return (sets()[name] / "problems.csv").stat().st_size
+
+
 def load_problems(
     sources: Iterable[str | os.PathLike[str]],
     arch: Arch,

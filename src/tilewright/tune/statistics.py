@@ -44,15 +44,15 @@ def _rank(count: int, confidence: float) -> int:
 
 
 def indistinguishable(
-    medians: Mapping[K, float], intervals: Mapping[K, tuple[float, float]]
+    medians: Mapping[K, float], intervals: Mapping[K, tuple[float, float]], moved: float = 0.0
 ) -> list[K]:
     """The candidates that cannot be told from the fastest: whose interval, `REPEATABILITY` longer
-    at each end, reaches below the upper end of that of the least median. Fastest first, equal ones
-    in the mapping's order."""
+    at each end, reaches below the upper end of that of the least median, that limit
+    being moved by the share `moved`. Fastest first, equal ones in the mapping's order."""
     if not medians:
         return []
     ordered = sorted(medians, key=lambda name: medians[name])
-    limit = reach(intervals[ordered[0]])
+    limit = reach(intervals[ordered[0]]) * (1 + moved)
     return [name for name in ordered if name == ordered[0] or intervals[name][0] <= limit]
 
 

@@ -102,6 +102,11 @@ class Part:
         """How many of those to be measured are the vendor's."""
         return sum(pair.config is None for pair in self.todo)
 
+    @property
+    def pairs(self) -> int:
+        """Pairs of one operation, whatever becomes of them."""
+        return self.known + len(self.refused) + len(self.todo) - self.vendor
+
     def rules(self) -> dict[str, int]:
         """How many pairs each rule refused, most first."""
         return dict(Counter(verdict.rule for _, verdict in self.refused).most_common())
@@ -143,42 +148,55 @@ def plan(
     (`Results.keys` of some statuses). Raises `EmptySpace` if no kernel is of any problem's
     operation.
     """
-    parts = tuple(
-        _part(
-            group,
-            kernels[group.device.arch],
-            problems[group.device.arch],
-            settings,
-            (known or set()).difference(again),
-            again,
-            vendor and not group.interpreted,
-        )
+    wanted = [
+        (group, [(p, kernels[group.device.arch]) for p in problems[group.device.arch]])
         for group in groups
-    )
+    ]
+    parts = plan_some(wanted, settings, known, vendor, again).parts
     if all(part.strangers == part.kernels * part.problems for part in parts):
         raise EmptySpace("no kernel is of an operation that a problem is of; nothing to measure")
     return Plan(parts)
 
 
+Wanted = Sequence[tuple[Any, Sequence[Any]]]
+"""Problems, each with the configs to measure on it."""
+
+
+def plan_some(
+    wanted: Sequence[tuple[Group, Wanted]],
+    settings: Settings,
+    known: set[tuple[str, ...]] | None = None,
+    vendor: bool = True,
+    again: Collection[tuple[str, ...]] = frozenset(),
+) -> Plan:
+    """As `plan`, with kernels of its own for each problem on each group."""
+    left = (known or set()).difference(again)
+    return Plan(
+        tuple(
+            _part(group, pairs, settings, left, again, vendor and not group.interpreted)
+            for group, pairs in wanted
+        )
+    )
+
+
 def _part(
     group: Group,
-    configs: Sequence[Any],
-    problems: Sequence[Any],
+    wanted: Wanted,
     settings: Settings,
     known: set[tuple[str, ...]],
     again: Collection[tuple[str, ...]],
     vendor: bool,
 ) -> Part:
-    this = arch_called(group.device.arch)
-    if group.interpreted:
-        settings = replace(settings, timer="wall")
-    keys = build_keys(configs, this, group.interpreted)
-    built = [(config, (config.name, key)) for config, key in zip(configs, keys, strict=True)]
+    this, settings = arch_called(group.device.arch), settings_on(group, settings)
+    configs = list(dict.fromkeys(config for _, chosen in wanted for config in chosen))
+    keys = dict(zip(configs, build_keys(configs, this, group.interpreted), strict=True))
+    lists = {id(chosen): chosen for _, chosen in wanted}  # most problems share one
+    built = {i: [(c, (c.name, keys[c])) for c in chosen] for i, chosen in lists.items()}
     todo: list[Pair] = []
     refused: list[tuple[Pair, Verdict]] = []
     old = strangers = vendor_known = once_more = 0
     families = {config.family for config in configs}
-    for problem in problems:
+    for problem, chosen in wanted:
         family, rest = ops.family(problem.family), _rest_of_key(group, problem, settings)
         if vendor and problem.family in families and (name := vendor_name(problem)):
             if (key := (name, vendor_build(), *rest)) in known:
@@ -186,7 +204,7 @@ def _part(
             else:
                 once_more += key in again
                 todo.append(Pair(name, vendor_build(), problem))
-        for config, binary in built:
+        for config, binary in built[id(chosen)]:
             if config.family != problem.family:
                 strangers += 1
             elif known and binary + rest in known:
@@ -202,8 +220,8 @@ def _part(
     return Part(
         group,
         settings,
-        len(built),
-        len(problems),
+        len(configs),
+        len(wanted),
         tuple(todo),
         tuple(refused),
         old,
@@ -317,6 +335,11 @@ def _run(
 ) -> Generator[Measurement, None, None]:
     """A crew's work, in a form that can be ended before the crew is closed."""
     yield from crew.run(tasks, known)
+
+
+def settings_on(group: Group, settings: Settings) -> Settings:
+    """How is measured there: as asked, but by the wall clock in the interpreter."""
+    return replace(settings, timer="wall") if group.interpreted else settings
 
 
 def _rest_of_key(group: Group, problem: Any, settings: Settings) -> tuple[str, str, str, str]:

@@ -1,0 +1,154 @@
+"""How far a search has to go, and how often two tunings agree: simulated on a sweep's times.
+
+    python benchmarks/tune_search.py DIR --json benchmarks/results/tune_search_h200.json
+
+DIR has a sweep of every kernel on every problem (`tilewright sweep`), so what a search finds is
+known without a GPU. `searches`: for several efforts, the share of the exhaustive best that the best
+kernel found reaches, and how many were measured; kernels are ranked as the analytical selector
+ranks them, and nothing else is tried first. `tunings`: two finals of each problem's near kernels,
+with the sweep's medians as the truth, and noise: each median of a take is off by a share of its
+worker's, and by that of its samples (400 with 1 %). The winner is the first by name of those that
+cannot be told apart. `one_take`: the same without more takes where a winner is in doubt; `fastest`:
+the fastest of one take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+from sweep_again import Times, times
+from tilewright import ops
+from tilewright.arch.model import Device
+from tilewright.jsonfile import convert, parse_json
+from tilewright.tune.finals import TAKES, Timed, decided, pooled, ties
+from tilewright.tune.results import Results, read_problem
+from tilewright.tune.search import Effort, next_step
+from tilewright.tune.tuner import FINALISTS, NEAR
+
+EFFORTS = (
+    Effort(first=1, step=1, patience=1),
+    Effort(first=8, step=8, patience=1),
+    Effort(first=8, step=8, patience=2),
+    Effort(first=8, step=16, patience=1),
+    Effort(),
+    Effort(first=8, step=16, patience=3),
+    Effort(first=16, step=32, patience=2),
+    Effort(patience=0),
+)
+WORKERS = (0.0005, 0.001, 0.002)
+SAMPLES = 0.0125 / 20
+"""Of a median of 400 samples with 1 % noise: 1.25 / sqrt(400)."""
+HALF = 0.001
+"""Half of an interval, as share of its median: what finals ask for."""
+PAIRS = 100
+"""Of tunings, for each problem."""
+
+
+def ranked(found: Times, device: Device) -> dict[str, list[str]]:
+    """The kernels of each problem, as the analytical selector ranks them."""
+    order = {}
+    for said, of in found.items():
+        problem = read_problem(said, "the sweep")
+        family = ops.family(problem.family)
+        configs = [family.parse_name(name) for name in sorted(of)]
+        order[said] = [config.name for config, _ in family.rank(problem, configs, device)]
+    return order
+
+
+def searched(found: Times, order: Mapping[str, list[str]], effort: Effort) -> dict[str, Any]:
+    """What a search with `effort` comes to."""
+    shares, counts = [], []
+    for said, of in found.items():
+        known: dict[str, float | None] = {}
+        while step := next_step(order[said], known, effort):
+            known.update({name: of[name][0] for name in step})
+        best = min(us for us in known.values() if us is not None)
+        shares.append(min(us for us, _ in of.values()) / best)
+        counts.append(len(known))
+    return {
+        "first": effort.first,
+        "step": effort.step,
+        "patience": effort.patience,
+        "mean_share": statistics.mean(shares),
+        "worst_share": min(shares),
+        "mean_measured": statistics.mean(counts),
+        "of": statistics.mean(map(len, found.values())),
+    }
+
+
+def tuned(
+    true: Mapping[str, float], worker: float, noise: random.Random
+) -> tuple[list[dict[str, Timed]], str]:
+    """The takes of a tuning's finals, and the winner."""
+    takes: list[dict[str, Timed]] = []
+    while len(takes) < TAKES and not decided(pooled(takes), len(takes), min):
+        take = {}
+        for name, us in true.items():
+            median = us * noise.gauss(1, worker) * noise.gauss(1, SAMPLES)
+            take[name] = (median, (median * (1 - HALF), median * (1 + HALF)))
+        takes.append(take)
+    return takes, min(ties(pooled(takes)))
+
+
+def agreed(found: Times, worker: float) -> dict[str, Any]:
+    """How often two tunings choose the same."""
+    noise = random.Random(0)
+    same, one_take, fastest = 0, 0, 0
+    takes, losses = [], []
+    for of in found.values():
+        medians = {name: us for name, (us, _) in of.items()}
+        best = min(medians.values())
+        near = sorted((us, name) for name, us in medians.items() if us <= best * (1 + NEAR))
+        true = {name: us for us, name in near[:FINALISTS]}
+        for _ in range(PAIRS):
+            (a, first), (b, second) = (tuned(true, worker, noise) for _ in range(2))
+            same += first == second
+            one_take += min(ties(a[0])) == min(ties(b[0]))
+            fastest += min(a[0], key=a[0].__getitem__) == min(b[0], key=b[0].__getitem__)
+            takes.append(len(a))
+            losses.append(true[first] / best - 1)
+    count = PAIRS * len(found)
+    return {
+        "worker_noise": worker,
+        "same_share": same / count,
+        "one_take_same_share": one_take / count,
+        "fastest_same_share": fastest / count,
+        "mean_takes": statistics.mean(takes),
+        "most_takes": TAKES,
+        "mean_loss": statistics.mean(losses),
+        "worst_loss": max(losses),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found, _, began = times(options.folder)
+    with Results(options.folder) as results:
+        ((said,),) = results.rows("SELECT text FROM device")
+    device = convert(parse_json(said, "the sweep"), Device, "the sweep")
+    order = ranked(found, device)
+    document: dict[str, Any] = {
+        "environment": environment(),
+        "device": device.name,
+        "measured_from": began,
+        "problems": len(found),
+        "searches": [searched(found, order, effort) for effort in EFFORTS],
+        "tunings": [agreed(found, worker) for worker in WORKERS],
+    }
+    print(json.dumps(document, indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

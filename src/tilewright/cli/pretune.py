@@ -1,0 +1,136 @@
+"""``pretune``: proven kernels for the shipped problems on this machine's GPU, at install."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import Json, StorePath, TrustStore, examples, words
+from tilewright.cli.tune import Budget, Devices, Out, Settings, Timeout, Work, show
+from tilewright.errors import BadArgument, TilewrightError
+
+ENVIRONMENT = "TILEWRIGHT_PRETUNE"
+"""The variable with the list of modules, where the command line has none."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="At install: tune shipped problems for this machine's GPU.",
+        epilog=examples(
+            "tilewright pretune all",
+            'tilewright pretune "gemm:small, grouped_gemm:small" --table here.twt',
+        ),
+    )(pretune)
+
+
+def pretune(
+    modules: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"Shipped sets, families, or all, between commas or blanks [default: "
+            f"{ENVIRONMENT}]",
+            metavar="MODULES…",
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            help="The table [default: TILEWRIGHT_HOME/tables/ and the GPU's name]",
+            metavar="FILE.twt",
+        ),
+    ] = None,
+    out: Out = None,
+    devices: Devices = "all",
+    budget: Budget = None,
+    signature: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--signature",
+            help="What problems leave open, as dtype=bf16; may be repeated.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    settings: Settings = None,
+    timeout: Timeout = 60.0,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Tune the problems of modules for this machine's GPU into a table, and have the proven
+    kernels built in the store.
+
+    A module is a shipped set, FAMILY:SET; a family means its smallest set, all that of every
+    family. A module that fails does not keep the others from being tuned; the exit code is 1 then.
+    --budget is of each module. Name the table in TILEWRIGHT_TABLES to choose by it.
+    """
+    from tilewright.tune.problems import modules as listed
+
+    given = ",".join(modules) if modules else os.environ.get(ENVIRONMENT, "")
+    if not given:
+        raise BadArgument(f"which modules? name some, or all, here or in {ENVIRONMENT}")
+    said = words(signature)
+    documents: list[dict[str, Any]] = []
+    for module in listed(given):
+        try:
+            path = table or _usual_table(devices)
+            work = Work(path, out, devices, None, settings, timeout, store, trust_store)
+            documents.append({"module": module, **_tuned(work, module, said, budget)})
+        except (TilewrightError, OSError) as error:
+            documents.append({"module": module, "ok": False, "error": str(error)})
+            typer.echo(f"{module} failed: {error}", err=True)
+        if not as_json and "rows" in documents[-1]:
+            output.heading(module)
+            show(documents[-1])
+    if as_json:
+        output.emit({"modules": documents})
+    else:
+        failed = [one["module"] for one in documents if not one["ok"]]
+        output.line()
+        output.line(f"{len(documents) - len(failed)} of {len(documents)} modules are done")
+        if failed:
+            output.line(f"not right: {', '.join(failed)}")
+    if not all(one["ok"] for one in documents):
+        raise typer.Exit(FAILED)
+
+
+def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) -> dict[str, Any]:
+    """Tune a module's problems, and build what won."""
+    from tilewright import ops
+    from tilewright.arch import arch
+    from tilewright.cli.build import compile_all
+    from tilewright.tables import file
+    from tilewright.tune.problems import load_problems, shipped
+
+    if shipped(module, "problems.csv") is None:
+        raise BadArgument(f"'{module}' is no module: say FAMILY:SET, FAMILY or all")
+    for group in work.groups:
+        work.add(group, load_problems([module], arch(group.device.arch), words=said).problems)
+    document = work.tune(budget)
+    built = {group.device: group.device.arch for group in work.groups if not group.interpreted}
+    problems = {job.problem for job in work.jobs}
+    rows = [row for row in file.load(work.path) if row.problem in problems]
+    winners = dict.fromkeys((row.kernel, built[row.device]) for row in rows if row.device in built)
+    if winners:
+        requests = [(ops.family_of(name).parse_name(name), on) for name, on in winners]
+        compile_all(requests, work.store).raise_if_failed()
+    return document
+
+
+def _usual_table(devices: str) -> Path:
+    """In the user's folder, called as the first device."""
+    from tilewright.build.signing import home
+    from tilewright.tune.devices import parse
+
+    place = parse(devices)[0]
+    name = place.device.name if place.device is not None else str(place)
+    folder = home() / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.twt"

@@ -1,0 +1,382 @@
+"""``tune`` and ``retune``: proven kernels for problems, in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import FamilyName, Json, StorePath, TrustStore, examples, words
+from tilewright.cli.options import store as open_store
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.tables.row import Row
+    from tilewright.tables.table import Table
+    from tilewright.tune.sweep import Group
+    from tilewright.tune.tuner import Job, Tuned
+
+TablePath = Annotated[
+    Path,
+    typer.Option(
+        "--table", help="The table: read if it is there, and written.", metavar="FILE.twt"
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Directory of the measurements [default: the table's, .sweep]", metavar="DIR"
+    ),
+]
+Devices = Annotated[
+    str, typer.Option("--devices", help="As of sweep: all GPUs, how many, which, or cpu.")
+]
+Budget = Annotated[
+    float | None,
+    typer.Option("--budget", min=0, help="Minutes after which no search takes another step."),
+]
+Exhaustive = Annotated[
+    bool, typer.Option("--exhaustive", help="Measure every candidate, whether it pays or not.")
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, and how long it takes at most.")
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--settings",
+        help="How the search measures, as budget_seconds=0.5; may be repeated.",
+        metavar="KEY=VALUE",
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Find the proven kernel for each problem of a list.",
+        epilog=examples(
+            "tilewright tune --problems shapes.csv --table mine.twt",
+            "tilewright tune space.json --problems gemm:small --table mine.twt \\\n"
+            "      --budget 15",
+        ),
+    )(tune)
+    app.command(
+        short_help="Tune a table's problems again.",
+        epilog=examples(
+            "tilewright retune mine.twt",
+            "tilewright retune h200.twt --all --devices 0,1",
+        ),
+    )(retune)
+
+
+def tune(
+    problems: Annotated[
+        list[str],
+        typer.Option(
+            "--problems",
+            help="Problem list, captured file or shipped set; may be repeated.",
+            metavar="FILE.json|FILE.csv|FAMILY:SET",
+        ),
+    ],
+    table: TablePath,
+    spaces: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="What to choose from: space files, kernel names, shipped sets "
+            "[default: each problem's usual kernels, with splits]",
+            metavar="SPACE.json|NAME|FAMILY:SET…",
+        ),
+    ] = None,
+    out: Out = None,
+    devices: Devices = "all",
+    budget: Budget = None,
+    exhaustive: Exhaustive = False,
+    dry_run: DryRun = False,
+    family: FamilyName = None,
+    signature: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--signature",
+            help="What spaces and problems leave open, as dtype=bf16; may be repeated.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="What the interpreter plays.")] = None,
+    settings: Settings = None,
+    timeout: Timeout = 60.0,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Find the proven kernel for each problem, and write it into a table.
+
+    A search measures the present choice and the best by estimate first, then more until they bring
+    nothing (or the budget ends); those near the best are measured once more, together; of those
+    that cannot be told apart a fixed rule takes one. The table is written as it goes. Stop it at
+    any time, and run it again to go on: nothing is measured twice. Exits with 1 if there was no
+    right kernel for some problem; the others are tuned all the same.
+    """
+    from tilewright.arch import arch as arch_called
+    from tilewright.cli.selection import select
+    from tilewright.tune.problems import load_problems, shipped
+
+    said = words(signature)
+    work = Work(table, out, devices, arch, settings, timeout, store, trust_store)
+    for group in work.groups:
+        name = group.device.arch
+        configs: Sequence[Any] = ()
+        if spaces:
+            files = [str(shipped(word, "space.json") or word) for word in spaces]
+            configs = select(files, name, family, said).configs
+        work.add(group, load_problems(problems, arch_called(name), family, said).problems, configs)
+    if dry_run:
+        work.forecast(as_json)
+    else:
+        work.run(budget, exhaustive, as_json)
+
+
+def retune(
+    table: Annotated[Path, typer.Argument(help="The table.", metavar="FILE.twt")],
+    every: Annotated[
+        bool, typer.Option("--all", help="Problems of other devices' rows too, on these devices.")
+    ] = False,
+    out: Out = None,
+    devices: Devices = "all",
+    budget: Budget = None,
+    exhaustive: Exhaustive = False,
+    dry_run: DryRun = False,
+    settings: Settings = None,
+    timeout: Timeout = 60.0,
+    store: StorePath = None,
+    trust_store: TrustStore = False,
+    as_json: Json = False,
+) -> None:
+    """Tune a table's problems again: those of the live devices' rows, or all.
+
+    A row's kernel is measured beside the others, and replaced only by one that is faster by more
+    than the noise. Rows of other devices stay as they are. What the directory has of these very
+    binaries, under this driver, is not measured again: another --out measures all anew.
+    """
+    work = Work(table, out, devices, None, settings, timeout, store, trust_store)
+    if work.table is None:
+        raise BadArgument(f"{table} does not exist: tune makes one")
+    for group in work.groups:
+        rows = [row for row in work.table if every or row.device == group.device]
+        work.add(group, list(dict.fromkeys(row.problem for row in rows)))
+    if not work.jobs and not work.unsupported:
+        names = ", ".join(dict.fromkeys(device.name for device in work.table.devices))
+        raise BadArgument(
+            f"{table} has no row of these devices (it is of {names}); --all takes its problems"
+        )
+    if dry_run:
+        work.forecast(as_json)
+    else:
+        work.run(budget, exhaustive, as_json)
+
+
+class Work:
+    """What the commands that tune do: `add` what is to be tuned, then `run` or `forecast`."""
+
+    def __init__(
+        self,
+        path: Path,
+        out: Path | None,
+        devices: str,
+        arch: str | None,
+        settings: list[str] | None,
+        timeout: float,
+        store: Path | None,
+        trust_store: bool,
+    ) -> None:
+        from tilewright.cli.sweep_request import read_settings
+        from tilewright.tables import file
+        from tilewright.tune.groups import groups
+
+        file.form(path)
+        self.path, self.out = path, out or path.with_suffix(".sweep")
+        self.settings = read_settings(words(settings))
+        self.store = open_store(store, trust_store)
+        self.table: Table | None = file.load(path) if path.is_file() else None
+        self.groups, self._start = groups(
+            devices, self.store, self.settings, timeout=timeout, arch=arch
+        )
+        self.jobs: list[Job] = []
+        self.unsupported: list[tuple[Any, str]] = []
+
+    def add(self, group: Group, problems: Iterable[Any], configs: Sequence[Any] = ()) -> None:
+        """Tune these too. Candidates are `configs`, or each problem's usual ones."""
+        from tilewright.tune.tuner import jobs_of
+
+        with output.busy("ranking the candidates of every problem"):
+            jobs, unsupported = jobs_of(group, problems, self.table, configs)
+        self.jobs += jobs
+        self.unsupported += unsupported
+
+    def save(self, rows: Iterable[Row]) -> None:
+        """These rows, and those of the table that they do not replace."""
+        from tilewright.tables import file
+        from tilewright.tables.table import Table
+
+        kept = {(row.device, row.problem): row for row in self.table or ()}
+        kept.update({(row.device, row.problem): row for row in rows})
+        if kept:
+            file.save(Table.of(kept.values(), str(self.path)), self.path)
+
+    def forecast(self, as_json: bool) -> None:
+        """Say what `run` would do at most."""
+        from tilewright.cli.sweep_forecast import costs, show_costs
+        from tilewright.tune.database import FILE
+        from tilewright.tune.results import Results
+        from tilewright.tune.sweep import plan_some
+
+        known: set[tuple[str, ...]] = set()
+        if (self.out / FILE).is_file():
+            with Results(self.out) as results:
+                known = results.keys()
+        wanted: dict[Group, list[tuple[Any, Sequence[Any]]]] = {}
+        for job in self.jobs:
+            wanted.setdefault(job.group, []).append((job.problem, [*job.configs.values()]))
+        this = plan_some([*wanted.items()], self.settings, known)
+        document = {
+            "table": str(self.path),
+            "problems": len(self.jobs),
+            "candidates": sum(len(job.configs) for job in self.jobs),
+            **costs(this, self.out, self.store, self.settings),
+            "unsupported": self._unsupported(),
+        }
+        if as_json:
+            output.emit(document)
+            return
+        output.line(
+            f"{document['problems']} problems, {document['candidates']} candidates in all; "
+            "at most, if no search ends early:"
+        )
+        show_costs(document)
+        _show_unsupported(document)
+        output.line("finals come on top; nothing was done: --dry-run")
+
+    def run(self, budget: float | None, exhaustive: bool, as_json: bool) -> None:
+        """Tune, and say what came of it. Exits with 1 if a problem is left without a kernel."""
+        document = self.tune(budget, exhaustive)
+        if as_json:
+            output.emit(document)
+        else:
+            show(document)
+        if not document["ok"]:
+            raise typer.Exit(FAILED)
+
+    def tune(self, budget: float | None, exhaustive: bool = False) -> dict[str, Any]:
+        """Tune, and what came of it, as plain data; ``ok``: every problem has a kernel."""
+        from tilewright.build import show_progress
+        from tilewright.tune.finals import TAKES
+        from tilewright.tune.progress import show_measuring
+        from tilewright.tune.results import Results
+        from tilewright.tune.search import EXHAUSTIVE, Effort
+        from tilewright.tune.tuner import FINAL, Tuner
+
+        # Times of the interpreter say nothing, so one more look at them is enough.
+        played = all(group.interpreted for group in self.groups)
+        with Results(self.out, write=True) as results, closing(self._start()) as crew:
+            tuner = Tuner(
+                self.jobs,
+                results,
+                self.store,
+                crew,
+                self.settings,
+                self.save,
+                EXHAUSTIVE if exhaustive else Effort(),
+                final=self.settings if played else FINAL,
+                takes=1 if played else TAKES,
+                seconds=None if budget is None else 60 * budget,
+                building=show_progress,
+                measuring=show_measuring,
+            )
+            try:
+                tuned = tuner.run()
+            except KeyboardInterrupt:
+                typer.echo(
+                    f"stopped; what was found is in {self.path}, and the same command goes on",
+                    err=True,
+                )
+                raise
+        return self._document(tuned)
+
+    def _document(self, tuned: Tuned) -> dict[str, Any]:
+        jobs = self.jobs
+        return {
+            "table": str(self.path),
+            "measurements": str(self.out),
+            "measured": tuned.measured,
+            "out_of_time": tuned.out_of_time,
+            "rows": [
+                {
+                    "problem": str(jobs[number].problem),
+                    "device": row.device.name,
+                    "kernel": row.kernel,
+                    "before": jobs[number].present,
+                    "from_table": jobs[number].row is not None,
+                    "median_us": row.median_us,
+                    "interval_us": row.interval_us,
+                    "tflops": row.tflops,
+                    "ties": len(row.ties),
+                    "final": number in tuned.final,
+                }
+                for number, row in sorted(tuned.rows.items())
+            ],
+            "without": [str(jobs[number].problem) for number in tuned.without],
+            "untried": [str(jobs[number].problem) for number in tuned.untried],
+            "unsupported": self._unsupported(),
+            "ok": not tuned.without and not self.unsupported,
+        }
+
+    def _unsupported(self) -> list[dict[str, str]]:
+        return [{"problem": str(p), "reason": reason} for p, reason in self.unsupported]
+
+
+def show(document: dict[str, Any]) -> None:
+    """What `Work.tune` came to, for people."""
+    rows = document["rows"]
+    if rows:
+        output.table(
+            ("problem", "µs", "TFLOP/s", "ties", "", "kernel"),
+            [
+                (
+                    row["problem"],
+                    output.short(row["median_us"]),
+                    output.short(row["tflops"]),
+                    row["ties"],
+                    "kept" if row["kernel"] == row["before"] else "new",
+                    row["kernel"],
+                )
+                for row in rows
+            ],
+        )
+    for problem in document["without"]:
+        output.line(f"no kernel came out right for {problem}")
+    _show_unsupported(document)
+    kept = sum(row["kernel"] == row["before"] for row in rows)
+    output.line()
+    output.fields(
+        {
+            "rows": f"{len(rows)}: {kept} as chosen before, {len(rows) - kept} new",
+            "measured": f"{document['measured']}, in {document['measurements']}",
+            "table": document["table"],
+        }
+    )
+    if document["out_of_time"]:
+        begun = f"; {len(document['untried'])} problems were not begun" * bool(document["untried"])
+        output.line(f"the budget ended: the same command goes on{begun}")
+
+
+def _show_unsupported(document: dict[str, Any]) -> None:
+    for one in document["unsupported"]:
+        output.line(f"nothing supports {one['problem']}: {one['reason']}")

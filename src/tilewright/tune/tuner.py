@@ -1,0 +1,404 @@
+"""Tuning: for each problem the proven kernel, as rows of a table.
+
+    search: steps of candidates, the present choice and the analytical best first (`search`)
+    finals: those near the best once more, together, longer, in takes (`finals`)
+    row: of those that the finals do not tell apart, the one that a fixed rule takes (`tables.row`)
+
+Everything is measured by sweeps into one directory, so that a tuning that was stopped goes on where
+it was, and ends as if it had not been stopped. Rows are saved after every few problems. What a
+search finds is saved where the table has nothing proven; since the present choice is measured in
+the first step, such a row is no worse than it, up to noise. A proven row gives way in the finals
+only, which decide because medians of different batches and workers differ by more than their
+intervals say (`statistics.REPEATABILITY`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.build import Store, build_keys
+from tilewright.build.report import Progress as BuildProgress
+from tilewright.errors import NoKernelFound, UnsupportedProblem
+from tilewright.plan import Planner
+from tilewright.tables.row import Row, choose
+from tilewright.tables.table import Table
+from tilewright.tune.crew import Crew
+from tilewright.tune.finals import TAKES, Timed, decided, pooled, ties
+from tilewright.tune.measurement import Settings, digest, problem_text, text
+from tilewright.tune.results import Results
+from tilewright.tune.search import Effort, next_step
+from tilewright.tune.sweep import Group, Progress, plan_some, settings_on, sweep
+
+FINAL = Settings(precision=0.001, min_samples=40, max_samples=2000, budget_seconds=1.0)
+"""How the finals measure: longer than a search, whose medians only have to say who is near."""
+
+NEAR = 0.04
+"""Share by which a median may be over the best of the search for a place in the finals."""
+FINALISTS = 12
+"""At most so many, and the proven kernel: they all take turns (`Settings.interleave`)."""
+
+TOGETHER = 16
+"""Problems that are measured, and saved, before the next ones."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to tune: a problem on devices that are alike, and the configs to choose from, in the
+    order in which they are tried. starters: those tried with the first ones, the present choice
+    first. row: the table's, if the present choice is its kernel.
+    """
+
+    group: Group
+    problem: Any
+    candidates: tuple[Any, ...]
+    starters: tuple[Any, ...] = ()
+    row: Row | None = None
+
+    @property
+    def present(self) -> str:
+        """The kernel that is chosen today; ``""`` if none is."""
+        return self.starters[0].name if self.starters else ""
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [config.name for config in self.candidates]
+
+    @cached_property
+    def configs(self) -> dict[str, Any]:
+        """All that may be measured, by name."""
+        return {config.name: config for config in (*self.starters, *self.candidates)}
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a measurement of a kernel on a problem came to. error: the worst, as a multiple of what
+    is allowed; None if it was not verified."""
+
+    status: str
+    median_us: float
+    interval_us: tuple[float, float]
+    error: float | None
+    measured_at: str
+
+
+@dataclass(slots=True)
+class Tuned:
+    """What a tuning came to, by the numbers of its jobs: rows, and which of them the finals
+    decided; jobs for which nothing came out right; those that nothing was measured of; whether the
+    time ran out."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    final: set[int] = field(default_factory=set)
+    without: list[int] = field(default_factory=list)
+    untried: list[int] = field(default_factory=list)
+    measured: int = 0
+    out_of_time: bool = False
+
+
+def jobs_of(
+    group: Group, problems: Iterable[Any], table: Table | None, configs: Sequence[Any] = ()
+) -> tuple[list[Job], list[tuple[Any, str]]]:
+    """A job for each problem, and the problems that nothing supports, with the reason.
+
+    Candidates are those of `configs`, or of the family's default space if there are none, that
+    support the problem, as the analytical selector ranks them. Starters are what is chosen today,
+    by `table` and without it.
+    """
+    device, this = group.device, arch(group.device.arch)
+    by_estimate = Planner(device=device, selector="analytical")
+    today = by_estimate if table is None else Planner(device=device, tables=table)
+    found: list[Job] = []
+    refused: list[tuple[Any, str]] = []
+    for problem in problems:
+        family = ops.family(problem.family)
+        starters, reason = [], ""
+        try:
+            pool = configs or by_estimate.candidates(problem)
+            starters += [p.select(problem).config for p in (today, by_estimate)]
+        except (UnsupportedProblem, NoKernelFound) as error:
+            pool, reason = configs, str(error)
+        row = None if table is None else table.get(problem, device)
+        if row is not None and not (starters and starters[0].name == row.kernel):
+            row = None  # its kernel is not what is chosen: it does not exist any more, say
+        fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
+        if fit or starters:
+            ranked = tuple(config for config, _ in family.rank(problem, fit, device))
+            found.append(Job(group, problem, ranked, tuple(dict.fromkeys(starters)), row))
+        else:
+            refused.append((problem, reason or "no kernel of those given supports it"))
+    return found, refused
+
+
+@dataclass(slots=True)
+class Tuner:
+    """Tunes `jobs` by sweeps into `results`.
+
+    crew: its workers measure with `settings`, by which it was made; for the finals it gives others
+    on the same places (`Crew.measuring`). save: called with all rows there are, each time some are
+    new. final, takes: how the finals measure, and how often at most. seconds: after so many no
+    search takes another step; the finals follow all the same, in one take. building, measuring:
+    contexts that show how far each sweep is (`sweep.sweep`).
+    """
+
+    jobs: Sequence[Job]
+    results: Results
+    store: Store
+    crew: Crew
+    settings: Settings
+    save: Callable[[Iterable[Row]], None]
+    effort: Effort = field(default_factory=Effort)
+    final: Settings = FINAL
+    takes: int = TAKES
+    seconds: float | None = None
+    vendor: bool = True
+    building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
+    measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
+    workers: int | None = None
+    _builds: dict[Group, dict[str, str]] = field(init=False, default_factory=dict)
+    """The key of each kernel's binary today."""
+
+    def __post_init__(self) -> None:
+        configs: dict[Group, dict[str, Any]] = {}
+        for job in self.jobs:
+            configs.setdefault(job.group, {}).update(job.configs)
+        for group, named in configs.items():
+            keys = build_keys([*named.values()], group.device.arch, group.interpreted)
+            self._builds[group] = dict(zip(named, keys, strict=True))
+
+    def run(self) -> Tuned:
+        """Search, then finals. Raises what sweeps raise; what was found until then is saved."""
+        tuned, before, begun = Tuned(), len(self.results), time.monotonic()
+        for some in _few(range(len(self.jobs))):
+            while wanted := self._steps(some):
+                if self.seconds is not None and time.monotonic() - begun > self.seconds:
+                    tuned.out_of_time = True
+                    break
+                self._sweep(self.crew, wanted, self.settings, self.vendor)
+            self._found(tuned, some)
+        self.crew.close()
+        self._finals(tuned)
+        tuned.measured = len(self.results) - before
+        return tuned
+
+    def tried(self, job: Job, settings: Settings) -> dict[str, Tried]:
+        """What the results have of a job's configs, as they are built today."""
+        key = (
+            problem_text(job.problem),
+            digest(job.group.device),
+            job.group.environment.digest,
+            settings_on(job.group, settings).digest,
+        )
+        builds = self._builds[job.group]
+        return {
+            name: Tried(status, median or 0.0, (low or 0.0, high or 0.0), worst, at)
+            for name, build, status, median, low, high, worst, at in self.results.rows(_TRIED, key)
+            if name in job.configs and builds[name] == build
+        }
+
+    # --- search -----------------------------------------------------------------------------
+
+    def _steps(self, numbers: Iterable[int]) -> dict[int, Sequence[str]]:
+        """The next step of each job whose search is not over."""
+        wanted = {}
+        for number in numbers:
+            job = self.jobs[number]
+            known = {
+                name: one.median_us if one.status == "ok" else None
+                for name, one in self.tried(job, self.settings).items()
+            }
+            starters = [config.name for config in job.starters]
+            if step := next_step(job.names, known, self.effort, starters):
+                wanted[number] = step
+        return wanted
+
+    def _found(self, tuned: Tuned, numbers: Iterable[int]) -> None:
+        """Make rows of what searches found, where nothing is proven, and save."""
+        for number in numbers:
+            job = self.jobs[number]
+            right = self._right(job)
+            if not right:
+                nothing = not self.tried(job, self.settings)
+                (tuned.untried if nothing else tuned.without).append(number)
+            elif not self._kept(job):
+                tuned.rows[number] = row_of(job, [right], settings_on(job.group, self.settings))
+        self.save(tuned.rows.values())
+
+    def _right(self, job: Job) -> dict[str, Tried]:
+        """What came out right in the search, and in every take of the finals since."""
+        takes = self._begun(job)
+        return {
+            name: one
+            for name, one in self.tried(job, self.settings).items()
+            if one.status == "ok" and all(t[name].status == "ok" for t in takes if name in t)
+        }
+
+    def _kept(self, job: Job) -> str:
+        """The proven kernel: of a row, unless a search left it whose finals were not held; else
+        ``""``."""
+        if job.row is None or job.row.timed == text(settings_on(job.group, self.settings)):
+            return ""
+        return job.row.kernel
+
+    # --- finals -----------------------------------------------------------------------------
+
+    def _finals(self, tuned: Tuned) -> None:
+        """Takes, each by a crew of its own, of the jobs that are not decided. A row is made when
+        its job is decided, so that a tuning that is stopped before does not take it for proven."""
+        without = {*tuned.without, *tuned.untried}
+        left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
+        for take in range(1, 1 + (1 if tuned.out_of_time else self.takes)):
+            settings = replace(self.final, take=take)
+            with self.crew.measuring(settings) as crew:
+                for some in _few(left):
+                    finalists = {n: self._finalists(self.jobs[n]) for n in some}
+                    self._sweep(crew, finalists, settings, vendor=False)
+                    self._settle(tuned, [n for n in some if self._decided(self.jobs[n])])
+            left = [n for n in left if not self._decided(self.jobs[n])]
+        self._settle(tuned, left)
+
+    def _takes(self, job: Job) -> list[dict[str, Tried]]:
+        """What each take of the finals came to, as far as they are complete."""
+        finalists = {*self._finalists(job)}
+        return [take for take in self._begun(job) if finalists <= take.keys()]
+
+    def _begun(self, job: Job) -> list[dict[str, Tried]]:
+        """The same of all takes; of the last, perhaps not all was measured."""
+        found = []
+        for take in range(1, 1 + self.takes):
+            tried = self.tried(job, replace(self.final, take=take))
+            if not tried:
+                break
+            found.append(tried)
+        return found
+
+    def _finalists(self, job: Job) -> Sequence[str]:
+        """Those near the best of the search, and the proven one, which a row has to better; but
+        for those that a take found wrong."""
+        found = self.tried(job, self.settings)
+        medians = {name: one.median_us for name, one in found.items() if one.status == "ok"}
+        limit = min(medians.values()) * (1 + NEAR)
+        near = sorted((n for n in medians if medians[n] <= limit), key=medians.__getitem__)
+        chosen = near[:FINALISTS]
+        kept = self._kept(job)
+        if kept in medians and kept not in chosen:
+            chosen.append(kept)
+        right = self._right(job)
+        return [name for name in chosen if name in right]
+
+    def _decided(self, job: Job) -> bool:
+        takes = self._takes(job)
+        kept = self._kept(job)
+        return len(takes) >= self.takes or decided(
+            _pooled(takes), len(takes), lambda tied: _winner(job, tied, kept)[0]
+        )
+
+    def _settle(self, tuned: Tuned, numbers: Iterable[int]) -> None:
+        """Make rows of what the finals say, and save. Where no finalist came out right again, the
+        best of the others stands as the search left it."""
+        for number in numbers:
+            job = self.jobs[number]
+            takes = self._takes(job)
+            if _pooled(takes):
+                settings = settings_on(job.group, replace(self.final, take=len(takes)))
+                tuned.rows[number] = row_of(job, takes, settings, self._kept(job))
+                tuned.final.add(number)
+            elif right := self._right(job):
+                settings = settings_on(job.group, self.settings)
+                tuned.rows[number] = row_of(job, [right], settings)
+            else:
+                tuned.rows.pop(number, None)
+                tuned.without.append(number)
+        self.save(tuned.rows.values())
+
+    # --- measuring --------------------------------------------------------------------------
+
+    def _sweep(
+        self, crew: Crew, wanted: Mapping[int, Sequence[str]], settings: Settings, vendor: bool
+    ) -> None:
+        by_group: dict[Group, list[tuple[Any, Sequence[Any]]]] = {}
+        for number, names in wanted.items():
+            job = self.jobs[number]
+            chosen = [job.configs[name] for name in names]
+            by_group.setdefault(job.group, []).append((job.problem, chosen))
+        sweep(
+            plan_some([*by_group.items()], settings, self.results.keys(), vendor),
+            self.results,
+            self.store,
+            lambda: _Lent(crew),
+            building=self.building,
+            measuring=self.measuring,
+            workers=self.workers,
+        )
+
+
+def row_of(
+    job: Job, takes: Sequence[Mapping[str, Tried]], settings: Settings, kept: str = ""
+) -> Row:
+    """The row that measurements of one kind give, some kernel being right in all of them. `kept`
+    wins if it is not beaten."""
+    timed = _pooled(takes)
+    winner, others = _winner(job, ties(timed), kept)
+    median_us, interval_us = timed[winner]
+    won = [take[winner] for take in takes]
+    errors = [one.error for one in won if one.error is not None]
+    return Row(
+        job.group.device,
+        job.problem,
+        winner,
+        others,
+        median_us,
+        interval_us,
+        max(errors, default=None),
+        max(one.measured_at for one in won),
+        job.group.environment.versions,
+        job.group.environment.driver,
+        text(settings),
+    )
+
+
+def _winner(job: Job, tied: Sequence[str], kept: str) -> tuple[str, tuple[str, ...]]:
+    if kept in tied:
+        return kept, tuple(name for name in tied if name != kept)
+    return choose(tied, job.problem, job.group.device)
+
+
+def _pooled(takes: Sequence[Mapping[str, Tried]]) -> dict[str, Timed]:
+    return pooled(
+        [
+            {n: (one.median_us, one.interval_us) for n, one in take.items() if one.status == "ok"}
+            for take in takes
+        ]
+    )
+
+
+_TRIED = """
+SELECT kernel.name, kernel.build, status, median_us, low_us, high_us, worst, measured_at
+FROM measurement JOIN kernel ON kernel.id = measurement.kernel WHERE
+    problem = (SELECT id FROM problem WHERE text = ?)
+    AND device = (SELECT id FROM device WHERE digest = ?)
+    AND environment = (SELECT id FROM environment WHERE digest = ?)
+    AND settings = (SELECT id FROM settings WHERE digest = ?)
+ORDER BY measurement.id
+"""
+
+
+def _few(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    for at in range(0, len(numbers), TOGETHER):
+        yield numbers[at : at + TOGETHER]
+
+
+class _Lent:
+    """A crew that a sweep may close, and that goes on all the same."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.run = crew.run
+
+    def close(self) -> None:
+        """Leave the workers where they are."""

@@ -1,0 +1,179 @@
+"""`tune`, `retune` and `pretune`, through the interpreter."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tilewright.ops.gemm import GemmFamily
+from tilewright.space import KernelSpace
+from tilewright.tables import file
+from tilewright.tune import problems as problems_module
+
+AXES = {"tile_m": [16], "tile_n": [16, 32], "tile_k": [32], "num_warps": [1], "alignment": [1]}
+QUICK = (
+    "--devices", "cpu", "--settings", "min_samples=2", "--settings", "max_samples=2",
+    "--settings", "warm_up_seconds=0", "--settings", "budget_seconds=0.05",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A default space of two kernels."""
+    space = KernelSpace("gemm", {"dtype_a": ["fp32"], **AXES})
+    monkeypatch.setattr(GemmFamily, "default_space", lambda self, problem, arch: space)
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    path = tmp_path / "shapes.csv"
+    path.write_text("m,n,k,dtype\n16,16,32,fp32\n32,16,32,fp32\n")
+    return path
+
+
+def test_tune_writes_a_table_and_goes_on(cli, shapes, tmp_path):
+    table = tmp_path / "t.twt"
+    words = ("tune", "--problems", shapes, "--table", table, *QUICK)
+    plan = cli.json(*words, "--dry-run")
+    assert (plan["problems"], plan["candidates"]) == (2, 4)
+    assert sum(part["measurements"] for part in plan["devices"]) == 4
+    assert plan["seconds"] > 0 and not table.exists()
+    assert "2 problems, 4 candidates" in cli(*words, "--dry-run")
+    document = cli.json(*words)
+    assert len(document["rows"]) == 2 and document["measured"] >= 6 and document["ok"]
+    assert all(row["final"] for row in document["rows"])
+    assert len(file.load(table)) == 2 and (tmp_path / "t.sweep" / "results.db").is_file()
+    again = cli.json(*words)
+    assert again["measured"] == 0 and again["rows"][0]["from_table"]
+    assert "kept" in cli(*words)
+    # What was tuned is what is chosen.
+    row = next(iter(file.load(table)))
+    explained = cli.json("explain", "gemm", "m=16", "n=16", "k=32", "dtype=fp32", "--table", table)
+    assert row.kernel.startswith("gemm_") and explained["chosen"]
+
+
+def test_retune(cli, shapes, tmp_path):
+    table = tmp_path / "t.twt"
+    assert "does not exist: tune makes one" in cli.fails(2, "retune", table, *QUICK)
+    cli("tune", "--problems", shapes, "--table", table, *QUICK)
+    anew = cli.json("retune", table, "--out", tmp_path / "anew", *QUICK)
+    assert len(anew["rows"]) == 2 and anew["measured"] >= 6
+    assert cli.json("retune", table, *QUICK, "--dry-run")["problems"] == 2
+    assert cli.json("retune", table, *QUICK)["measured"] == 0
+
+
+def test_a_space_says_what_to_choose_from(cli, shapes, tmp_path):
+    space = tmp_path / "space.json"
+    space.write_text(json.dumps({"family": "gemm", **AXES, "tile_m": [32], "dtype_a": ["fp32"]}))
+    table = tmp_path / "t.twt"
+    document = cli.json("tune", space, "--problems", shapes, "--table", table, *QUICK,
+                        "--exhaustive")  # fmt: skip
+    assert document["measured"] >= 2 * 3  # its two, and the usual choice
+
+
+def test_what_nothing_supports_is_told_and_the_rest_goes_on(cli, tmp_path):
+    path, table = tmp_path / "some.csv", tmp_path / "t.twt"
+    path.write_text("m,n,k,dtype\n16,16,32,fp16\n16,16,32,fp32\n")
+    words = ("tune", "--problems", path, "--table", table, *QUICK)
+    text = cli(*words, code=1)
+    assert "nothing supports gemm 16×16×32 fp16" in text and len(file.load(table)) == 1
+    document = cli.json(*words, code=1)
+    assert [one["problem"] for one in document["unsupported"]] == ["gemm 16×16×32 fp16 rcr"]
+
+
+# --- pretune --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sets(monkeypatch, tmp_path):
+    for name, rows in (("tiny", "16,16,32,fp32"), ("full", "16,16,32,fp32\n32,16,32,fp32")):
+        folder = tmp_path / "ops" / "gemm" / "sweeps" / name
+        folder.mkdir(parents=True)
+        (folder / "space.json").write_text("{}")
+        (folder / "problems.csv").write_text(f"m,n,k,dtype\n{rows}\n")
+    monkeypatch.setattr(problems_module, "_ROOT", tmp_path / "ops")
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.usefixtures("sets")
+def test_lists_of_modules():
+    for words in ("gemm", "gemm:tiny", "all", " ALL ,", "gemm , gemm:tiny  all"):
+        assert problems_module.modules(words) == ["gemm:tiny"]
+    assert problems_module.modules("gemm:full,gemm nothing") == [
+        "gemm:full",
+        "gemm:tiny",
+        "nothing",
+    ]
+
+
+@pytest.mark.usefixtures("sets")
+def test_pretune_goes_on_past_a_module_that_fails(cli, tmp_path, monkeypatch):
+    table = tmp_path / "p.twt"
+    document = cli.json("pretune", "gemm:none, gemm:full", "--table", table, *QUICK, code=1)
+    bad, good = document["modules"]
+    assert "there is no set 'gemm:none'" in bad["error"] and not bad["ok"]
+    assert good["ok"] and len(file.load(table)) == 2
+    assert "2 of 2 modules are done" in cli(
+        "pretune", " gemm:full,", "all", "--table", table, *QUICK
+    )
+    said = cli("pretune", "what", "--table", table, *QUICK, code=1)
+    assert "not right: what" in said and "is no module" in cli.result.stderr
+    assert "which modules?" in cli.fails(2, "pretune")
+    assert "names no set" in cli.fails(2, "pretune", " , ")
+
+
+@pytest.mark.usefixtures("sets")
+def test_pretune_by_the_environment_into_the_users_folder(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_PRETUNE", "gemm")
+    document = cli.json("pretune", *QUICK)
+    [made] = (tmp_path / "home" / "tables").glob("*.twt")
+    assert document["modules"][0]["table"] == str(made) and len(file.load(made)) == 1
+
+
+# --- table compare, table minimise ----------------------------------------------------------
+
+
+def test_minimise_says_what_each_problem_loses(cli, shapes, tmp_path):
+    cli("tune", "--problems", shapes, "--table", tmp_path / "t.twt", *QUICK)
+    few = tmp_path / "few.json"
+    words = ("table", "minimise", tmp_path / "t.sweep", "--within", 99, "-o", few)
+    document = cli.json(*words)
+    assert len(document["kernels"]) == 1 and document["exact"] and document["of"] == 2
+    assert len(document["problems"]) == 2 and min(p["loss"] for p in document["problems"]) >= 0
+    assert cli.json("registry", "check", few)
+    assert "1 of 2 kernels, the fewest there can be" in cli(*words)
+    assert "has no results" in cli.fails(2, "table", "minimise", tmp_path / "none")
+
+
+def test_compare_tables_and_update(cli, shapes, tmp_path):
+    from dataclasses import replace
+
+    from tilewright.tables.table import Table
+
+    before, after, new = (tmp_path / name for name in ("a.twt", "b.twt", "c.twt"))
+    cli("tune", "--problems", shapes, "--table", before, *QUICK)
+    [x, y] = file.load(before)
+    names = {config.name for config in _two()}
+    [other] = names - {x.kernel}
+    file.save(Table.of([replace(x, kernel=other, ties=()), y]), after)
+    words = ("table", "compare", before, after, "--on", "cpu", "--rounds", 6)
+    document = cli.json(*words, "--update", new)
+    assert (document["rows"], document["different"]) == (2, 1)
+    [change] = document["changes"]
+    assert (change["before"], change["after"]) == (x.kernel, other) and change["ratio"] > 0
+    taken = file.load(new).get(x.problem, x.device).kernel == other
+    assert taken == change["improves"]
+    assert "2 rows of interpreter as" in cli(*words)
+    assert "nothing to compare" in cli("table", "compare", before, before, "--on", "cpu")
+    assert "is one of the tables" in cli.fails(2, *words, "--update", after)
+    pair = cli.json("compare", before, after, "gemm", "m=16", "n=16", "k=32", "dtype=fp32",
+                    "--on", "cpu", "--rounds", 6)  # fmt: skip
+    assert str(before) in pair["first"] and str(after) in pair["second"]
+
+
+def _two():
+    from tilewright.arch import arch
+
+    this = arch("sm_90")
+    return KernelSpace("gemm", {"dtype_a": ["fp32"], **AXES}).expand(this).configs
