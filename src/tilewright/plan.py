@@ -108,11 +108,6 @@ class Planner:
             return no("unsupported", str(error))
         return YES
 
-    def candidates(self, problem: Any) -> list[Any]:
-        """The configs to choose from, whether they serve `problem` or not: the registry's, or its
-        default space's. Raises `UnsupportedProblem` if that has none."""
-        return [entry.config for entry in self._entries(problem, self.device_for_planning())]
-
     def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
         """Every candidate's fate, in the order considered, with reasons."""
         asked = self._asked(problem, self.device_for_planning(), constraints)
@@ -239,8 +234,7 @@ class Planner:
             return tuple(self.registry)
         family, this = ops.family(problem.family), arch(target.arch)
         space = family.default_space(problem, this)
-        parts = (*space.axes.items(), *space.linked.items())
-        key = (this.name, *((axes, tuple(values)) for axes, values in parts))
+        key = (this.name, space.key)
         if key not in self._default_entries:
             try:
                 configs = space.expand(this).configs

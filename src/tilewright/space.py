@@ -103,6 +103,13 @@ class KernelSpace:
                 if len(row) != len(group):
                     raise BadArgument(f"linked axes {group} cannot have the values {row}")
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for spaces that expand to the same kernels in the same order."""
+        parts = (*self.axes.items(), *self.linked.items())
+        values = ((axes, tuple(listed)) for axes, listed in parts)
+        return (self.family, *values, *self.constraints.items())
+
     def expand(self, arch: Arch | str) -> Expansion:
         """Judge every combination on `arch`. Raises `EmptySpace` if none is legal."""
         arch = arch_called(arch)

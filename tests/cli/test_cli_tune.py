@@ -20,9 +20,10 @@ QUICK = (
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A default space of two kernels."""
+    """Two kernels to choose from."""
     space = KernelSpace("gemm", {"dtype_a": ["fp32"], **AXES})
     monkeypatch.setattr(GemmFamily, "default_space", lambda self, problem, arch: space)
+    monkeypatch.setattr(GemmFamily, "tuning_spaces", lambda self, problem, arch: [space])
 
 
 @pytest.fixture

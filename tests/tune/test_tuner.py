@@ -19,12 +19,13 @@ from tilewright.ops.gemm import GemmProblem
 from tilewright.space import KernelSpace
 from tilewright.tables.table import Table
 from tilewright.tune.finals import TAKES
+from tilewright.tune.jobs import jobs_of
 from tilewright.tune.measurement import text
 from tilewright.tune.results import Results
 from tilewright.tune.search import EXHAUSTIVE, Effort
 from tilewright.tune.statistics import median_interval
 from tilewright.tune.sweep import settings_on
-from tilewright.tune.tuner import FINAL, Tuner, jobs_of
+from tilewright.tune.tuner import FINAL, Tuner
 
 SPACE = KernelSpace(
     "gemm",

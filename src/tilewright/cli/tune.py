@@ -18,8 +18,9 @@ from tilewright.errors import BadArgument
 if TYPE_CHECKING:
     from tilewright.tables.row import Row
     from tilewright.tables.table import Table
+    from tilewright.tune.jobs import Job
     from tilewright.tune.sweep import Group
-    from tilewright.tune.tuner import Job, Tuned
+    from tilewright.tune.tuner import Tuned
 
 TablePath = Annotated[
     Path,
@@ -92,7 +93,7 @@ def tune(
         list[str] | None,
         typer.Argument(
             help="What to choose from: space files, kernel names, shipped sets "
-            "[default: each problem's usual kernels, with splits]",
+            "[default: what each problem's family tunes from, splits of K among it]",
             metavar="SPACE.json|NAME|FAMILY:SET…",
         ),
     ] = None,
@@ -214,7 +215,7 @@ class Work:
 
     def add(self, group: Group, problems: Iterable[Any], configs: Sequence[Any] = ()) -> None:
         """Tune these too. Candidates are `configs`, or each problem's usual ones."""
-        from tilewright.tune.tuner import jobs_of
+        from tilewright.tune.jobs import jobs_of
 
         with output.busy("ranking the candidates of every problem"):
             jobs, unsupported = jobs_of(group, problems, self.table, configs)

@@ -18,19 +18,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
-from tilewright import ops
-from tilewright.arch import arch
 from tilewright.build import Store, build_keys
 from tilewright.build.report import Progress as BuildProgress
-from tilewright.errors import NoKernelFound, UnsupportedProblem
-from tilewright.plan import Planner
 from tilewright.tables.row import Row, choose
-from tilewright.tables.table import Table
 from tilewright.tune.crew import Crew
 from tilewright.tune.finals import TAKES, Timed, decided, pooled, ties
+from tilewright.tune.jobs import Job
 from tilewright.tune.measurement import Settings, digest, problem_text, text
 from tilewright.tune.results import Results
 from tilewright.tune.search import Effort, next_step
@@ -46,34 +41,6 @@ FINALISTS = 12
 
 TOGETHER = 16
 """Problems that are measured, and saved, before the next ones."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to tune: a problem on devices that are alike, and the configs to choose from, in the
-    order in which they are tried. starters: those tried with the first ones, the present choice
-    first. row: the table's, if the present choice is its kernel.
-    """
-
-    group: Group
-    problem: Any
-    candidates: tuple[Any, ...]
-    starters: tuple[Any, ...] = ()
-    row: Row | None = None
-
-    @property
-    def present(self) -> str:
-        """The kernel that is chosen today; ``""`` if none is."""
-        return self.starters[0].name if self.starters else ""
-
-    @cached_property
-    def names(self) -> list[str]:
-        return [config.name for config in self.candidates]
-
-    @cached_property
-    def configs(self) -> dict[str, Any]:
-        """All that may be measured, by name."""
-        return {config.name: config for config in (*self.starters, *self.candidates)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,40 +67,6 @@ class Tuned:
     untried: list[int] = field(default_factory=list)
     measured: int = 0
     out_of_time: bool = False
-
-
-def jobs_of(
-    group: Group, problems: Iterable[Any], table: Table | None, configs: Sequence[Any] = ()
-) -> tuple[list[Job], list[tuple[Any, str]]]:
-    """A job for each problem, and the problems that nothing supports, with the reason.
-
-    Candidates are those of `configs`, or of the family's default space if there are none, that
-    support the problem, as the analytical selector ranks them. Starters are what is chosen today,
-    by `table` and without it.
-    """
-    device, this = group.device, arch(group.device.arch)
-    by_estimate = Planner(device=device, selector="analytical")
-    today = by_estimate if table is None else Planner(device=device, tables=table)
-    found: list[Job] = []
-    refused: list[tuple[Any, str]] = []
-    for problem in problems:
-        family = ops.family(problem.family)
-        starters, reason = [], ""
-        try:
-            pool = configs or by_estimate.candidates(problem)
-            starters += [p.select(problem).config for p in (today, by_estimate)]
-        except (UnsupportedProblem, NoKernelFound) as error:
-            pool, reason = configs, str(error)
-        row = None if table is None else table.get(problem, device)
-        if row is not None and not (starters and starters[0].name == row.kernel):
-            row = None  # its kernel is not what is chosen: it does not exist any more, say
-        fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
-        if fit or starters:
-            ranked = tuple(config for config, _ in family.rank(problem, fit, device))
-            found.append(Job(group, problem, ranked, tuple(dict.fromkeys(starters)), row))
-        else:
-            refused.append((problem, reason or "no kernel of those given supports it"))
-    return found, refused
 
 
 @dataclass(slots=True)

@@ -1,0 +1,99 @@
+"""What to tune: a problem on devices that are alike, and what to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.arch.model import Arch
+from tilewright.errors import EmptySpace, NoKernelFound, UnsupportedProblem
+from tilewright.plan import Planner
+from tilewright.tables.row import Row
+from tilewright.tables.table import Table
+from tilewright.tune.sweep import Group
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to tune: a problem on devices that are alike, and the configs to choose from, in the
+    order in which they are tried. starters: those tried with the first ones, the present choice
+    first. row: the table's, if the present choice is its kernel.
+    """
+
+    group: Group
+    problem: Any
+    candidates: tuple[Any, ...]
+    starters: tuple[Any, ...] = ()
+    row: Row | None = None
+
+    @property
+    def present(self) -> str:
+        """The kernel that is chosen today; ``""`` if none is."""
+        return self.starters[0].name if self.starters else ""
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [config.name for config in self.candidates]
+
+    @cached_property
+    def configs(self) -> dict[str, Any]:
+        """All that may be measured, by name."""
+        return {config.name: config for config in (*self.starters, *self.candidates)}
+
+
+def jobs_of(
+    group: Group, problems: Iterable[Any], table: Table | None, configs: Sequence[Any] = ()
+) -> tuple[list[Job], list[tuple[Any, str]]]:
+    """A job for each problem, and the problems that nothing supports, with the reason.
+
+    Candidates are those of `configs`, or of the family's tuning spaces if there are none, that
+    support the problem, as the analytical selector ranks them. Starters are what is chosen today,
+    by `table` and without it.
+    """
+    device, this = group.device, arch(group.device.arch)
+    by_estimate = Planner(device=device, selector="analytical")
+    today = by_estimate if table is None else Planner(device=device, tables=table)
+    pools = _Pools(this)
+    found: list[Job] = []
+    refused: list[tuple[Any, str]] = []
+    for problem in problems:
+        family = ops.family(problem.family)
+        starters, reason = [], ""
+        try:
+            starters += [p.select(problem).config for p in (today, by_estimate)]
+        except (UnsupportedProblem, NoKernelFound) as error:
+            reason = str(error)
+        row = None if table is None else table.get(problem, device)
+        if row is not None and not (starters and starters[0].name == row.kernel):
+            row = None  # its kernel is not what is chosen: it does not exist any more, say
+        pool = configs or pools.of(problem)
+        fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
+        if fit or starters:
+            ranked = tuple(config for config, _ in family.rank(problem, fit, device))
+            found.append(Job(group, problem, ranked, tuple(dict.fromkeys(starters)), row))
+        else:
+            refused.append((problem, reason or "no kernel of those given supports it"))
+    return found, refused
+
+
+class _Pools:
+    """The kernels of tuning spaces on one architecture; problems that are alike share theirs."""
+
+    def __init__(self, this: Arch) -> None:
+        self._arch = this
+        self._expanded: dict[Any, Sequence[Any]] = {}
+
+    def of(self, problem: Any) -> Sequence[Any]:
+        found: dict[Any, None] = {}
+        for space in ops.family(problem.family).tuning_spaces(problem, self._arch):
+            if space.key not in self._expanded:
+                try:
+                    self._expanded[space.key] = space.expand(self._arch).configs
+                except EmptySpace:  # nothing of it on this architecture
+                    self._expanded[space.key] = ()
+            found |= dict.fromkeys(self._expanded[space.key])
+        return [*found]
