@@ -74,18 +74,23 @@ def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_th
 
 
 @pytest.mark.parametrize(
-    "size, cache, timer",
-    [(2048, "flushed", "events"), (2048, "rotated", "events"), (256, "rotated", "events")],
+    "size, cache, within",  # 0.6 of 7 µs come and go, even with all operands in L2
+    [
+        (2048, "flushed", 1.03),
+        (2048, "rotated", 1.03),
+        (256, "flushed", 1.12),
+        (256, "rotated", 1.12),
+    ],
 )
-def test_a_median_agrees_with_itself(store, size, cache, timer):
-    times = medians(store, size, Settings(cache=cache, timer=timer))
-    assert max(times) < 1.03 * min(times), times
+def test_a_median_agrees_with_itself(store, size, cache, within):
+    times = medians(store, size, Settings(cache=cache))
+    assert max(times) < within * min(times), times
 
 
 def test_a_graph_leaves_the_launch_out(store):
     # Small: what fills the GPU runs hotter, so slower, without the rests between launches.
     by_graph = medians(store, 256, Settings(cache="rotated", timer="graph"))
-    assert max(by_graph) < 1.03 * min(by_graph), by_graph
+    assert max(by_graph) < 1.12 * min(by_graph), by_graph
     by_events = medians(store, 256, Settings(cache="rotated", timer="events"))
     assert 0.2 * min(by_events) < min(by_graph) < min(by_events), (by_graph, by_events)
 
