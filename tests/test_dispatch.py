@@ -73,7 +73,7 @@ def test_where_estimates_are_equal_the_name_decides():
 def test_the_reason_says_what_the_time_is_made_of():
     reason = over(LARGE).explain(GemmProblem(4096, 4096, 4096)).fates[0].reason
     assert re.fullmatch(
-        r"estimated [\d.]+ µs: 1024 tiles in 8 waves, 97% full; .* decides; "
+        r"estimated [\d.]+ µs: 1024 tiles in 8 waves, 97% full; bound by .*; "
         r"matrix units [\d.]+, shared memory .*L2 .*memory .*launch [\d.]+ µs",
         reason,
     ), reason

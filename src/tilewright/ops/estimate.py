@@ -43,7 +43,7 @@ class Estimate:
         said = (f"{word} {us:.1f}" for word, us in self.terms if us >= 0.05)
         return (
             f"{self.total_us:.1f} µs: {self.parts} tiles in {waves}, {self.fullness:.0%} full; "
-            f"{self.limiter} decides; {', '.join(said)} µs"
+            f"bound by {self.limiter}; {', '.join(said)} µs"
         )
 
     @property
