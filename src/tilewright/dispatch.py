@@ -267,7 +267,7 @@ class Dispatcher(Planner):
                     except BuildFailed as error:
                         log.warning("%s", error)
                         self._unbuildable[plan.config.name, target.arch] = str(error)
-                        del self._plans[problem, target, self.constraints]
+                        del self._plans[problem, target, None]
         this = arch(target.arch)
         sizes = [high - low for low, high in map(arrays.span, views)]
         bound = BoundLaunch(

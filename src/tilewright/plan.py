@@ -84,9 +84,11 @@ class Planner:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
         self._lock = threading.RLock()
         self._version = registry.version if registry is not None else 0
-        self._plans: dict[tuple[Any, Device, Constraints], Plan] = {}
+        self._plans: dict[tuple[Any, Device, Constraints | None], Plan] = {}
         self._unbuildable: dict[tuple[str, str], str] = {}
         self._default_entries: dict[Any, tuple[Entry, ...]] = {}
+        self._entries_of: dict[int, tuple[Any, tuple[Entry, ...]]] = {}
+        """The same by the space's identity: a family may give one object for many problems."""
 
     def device_for_planning(self) -> Device:
         """The device that `select`, `explain` and `is_supported` plan for."""
@@ -140,7 +142,7 @@ class Planner:
 
     def _plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
         self._forget_if_changed()
-        key = (problem, target, constraints or self.constraints)
+        key = (problem, target, constraints)  # None for the planner's own, which takes no hashing
         plan = self._plans.get(key)
         if plan is None:
             asked = self._asked(*key)
@@ -204,8 +206,9 @@ class Planner:
         problem, target = asked.stated[0], asked.target
         if entry.config.family != problem.family:
             return no("family", f"is a {entry.config.family} kernel")
-        broken = self._unbuildable.get((entry.name, target.arch))
-        if broken is not None:
+        # No name is made where nothing failed: a plan has hundreds of candidates.
+        broken = self._unbuildable and self._unbuildable.get((entry.name, target.arch))
+        if broken:
             return no("build", broken)
         family, this = ops.family(problem.family), arch(target.arch)
         for stated in asked.stated:
@@ -234,6 +237,9 @@ class Planner:
             return tuple(self.registry)
         family, this = ops.family(problem.family), arch(target.arch)
         space = family.default_space(problem, this)
+        of_it = self._entries_of.get(id(space))
+        if of_it is not None and of_it[0] is space:
+            return of_it[1]
         key = (this.name, space.key)
         if key not in self._default_entries:
             try:
@@ -241,6 +247,7 @@ class Planner:
             except EmptySpace as error:
                 raise UnsupportedProblem(f"{problem} cannot run on {this.name}: {error}") from None
             self._default_entries[key] = tuple(Entry(config) for config in configs)
+        self._entries_of[id(space)] = (space, self._default_entries[key])
         return self._default_entries[key]
 
     def _forget_if_changed(self) -> None:

@@ -61,6 +61,7 @@ def test_retune(cli, shapes, tmp_path):
     anew = cli.json("retune", table, "--out", tmp_path / "anew", *QUICK)
     assert len(anew["rows"]) == 2 and anew["measured"] >= 6
     assert cli.json("retune", table, *QUICK, "--dry-run")["problems"] == 2
+    cli("retune", table, *QUICK)  # the row may be another's now, which is measured here too
     assert cli.json("retune", table, *QUICK)["measured"] == 0
 
 

@@ -27,8 +27,11 @@ def arch(name: str | Arch) -> Arch:
     describes: there is no default and no nearest relative, because limits and instructions
     differ between relatives.
     """
-    if isinstance(name, Arch):
-        return name
+    return name if isinstance(name, Arch) else _called(name)
+
+
+@functools.cache
+def _called(name: str) -> Arch:
     known = archs()
     plain = _plain(name)
     if plain not in known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,6 @@ class Analytical:
 
     name: str = "analytical"
 
-    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
-        ranked = ops.family(problem.family).rank(problem, candidates, device)
-        return [Choice(config, self.name, f"estimated {estimate}") for config, estimate in ranked]
+    def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
+        for config, estimate in ops.family(problem.family).rank(problem, candidates, device):
+            yield Choice(config, self.name, f"estimated {estimate}")

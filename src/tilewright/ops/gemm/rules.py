@@ -418,14 +418,27 @@ def _divides(c: GemmConfig, p: GemmProblem) -> str | None:
     return None
 
 
+_of_last: tuple[GemmProblem | None, int, tuple[int, ...]] = (None, 0, ())
+
+
+def _facts(p: GemmProblem) -> tuple[int, tuple[int, ...]]:
+    """A problem's `extent_alignment` and `spans_bytes`: kept of the last one, since hundreds of
+    configs are asked about the same."""
+    global _of_last
+    last = _of_last
+    if last[0] is not p:
+        last = _of_last = (p, p.extent_alignment, p.spans_bytes)
+    return last[1:]
+
+
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
     vectors = c.pipeline in (*POINTERS, *SMALL_M, "gluon_weights") or epilogues.has_matrix(
         c.epilogue
     )
-    if vectors and p.extent_alignment < c.alignment:
-        return f"rows hold multiples of {p.extent_alignment} bytes, under {c.alignment}"
+    if vectors and (extents := _facts(p)[0]) < c.alignment:
+        return f"rows hold multiples of {extents} bytes, under {c.alignment}"
     return None
 
 
@@ -456,7 +469,7 @@ def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
     if c.pipeline in POINTERS and c.index_bits == 32:
-        spans = p.spans_bytes
+        spans = _facts(p)[1]
         if max(spans) >= INT32_SPAN:
             operand = p.in_memory[spans.index(max(spans))][0]
             return f"{operand} spans {max(spans)} bytes, beyond 32-bit addressing"
@@ -503,4 +516,15 @@ def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
         reason = rule(config, problem)
         if reason is not None:
             return no(name, reason)
-    return judge(config, arch)
+    # Of a plan's candidates most were judged for the problem before, on this very architecture.
+    known = _judged.get((config, id(arch)))
+    if known is None or known[0] is not arch:
+        if len(_judged) >= MOST_JUDGED:
+            _judged.clear()
+        known = _judged[config, id(arch)] = (arch, judge(config, arch))
+    return known[1]
+
+
+MOST_JUDGED = 16384
+_judged: dict[tuple[GemmConfig, int], tuple[Arch, Verdict]] = {}
+"""Verdicts by config and architecture, which is kept: its identity cannot become another's."""

@@ -97,16 +97,40 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     return values[axis]
 
 
+_SIGNATURE = (
+    "layout", "dtype_a", "dtype_b", "dtype_c", "precision", "epilogue", "batching", "scale_a",
+    "scale_b", "pre_a", "pre_b",
+)  # fmt: skip
+
+
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
-    which one serves every size, alignment and stride."""
+    which one serves every size, alignment and stride. The same object for the same kind."""
+    few = _power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
+    kind = (arch.name, few, *(getattr(problem, field) for field in _SIGNATURE))
+    if kind not in _made:
+        if len(_made) >= MOST_KINDS:
+            _made.clear()
+        _made[kind] = _default_space(problem, arch)
+    return _made[kind]
+
+
+MOST_KINDS = 1024
+_made: dict[tuple[Any, ...], KernelSpace] = {}
+
+
+def _power_of_two(rows: int) -> int:
+    return 1 << (rows - 1).bit_length()
+
+
+def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     if lowbit.concerns(problem):
         return _few_bits(problem, arch)
     apart = (*SMALL_M, *lowbit.PIPELINES, "gluon_pingpong")
     algorithms: dict[str, Sequence[Any]] = {
         "tile_m": (16, 64, 128),
         "tile_n": (32, 128, 256),
-        "tile_k": (32, 64, 128),
+        "tile_k": [k for k in (32, 64, 128) if k == _depth(problem)],
         "num_warps": (4, 8),
         "num_stages": (2, 3, 4),
         "pipeline": [p for p in arch.pipelines if p not in apart],
@@ -168,7 +192,7 @@ _MATRIX_TILES = (
 def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     """Algorithms of the pipelines for few rows."""
     common = {"group_m": 1, "store": "direct", "alignment": 16, "index_bits": 32}
-    rows = 1 << (problem.m - 1).bit_length()
+    rows = _power_of_two(problem.m)
     bytes_each = DTYPES[problem.dtype_a].bytes
     whole, *parts = (("tile", 1, "none"), ("split_k", 2, "linear"), ("split_k", 4, "linear"))
     for pipeline in arch.pipelines:
@@ -301,6 +325,12 @@ ROW_BYTES = 128
 of scales may be shorter along K, and then so are tiles."""
 
 
+def _depth(of: GemmProblem | GemmConfig) -> int:
+    """The tile's K that is worth having."""
+    whole = ROW_BYTES // DTYPES[of.dtype_a].bytes
+    return min(whole, scales.k_block(of) or whole)
+
+
 def _worth_having(config: GemmConfig) -> bool:
     """Keeps the default space to shapes that are someone's best."""
     if config.pipeline in SMALL_M:
@@ -310,8 +340,7 @@ def _worth_having(config: GemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
-    deepest = ROW_BYTES // DTYPES[config.dtype_a].bytes
-    if config.tile_k != min(deepest, scales.k_block(config) or deepest):
+    if config.tile_k != _depth(config):
         return False
     if config.pipeline == "gluon_cdna":
         return config.scheduler == "persistent" and config.num_stages == 2
