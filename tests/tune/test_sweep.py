@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from fake_crew import ENVIRONMENT, GROUP, SETTINGS, FakeCrew, measurement, other
@@ -287,19 +289,31 @@ class Lazy(FakeCrew):
         yield from super().run(tasks[1:], known)
 
 
+def _step(measuring: int) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(measuring, b".")
+    time.sleep(0.004)
+
+
 def test_killed_twenty_times_at_random_it_ends_as_an_undisturbed_sweep_does(tmp_path):
     rng = random.Random(11)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     problems = [replace(PROBLEMS[0], m=m) for m in range(1, 101)]
     run(whole, FakeCrew(), problems=problems)
     total, counts = 100 * len(CONFIGS), []
-    for _ in range(20):
+    for number in range(20):
+        begun, measuring = os.pipe()
         writer = os.fork()
         if not writer:
             try:
-                run(broken, FakeCrew(step=lambda: time.sleep(0.004)), problems=problems)
+                step = partial(_step, measuring)
+                run(broken, FakeCrew(step=step), problems=problems)
             finally:
                 os._exit(0)
+        os.close(measuring)
+        if number % 2:
+            os.read(begun, 1)  # else it may be killed as it starts, on a busy machine every time
+        os.close(begun)
         time.sleep(rng.uniform(0.0, 0.2))
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
