@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import types
 
 import pytest
 
 from tilewright.arch import device
 from tilewright.build import Store
+from tilewright.child import Child, ChildDied, import_path
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.tune import devices, telemetry
-from tilewright.tune.devices import Place, environment, interpreted_device, parse
+from tilewright.tune.devices import (
+    PRELOAD_VARIABLE,
+    WORKER,
+    Place,
+    environment,
+    interpreted_device,
+    parse,
+)
 from tilewright.tune.groups import groups
 from tilewright.tune.measurement import Settings, Telemetry
 
@@ -187,3 +196,17 @@ def test_no_driver_says_what_needs_none(monkeypatch):
     monkeypatch.setattr(devices, "Child", NoneHere)
     with pytest.raises(NoDriver, match=r"no library \(--devices cpu"):
         devices.parse("all")
+
+
+def test_only_a_gpus_worker_needs_torch(tmp_path):
+    """Who asks which GPUs there are may have none, whatever the user's environment hides."""
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
+    path = os.pathsep.join((str(tmp_path), *import_path()))
+    variables = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0"}
+    with Child(WORKER, variables) as child:
+        answer, _ = child.request({"do": "devices"}, timeout=60)
+    assert "torch" not in str(answer)
+    with Child(WORKER, {**variables, PRELOAD_VARIABLE: "torch"}) as child:
+        with pytest.raises(ChildDied) as died:
+            child.request({"do": "devices"}, timeout=60)
+        assert "no torch here" in died.value.stderr_tail

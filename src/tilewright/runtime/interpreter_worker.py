@@ -29,6 +29,11 @@ MODULES_VARIABLE = "TILEWRIGHT_KERNEL_MODULES"
 """Colon-separated modules that kernels may come from, besides `tilewright`; with all below."""
 
 
+def named_modules() -> list[str]:
+    """The modules that the variable names."""
+    return [*filter(None, os.environ.get(MODULES_VARIABLE, "").split(":"))]
+
+
 def main() -> None:
     """Serve launches until the parent is gone."""
     if os.environ.get("TRITON_INTERPRET") != "1":
@@ -98,7 +103,7 @@ def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> N
 def _kernel(module: str, function: str) -> Any:
     from tilewright.runtime import interpreter_patch as patch
 
-    allowed = ["tilewright", *filter(None, os.environ.get(MODULES_VARIABLE, "").split(":"))]
+    allowed = ["tilewright", *named_modules()]
     if not any(module == name or module.startswith(f"{name}.") for name in allowed):
         raise ImportError(f"module '{module}' may not be run: not named in {MODULES_VARIABLE}")
     found = getattr(importlib.import_module(module), function, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import signal
 import sys
 from typing import Any
@@ -19,7 +18,7 @@ from tilewright.arch.model import Device
 from tilewright.build import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.jsonfile import convert
-from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
+from tilewright.runtime.interpreter_worker import named_modules
 from tilewright.tune.results import read_problem
 
 _GPU = "cuda:0"
@@ -56,7 +55,7 @@ def main() -> None:
     """Run what the command line asks for."""
     request = json.loads(sys.argv[1])
     signal.alarm(request["seconds"])  # ends this process even if nobody is left who would
-    for module in filter(None, os.environ.get(MODULES_VARIABLE, "").split(":")):
+    for module in named_modules():
         importlib.import_module(module)
     run(request)
 

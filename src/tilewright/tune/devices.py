@@ -27,6 +27,9 @@ from tilewright.plan import PLANNING_DEVICE
 from tilewright.tune.measurement import Environment
 
 WORKER = "tilewright.tune.worker"
+PRELOAD_VARIABLE = "TILEWRIGHT_WORKER_PRELOADS"
+"""Names what a worker imports before it is asked anything: torch, on a GPU, takes seconds, which a
+spare worker has."""
 CPU = "cpu"
 Backend = Literal["cpu", "cuda", "hip"]
 _ASKING_SECONDS = 120.0
@@ -87,7 +90,9 @@ class Place:
 
     def start(self, store: Store) -> Process:
         """Start a worker here, for kernels of `store`."""
-        return Child(WORKER, {**self.variables, "PYTHONPATH": os.pathsep.join(import_path())})
+        preload = "" if self.backend == "cpu" else "torch"
+        path = os.pathsep.join(import_path())
+        return Child(WORKER, {**self.variables, "PYTHONPATH": path, PRELOAD_VARIABLE: preload})
 
     def __str__(self) -> str:
         name = "the interpreter" if self.device is None else f"{self.device.name} ({self.uuid})"

@@ -35,11 +35,11 @@ from tilewright.errors import (
     UnsupportedProblem,
 )
 from tilewright.jsonfile import convert
-from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
+from tilewright.runtime.interpreter_worker import named_modules
 from tilewright.runtime.launcher import launcher
 from tilewright.tune import timing
 from tilewright.tune.contenders import kernel_bind
-from tilewright.tune.devices import CPU, answer_devices
+from tilewright.tune.devices import CPU, PRELOAD_VARIABLE, answer_devices
 from tilewright.tune.measurement import Settings, Status
 from tilewright.tune.results import read_problem
 from tilewright.tune.telemetry import Monitor, flags
@@ -337,10 +337,7 @@ def blame(error: BaseException) -> tuple[Status, str]:
 
 def main() -> None:
     """Serve one parent until it is gone."""
-    modules = os.environ.get(MODULES_VARIABLE, "").split(":")
-    if any(os.environ.get(f"{maker}_VISIBLE_DEVICES") for maker in ("CUDA", "ROCR")):
-        modules.append("torch")  # it takes seconds, and a spare worker has time now
-    for module in filter(None, modules):
+    for module in (*named_modules(), *filter(None, [os.environ.get(PRELOAD_VARIABLE)])):
         importlib.import_module(module)
     worker = Worker()
 
