@@ -190,10 +190,10 @@ def few_rows(dtype: str) -> KernelSpace:
     """The kernels that can win with few rows: some 20 for each M up to 4, some 40 beyond."""
     tiles = [("small_m", 1, rows, *t) for rows in (1, 2, 4) for t in VECTOR_TILES]
     tiles += [("small_m_tma", 1, rows, *t) for rows in (8, 16, 32, 64) for t in MATRIX_TILES]
-    tiles += [("small_m", 1, rows, 16, 256, 4, 4) for rows in (8, 16)]
-    tiles += [("tma", 8, 64, n, 64, 4, s) for n in (64, 128) for s in (3, 5)]
-    tiles += [("tma", 8, 16, 32, 256, 4, 3), ("tma", 8, 16, 32, 128, 4, 5)]
-    tiles += [("tma", 8, 32, 32, 128, 4, 5), ("tma", 8, 64, 64, 128, 4, 3)]
+    tiles += [
+        (pipeline, 1 if pipeline == "small_m" else 8, m, n, k_bytes // 2, warps, stages)
+        for pipeline, m, n, k_bytes, warps, stages, _ in tuning.FEW
+    ]
     names = ("pipeline", "group_m", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages")
     return KernelSpace(
         "gemm",

@@ -87,8 +87,6 @@ class Planner:
         self._plans: dict[tuple[Any, Device, Constraints | None], Plan] = {}
         self._unbuildable: dict[tuple[str, str], str] = {}
         self._default_entries: dict[Any, tuple[Entry, ...]] = {}
-        self._entries_of: dict[int, tuple[Any, tuple[Entry, ...]]] = {}
-        """The same by the space's identity: a family may give one object for many problems."""
 
     def device_for_planning(self) -> Device:
         """The device that `select`, `explain` and `is_supported` plan for."""
@@ -206,10 +204,10 @@ class Planner:
         problem, target = asked.stated[0], asked.target
         if entry.config.family != problem.family:
             return no("family", f"is a {entry.config.family} kernel")
-        # No name is made where nothing failed: a plan has hundreds of candidates.
-        broken = self._unbuildable and self._unbuildable.get((entry.name, target.arch))
-        if broken:
-            return no("build", broken)
+        if self._unbuildable:  # else no names are made, which take time for hundreds of candidates
+            broken = self._unbuildable.get((entry.name, target.arch))
+            if broken is not None:
+                return no("build", broken)
         family, this = ops.family(problem.family), arch(target.arch)
         for stated in asked.stated:
             verdict: Verdict = family.supports(entry.config, stated, this)
@@ -237,9 +235,6 @@ class Planner:
             return tuple(self.registry)
         family, this = ops.family(problem.family), arch(target.arch)
         space = family.default_space(problem, this)
-        of_it = self._entries_of.get(id(space))
-        if of_it is not None and of_it[0] is space:
-            return of_it[1]
         key = (this.name, space.key)
         if key not in self._default_entries:
             try:
@@ -247,7 +242,6 @@ class Planner:
             except EmptySpace as error:
                 raise UnsupportedProblem(f"{problem} cannot run on {this.name}: {error}") from None
             self._default_entries[key] = tuple(Entry(config) for config in configs)
-        self._entries_of[id(space)] = (space, self._default_entries[key])
         return self._default_entries[key]
 
     def _forget_if_changed(self) -> None:

@@ -106,20 +106,22 @@ _SIGNATURE = (
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
     which one serves every size, alignment and stride. The same object for the same kind."""
-    few = _power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
+    few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
     kind = (arch.name, few, *(getattr(problem, field) for field in _SIGNATURE))
-    if kind not in _made:
+    found = _made.get(kind)
+    if found is None:
         if len(_made) >= MOST_KINDS:
             _made.clear()
-        _made[kind] = _default_space(problem, arch)
-    return _made[kind]
+        found = _made[kind] = _default_space(problem, arch)
+    return found
 
 
 MOST_KINDS = 1024
 _made: dict[tuple[Any, ...], KernelSpace] = {}
 
 
-def _power_of_two(rows: int) -> int:
+def power_of_two(rows: int) -> int:
+    """The rows of the tile that so many rows of A take, where they are few."""
     return 1 << (rows - 1).bit_length()
 
 
@@ -192,7 +194,7 @@ _MATRIX_TILES = (
 def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     """Algorithms of the pipelines for few rows."""
     common = {"group_m": 1, "store": "direct", "alignment": 16, "index_bits": 32}
-    rows = _power_of_two(problem.m)
+    rows = power_of_two(problem.m)
     bytes_each = DTYPES[problem.dtype_a].bytes
     whole, *parts = (("tile", 1, "none"), ("split_k", 2, "linear"), ("split_k", 4, "linear"))
     for pipeline in arch.pipelines:

@@ -19,7 +19,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import lowbit, scales
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
-from tilewright.ops.gemm.spaces import FEW_ROWS, default_space
+from tilewright.ops.gemm.spaces import FEW_ROWS, default_space, power_of_two
 from tilewright.space import KernelSpace
 
 Tile = tuple[str, int, int, int, int, int, str]
@@ -103,6 +103,7 @@ FEW: tuple[Tile, ...] = (
     ("tma", 16, 32, 512, 4, 3, "direct"),
     ("tma", 16, 32, 256, 4, 5, "direct"),
     ("tma", 32, 32, 256, 4, 5, "direct"),
+    ("tma", 64, 64, 256, 4, 3, "direct"),
     *(("tma", 64, n, 128, 4, stages, "direct") for n in (64, 128) for stages in (3, 5)),
 )
 """What else there is for few rows."""
@@ -137,7 +138,7 @@ def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
     found += [(*t, *how, 8) for t in DEEP for how in (whole, *SHARED)]
     found += [(*t, *how, 8) for t in PORTABLE for how in SHARED]
     if problem.m <= FEW_ROWS:
-        few = 1 << (problem.m - 1).bit_length()
+        few = power_of_two(problem.m)
         if few <= VECTOR_ROWS:
             found += [
                 ("small_m", few, *tile, "direct", *_PARTS_OF_FEW[0], 1) for tile in VECTOR_TILES
