@@ -90,10 +90,8 @@ class Tuner:
     final: Settings = FINAL
     takes: int = TAKES
     seconds: float | None = None
-    vendor: bool = True
     building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
     measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
-    workers: int | None = None
     _builds: dict[Group, dict[str, str]] = field(init=False, default_factory=dict)
     """The key of each kernel's binary today."""
 
@@ -113,7 +111,7 @@ class Tuner:
                 if self.seconds is not None and time.monotonic() - begun > self.seconds:
                     tuned.out_of_time = True
                     break
-                self._sweep(self.crew, wanted, self.settings, self.vendor)
+                self._sweep(self.crew, wanted, self.settings, vendor=True)
             self._found(tuned, some)
         self.crew.close()
         self._finals(tuned)
@@ -187,6 +185,8 @@ class Tuner:
         without = {*tuned.without, *tuned.untried}
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
         for take in range(1, 1 + (1 if tuned.out_of_time else self.takes)):
+            if not left:
+                break
             settings = replace(self.final, take=take)
             with self.crew.measuring(settings) as crew:
                 for some in _few(left):
@@ -267,7 +267,6 @@ class Tuner:
             lambda: _Lent(crew),
             building=self.building,
             measuring=self.measuring,
-            workers=self.workers,
         )
 
 
