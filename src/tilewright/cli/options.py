@@ -58,6 +58,17 @@ Signature = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
+OpenWords = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--signature",
+        help="What spaces and problems leave open, as dtype=bf16; may be repeated.",
+        metavar="KEY=VALUE",
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
+]
 FamilyName = Annotated[
     str | None,
     typer.Option("--family", help="Operation family, where a space does not say its own."),

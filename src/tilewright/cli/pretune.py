@@ -11,8 +11,8 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Json, StorePath, TrustStore, examples, words
-from tilewright.cli.tune import Budget, Devices, Out, Settings, Timeout, Work, show
+from tilewright.cli.options import Json, OpenWords, StorePath, Timeout, TrustStore, examples, words
+from tilewright.cli.tune import Budget, Devices, Out, Settings, Work, show
 from tilewright.errors import BadArgument, TilewrightError
 
 ENVIRONMENT = "TILEWRIGHT_PRETUNE"
@@ -50,14 +50,7 @@ def pretune(
     out: Out = None,
     devices: Devices = "all",
     budget: Budget = None,
-    signature: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--signature",
-            help="What problems leave open, as dtype=bf16; may be repeated.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
+    signature: OpenWords = None,
     settings: Settings = None,
     timeout: Timeout = 60.0,
     store: StorePath = None,

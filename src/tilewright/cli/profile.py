@@ -17,6 +17,7 @@ from tilewright.cli.options import (
     ProblemWords,
     RegistryFile,
     StorePath,
+    Timeout,
     TrustStore,
     examples,
     words,
@@ -60,9 +61,7 @@ def profile(
         str, typer.Option("--devices", help="Where: one kind of GPU (all, 1, 0,3, a UUID), or cpu.")
     ] = "1",
     top: Annotated[int, typer.Option("--top", min=1, help="How many of the ranked to show.")] = 20,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
-    ] = 30.0,
+    timeout: Timeout = 30.0,
     counters: Annotated[
         bool,
         typer.Option("--counters/--no-counters", help="Read hardware counters, by Nsight Compute."),

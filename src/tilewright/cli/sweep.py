@@ -14,7 +14,9 @@ from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
     FamilyName,
     Json,
+    OpenWords,
     StorePath,
+    Timeout,
     TrustStore,
     examples,
     names,
@@ -100,14 +102,7 @@ def sweep(
         int | None,
         typer.Option("--max-kernels", min=1, help="Only so many of them, spread evenly."),
     ] = None,
-    signature: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--signature",
-            help="What spaces and problems leave open, as dtype=bf16; may be repeated.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
+    signature: OpenWords = None,
     family: FamilyName = None,
     settings: Annotated[
         list[str] | None,
@@ -117,9 +112,7 @@ def sweep(
             metavar="KEY=VALUE",
         ),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
-    ] = 60.0,
+    timeout: Timeout = 60.0,
     workers: Workers = None,
     build_timeout: Annotated[
         float, typer.Option("--build-timeout", min=1, help="Seconds that one build may take.")

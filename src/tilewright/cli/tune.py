@@ -11,7 +11,16 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import FamilyName, Json, StorePath, TrustStore, examples, words
+from tilewright.cli.options import (
+    FamilyName,
+    Json,
+    OpenWords,
+    StorePath,
+    Timeout,
+    TrustStore,
+    examples,
+    words,
+)
 from tilewright.cli.options import store as open_store
 from tilewright.errors import BadArgument
 
@@ -43,9 +52,6 @@ Budget = Annotated[
 ]
 Exhaustive = Annotated[
     bool, typer.Option("--exhaustive", help="Measure every candidate, whether it pays or not.")
-]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and how long it takes at most.")
@@ -103,14 +109,7 @@ def tune(
     exhaustive: Exhaustive = False,
     dry_run: DryRun = False,
     family: FamilyName = None,
-    signature: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--signature",
-            help="What spaces and problems leave open, as dtype=bf16; may be repeated.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
+    signature: OpenWords = None,
     arch: Annotated[str | None, typer.Option("--arch", help="What the interpreter plays.")] = None,
     settings: Settings = None,
     timeout: Timeout = 60.0,
