@@ -7,7 +7,7 @@ asked for, never "until it is significant", which would find differences that ar
 
 The coin is what makes the interval's confidence hold: samples of small kernels follow a rhythm
 (see `timing`), and with a fixed order, AB BA AB BA too, one side keeps its better beats. On an H200
-4 of 25 comparisons of an 8 µs kernel with itself came out 4 to 6 % "faster" or "slower" that way.
+4 of 25 comparisons of an 8 µs kernel with itself came out 5 to 7 % "faster" or "slower" that way.
 With the coin, two calls that are alike are exchangeable in every pair, whatever the rhythm.
 """
 

@@ -12,8 +12,8 @@ K = TypeVar("K")
 REPEATABILITY = 0.005
 """The share by which a median moves from one worker to the next beyond what its interval says:
 where its code was loaded to, how warm the device is. Of 50 problems on two H200s, the best kernel
-of the one was within the ties of the other's for 46 by the intervals alone, and with this for 50
-(benchmarks/sweep_again.py)."""
+of the one was within the ties of the other's for 46 by the intervals alone, and with this, which
+was chosen with these in view, for 50 (benchmarks/sweep_again.py)."""
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:

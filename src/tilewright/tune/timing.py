@@ -1,15 +1,16 @@
 """Samples of several calls that take turns, until each one's median is known well enough.
 
-A round calls each once, in an order drawn anew each time. Going to and fro is not enough: what a
-flush leaves in L2 has a rhythm, on an H200 5 % of a call of 8 µs in every fourth sample or so, and
-whoever has that place in the rhythm seems slower. Rounds are queued in blocks, so that the GPU
-never waits for the host within a sample, and the device is read (`watch`) while a block runs.
+A round calls each once, in an order drawn anew each time. Going to and fro is not enough: samples
+of small calls follow a rhythm, and with a fixed order one of them keeps the worse beats (5 to 7 %
+of 8 µs, on an H200; see `compare`). Rounds are queued in blocks, so that the GPU never waits for
+the host within a sample, and the device is read (`watch`) while a block runs.
 
 L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
 lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
 33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read: the
 same one each time falls into step with L2's way of replacing lines. One kernel (2048³, bf16) then
-took 39 or 42 µs, for whole series of samples; of stretches drawn at random it takes 41.
+took 39 or 42 µs, for whole series of samples; with stretches of two or four times L2's size, drawn
+at random, it took 41 in each of ten.
 """
 
 from __future__ import annotations
