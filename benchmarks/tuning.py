@@ -1,0 +1,248 @@
+"""What tuning costs on a GPU, whether it chooses the same twice, and what its choices are worth.
+
+    python benchmarks/tuning.py shapes.csv --keep DIR tune again exhaustive remeasure \\
+        --json benchmarks/results/tuning_h200.json
+
+shapes.csv has columns M, N, K. 100 problems, spread evenly by their work over the rows whose (N, K)
+the estimates' rates were not fitted to (those that benchmarks/sweep_throughput.py sweeps); 200
+kernels, spread evenly over `gemm:full`. Each step leaves what it found in DIR, so that steps can be
+taken on their own:
+
+tune, again: `tilewright tune` of all, each into a table and a directory of its own; the first with
+    an empty store. Their time is from the command to its return.
+exhaustive: `tilewright sweep` of every kernel on every other problem.
+remeasure: of those problems, the choice of both tunings, the five best of the sweep and the first
+    eight by estimate, once more and together, as the finals of a tuning measure. Shares are of the
+    best of these: of the tuned choice, of the estimate's first, and of the best of its eight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+from sweep_again import times
+from sweep_throughput import MOST_FLOPS, flops
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.build import Store
+from tilewright.ops.gemm import GemmProblem
+from tilewright.space import load_space
+from tilewright.tables import file
+from tilewright.tables.table import Table
+from tilewright.tune.filters import Filters
+from tilewright.tune.groups import groups
+from tilewright.tune.measurement import problem_text
+from tilewright.tune.problems import shipped
+from tilewright.tune.progress import show_measuring
+from tilewright.tune.results import Results, read_problem
+from tilewright.tune.sweep import plan_some, sweep
+from tilewright.tune.tuner import FINAL
+
+STEPS = ("tune", "again", "exhaustive", "remeasure")
+BEST, RANKED = 5, 8
+ROWS = (16, 64, 512, 2048)
+"""Bounds of the ranges of M."""
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return [{word.lower(): said for word, said in row.items()} for row in csv.DictReader(lines)]
+
+
+def fitted() -> set[tuple[str, str]]:
+    """(N, K) of the problems that the rates were fitted with (`sweep_throughput.spread`)."""
+    source = shipped("gemm:full", "problems.csv")
+    assert source is not None
+    rows = [row for row in rows_of(source) if flops(row) <= MOST_FLOPS]
+    return {(row["n"], row["k"]) for row in rows[:: len(rows) // 50][:50]}
+
+
+def chosen(shapes: Path, count: int, seen: set[tuple[str, str]], folder: Path) -> Path:
+    """A list of `count` problems, spread evenly by their work."""
+    rows = [row for row in rows_of(shapes) if (row["n"], row["k"]) not in seen]
+    rows.sort(key=flops)
+    some = [rows[i * len(rows) // count] for i in range(count)]
+    return written(some, folder / "problems.csv")
+
+
+def written(rows: Sequence[dict[str, str]], path: Path) -> Path:
+    with path.open("w", newline="") as out:
+        writer = csv.DictWriter(out, ("m", "n", "k"), extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def kernels(count: int, arch_name: str) -> list[str]:
+    source = shipped("gemm:full", "space.json")
+    assert source is not None
+    space, _ = load_space(str(source), arch(arch_name), None, {"dtype": "bf16"})
+    configs, _ = Filters(max_kernels=count).apply(space.expand(arch(arch_name)).configs)
+    return [config.name for config in configs]
+
+
+def run(folder: Path, step: str, *words: str) -> None:
+    """A command of ours; its seconds, and what it printed, in DIR."""
+    begun = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "tilewright", *words, "--json"], stdout=subprocess.PIPE, text=True
+    )
+    seconds = time.monotonic() - begun
+    said = json.loads(ended.stdout)
+    (folder / f"{step}.json").write_text(
+        json.dumps({"seconds": seconds, "exit": ended.returncode, "said": said}) + "\n"
+    )
+
+
+def remeasure(folder: Path, device: str) -> None:
+    found, _, _ = times(folder / "exhaustive")
+    settings = replace(FINAL, take=1)
+    store = Store(folder / "store")
+    [group], crew = groups(device, store, settings, timeout=60.0)
+    tables = [file.load(p) for p in (folder / "tune.twt", folder / "again.twt") if p.is_file()]
+    family = ops.family("gemm")
+    wanted = []
+    for text, of in found.items():
+        problem = read_problem(text, "the sweep")
+        first = [row.kernel for t in tables if (row := t.get(problem, group.device))]
+        best = sorted(of, key=lambda name: of[name][0])[:BEST]
+        ranked = family.rank(problem, [family.parse_name(n) for n in of], group.device)
+        estimated = [config.name for config, _ in ranked[:RANKED]]
+        some = dict.fromkeys([*first, *best, *estimated])
+        wanted.append((problem, [family.parse_name(name) for name in some]))
+    with Results(folder / "remeasured", write=True) as results:
+        todo = plan_some([(group, wanted)], settings, results.keys(), vendor=True)
+        sweep(todo, results, store, crew, measuring=show_measuring)
+
+
+def share(said: str, folder: Path, tables: dict[str, Table], found: Any, again: Any) -> Any:
+    """What came of one problem."""
+    problem = read_problem(said, "the sweep")
+    of = {name: us for name, (us, _) in again[said].items()}
+    best = min(of, key=lambda name: of[name])
+    family = ops.family("gemm")
+    [device] = {row.device for table in tables.values() for row in table}
+    ranked = family.rank(problem, [family.parse_name(n) for n in found[said]], device)
+    estimated = [c.name for c, _ in ranked[:RANKED] if c.name in of]
+    tuned = {}
+    for name, table in tables.items():
+        row = table.get(problem, device)
+        tuned[name] = of[best] / of[row.kernel] if row and row.kernel in of else None
+    return {
+        "problem": str(problem),
+        "m": problem.m,
+        "best": best,
+        "best_us": of[best],
+        "tuned_share": tuned,
+        "estimate_share": of[best] / of[estimated[0]],
+        f"estimate_top_{RANKED}_share": of[best] / min(of[name] for name in estimated),
+    }
+
+
+def of_all(shares: Sequence[float]) -> dict[str, Any]:
+    return {"problems": len(shares), "mean": statistics.mean(shares), "worst": min(shares)}
+
+
+def by_m(rows: Sequence[dict[str, Any]], value: Any) -> dict[str, Any]:
+    ranges: dict[str, list[float]] = {"all": [value(row) for row in rows]}
+    for row in sorted(rows, key=lambda row: int(row["m"])):
+        bound = next((b for b in ROWS if row["m"] <= b), None)
+        ranges.setdefault(f"M to {bound}" if bound else f"M over {ROWS[-1]}", []).append(value(row))
+    return {word: of_all(some) for word, some in ranges.items()}
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Of the steps that were taken."""
+    document: dict[str, Any] = {}
+    tables = {}
+    for step in ("tune", "again"):
+        if (folder / f"{step}.json").is_file():
+            ran = json.loads((folder / f"{step}.json").read_text())
+            said = ran["said"]
+            tables[step] = file.load(folder / f"{step}.twt")
+            document[step] = {
+                "seconds": ran["seconds"], "exit": ran["exit"], "rows": len(said["rows"]),
+                "measured": said["measured"], "without": said["without"],
+                "decided_by_finals": sum(row["final"] for row in said["rows"]),
+                "takes": {str(k): v for k, v in takes(folder / f"{step}.sweep").items()},
+            }  # fmt: skip
+    if len(tables) == 2:
+        first, second = ({r.problem: r.kernel for r in t} for t in tables.values())
+        both = first.keys() & second.keys()
+        differ = sorted(problem_text(p) for p in both if first[p] != second[p])
+        document["same_choice"] = {
+            "problems": len(both), "same": len(both) - len(differ), "differ": differ,
+        }  # fmt: skip
+    if (folder / "remeasured").is_dir():
+        found, _, _ = times(folder / "exhaustive")
+        again, _, _ = times(folder / "remeasured")
+        rows = [share(said, folder, tables, found, again) for said in again]
+        document["tuned"] = {
+            step: by_m([r for r in rows if r["tuned_share"][step] is not None],
+                       lambda row, step=step: row["tuned_share"][step])
+            for step in tables
+        }  # fmt: skip
+        document["estimate"] = by_m(rows, lambda row: row["estimate_share"])
+        top = f"estimate_top_{RANKED}_share"
+        document[f"estimate_top_{RANKED}"] = by_m(rows, lambda row: row[top])
+        document["remeasured"] = rows
+    return document
+
+
+def takes(sweep_dir: Path) -> dict[int, int]:
+    """How many problems were in each take of the finals."""
+    with Results(sweep_dir) as results:
+        _, rows = results.query(
+            "SELECT json_extract(settings.text, '$.take'), count(DISTINCT problem) "
+            "FROM measurement JOIN settings ON settings.id = settings GROUP BY settings.id"
+        )
+    return {take: count for take, count in rows if take}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("shapes", type=Path)
+    parser.add_argument("steps", nargs="*", choices=[*STEPS, []], default=[])
+    parser.add_argument("--keep", type=Path, required=True)
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--kernels", type=int, default=200)
+    parser.add_argument("--device", default="0")
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    folder: Path = options.keep
+    folder.mkdir(parents=True, exist_ok=True)
+    problems = chosen(options.shapes, options.problems, fitted(), folder)
+    half = written(rows_of(problems)[::2], folder / "half.csv")
+    names = kernels(options.kernels, options.arch)
+    same = ["--signature", "dtype=bf16", "--devices", options.device]
+    same += ["--store", str(folder / "store")]
+    for step in options.steps:
+        if step == "remeasure":
+            remeasure(folder, options.device)
+        elif step == "exhaustive":
+            run(folder, step, "sweep", *names, "--problems", str(half), "--out",
+                str(folder / "exhaustive"), *same)  # fmt: skip
+        else:
+            run(folder, step, "tune", *names, "--problems", str(problems), "--table",
+                str(folder / f"{step}.twt"), *same)  # fmt: skip
+    document = {"environment": environment(), "problems": options.problems,
+                "kernels": len(names), **summary(folder)}  # fmt: skip
+    print(json.dumps({k: v for k, v in document.items() if k != "remeasured"}, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
