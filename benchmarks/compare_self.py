@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device, store = live_device(0), Store()
-    timer = timing.Events(timing.flusher(device.l2_bytes, "cuda:0"))
+    timer = timing.Events(timing.flusher(device.l2_bytes, "cuda:0"), "cuda:0")
     answers: list[dict[str, Any]] = []
     for problem in PROBLEMS:
         name = Dispatcher(device=device, store=store).select(problem).config.name

@@ -40,7 +40,7 @@ import planted
 
 for _operation in planted.OPERATIONS:
     epilogues.OPERATIONS[_operation.name] = _operation
-TIMEOUT = 3.0
+TIMEOUT = 4.0
 PROBLEMS = [
     GemmProblem(m, n, k, epilogue="faulty")
     for m, n, k in product((64, 512, 1024, 2048), (512, 1024, 2048, 4096, 8192), (2048,))

@@ -36,7 +36,6 @@ from sweep_throughput import MOST_FLOPS, flops
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.build import Store
-from tilewright.ops.gemm import GemmProblem
 from tilewright.space import load_space
 from tilewright.tables import file
 from tilewright.tables.table import Table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import partial
 
 import pytest
 
@@ -122,6 +123,21 @@ def test_the_wall_clock_times_the_call():
 def test_rotated_inputs_exceed_l2_twice_over():
     l2 = 50 << 20
     for size in (1 << 20, 20 << 20, 60 << 20):
-        assert (timing.copies_to_rotate(size, l2) - 1) * size >= 2 * l2
+        assert timing.copies_to_rotate(size, l2) // 2 * size >= 2 * l2
     assert timing.copies_to_rotate(100, l2) == timing.COPIES
     assert timing.copies_to_rotate(0, l2) == timing.COPIES
+
+
+@pytest.mark.parametrize("copies", [1, 2, 5, 12])
+def test_between_two_turns_of_a_copy_half_of_them_have_theirs(copies):
+    seen = []
+    calls = [partial(seen.append, number) for number in range(copies)]
+    call = timing.rotated(calls)
+    for _ in range(40 * copies):
+        call()
+    turns = [seen[i : i + copies] for i in range(0, len(seen), copies)]
+    assert all(sorted(turn) == [*range(copies)] for turn in turns)
+    for number in range(copies):
+        at = [i for i, other in enumerate(seen) if other == number]
+        assert min(b - a for a, b in itertools.pairwise(at)) > copies // 2 - (copies == 1)
+    assert copies < 5 or len({*map(tuple, turns)}) > 1

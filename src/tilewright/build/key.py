@@ -54,6 +54,12 @@ def build_key(name: str, source: KernelSource, arch: Arch, module_digest: str) -
     )
 
 
+_Stamps = dict[str, tuple[int, int]]
+"""Of files: when each was last changed, which nobody can set, in nanoseconds, and its size."""
+_read: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[_Stamps, str]] = {}
+"""What `sources_digest` came to, by the modules and the search path."""
+
+
 def sources_digest(*modules: str) -> str:
     """One digest of the source of `modules` and of all they import, however indirectly.
 
@@ -61,7 +67,28 @@ def sources_digest(*modules: str) -> str:
     other that is not installed in the environment; of an installed package the version counts.
     Not seen: imports by computed names, data files, and the ``__init__`` of enclosing packages
     unless imported by name. Raises `BuildFailed` if one of `modules` cannot be found or parsed.
+
+    Files are read again when one of them was written meanwhile.
     """
+    known = _read.get((modules, tuple(sys.path)))
+    if known is not None and all(_stamp(path) == stamp for path, stamp in known[0].items()):
+        return known[1]
+    stamps: _Stamps = {}
+    digest = sha256(canonical(_sources(modules, stamps)))
+    _read[modules, tuple(sys.path)] = (stamps, digest)
+    return digest
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, -1
+    return found.st_ctime_ns, found.st_size
+
+
+def _sources(modules: tuple[str, ...], stamps: _Stamps) -> dict[str, str]:
+    """A digest of each module's file, and the versions of packages. Files read are stamped."""
     own = {"tilewright", *(module.partition(".")[0] for module in modules)}
     found: dict[str, str] = {}
     todo = [*modules]
@@ -78,12 +105,13 @@ def sources_digest(*modules: str) -> str:
         if top not in own and _installed(spec.origin):
             found[top] = _version(top, spec.origin)
             continue
+        stamps[spec.origin] = _stamp(spec.origin)  # before it is read
         text = Path(spec.origin).read_bytes()
         found[name] = sha256(text)
         if spec.origin.endswith(".py"):
             package = name if spec.submodule_search_locations else name.rpartition(".")[0]
             todo += _imports(text, name, package)
-    return sha256(canonical(found))
+    return found
 
 
 def _imports(text: bytes, name: str, package: str) -> Iterator[str]:

@@ -43,9 +43,8 @@ def build(
     results: list[BuildResult | None] = [None] * len(requests)
     tasks: dict[str, Task] = {}
     waiting: dict[str, list[int]] = {}
-    digests: dict[tuple[str, ...], str] = {}
     for number, (config, arch) in enumerate(requests):
-        found = _look_up(config, by_name(arch), store, digests)
+        found = _look_up(config, by_name(arch), store)
         if isinstance(found, Task):
             tasks.setdefault(found.job.key, found)
             waiting.setdefault(found.job.key, []).append(number)
@@ -75,7 +74,7 @@ def find(config: Any, arch: Arch | str, store: Store) -> Kernel | None:
     """The usable kernel that `store` already has for this config and architecture, or None if
     it would have to be built. Never starts a compiler. Raises `UntrustedEntry` for one that
     somebody else made."""
-    found = _look_up(config, by_name(arch), store, {})
+    found = _look_up(config, by_name(arch), store)
     if isinstance(found, Task) and found.refused:
         raise UntrustedEntry(found.refused)
     return found.kernel if isinstance(found, BuildResult) and found.ok else None
@@ -85,22 +84,19 @@ def build_keys(configs: Sequence[Any], arch: Arch | str, interpreted: bool = Fal
     """The keys that the binaries of `configs` have in a store, built or not; ``""`` where
     there is nothing that could be compiled. interpreted: keys of what Triton's interpreter runs
     in their places, which are in no store."""
-    digests: dict[tuple[str, ...], str] = {}
-    return [_key(config, by_name(arch), digests, interpreted) for config in configs]
+    return [_key(config, by_name(arch), interpreted) for config in configs]
 
 
-def _key(config: Any, arch: Arch, digests: dict[tuple[str, ...], str], interpreted: bool) -> str:
+def _key(config: Any, arch: Arch, interpreted: bool) -> str:
     try:
-        return _job(config, arch, digests, interpreted).key
+        return _job(config, arch, interpreted).key
     except StoreError:
         raise
     except TilewrightError:
         return ""
 
 
-def _look_up(
-    config: Any, arch: Arch, store: Store, digests: dict[tuple[str, ...], str]
-) -> BuildResult | Task:
+def _look_up(config: Any, arch: Arch, store: Store) -> BuildResult | Task:
     """The result, when no compilation can change it, or what to compile."""
     from tilewright import ops
 
@@ -109,7 +105,7 @@ def _look_up(
     if not verdict:
         return replace(pending, status="rejected", verdict=verdict, reason=str(verdict))
     try:
-        job = _job(config, arch, digests)
+        job = _job(config, arch)
     except StoreError:
         raise
     except TilewrightError as error:
@@ -124,17 +120,13 @@ def _look_up(
     return Task(job, pending, refused)
 
 
-def _job(
-    config: Any, arch: Arch, digests: dict[tuple[str, ...], str], interpreted: bool = False
-) -> Job:
+def _job(config: Any, arch: Arch, interpreted: bool = False) -> Job:
     """What compiling this config means. Raises what its family's `source` raises."""
     from tilewright import ops
 
     family = ops.family(config.family)
     source = family.source(family.interpreted(config) if interpreted else config, arch)
-    if source.modules not in digests:
-        digests[source.modules] = sources_digest(*source.modules)
-    module_digest = digests[source.modules]
+    module_digest = sources_digest(*source.modules)
     return Job(
         name=config.name,
         arch=arch.name,

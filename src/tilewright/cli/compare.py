@@ -108,7 +108,8 @@ def timer_on(index: int | None, l2_bytes: int) -> Timer:
 
     if index is None:
         return timing.Wall()
-    return timing.Events(timing.flusher(l2_bytes, f"cuda:{index}"))
+    place = f"cuda:{index}"
+    return timing.Events(timing.flusher(l2_bytes, place), place)
 
 
 def _document(
