@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -100,8 +101,7 @@ def _check_fields(data: Any, kind: Any, where: str, path: str) -> None:
 
 
 def _check_object(data: dict[str, Any], kind: Any, where: str, path: str) -> None:
-    hints = get_type_hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    fields, hints = _shape(kind)
     for key in data:
         if key not in fields:
             place = _join(path, key)
@@ -114,6 +114,13 @@ def _check_object(data: dict[str, Any], kind: Any, where: str, path: str) -> Non
             _check_fields(data[name], hints[name], where, _join(path, name))
         elif field.default is field.default_factory is dataclasses.MISSING:
             raise BadFile(f"{where}: missing field '{_join(path, name)}'")
+
+
+@cache
+def _shape(kind: Any) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, Any]]:
+    """A dataclass's fields by name, and their types, which take long to find."""
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    return fields, get_type_hints(kind)
 
 
 def _join(path: str, key: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,13 @@ def write(path, *rows) -> str:
     if path.suffix == ".twt":
         file.save(Table.of(rows), path)
     else:
-        lines = [file.to_json(Table.of([one])).splitlines()[1] for one in rows]
-        path.write_text('{"schema": 1, "rows": [\n' + ",\n".join(lines) + "\n]}\n")
+        whole = {"schema": 1, "devices": [], "made": [], "rows": []}
+        for number, one in enumerate(rows):
+            alone = json.loads(file.to_json(Table.of([one])))
+            alone["rows"][0].update(device=number, made=number)
+            for name in ("devices", "made", "rows"):
+                whole[name] += alone[name]
+        path.write_text(json.dumps(whole))
     return str(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from table_cases import DEEP, H200, PLAIN, WIDE, gemm, kernel, row
 
 from tilewright.errors import BadArgument, BadFile, UnknownName
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
-from tilewright.tables.row import choose, from_data, to_data
+from tilewright.tables.row import choose, meant, said
 
 
 def test_a_row_knows_its_rates():
@@ -38,36 +39,23 @@ def test_numbers_that_no_measurement_gives_are_refused(fields, says):
 
 
 @pytest.mark.parametrize(
-    "problem",
+    ("problem", "words"),
     [
-        gemm(33),
-        gemm(64, batch=3, epilogue="bias+gelu", stride_a=0),
-        GroupedGemmProblem("list", sizes=((1, 64, 64), (7, 128, 64))),
-        GroupedGemmProblem("contiguous", groups=8, m=100, n=512, k=256, bounds=True),
+        (gemm(33), {"m", "n", "k"}),
+        (gemm(64, batch=3, epilogue="bias+gelu", stride_a=0), {"epilogue", "stride_a"}),
+        (gemm(64, dtype_a="int8"), {"dtype_a"}),
+        (GroupedGemmProblem("list", sizes=((1, 64, 64), (7, 128, 64))), {"sizes"}),
+        (GroupedGemmProblem("contiguous", groups=8, m=100, n=512, k=256, bounds=True), {"bounds"}),
     ],
 )
-def test_a_row_goes_through_json_without_loss(problem):
-    one = row(problem, ties=(WIDE,), error=None, driver="570.1", timed="{}")
-    assert from_data(json.loads(json.dumps(to_data(one))), "here") == one
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"problem": {"m": 1}}, "here: problem: a problem is an object that says its family"),
-        ({"problem": {"family": "gem"}}, "here: problem: no operation family 'gem'"),
-        ({"problem": {"family": "gemm", "m": 1, "n": 1, "k": 1, "q": 1}}, "unknown field 'q'"),
-        ({"problem": {"family": "gemm", "m": -1, "n": 1, "k": 1}}, "m = -1"),
-        ({"us": 1}, "here: unknown field 'us'"),
-        ({"median_us": "fast"}, "here: median_us: Expected `float`"),
-        ({"median_us": 99}, "here: gemm_.*no interval"),
-    ],
-)
-def test_a_bad_row_is_an_error_with_its_place(change, says):
-    with pytest.raises(BadFile, match=says):
-        from_data({**to_data(row(gemm(64))), **change}, "here")
-    with pytest.raises(BadFile, match="here: missing field 'problem'"):
-        from_data({}, "here")
+def test_a_problem_is_said_by_what_does_not_follow_from_the_rest(problem, words):
+    told = json.loads(json.dumps(said(problem)))
+    assert meant(told, "here") == problem
+    assert words <= told.keys() and len(told) <= 8
+    for name in told.keys() - {"family"}:
+        rest = {key: value for key, value in told.items() if key != name}
+        with suppress(BadFile):
+            assert meant(rest, "here") != problem
 
 
 def test_the_winner_does_not_depend_on_the_order_of_times():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
@@ -89,7 +90,41 @@ def test_a_file_gives_the_same_table(tmp_path, ending):
 
 def test_json_has_a_row_a_line(tmp_path):
     lines = file.to_json(Table.of(some_rows())).splitlines()
-    assert len(lines) == len(some_rows()) + 2
+    assert sum(line.startswith('{"problem"') for line in lines) == len(some_rows())
+
+
+def written(tmp_path, **changes):
+    """A JSON file of one row, with changes to its line; None takes a field away."""
+    document = json.loads(file.to_json(Table.of([row(gemm(64))])))
+    line = {**document["rows"][0], **changes}
+    document["rows"] = [{name: value for name, value in line.items() if value is not None}]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"problem": None}, "missing field 'problem'"),
+        ({"problem": {"m": 1}}, "problem: a problem is an object that says its family"),
+        ({"problem": {"family": "gem"}}, "problem: no operation family 'gem'"),
+        (
+            {"problem": {"family": "gemm", "m": 1, "n": 1, "k": 1, "q": 1}},
+            "problem: unknown field 'q'",
+        ),
+        ({"problem": {"family": "gemm", "m": -1, "n": 1, "k": 1}}, "problem: m = -1"),
+        ({"us": 1}, "unknown field 'us'"),
+        ({"median_us": "fast"}, "median_us: Expected `float`"),
+        ({"median_us": 99}, "gemm_.*no interval"),
+        ({"device": 1}, "device: there is no number 1 among 1"),
+        ({"made": -1}, "made: there is no number -1 among 1"),
+    ],
+)
+def test_a_bad_row_is_an_error_with_its_place(tmp_path, change, says):
+    with pytest.raises(BadFile, match=rf"t\.json: row 1: {says}"):
+        file.load(written(tmp_path, **change))
+    assert len(file.load(written(tmp_path))) == 1
 
 
 def test_damage_anywhere_is_found(tmp_path):
@@ -114,7 +149,8 @@ def test_damage_anywhere_is_found(tmp_path):
         ("t.json", b'{"schema": 2, "rows": []}', "made by a newer"),
         ("t.json", b'{"schema": "1", "rows": []}', "no version of tables"),
         ("t.json", b"[]", "is no table"),
-        ("t.json", b'{"schema": 1, "rows": [{}]}', r"t\.json: row 1: missing field 'problem'"),
+        ("t.json", b'{"schema": 1, "devices": [], "rows": [{}]}', "its made are no list"),
+        ("t.json", b'{"schema": 1, "devices": [{}], "made": [], "rows": []}', "missing field"),
         ("t.json", b"\xff", "not UTF-8 at byte 0"),
         ("t.json", b"{", "line 1, column 2"),
     ],
@@ -137,7 +173,7 @@ def test_a_file_that_cannot_be_read_or_named_so(tmp_path):
 def test_json_with_two_rows_of_one_problem_is_refused_but_can_be_listed(tmp_path):
     path = tmp_path / "t.json"
     one, other = (file.to_json(Table.of([row(gemm(64), us=us)])) for us in (10.0, 11.0))
-    path.write_text(one.replace("\n]}", ",\n" + other.splitlines()[1] + "\n]}"))
+    path.write_text(one.replace("\n]}", ",\n" + other.splitlines()[-2] + "\n]}"))
     with pytest.raises(BadFile, match=r"t\.json: two rows of one problem"):
         file.load(path)
     assert [place.rpartition(": ")[2] for place, _ in file.rows(path)] == ["row 1", "row 2"]

@@ -1,21 +1,25 @@
 """Tables in files: compact (``.twt``), which loads fast, and JSON, to read and to compare by line.
 
 A compact file is 8 bytes that say what it is, its schema's number in 4 (little-endian), the SHA-256
-of the rest, and the rest (see `tilewright.tables.packed`). A JSON file is one object whose rows
-stand one to a line, sorted. Each says all that the other does.
+of the rest, and the rest (see `tilewright.tables.packed`). A JSON file is one object: its devices;
+how rows were made (versions, driver, timing); and the rows, sorted, one to a line, which say both
+by number, from 0. Each form says all that the other does.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+from tilewright.arch.model import Device
 from tilewright.build.files import write_whole
 from tilewright.errors import BadArgument, BadFile
-from tilewright.jsonfile import parse_json
-from tilewright.tables.row import Row, from_data, to_data
+from tilewright.jsonfile import convert, parse_json
+from tilewright.tables.row import Row, meant, said
 from tilewright.tables.table import Table
 
 SCHEMA = 1
@@ -26,6 +30,7 @@ _MAGIC = b"twtable\n"
 _HEAD = len(_MAGIC) + 4 + 32
 
 PathLike = str | os.PathLike[str]
+T = TypeVar("T")
 
 
 def save(table: Table, path: PathLike) -> None:
@@ -64,9 +69,64 @@ def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
 
 
 def to_json(table: Table) -> str:
-    """The table as JSON, one row a line."""
-    lines = (json.dumps(to_data(row), separators=(", ", ": ")) for row in table)
-    return f'{{"schema": {SCHEMA}, "rows": [\n' + ",\n".join(lines) + "\n]}\n"
+    """The table as JSON, one device, way of making and row a line."""
+    devices = {device: number for number, device in enumerate(table.devices)}
+    ways = sorted({_way(row) for row in table})
+    way_of = {way: number for number, way in enumerate(ways)}
+    parts = {
+        "devices": map(asdict, devices),
+        "made": ({"versions": dict(v), "driver": d, "timed": t} for v, d, t in ways),
+        "rows": (
+            {**_stated(row), "device": devices[row.device], "made": way_of[_way(row)]}
+            for row in table
+        ),
+    }
+    said = (f'"{name}": [\n{_lines(objects)}\n]' for name, objects in parts.items())
+    return f'{{"schema": {SCHEMA}, {", ".join(said)}}}\n'
+
+
+def _lines(objects: Iterable[dict[str, Any]]) -> str:
+    return ",\n".join(json.dumps(one, separators=(", ", ": ")) for one in objects)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How rows were made; see `Row`."""
+
+    versions: dict[str, str]
+    driver: str = ""
+    timed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A row as a JSON file states it; see `Row`."""
+
+    problem: dict[str, Any]
+    kernel: str
+    ties: tuple[str, ...]
+    median_us: float
+    interval_us: tuple[float, float]
+    error: float | None
+    measured_at: str
+    device: int
+    made: int
+
+
+def _way(row: Row) -> tuple[tuple[tuple[str, str], ...], str, str]:
+    return row.versions, row.driver, row.timed
+
+
+def _stated(row: Row) -> dict[str, Any]:
+    return {
+        "problem": said(row.problem),
+        "kernel": row.kernel,
+        "ties": row.ties,
+        "median_us": row.median_us,
+        "interval_us": row.interval_us,
+        "error": row.error,
+        "measured_at": row.measured_at,
+    }
 
 
 def _json_rows(content: bytes, where: str) -> Iterator[tuple[str, Row]]:
@@ -74,12 +134,43 @@ def _json_rows(content: bytes, where: str) -> Iterator[tuple[str, Row]]:
         document = parse_json(content.decode(), where)
     except UnicodeDecodeError as error:
         raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
-        raise BadFile(f"{where}: is no table: a table is an object with schema and rows")
-    _check_schema(document.get("schema"), where)
+    lists = ("devices", "made", "rows")
+    if not isinstance(document, dict) or "schema" not in document:
+        raise BadFile(f"{where}: is no table: a table is an object with schema, {', '.join(lists)}")
+    _check_schema(document["schema"], where)
+    for name in lists:
+        if not isinstance(document.get(name), list):
+            raise BadFile(f"{where}: its {name} are no list")
+    devices = convert(document["devices"], list[Device], f"{where}: devices")
+    ways = convert(document["made"], list[_Way], f"{where}: made")
     for number, data in enumerate(document["rows"], 1):
         place = f"{where}: row {number}"
-        yield place, from_data(data, place)
+        line = convert(data, _Line, place)
+        device = _numbered(devices, line.device, f"{place}: device")
+        way = _numbered(ways, line.made, f"{place}: made")
+        try:
+            row = Row(
+                device,
+                meant(line.problem, f"{place}: problem"),
+                line.kernel,
+                line.ties,
+                line.median_us,
+                line.interval_us,
+                line.error,
+                line.measured_at,
+                tuple(sorted(way.versions.items())),
+                way.driver,
+                way.timed,
+            )
+        except BadArgument as error:
+            raise BadFile(f"{place}: {error}") from None
+        yield place, row
+
+
+def _numbered(listed: Sequence[T], number: int, place: str) -> T:
+    if 0 <= number < len(listed):
+        return listed[number]
+    raise BadFile(f"{place}: there is no number {number} among {len(listed)}")
 
 
 def _compact(content: bytes, where: str) -> Table:

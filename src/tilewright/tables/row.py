@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument, BadFile, UnknownName
+from tilewright.errors import BadArgument, BadFile, TilewrightError, UnknownName
 from tilewright.jsonfile import convert
 from tilewright.verdict import Verdict, no
 
@@ -111,10 +112,16 @@ def still_serves(name: str, row: Row) -> Verdict:
 
 
 def said(problem: Any) -> dict[str, Any]:
-    """A problem as plain data: its family, then those of its fields that are not the default."""
-    values = asdict(problem)
-    told = {f.name: values[f.name] for f in fields(problem) if values[f.name] != f.default}
-    return {"family": problem.family, **told}
+    """A problem as plain data: its family, and those of its fields that do not follow from the
+    others, so that what `meant` makes of it is equal."""
+    stated = asdict(problem)
+    values = {f.name: stated[f.name] for f in fields(problem) if stated[f.name] != f.default}
+    for left_out in [*values]:
+        rest = {name: value for name, value in values.items() if name != left_out}
+        with suppress(TypeError, TilewrightError):  # it cannot be left out
+            if type(problem)(**rest) == problem:
+                values = rest
+    return {"family": problem.family, **values}
 
 
 def meant(data: Any, where: str) -> Any:
@@ -131,7 +138,7 @@ def meant(data: Any, where: str) -> Any:
 
 
 def to_data(row: Row) -> dict[str, Any]:
-    """A row as plain data, for JSON; `from_data` gives an equal row."""
+    """A row as plain data, for JSON."""
     return {
         "problem": said(row.problem),
         **{
@@ -139,13 +146,3 @@ def to_data(row: Row) -> dict[str, Any]:
         },
         "device": asdict(row.device),
     }
-
-
-def from_data(data: Any, where: str) -> Row:
-    """The row that `to_data` gives this for. Raises `BadFile`, which begins with `where`."""
-    if not isinstance(data, Mapping):
-        raise BadFile(f"{where}: a row is an object, not {data!r}")
-    if "problem" not in data:
-        raise BadFile(f"{where}: missing field 'problem'")
-    problem = meant(data["problem"], f"{where}: problem")
-    return convert({**data, "problem": problem}, Row, where)
