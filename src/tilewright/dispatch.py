@@ -81,10 +81,10 @@ class Dispatcher(Planner):
     default space. device: the GPU to plan for, as a `Device` or the name of a known one; without
     one, the live GPU the operands are on (when planning: the first live GPU, else
     `PLANNING_DEVICE`). selector: a `Selector`; a function (problem, configs, device) → configs,
-    best first; ``"tuned"``, ``"analytical"`` or ``"first_fit"``; or several of these, asked in
-    turn; by default those named, in this order. tables: what ``tuned`` reads, a `Table` or the path
-    of one or of several; by default the files that ``TILEWRIGHT_TABLES`` names, and none without.
-    store: where binaries are kept. build_missing: whether kernels that are not in the store are
+    best first; ``"tuned"``, ``"shipped"``, ``"analytical"`` or ``"first_fit"``; or several of
+    these, asked in turn; by default those named, in this order. tables: what ``tuned`` reads, a
+    `Table` or the path of one or of several; by default the files that ``TILEWRIGHT_TABLES`` names,
+    and none without. store: where binaries are kept. build_missing: whether kernels that are not in the store are
     built when first needed. constraints: what kernels must keep to, whoever chooses (see
     `Constraints`). max_workspace: its field of that name: bytes of scratch memory that one launch
     may take; kernels that need more are not used (0: only those that need none). Raises

@@ -8,11 +8,12 @@ from typing import Any
 from tilewright.errors import BadArgument, nearest
 from tilewright.select import ByFunction, Chain, FirstFit, Selector
 from tilewright.select.analytical import Analytical
+from tilewright.select.shipped import Shipped
 from tilewright.select.tuned import Tuned
 from tilewright.tables.merge import Tables, gather
 from tilewright.tables.table import Table
 
-NAMES = ("tuned", "analytical", "first_fit")
+NAMES = ("tuned", "shipped", "analytical", "first_fit")
 """Selectors that can be named, in the order of the default chain."""
 
 Wanted = Selector | Callable[..., Sequence[Any]] | str | Sequence[Selector | str]
@@ -48,7 +49,12 @@ def _named(name: str, table: Table | None) -> Selector:
                 "selector 'tuned' needs tables: pass some, or name files in TILEWRIGHT_TABLES"
             )
         return Tuned(table)
-    return Analytical() if name == "analytical" else FirstFit()
+    others: dict[str, Callable[[], Selector]] = {
+        "shipped": Shipped,
+        "analytical": Analytical,
+        "first_fit": FirstFit,
+    }
+    return others[name]()
 
 
 def _unread() -> BadArgument:

@@ -21,9 +21,8 @@ class Tuned:
     `BadArgument` for an unknown policy.
     """
 
-    name = "tuned"
-
-    def __init__(self, table: Table, versions: Versions = "any") -> None:
+    def __init__(self, table: Table, versions: Versions = "any", name: str = "tuned") -> None:
+        self.name = name
         self.table = table
         self._lookup = Lookup(table, versions)
 

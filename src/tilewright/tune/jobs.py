@@ -12,6 +12,7 @@ from tilewright.arch import arch
 from tilewright.arch.model import Arch
 from tilewright.errors import EmptySpace, NoKernelFound, UnsupportedProblem
 from tilewright.plan import Planner
+from tilewright.select.configured import NAMES
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
 from tilewright.tune.sweep import Group
@@ -56,7 +57,9 @@ def jobs_of(
     """
     device, this = group.device, arch(group.device.arch)
     by_estimate = Planner(device=device, selector="analytical")
-    today = by_estimate if table is None else Planner(device=device, tables=table)
+    # Not the tables that the environment names: the one in hand, or none.
+    chain = None if table is not None else tuple(name for name in NAMES if name != "tuned")
+    today = Planner(device=device, selector=chain, tables=table)
     pools = _Pools(this)
     found: list[Job] = []
     refused: list[tuple[Any, str]] = []

@@ -1,0 +1,64 @@
+"""Tables that come with the package: a selector of its own, after the user's tables."""
+
+from __future__ import annotations
+
+import pytest
+from table_cases import H20, H200, PLAIN, WIDE, gemm, row
+
+from tilewright.arch import device
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadFile
+from tilewright.select import shipped
+from tilewright.select.configured import NAMES
+from tilewright.tables import file
+from tilewright.tables.table import Table
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Has a table of one row, for M = 64 on an H200."""
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    monkeypatch.delenv("TILEWRIGHT_TABLES", raising=False)
+    (tmp_path / "sm_90").mkdir()
+    file.save(Table.of([row(gemm(64), WIDE)]), tmp_path / "sm_90" / "gemm_bf16.json")
+    return tmp_path
+
+
+def test_a_shipped_row_answers_without_being_asked_for(folder):
+    plan = Dispatcher(device=H200).select(gemm(64))
+    assert (plan.selector, plan.config.name) == ("shipped", WIDE)
+    assert plan.reason.startswith("exact row of shipped sm_90/gemm_bf16.json: ")
+    assert Dispatcher(device=H200).select(gemm(64, dtype_a="fp16")).selector == "analytical"
+    assert Dispatcher(device=device("a100_sxm_80gb")).select(gemm(64)).selector == "analytical"
+    assert Dispatcher(device=H200, selector="analytical").select(gemm(64)).selector == "analytical"
+
+
+def test_another_gpu_of_the_architecture_borrows_it(folder):
+    plan = Dispatcher(device=H20).select(gemm(64))
+    assert plan.selector == "shipped" and "borrowed from NVIDIA H200" in plan.reason
+
+
+def test_the_users_table_comes_first(folder):
+    mine = Table.of([row(gemm(64), PLAIN), row(gemm(96), PLAIN)])
+    dispatcher = Dispatcher(device=H200, tables=mine)
+    assert dispatcher.select(gemm(64)).selector == "tuned"
+    assert dispatcher.select(gemm(64)).config.name == PLAIN
+    mine = Table.of([row(gemm(512), PLAIN)])
+    assert Dispatcher(device=H200, tables=mine).select(gemm(64)).selector == "shipped"
+    assert NAMES.index("tuned") < NAMES.index("shipped") < NAMES.index("analytical")
+
+
+def test_it_is_read_once_and_damage_is_named(folder):
+    first = [shipped._tuned(gemm(m), H200) for m in (64, 128)]
+    assert first[0] is first[1] is not None
+    (folder / "sm_90" / "gemm_fp16.json").write_text("{}")
+    with pytest.raises(BadFile, match=r"gemm_fp16\.json: is no table"):
+        Dispatcher(device=H200).select(gemm(64, dtype_a="fp16"))
+
+
+def test_every_table_in_the_package_stands_where_it_is_looked_for():
+    for path in shipped.FOLDER.rglob("*"):
+        if path.is_file():
+            for one in file.load(path):
+                assert one.device.arch == path.parent.name
+                assert path.name == f"{one.problem.family}_{one.problem.dtype_a}.json"
