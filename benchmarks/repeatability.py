@@ -122,10 +122,14 @@ def of_way(
         taken = timing.measure(named, timer, settings, watch=monitor.read)["0"]
         median = statistics.median(taken.samples_us)
         found.append(
-            {"median_us": median, "samples": len(taken.samples_us), "interval_us": taken.interval_us,
-             "deciles_us": statistics.quantiles(taken.samples_us, n=10),
-             "telemetry": asdict(monitor.take())}
-        )  # fmt: skip
+            {
+                "median_us": median,
+                "samples": len(taken.samples_us),
+                "interval_us": taken.interval_us,
+                "deciles_us": statistics.quantiles(taken.samples_us, n=10),
+                "telemetry": asdict(monitor.take()),
+            }
+        )
     return found
 
 
