@@ -1,0 +1,97 @@
+"""A table's kernels against the vendor's library, measured anew, by ranges of M.
+
+    python benchmarks/shipped.py TABLE --keep DIR --json benchmarks/results/shipped_bf16_h200.json
+
+Each row's winner and the vendor's call take turns in one worker, verified first, by the way of
+measuring of a sweep; not the times by which the winner was chosen, of which it is the least. Rows
+of other devices, and problems that the vendor's library has no call for, are counted and left out.
+A ratio is the vendor's median over the winner's: above 1, the winner is faster. The run can be
+stopped, and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from analytical import ROWS
+from environment import environment
+from tilewright import ops
+from tilewright.build import Store
+from tilewright.tables import file
+from tilewright.tables.row import said
+from tilewright.tune.groups import groups
+from tilewright.tune.measurement import Settings
+from tilewright.tune.progress import show_measuring
+from tilewright.tune.results import Results
+from tilewright.tune.summary import best
+from tilewright.tune.sweep import plan_some, sweep
+
+
+def of_all(ratios: Sequence[float]) -> dict[str, Any]:
+    return {
+        "problems": len(ratios),
+        "geomean": statistics.geometric_mean(ratios),
+        "least": min(ratios),
+        "faster": sum(ratio > 1 for ratio in ratios),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--keep", type=Path, required=True)
+    parser.add_argument("--devices", default="all")
+    parser.add_argument("--store", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    store = Store(options.store)
+    table, settings = file.load(options.table), Settings(take=1)
+    found, crew = groups(options.devices, store, settings, timeout=60.0)
+    wanted = []
+    for group in found:
+        here = [row for row in table if row.device == group.device]
+        pairs = [(r.problem, [ops.family_of(r.kernel).parse_name(r.kernel)]) for r in here]
+        wanted.append((group, pairs))
+    with Results(options.keep, write=True) as results:
+        todo = plan_some(wanted, settings, results.keys(), vendor=True)
+        sweep(todo, results, store, crew, measuring=show_measuring)
+        measured = best(results)
+    rows = [
+        {
+            "problem": said(one.problem),
+            "m": one.problem.m,
+            "kernel": one.kernel,
+            "us": one.median_us,
+            "vendor_us": one.vendor_us,
+            "ratio": one.vendor_ratio,
+        }
+        for one in measured
+        if one.vendor_ratio
+    ]
+    rows.sort(key=lambda row: row["m"])
+    ranges: dict[str, list[float]] = {"all": [row["ratio"] for row in rows]}
+    for row in rows:
+        bound = next((b for b in ROWS if row["m"] <= b), None)
+        words = f"M to {bound}" if bound else f"M over {ROWS[-1]}"
+        ranges.setdefault(words, []).append(row["ratio"])
+    document: dict[str, Any] = {
+        "environment": environment(),
+        "settings": asdict(settings),
+        "rows": len(table),
+        "measured": len(measured),
+        "without_vendor": sum(one.vendor_ratio is None for one in measured),
+        "ratio": {words: of_all(some) for words, some in ranges.items()},
+    }
+    print(json.dumps(document, indent=1))
+    if options.json:
+        options.json.write_text(json.dumps({**document, "problems": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
