@@ -84,10 +84,10 @@ class Dispatcher(Planner):
     best first; ``"tuned"``, ``"shipped"``, ``"analytical"`` or ``"first_fit"``; or several of
     these, asked in turn; by default those named, in this order. tables: what ``tuned`` reads, a
     `Table` or the path of one or of several; by default the files that ``TILEWRIGHT_TABLES`` names,
-    and none without. store: where binaries are kept. build_missing: whether kernels that are not in the store are
-    built when first needed. constraints: what kernels must keep to, whoever chooses (see
-    `Constraints`). max_workspace: its field of that name: bytes of scratch memory that one launch
-    may take; kernels that need more are not used (0: only those that need none). Raises
+    and none without. store: where binaries are kept. build_missing: whether kernels that are not in
+    the store are built when first needed. constraints: what kernels must keep to, whoever chooses
+    (see `Constraints`). max_workspace: its field of that name: bytes of scratch memory that one
+    launch may take; kernels that need more are not used (0: only those that need none). Raises
     `BadArgument`, `BadFile`.
 
     Thread-safe. Plans are cached until the registry changes.

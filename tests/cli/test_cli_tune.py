@@ -65,12 +65,23 @@ def test_retune(cli, shapes, tmp_path):
     assert cli.json("retune", table, *QUICK)["measured"] == 0
 
 
+def test_only_what_is_missing(cli, shapes, tmp_path):
+    table = tmp_path / "t.twt"
+    words = ("tune", "--problems", shapes, "--table", table, *QUICK, "--missing")
+    assert cli.json(*words, "--effort", "quick")["rows"][0]["final"] is False
+    shapes.write_text(shapes.read_text() + "48,16,32,fp32\n")
+    assert cli.json(*words, "--dry-run")["skipped"] == 2
+    document = cli.json(*words)
+    assert (document["skipped"], len(document["rows"]), len(file.load(table))) == (2, 1, 3)
+    assert "3 with a row" in cli(*words)
+
+
 def test_a_space_says_what_to_choose_from(cli, shapes, tmp_path):
     space = tmp_path / "space.json"
     space.write_text(json.dumps({"family": "gemm", **AXES, "tile_m": [32], "dtype_a": ["fp32"]}))
     table = tmp_path / "t.twt"
     document = cli.json("tune", space, "--problems", shapes, "--table", table, *QUICK,
-                        "--exhaustive")  # fmt: skip
+                        "--effort", "exhaustive")  # fmt: skip
     assert document["measured"] >= 2 * 3  # its two, and the usual choice
 
 

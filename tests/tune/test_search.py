@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import BadArgument
-from tilewright.tune.search import EXHAUSTIVE, Effort, next_step
+from tilewright.tune.search import EFFORTS, Effort, next_step
 
 NAMES = [f"k{i:02d}" for i in range(40)]
 TIMES = st.lists(
     st.one_of(st.none(), st.floats(1.0, 100.0)), min_size=len(NAMES), max_size=len(NAMES)
 )
-EFFORTS = st.builds(
+SOME = st.builds(
     Effort, st.integers(1, 9), st.integers(1, 9), st.integers(0, 3), st.sampled_from([0.0, 0.1])
 )
 
@@ -32,7 +32,7 @@ def test_a_small_step_first_and_an_end_when_steps_bring_nothing():
     known, steps = search(truth, Effort(8, 10, patience=2))
     assert [len(step) for step in steps] == [8, 10, 10, 10]  # a gain, and two in vain
     assert "k39" not in known
-    assert len(search(truth, EXHAUSTIVE)[0]) == len(NAMES)
+    assert len(search(truth, EFFORTS["exhaustive"])[0]) == len(NAMES)
 
 
 def test_a_gain_has_to_be_worth_it():
@@ -55,20 +55,20 @@ def test_starters_come_with_the_first_step():
     assert next_step((), {}, Effort()) == ()
 
 
-@given(TIMES, EFFORTS, st.integers(1, 5))
+@given(TIMES, SOME, st.integers(1, 5))
 def test_a_search_that_was_stopped_ends_the_same(times, effort, most):
     truth = dict(zip(NAMES, times, strict=True))
     assert search(truth, effort)[0] == search(truth, effort, most=most)[0]
 
 
-@given(TIMES, EFFORTS)
+@given(TIMES, SOME)
 def test_nothing_is_asked_for_twice(times, effort):
     known, steps = search(dict(zip(NAMES, times, strict=True)), effort)
     asked = [name for step in steps for name in step]
     assert len(asked) == len({*asked}) == len(known)
 
 
-@given(TIMES, EFFORTS)
+@given(TIMES, SOME)
 def test_a_search_that_begins_with_the_winner_asks_for_nothing_new(times, effort):
     truth = dict(zip(NAMES, times, strict=True))
     known, _ = search(truth, effort)
@@ -78,7 +78,9 @@ def test_a_search_that_begins_with_the_winner_asks_for_nothing_new(times, effort
     assert again.keys() <= known.keys()
 
 
-@pytest.mark.parametrize("fields", [{"first": 0}, {"step": 0}, {"patience": -1}, {"gain": 1.0}])
+@pytest.mark.parametrize(
+    "fields", [{"first": 0}, {"step": 0}, {"patience": -1}, {"gain": 1.0}, {"takes": -1}]
+)
 def test_an_effort_that_cannot_be_meant(fields):
-    with pytest.raises(BadArgument, match="patience at least 0"):
+    with pytest.raises(BadArgument, match="are at least 1, patience and takes at least 0"):
         Effort(**fields)

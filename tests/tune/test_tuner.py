@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,14 +16,15 @@ from tune_cases import PROBLEMS, SM90
 
 from tilewright.build import Store
 from tilewright.errors import BadFile
+from tilewright.jsonfile import convert
 from tilewright.ops.gemm import GemmProblem
 from tilewright.space import KernelSpace
 from tilewright.tables.table import Table
 from tilewright.tune.finals import TAKES
 from tilewright.tune.jobs import jobs_of
-from tilewright.tune.measurement import text
+from tilewright.tune.measurement import Settings, text
 from tilewright.tune.results import Results
-from tilewright.tune.search import EXHAUSTIVE, Effort
+from tilewright.tune.search import EFFORTS, Effort
 from tilewright.tune.statistics import median_interval
 from tilewright.tune.sweep import settings_on
 from tilewright.tune.tuner import FINAL, Tuner
@@ -93,7 +95,7 @@ def best(problem) -> float:
 
 def test_each_problem_gets_a_row_of_the_finals(tmp_path):
     crew = FakeCrew(change=made(0.002))
-    table, tuned = tune(tmp_path, crew, effort=EXHAUSTIVE)
+    table, tuned = tune(tmp_path, crew, effort=EFFORTS["exhaustive"])
     assert len(table) == 3 and tuned.final == {0, 1, 2} and not tuned.without
     for row in table:
         assert truth(row.kernel, row.problem) <= best(row.problem) * 1.015
@@ -109,7 +111,7 @@ def test_each_problem_gets_a_row_of_the_finals(tmp_path):
 
 def test_the_search_stops_early_and_exhaustive_does_not(tmp_path):
     early, whole = FakeCrew(change=made()), FakeCrew(change=made())
-    for folder, crew, effort in (("a", early, SMALL), ("b", whole, EXHAUSTIVE)):
+    for folder, crew, effort in (("a", early, SMALL), ("b", whole, EFFORTS["exhaustive"])):
         (tmp_path / folder).mkdir()
         tune(tmp_path / folder, crew, effort=effort)
 
@@ -118,6 +120,20 @@ def test_the_search_stops_early_and_exhaustive_does_not(tmp_path):
 
     assert searched(whole) == sum(len(untuned(p).configs) for p in PROBLEMS)
     assert searched(early) < searched(whole)
+
+
+def test_a_quick_tuning_decides_by_its_search(tmp_path):
+    crew = FakeCrew(change=made())
+    table, tuned = tune(tmp_path, crew, effort=replace(SMALL, takes=0))
+    assert len(table) == 3 and not tuned.final and not tuned.without
+    assert {m.settings for m in crew.made} == {SETTINGS} == {*(settings(row) for row in table)}
+    # A later one with finals takes no such row for proven.
+    again, tuned = tune(tmp_path, FakeCrew(change=made()), table)
+    assert tuned.final == {0, 1, 2} and {settings(row) for row in again} != {SETTINGS}
+
+
+def settings(row) -> Settings:
+    return convert(json.loads(row.timed), Settings, "a row")
 
 
 def test_the_present_choice_is_measured_first(tmp_path):
@@ -199,15 +215,15 @@ def test_stopped_anywhere_noise_decides_nothing(tmp_path, planted):
     problem, change = PROBLEMS[0], seen(**planted)
     (tmp_path / "whole").mkdir()
     crew = FakeCrew(change=change)
-    whole, _ = tune(tmp_path / "whole", crew, problems=[problem], effort=EXHAUSTIVE)
+    whole, _ = tune(tmp_path / "whole", crew, problems=[problem], effort=EFFORTS["exhaustive"])
     for count in range(len(untuned(problem).configs), len(crew.made)):
         folder = tmp_path / str(count)
         folder.mkdir()
         with pytest.raises(Stop):
             cut = FakeCrew(change=change, step=stop_after(count))
-            tune(folder, cut, problems=[problem], effort=EXHAUSTIVE)
+            tune(folder, cut, problems=[problem], effort=EFFORTS["exhaustive"])
         table = Table((folder / "t.twt").read_bytes())
-        again, _ = tune(folder, FakeCrew(change=change), table, [problem], EXHAUSTIVE)
+        again, _ = tune(folder, FakeCrew(change=change), table, [problem], EFFORTS["exhaustive"])
         assert [row.kernel for row in again] == [row.kernel for row in whole], count
 
 
@@ -223,7 +239,7 @@ def test_what_a_take_found_wrong_is_not_taken_again(tmp_path):
         return wrong(m) if m.kernel == CONFIGS[5].name else planted(m)
 
     crew = FakeCrew(change=change)
-    tune(tmp_path, crew, problems=[PROBLEMS[0]], effort=EXHAUSTIVE)
+    tune(tmp_path, crew, problems=[PROBLEMS[0]], effort=EFFORTS["exhaustive"])
     takes = {m.kernel: m.settings.take for m in crew.made}  # the last of each
     assert takes[CONFIGS[5].name] == 1 < takes[LATER]
 
@@ -277,7 +293,9 @@ def test_a_proven_row_stays_unless_it_is_surely_beaten(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         before = Table.of([proven(problem, kernel)])
-        table, _ = tune(folder, FakeCrew(change=made(0.001)), before, [problem], effort=EXHAUSTIVE)
+        table, _ = tune(
+            folder, FakeCrew(change=made(0.001)), before, [problem], effort=EFFORTS["exhaustive"]
+        )
         assert (table.get(problem, GROUP.device).kernel == kernel) is stays
 
 
@@ -287,7 +305,7 @@ def test_a_stopped_tuning_leaves_proven_rows_alone(tmp_path, count):
     row = proven(problem, max((c.name for c in CONFIGS), key=lambda n: truth(n, problem)))
     with pytest.raises(Stop):
         crew = FakeCrew(change=made(), step=stop_after(count))
-        tune(tmp_path, crew, Table.of([row]), [problem], effort=EXHAUSTIVE)
+        tune(tmp_path, crew, Table.of([row]), [problem], effort=EFFORTS["exhaustive"])
     left = tmp_path / "t.twt"
     if left.is_file():
         assert [*Table(left.read_bytes())] == [row]
@@ -295,17 +313,17 @@ def test_a_stopped_tuning_leaves_proven_rows_alone(tmp_path, count):
 
 def test_the_budget_ends_the_search_and_finals_follow(tmp_path):
     crew = FakeCrew(change=made(0.002))
-    table, tuned = tune(tmp_path, crew, effort=EXHAUSTIVE, seconds=1e-9)
+    table, tuned = tune(tmp_path, crew, effort=EFFORTS["exhaustive"], seconds=1e-9)
     assert not tuned.without
     assert tuned.out_of_time and tuned.untried == [0, 1, 2] and len(table) == 0
     slow = FakeCrew(change=made(0.002), step=lambda: time.sleep(0.02))
-    table, tuned = tune(tmp_path, slow, effort=EXHAUSTIVE, seconds=0.05)
+    table, tuned = tune(tmp_path, slow, effort=EFFORTS["exhaustive"], seconds=0.05)
     assert tuned.out_of_time and len(table) == 3 and tuned.final == {0, 1, 2}
     assert {m.settings.take for m in slow.made} == {0, 1}
     searched = [m for m in slow.made if m.settings == SETTINGS]
     assert len(searched) < 3 * len(CONFIGS)
     more = FakeCrew(change=made(0.002))
-    table, tuned = tune(tmp_path, more, table, effort=EXHAUSTIVE)
+    table, tuned = tune(tmp_path, more, table, effort=EFFORTS["exhaustive"])
     assert not tuned.out_of_time and more.made
     for row in table:
         assert truth(row.kernel, row.problem) <= best(row.problem) * 1.015
@@ -315,7 +333,7 @@ def test_a_kernel_that_fails_never_wins(tmp_path):
     problem = PROBLEMS[0]
     wrong = sorted((c.name for c in CONFIGS), key=lambda n: truth(n, problem))[:3]
     crew = FakeCrew(change=made(0.001, wrong=wrong))
-    table, tuned = tune(tmp_path, crew, problems=[problem], effort=EXHAUSTIVE)
+    table, tuned = tune(tmp_path, crew, problems=[problem], effort=EFFORTS["exhaustive"])
     assert table.get(problem, GROUP.device).kernel not in wrong and not tuned.without
 
 
@@ -324,7 +342,7 @@ def test_a_kernel_that_fails_in_the_finals_does_not_win_either(tmp_path):
     flaky = [n for n in untuned(problem).configs if truth(n, problem) < best(problem) * 1.06]
     fine, broken = made(0.001), made(wrong=flaky)
     crew = FakeCrew(change=lambda m: (fine if m.settings == SETTINGS else broken)(m))
-    table, tuned = tune(tmp_path, crew, problems=[problem], effort=EXHAUSTIVE)
+    table, tuned = tune(tmp_path, crew, problems=[problem], effort=EFFORTS["exhaustive"])
     row = table.get(problem, GROUP.device)
     assert row.kernel not in flaky and tuned.final == set()
     assert row.timed == text(SETTINGS)
@@ -368,6 +386,6 @@ def test_two_tunings_choose_the_same(tmp_path):
     for seed in (1, 2):
         (tmp_path / str(seed)).mkdir()
         crew = FakeCrew(change=made(0.01, seed))
-        table, _ = tune(tmp_path / str(seed), crew, problems=problems, effort=EXHAUSTIVE)
+        table, _ = tune(tmp_path / str(seed), crew, problems=problems, effort=EFFORTS["exhaustive"])
         chosen.append([row.kernel for row in table])
     assert chosen[0] == chosen[1]

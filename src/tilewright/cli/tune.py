@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -50,8 +51,16 @@ Budget = Annotated[
     float | None,
     typer.Option("--budget", min=0, help="Minutes after which no search takes another step."),
 ]
-Exhaustive = Annotated[
-    bool, typer.Option("--exhaustive", help="Measure every candidate, whether it pays or not.")
+EffortName = Annotated[
+    Literal["quick", "usual", "exhaustive"],
+    typer.Option(
+        "--effort",
+        help="quick: few candidates, once. usual: until more bring nothing, then those near the "
+        "best again. exhaustive: every candidate, then those.",
+    ),
+]
+Missing = Annotated[
+    bool, typer.Option("--missing", help="Only problems that the table has no row of, here.")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and how long it takes at most.")
@@ -106,7 +115,8 @@ def tune(
     out: Out = None,
     devices: Devices = "all",
     budget: Budget = None,
-    exhaustive: Exhaustive = False,
+    effort: EffortName = "usual",
+    missing: Missing = False,
     dry_run: DryRun = False,
     family: FamilyName = None,
     signature: OpenWords = None,
@@ -137,11 +147,12 @@ def tune(
         if spaces:
             files = [str(shipped(word, "space.json") or word) for word in spaces]
             configs = select(files, name, family, said).configs
-        work.add(group, load_problems(problems, arch_called(name), family, said).problems, configs)
+        listed = load_problems(problems, arch_called(name), family, said).problems
+        work.add(group, listed, configs, missing)
     if dry_run:
         work.forecast(as_json)
     else:
-        work.run(budget, exhaustive, as_json)
+        work.run(budget, effort, as_json)
 
 
 def retune(
@@ -152,7 +163,7 @@ def retune(
     out: Out = None,
     devices: Devices = "all",
     budget: Budget = None,
-    exhaustive: Exhaustive = False,
+    effort: EffortName = "usual",
     dry_run: DryRun = False,
     settings: Settings = None,
     timeout: Timeout = 60.0,
@@ -180,7 +191,7 @@ def retune(
     if dry_run:
         work.forecast(as_json)
     else:
-        work.run(budget, exhaustive, as_json)
+        work.run(budget, effort, as_json)
 
 
 class Work:
@@ -210,11 +221,24 @@ class Work:
             devices, self.store, self.settings, timeout=timeout, arch=arch
         )
         self.jobs: list[Job] = []
+        self.skipped = 0
         self.unsupported: list[tuple[Any, str]] = []
 
-    def add(self, group: Group, problems: Iterable[Any], configs: Sequence[Any] = ()) -> None:
-        """Tune these too. Candidates are `configs`, or each problem's usual ones."""
+    def add(
+        self,
+        group: Group,
+        problems: Sequence[Any],
+        configs: Sequence[Any] = (),
+        missing: bool = False,
+    ) -> None:
+        """Tune these too. Candidates are `configs`, or each problem's usual ones. missing: only
+        those that the table has no row of."""
         from tilewright.tune.jobs import jobs_of
+
+        if missing and self.table is not None:
+            table, given = self.table, len(problems)
+            problems = [one for one in problems if table.get(one, group.device) is None]
+            self.skipped += given - len(problems)
 
         with output.busy("ranking the candidates of every problem"):
             jobs, unsupported = jobs_of(group, problems, self.table, configs)
@@ -249,6 +273,7 @@ class Work:
         document = {
             "table": str(self.path),
             "problems": len(self.jobs),
+            "skipped": self.skipped,
             "candidates": sum(len(job.configs) for job in self.jobs),
             **costs(this, self.out, self.store, self.settings),
             "unsupported": self._unsupported(),
@@ -264,9 +289,9 @@ class Work:
         _show_unsupported(document)
         output.line("finals come on top; nothing was done: --dry-run")
 
-    def run(self, budget: float | None, exhaustive: bool, as_json: bool) -> None:
+    def run(self, budget: float | None, effort: str, as_json: bool) -> None:
         """Tune, and say what came of it. Exits with 1 if a problem is left without a kernel."""
-        document = self.tune(budget, exhaustive)
+        document = self.tune(budget, effort)
         if as_json:
             output.emit(document)
         else:
@@ -274,17 +299,19 @@ class Work:
         if not document["ok"]:
             raise typer.Exit(FAILED)
 
-    def tune(self, budget: float | None, exhaustive: bool = False) -> dict[str, Any]:
+    def tune(self, budget: float | None, effort: str = "usual") -> dict[str, Any]:
         """Tune, and what came of it, as plain data; ``ok``: every problem has a kernel."""
         from tilewright.build import show_progress
-        from tilewright.tune.finals import TAKES
         from tilewright.tune.progress import show_measuring
         from tilewright.tune.results import Results
-        from tilewright.tune.search import EXHAUSTIVE, Effort
+        from tilewright.tune.search import EFFORTS
         from tilewright.tune.tuner import FINAL, Tuner
 
+        chosen = EFFORTS[effort]
         # Times of the interpreter say nothing, so one more look at them is enough.
         played = all(group.interpreted for group in self.groups)
+        if played:
+            chosen = replace(chosen, takes=min(1, chosen.takes))
         with Results(self.out, write=True) as results, closing(self._start()) as crew:
             tuner = Tuner(
                 self.jobs,
@@ -293,9 +320,8 @@ class Work:
                 crew,
                 self.settings,
                 self.save,
-                EXHAUSTIVE if exhaustive else Effort(),
+                chosen,
                 final=self.settings if played else FINAL,
-                takes=1 if played else TAKES,
                 seconds=None if budget is None else 60 * budget,
                 building=show_progress,
                 measuring=show_measuring,
@@ -316,6 +342,7 @@ class Work:
             "table": str(self.path),
             "measurements": str(self.out),
             "measured": tuned.measured,
+            "skipped": self.skipped,
             "out_of_time": tuned.out_of_time,
             "rows": [
                 {
@@ -369,6 +396,7 @@ def show(document: dict[str, Any]) -> None:
         {
             "rows": f"{len(rows)}: {kept} as chosen before, {len(rows) - kept} new",
             "measured": f"{document['measured']}, in {document['measurements']}",
+            **({"skipped": f"{document['skipped']} with a row"} if document["skipped"] else {}),
             "table": document["table"],
         }
     )

@@ -20,30 +20,40 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import BadArgument
+from tilewright.tune.finals import TAKES
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How far a search goes.
+    """How far a tuning goes.
 
     first: candidates in the first step. step: in each further one. patience: steps in a row without
     gain that end a search; 0: never, so that all are measured. gain: share of the best time by
-    which a step has to better it, to count as gain. Raises `BadArgument`.
+    which a step has to better it, to count as gain. takes: of the finals, at most; without any, the
+    search decides. Raises `BadArgument`.
     """
 
     first: int = 8
     step: int = 16
     patience: int = 2
     gain: float = 0.005
+    takes: int = TAKES
 
     def __post_init__(self) -> None:
-        if self.first < 1 or self.step < 1 or self.patience < 0 or not 0 <= self.gain < 1:
+        least = self.first < 1 or self.step < 1 or self.patience < 0 or self.takes < 0
+        if least or not 0 <= self.gain < 1:
             raise BadArgument(
-                f"{self}: first and step are at least 1, patience at least 0, gain from 0 to 1"
+                f"{self}: first and step are at least 1, patience and takes at least 0, gain from "
+                "0 to 1"
             )
 
 
-EXHAUSTIVE = Effort(patience=0)
+EFFORTS = {
+    "quick": Effort(step=8, patience=1, takes=0),
+    "usual": Effort(),
+    "exhaustive": Effort(patience=0),
+}
+"""By the names that commands call them."""
 
 
 def next_step(

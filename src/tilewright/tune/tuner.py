@@ -24,7 +24,7 @@ from tilewright.build import Store, build_keys
 from tilewright.build.report import Progress as BuildProgress
 from tilewright.tables.row import Row, choose
 from tilewright.tune.crew import Crew
-from tilewright.tune.finals import TAKES, Timed, decided, pooled, ties
+from tilewright.tune.finals import Timed, decided, pooled, ties
 from tilewright.tune.jobs import Job
 from tilewright.tune.measurement import Settings, digest, problem_text, text
 from tilewright.tune.results import Results
@@ -75,8 +75,8 @@ class Tuner:
 
     crew: its workers measure with `settings`, by which it was made; for the finals it gives others
     on the same places (`Crew.measuring`). save: called with all rows there are, each time some are
-    new. final, takes: how the finals measure, and how often at most. seconds: after so many no
-    search takes another step; the finals follow all the same, in one take. building, measuring:
+    new. final: how the finals measure. seconds: after so many no search takes another step; the
+    finals follow all the same, in one take. building, measuring:
     contexts that show how far each sweep is (`sweep.sweep`).
     """
 
@@ -88,7 +88,6 @@ class Tuner:
     save: Callable[[Iterable[Row]], None]
     effort: Effort = field(default_factory=Effort)
     final: Settings = FINAL
-    takes: int = TAKES
     seconds: float | None = None
     building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
     measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
@@ -184,7 +183,8 @@ class Tuner:
         its job is decided, so that a tuning that is stopped before does not take it for proven."""
         without = {*tuned.without, *tuned.untried}
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
-        for take in range(1, 1 + (1 if tuned.out_of_time else self.takes)):
+        most = self.effort.takes
+        for take in range(1, 1 + (min(1, most) if tuned.out_of_time else most)):
             if not left:
                 break
             settings = replace(self.final, take=take)
@@ -204,7 +204,7 @@ class Tuner:
     def _begun(self, job: Job) -> list[dict[str, Tried]]:
         """The same of all takes; of the last, perhaps not all was measured."""
         found = []
-        for take in range(1, 1 + self.takes):
+        for take in range(1, 1 + self.effort.takes):
             tried = self.tried(job, replace(self.final, take=take))
             if not tried:
                 break
@@ -228,7 +228,7 @@ class Tuner:
     def _decided(self, job: Job) -> bool:
         takes = self._takes(job)
         kept = self._kept(job)
-        return len(takes) >= self.takes or decided(
+        return len(takes) >= self.effort.takes or decided(
             _pooled(takes), len(takes), lambda tied: _winner(job, tied, kept)[0]
         )
 

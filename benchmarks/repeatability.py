@@ -1,0 +1,133 @@
+"""How far the medians of series of one kernel are apart, by what stands before each sample.
+
+    python benchmarks/repeatability.py --json benchmarks/results/repeatability_h200.json
+
+One process, one set of operands, 2048³ in bf16, L2 of samples as `tilewright.tune.timing` has it. A
+series is what a sweep takes of a kernel (`timing.measure`, its default settings); between two
+of them a kernel of another size runs once. Ways of series:
+
+flushed, rotated: as sweeps measure. drawn: flushed, and then a launch of a drawn number of
+workgroups, so that no two samples begin in the same state of what hands workgroups out. same: the
+flush reads the same memory each time. in turns: with three other kernels, as in a sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from environment import environment
+from tilewright import verify
+from tilewright.arch import arch
+from tilewright.arch.detect import live_device, live_uuids
+from tilewright.build import Store, build
+from tilewright.dispatch import Dispatcher
+from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.tune import timing
+from tilewright.tune.contenders import kernel_bind
+from tilewright.tune.measurement import Settings
+from tilewright.tune.telemetry import Monitor
+
+PLACE = "cuda:0"
+PROBLEM = GemmProblem(2048, 2048, 2048)
+TILES = ((128, 128, 4, 3), (128, 128, 8, 4), (64, 128, 4, 3), (128, 256, 8, 3))
+"""Rows, columns, warps, stages; the first is the one that is measured."""
+
+
+def drawn(flush: timing.Call) -> timing.Call:
+    """`flush`, then a launch of 1 to 264 workgroups that write a few bytes."""
+    import torch
+
+    buffer = torch.zeros(264 * 1024, device=PLACE)
+    lengths = random.Random()
+
+    def call() -> None:
+        flush()
+        buffer[: 1024 * lengths.randint(1, 264)].add_(1)
+
+    return call
+
+
+def same(l2_bytes: int) -> timing.Call:
+    import torch
+
+    buffer = torch.zeros(timing.FLUSHES * l2_bytes // 4, device=PLACE)
+    total = torch.empty((), device=PLACE)
+    return lambda: torch.sum(buffer, dim=0, out=total)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--series", type=int, default=12, help="of each way")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    device, store, settings = live_device(0), Store(), Settings()
+    configs = [
+        FAMILY.make_config({**FAMILY.axes(), "tile_m": m, "tile_n": n, "tile_k": 64,
+                            "num_warps": warps, "num_stages": stages}, arch(device.arch))
+        for m, n, warps, stages in TILES
+    ]  # fmt: skip
+    build([(config, device.arch) for config in configs], store=store).raise_if_failed()
+    dispatcher = Dispatcher(device=device, store=store)
+    binds = [kernel_bind(dispatcher, config.name, PROBLEM) for config in configs]
+    copies = timing.copies_to_rotate(2 * 2 * 2048 * 2048, device.l2_bytes)
+    inputs = [verify.make_operands(PROBLEM, 0, PLACE) for _ in range(copies)]
+    out = inputs[0][1]
+    calls = [bind(inputs[0][0], out) for bind in binds]
+    rotated = timing.rotated([binds[0](each, out) for each, _ in inputs])
+    other, result = verify.make_operands(GemmProblem(4096, 1024, 512), 0, PLACE)
+    between = kernel_bind(dispatcher, configs[0].name, GemmProblem(4096, 1024, 512))(other, result)
+    flush = timing.flusher(device.l2_bytes, PLACE)
+    ways: dict[str, tuple[timing.Call, list[timing.Call]]] = {
+        "flushed": (flush, calls[:1]),
+        "rotated": (timing.pause, [rotated]),
+        "drawn": (drawn(flush), calls[:1]),
+        "same": (same(device.l2_bytes), calls[:1]),
+        "in turns": (flush, calls),
+    }
+    monitor = Monitor(live_uuids()[0])
+    document: dict[str, Any] = {
+        "environment": environment(), "kernel": configs[0].name, "problem": str(PROBLEM),
+        "settings": asdict(settings), "ways": {},
+    }  # fmt: skip
+    for name, (before, some) in ways.items():
+        document["ways"][name] = of_way(before, some, settings, between, monitor, options.series)
+        medians = [one["median_us"] for one in document["ways"][name]]
+        print(f"{name:9} {min(medians):.2f} to {max(medians):.2f} µs:",
+              *(f"{median:.2f}" for median in medians), flush=True)  # fmt: skip
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def of_way(
+    before: timing.Call,
+    calls: list[timing.Call],
+    settings: Settings,
+    between: Callable[[], object],
+    monitor: Monitor,
+    series: int,
+) -> list[dict[str, Any]]:
+    """Series of the first of `calls`."""
+    found = []
+    for _ in range(series):
+        between()
+        timer = timing.Events(before, PLACE)
+        named = {str(number): call for number, call in enumerate(calls)}
+        taken = timing.measure(named, timer, settings, watch=monitor.read)["0"]
+        median = statistics.median(taken.samples_us)
+        found.append(
+            {"median_us": median, "samples": len(taken.samples_us), "interval_us": taken.interval_us,
+             "deciles_us": statistics.quantiles(taken.samples_us, n=10),
+             "telemetry": asdict(monitor.take())}
+        )  # fmt: skip
+    return found
+
+
+if __name__ == "__main__":
+    main()
