@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from table_cases import H200, gemm, kernel, row
 
 from tilewright import GemmProblem, ops
@@ -15,12 +17,12 @@ from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.tables import aiter
 from tilewright.tables.aiter import Entry, is_aiter, read_aiter, write_aiter
-from tilewright.tables.aiter_forms import FORMS
+from tilewright.tables.aiter_forms import FORMS, Form
 from tilewright.tables.table import Table
 from tilewright.tune.problems import load_problems
 
 MI300X, MI355X = device("mi300x"), device("mi355x")
-CDNA3 = arch("gfx942")
+CDNA3, CDNA4, HOPPER = arch("gfx942"), arch("gfx950"), arch("sm_90")
 
 BF16 = """\
 gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw
@@ -118,6 +120,47 @@ def test_batches_have_a_column(write: Any) -> None:
     assert problems(read_aiter(path)) == [GemmProblem(128, 256, 512, batch=16), gemm(8, 8, 8)]
 
 
+BATCHED = """\
+gfx,cu_num,B,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio
+gfx942,304,16,32,1280,512,28,0,68.5,a8w8_batched_rowwise_x,9.8,246.4,0.0
+gfx942,304,1,8,256,512,3,0,9.25,a8w8_batched_rowwise_y,0.2,15.0,0.0
+"""
+
+
+def test_batches_with_scales_share_them_here_and_that_is_said(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("gptoss_a8w8_tuned_batched_gemm.csv", BATCHED)
+    with caplog.at_level(logging.WARNING, "tilewright"):
+        found = read_aiter(path)
+    wanted = [row_scaled(32, 1280, 512, "int8", batch=16), row_scaled(8, 256, 512, "int8")]
+    assert problems(found) == wanted
+    assert wanted[0].extra_shapes == (((32,), "fp32"), ((1280,), "fp32")), "no batch of vectors"
+    assert caplog.messages == [
+        f"{path}: aiter has scales for each product of a batch; in the problems here all share "
+        "one set"
+    ]
+    assert [r.median_us for r in rows(found, MI300X, foreign=True)] == [68.5, 9.25]
+
+
+@pytest.mark.parametrize(
+    ("titles", "cells", "wanted"),
+    [
+        (
+            "M,N,K,bias,dtype,outdtype,scaleAB",
+            "8,16,32,True,torch.bfloat16,torch.bfloat16,False",
+            GemmProblem(8, 16, 32, epilogue="bias"),
+        ),
+        ("M,N,K,bias,dtype", "8,16,32,False,torch.float16", GemmProblem(8, 16, 32, "fp16")),
+    ],
+)
+def test_older_bf16_files_have_fewer_columns(
+    write: Any, titles: str, cells: str, wanted: GemmProblem
+) -> None:
+    path = write("untuned_gemm.csv", f"{titles}\n{cells}\n")
+    assert problems(read_aiter(path)) == [wanted]
+
+
 def test_files_that_aiter_reads_are_read(write: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Spaces, empty columns and lines, titles again in the middle; what is new is said."""
     path = write(
@@ -194,6 +237,9 @@ def test_a_problem_that_is_none_here_says_why(write: Any) -> None:
     path = write("a8w8_blockscale_bpreshuffle_untuned_gemm.csv", "M,N,K\n16,128,256\n")
     with pytest.raises(BadFile, match="line 2: layout rsr, a shuffled B, with block scales"):
         read_aiter(path)[0].problem(CDNA3)
+    # Of the same columns, and with W as it lies: what kernels here read.
+    (plain,) = problems(read_aiter(path, form="a8w8_blockscale"))
+    assert (plain.layout, plain.scale_b) == ("rcr", "128x128")
     with pytest.raises(BadArgument, match="'bf8' is no form of aiter's files; there are bf16"):
         read_aiter(path, form="bf8")
 
@@ -226,6 +272,7 @@ WRITTEN = {
     ],
     "bf16_batched": [gemm(64), gemm(64, batch=16)],
     "a8w8": [row_scaled(16, 128, 256, d) for d in ("int8", "e4m3fn", "e5m2")],
+    "a8w8_batched": [row_scaled(16, 128, 256, "int8", batch=b) for b in (1, 16)],
     "a8w8_bpreshuffle": [row_scaled(16, 128, 256, d, layout="rsr") for d in ("int8", "e4m3fn")],
     BLOCKS: [
         GemmProblem(16, 128, 256, "e4m3fn", scale_a="1x128", scale_b="128x128"),
@@ -258,17 +305,57 @@ def test_our_rows_come_back(write: Any, form: str, on: Any) -> None:
     assert rows(entries, device("h100_pcie")) == [], "another count of compute units"
 
 
-def test_every_column_that_aiter_reads_is_there(write: Any) -> None:
-    """Those of its tuners, in their order, and what stands in them."""
+COLUMNS = {
+    "bf16": "M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,"
+    "libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw",
+    "bf16_batched": "B,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a8w8": "M,N,K,q_dtype_w,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a8w8_batched": "B,M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a8w8_bpreshuffle": "M,N,K,q_dtype_w,"
+    "libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a8w8_blockscale": "M,N,K,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a8w8_blockscale_bpreshuffle": "M,N,K,"
+    "libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a4w4_blockscale": "M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+}  # fmt: skip
+"""Behind gfx and cu_num, in aiter/configs as of August 2026."""
+
+
+def test_files_have_aiters_columns_in_aiters_order() -> None:
+    assert {name: write_aiter([], name).text for name in FORMS} == {
+        name: f"gfx,cu_num,{columns}\n" for name, columns in COLUMNS.items()
+    }
+
+
+STATED = [form for name, form in FORMS.items() if name != "a8w8_blockscale_bpreshuffle"]
+SIZES = st.integers(1, 512).map(lambda size: str(64 * size))
+DRAWN: dict[str, st.SearchStrategy[str]] = {
+    "B": st.integers(1, 64).map(str),
+    "M": st.integers(1, 10_000).map(str),
+    "N": SIZES,
+    "K": SIZES,
+    "q_dtype_w": st.sampled_from(["torch.int8", "torch.float8_e4m3fn", "torch.float8_e4m3fnuz"]),
+    "dtype": st.sampled_from(["torch.bfloat16", "torch.float16"]),
+    "outdtype": st.just("torch.float32"),
+    **dict.fromkeys(("bias", "scaleAB", "bpreshuffle"), st.sampled_from(["True", "False"])),
+}
+
+
+@given(st.data(), st.sampled_from(STATED), st.sampled_from([CDNA3, CDNA4, HOPPER]))
+def test_any_line_reads_as_a_problem_that_is_written_as_that_line(
+    data: st.DataObject, form: Form, this: Any
+) -> None:
+    cells = data.draw(st.fixed_dictionaries({column: DRAWN[column] for column in form.key}))
+    problem = Entry("a line", form, tuple(form.words(cells).items())).problem(this)
+    assert form.cells(problem) == cells
+
+
+def test_what_stands_in_the_columns() -> None:
     text = write_aiter([row(WRITTEN["a8w8"][0], SPLIT, us=2.0)], "a8w8").text
     assert text == (
         "gfx,cu_num,M,N,K,q_dtype_w,kernelId,splitK,us,kernelName,tflops,bw,errRatio\n"
         f"sm_90,132,16,128,256,torch.int8,-1,4,2.0,{SPLIT},0.52,20.77,0.0\n"
     )
-    for form in FORMS.values():
-        first = write_aiter([], form.name).text.strip().split(",")
-        assert first[:2] == ["gfx", "cu_num"] and set(form.key) < set(first)
-    assert BF16.startswith(write_aiter([], "bf16").text)
     unverified = write_aiter([row(gemm(64), SPLIT, error=None)], "bf16").text.splitlines()[1]
     assert unverified.split(",")[15] == ""
 
@@ -289,3 +376,17 @@ def test_what_a_form_cannot_say_is_handed_back_with_the_reason() -> None:
     whys = [why for _, why in written.left]
     assert all("form bf16 cannot say gemm" in why for why in whys[:4])
     assert "no grouped_gemm" in whys[4] and "is not the name" in whys[5]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"dtype": "e4m3fn"},  # the operator takes int8, and no column says otherwise
+        {"batch": 4, "stride_b": 0},  # one W for all
+        {"batch": 4, "epilogue": "row_scale+col_scale+bias"},
+    ],
+)
+def test_what_a_batch_with_scales_cannot_say(more: dict[str, Any]) -> None:
+    problem = row_scaled(16, 128, 256, **{"dtype": "int8", "batch": 4, **more})
+    (left,) = write_aiter([row(problem, SPLIT)], "a8w8_batched").left
+    assert left[1].startswith("a file of form a8w8_batched cannot say gemm")

@@ -124,6 +124,8 @@ def read_aiter(
             where,
             ", ".join(f"{count} lines ({name})" for name, count in unknown.items()),
         )
+    if this.differs and entries:
+        log.warning("%s: %s", where, this.differs)
     if inferred:
         log.warning(
             "%s has no column gfx; by its counts of compute units it was taken for %s",

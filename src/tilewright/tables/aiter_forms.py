@@ -7,7 +7,8 @@ columns; the rest is what the operator does:
     bf16               X·Wᵀ, then a factor (scaleAB), then a bias; W shuffled with bpreshuffle
     bf16_batched       B products of bf16 (the file is bf16_tuned_batched_gemm.csv)
     a8w8               int8 or fp8, with a scale for each row of X and each row of W
-    a8w8_bpreshuffle   the same with W shuffled
+    a8w8_batched       B of these, of int8 (a8w8_tuned_batched_gemm.csv); see its `Form.differs`
+    a8w8_bpreshuffle   a8w8 with W shuffled
     a8w8_blockscale    fp8, with a scale for 1×128 of X and 128×128 of W
     a8w8_blockscale_bpreshuffle   the same with W shuffled, which no kernel here reads
     a4w4_blockscale    MXFP4: a power of two for each 32 of K
@@ -35,7 +36,8 @@ class Form:
 
     key: columns that say the problem, beside `GPU`; those after the sizes may be left out. says:
     what the operator adds, in the words of a problem. dtype: of the operands, where no column says
-    it. results: the other columns of a tuned file, in order.
+    it. results: the other columns of a tuned file, in order. differs: what the operator does and no
+    problem here can say, if such is passed over; who reads a file is told.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Form:
     says: tuple[tuple[str, str], ...]
     dtype: str
     results: tuple[str, ...]
+    differs: str = ""
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -89,6 +92,7 @@ _SIZES = {"B": "batch", "M": "m", "N": "n", "K": "k"}
 _STEPS = {"scaleAB": "scale", "bias": "bias"}  # in the order of the operator
 _RESULTS = ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio")
 _BF16 = ("bias", "dtype", "outdtype", "scaleAB", "bpreshuffle")
+_ALWAYS_BF16 = {"bias", "dtype"}  # the oldest of its columns, and no other form's together
 _BF16_RESULTS = (
     "libtype", "solidx", "splitK", "us", "kernelName", "err_ratio", "tflops", "bw",
 )  # fmt: skip
@@ -102,6 +106,14 @@ FORMS: dict[str, Form] = {
         Form("bf16", (*SHAPE, *_BF16), (), "bf16", _BF16_RESULTS),
         Form("bf16_batched", ("B", *SHAPE), (), "bf16", _RESULTS),
         Form("a8w8", (*SHAPE, "q_dtype_w"), _ROWWISE, "int8", _RESULTS),
+        Form(
+            "a8w8_batched",
+            ("B", *SHAPE),
+            _ROWWISE,
+            "int8",
+            _RESULTS,
+            "aiter has scales for each product of a batch; in the problems here all share one set",
+        ),
         Form(
             "a8w8_bpreshuffle",
             (*SHAPE, "q_dtype_w"),
@@ -139,7 +151,7 @@ def form_called(name: str) -> Form:
 
 def form_of(file: str, columns: tuple[str, ...]) -> Form | None:
     """The form that a file's columns, or its name, say it has."""
-    if set(_BF16) <= set(columns):
+    if _ALWAYS_BF16.issubset(columns):
         return FORMS["bf16"]
     said = _FILE.match(file)
     if said is None:
