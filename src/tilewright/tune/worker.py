@@ -38,7 +38,7 @@ from tilewright.errors import (
 from tilewright.jsonfile import convert
 from tilewright.runtime.interpreter_worker import named_modules
 from tilewright.runtime.launcher import launcher
-from tilewright.tolerance import Tolerance
+from tilewright.tolerance import tolerance
 from tilewright.tune import timing
 from tilewright.tune.contenders import kernel_bind
 from tilewright.tune.devices import CPU, PRELOAD_VARIABLE, answer_devices
@@ -72,8 +72,6 @@ _FAULTS = (
 
 CANARY_SIZE = 4096
 """On a GPU: long enough for the host to stay ahead of it."""
-CANARY_TOLERANCE = Tolerance(relative=2**-8, scaled=0.01, absolute=0.0)
-"""bf16 is rounded by 2⁻⁹ of each element; sums are in fp32."""
 CANARY = Settings(
     verify=False, warm_up_seconds=0.2, precision=0.02, min_samples=20, budget_seconds=0.5
 )
@@ -169,7 +167,7 @@ class Worker:
         a, b = torch.randn(2, size, size, generator=generator, device=_GPU).bfloat16()
         out = a @ b
         # Compared as kernels' outputs are: what that loads when first used is in no kernel's step.
-        right = verify.compare(out, a.double() @ b.double(), CANARY_TOLERANCE).ok
+        right = verify.compare(out, a.double() @ b.double(), tolerance("bf16", "bf16", size)).ok
         timer = timing.Events(lambda: None, _GPU)
         settings = replace(CANARY, warm_up_seconds=RESTED_SECONDS) if message["rested"] else CANARY
         series = timing.measure({"canary": lambda: torch.mm(a, b, out=out)}, timer, settings)
@@ -208,11 +206,11 @@ class Worker:
         out = self._run_once(bind, work)
         if not self._settings.verify:
             return {"status": "ok", "reason": "", "check": None}
-        tolerance = family.tolerance(problem, config)
-        check = verify.compare(out, work.reference, tolerance)
+        allowed = family.tolerance(problem, config)
+        check = verify.compare(out, work.reference, allowed)
         if not check.ok and self._gpu and _mended(work):
             out = self._run_once(bind, work)
-            check = verify.compare(out, work.reference, tolerance)
+            check = verify.compare(out, work.reference, allowed)
         status: Status = "ok"
         reason = ""
         if not check.ok:
