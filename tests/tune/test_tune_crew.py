@@ -182,6 +182,15 @@ def test_a_kernel_that_lost_two_workers_is_blamed_and_later_tried_once_by_itself
     assert len(again) == len(PROBLEMS) + 1, "only the first fault cost its neighbours anything"
 
 
+def test_workers_of_a_crew_with_other_settings_start_before_it_runs(script, tmp_path):
+    with crew(tmp_path) as one, one.measuring(Settings(take=1)) as other:
+        assert (script.started, script.asked) == ({"GPU-a": 1}, []), "none opens its device yet"
+        measured = list(other.run(TASKS))
+        assert complete(measured) and {m.settings.take for m in measured} == {1}
+        assert script.started == {"GPU-a": 1}
+    assert not script.alive
+
+
 def test_when_timing_loses_the_worker_each_is_tried_alone(script, tmp_path):
     script.faults["time", BAD] = [ChildDied(-11, ""), ChildDied(-11, "")]
     measured = {m.kernel: m for m in crew(tmp_path).run(TASKS[:4])}

@@ -130,8 +130,12 @@ class Crew:
         return self._yielded(Board(self._batches(tasks, known)))
 
     def measuring(self, settings: Settings) -> Crew:
-        """Another crew on the same places, which measures with `settings`."""
-        return self._again(settings=settings)
+        """Another crew on the same places, which measures with `settings`. Its workers' processes
+        start at once, and wait for `run`."""
+        crew = self._again(settings=settings)
+        for station in crew._stations:
+            station.prepare()
+        return crew
 
     def close(self) -> None:
         """End the workers. Not while a `run` is being iterated."""

@@ -99,6 +99,14 @@ class Station:
                 self.close()
                 raise OutOfOrder(wrong)
 
+    def prepare(self) -> None:
+        """Start the next worker's process, on a GPU: it imports torch meanwhile, which takes longer
+        than all else that a worker starts with, and leaves the device alone."""
+        if self.place.backend != "cpu":
+            with self._lock:
+                if self._spare is None and not self._interrupted:
+                    self._spare = self._worker()
+
     def ask(self, message: Message, seconds: float) -> Message:
         """The worker's answer to one step. Raises `Lost`, `OutOfOrder`, and `Interrupted`."""
         child = self._child
@@ -163,11 +171,8 @@ class Station:
         answer = self.ask(self._opening, START_SECONDS)
         if "error" in answer:
             raise Lost(answer["status"], answer["error"])
-        if self._started and self.place.backend != "cpu":
-            # One was lost, and more may be: let the next import torch meanwhile, which takes
-            # longer than all else that it starts with. It leaves the device alone.
-            with self._lock:
-                self._spare = self._worker()
+        if self._started:
+            self.prepare()  # one was lost, and more may be
         self._started = True
 
     def _worker(self) -> Process:

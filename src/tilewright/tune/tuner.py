@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -183,18 +183,25 @@ class Tuner:
         its job is decided, so that a tuning that is stopped before does not take it for proven."""
         without = {*tuned.without, *tuned.untried}
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
-        most = self.effort.takes
-        for take in range(1, 1 + (min(1, most) if tuned.out_of_time else most)):
-            if not left:
-                break
-            settings = replace(self.final, take=take)
-            with self.crew.measuring(settings) as crew:
+        most = min(1, self.effort.takes) if tuned.out_of_time else self.effort.takes
+        with ExitStack() as crews:
+            # The next take's workers import torch while this one is measured.
+            following = self._crew(crews, 1) if left and most else None
+            for take in range(1, 1 + most):
+                if not left:
+                    break
+                crew, following = following, self._crew(crews, take + 1) if take < most else None
+                assert crew is not None
                 for some in _few(left):
                     finalists = {n: self._finalists(self.jobs[n]) for n in some}
-                    self._sweep(crew, finalists, settings, vendor=False)
+                    self._sweep(crew, finalists, replace(self.final, take=take), vendor=False)
                     self._settle(tuned, [n for n in some if self._decided(self.jobs[n])])
-            left = [n for n in left if not self._decided(self.jobs[n])]
+                crew.close()
+                left = [n for n in left if not self._decided(self.jobs[n])]
         self._settle(tuned, left)
+
+    def _crew(self, crews: ExitStack, take: int) -> Crew:
+        return crews.enter_context(self.crew.measuring(replace(self.final, take=take)))
 
     def _takes(self, job: Job) -> list[dict[str, Tried]]:
         """What each take of the finals came to, as far as they are complete."""
