@@ -14,7 +14,7 @@ from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.tune.database import FILE, ResultsInUse
-from tilewright.tune.measurement import Telemetry
+from tilewright.tune.measurement import Telemetry, problem_text
 from tilewright.tune.results import Build, Results
 
 NAMES = [config.name for config in CONFIGS]
@@ -63,6 +63,18 @@ def test_the_same_thing_measured_again_takes_the_old_ones_place(tmp_path):
         results.add([first])
         results.add([replace(second, status="nan")])
         assert [m.status for m in results.measurements()] == ["nan"]
+
+
+def test_keys_of_some_problems_and_statuses(tmp_path):
+    made = [measurement(name, problem) for name in NAMES[:2] for problem in PROBLEMS[:3]]
+    made[0] = replace(made[0], status="nan")
+    with Results(tmp_path, write=True) as results:
+        results.add(made)
+        wanted = {problem_text(problem) for problem in (*PROBLEMS[:2], replace(PROBLEMS[0], n=7))}
+        some = {m.key for m in made if problem_text(m.problem) in wanted}
+        assert len(some) == 4 and results.keys(problems=wanted) == some
+        assert results.keys(["nan"], wanted) == {made[0].key}
+        assert results.keys(problems=()) == set()
 
 
 def test_other_environments_are_other_measurements(tmp_path):

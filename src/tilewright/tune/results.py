@@ -217,11 +217,18 @@ class Results:
         (count,) = self._db.execute("SELECT count(*) FROM measurement").fetchone()
         return int(count)
 
-    def keys(self, statuses: Collection[Status] = STATUSES) -> set[tuple[str, ...]]:
-        """The keys (`Measurement.key`) of what was measured, and came to one of `statuses`."""
+    def keys(
+        self, statuses: Collection[Status] = STATUSES, problems: Collection[str] | None = None
+    ) -> set[tuple[str, ...]]:
+        """The keys (`Measurement.key`) of what was measured, and came to one of `statuses`.
+        problems: of these alone, as `problem_text` says them."""
         named = self._namer()
-        rows = self._all("measurement", f"status, {_KEY}")
-        return {named(row[1:]) for row in rows if row[0] in statuses}
+        query, values = f"SELECT status, {_KEY} FROM measurement", []
+        if problems is not None:
+            listed = "SELECT value FROM json_each(?)"
+            query += f" WHERE problem IN (SELECT id FROM problem WHERE text IN ({listed}))"
+            values = [json.dumps([*problems])]
+        return {named(row[1:]) for row in self._db.execute(query, values) if row[0] in statuses}
 
     def outlines(self) -> Iterator[Outline]:
         """What tells each measurement from others, and which of two is better."""

@@ -316,7 +316,8 @@ def _measure(
     if not asked:
         return
     tasks = list(dict.fromkeys(asked.values()))
-    known = results.keys().difference(asked)  # less what is there and asked for again
+    # Less what is there and asked for again. A crew may have devices that a pair is not asked of.
+    known = results.keys(problems={problem_text(t.problem) for t in tasks}).difference(asked)
     with closing(crew()) as at_work, closing(_run(at_work, tasks, known)) as measured:
         for m in measured:
             results.add([m])

@@ -39,7 +39,7 @@ NEAR = 0.04
 FINALISTS = 12
 """At most so many, and the proven kernel: they all take turns (`Settings.interleave`)."""
 
-TOGETHER = 16
+TOGETHER = 32
 """Problems that are measured, and saved, before the next ones."""
 
 
@@ -267,8 +267,9 @@ class Tuner:
             job = self.jobs[number]
             chosen = [job.configs[name] for name in names]
             by_group.setdefault(job.group, []).append((job.problem, chosen))
+        known = self.results.keys(problems={problem_text(self.jobs[n].problem) for n in wanted})
         sweep(
-            plan_some([*by_group.items()], settings, self.results.keys(), vendor),
+            plan_some([*by_group.items()], settings, known, vendor),
             self.results,
             self.store,
             lambda: _Lent(crew),
