@@ -77,7 +77,8 @@ class Table:
         try:
             return self._seen[asked]
         except KeyError:
-            row = self._packed.find(problem, device)
+            pass
+        row = self._packed.find(problem, device)
         if len(self._seen) >= MOST_SEEN:
             self._seen.clear()
         self._seen[asked] = row
