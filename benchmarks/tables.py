@@ -7,12 +7,13 @@ each row) and asks:
 
 load            from a path to a `Table`: read, digest checked, decoded as far as it is
 first           the first look-up after that, which makes the dictionaries of the problems' values
-hit, seen       `Table.get(problem, device)` with a problem object that was asked for before: found
-                by identity. This is the hit of a process that keeps its problems
-hit, equal      the same with a new object that equals one of the table: found by bisection. Making
-                such an object (``new problem``) takes longer
-miss            a problem whose values stand in no row
-plan, tuned     `Planner.select` of a problem that has a row, not planned before
+hit, seen       `Table.get(problem, device)` with a problem object that was asked for before
+hit, equal      the same with objects that equal such a one: 500 in turn. Making one of these (``new
+                problem``) takes longer
+hit, new        a problem that was not asked for before: found by bisection
+miss            a problem whose values stand in no row, not asked for before
+plan, equal     `Planner.select` of problems that equal one planned before: 500 in turn
+plan, tuned     the same of a problem that has a row, not planned before
 plan, estimated the same without tables: what a miss costs
 
 Each load in a process of its own reads a file that the system has in memory. Best and median of the
@@ -110,6 +111,13 @@ def each(call: Callable[[Any], Any], arguments: list[Any]) -> list[float]:
     return seconds
 
 
+def turns(call: str, arguments: list[Any], **names: Any) -> list[float]:
+    """Seconds of one `call` of x, which is each argument in turn; of 9 runs of 100,000 calls."""
+    count = 100_000 // len(arguments)
+    run = timeit.Timer(f"for x in arguments: {call}", globals={"arguments": arguments, **names})
+    return [seconds / count / len(arguments) for seconds in run.repeat(9, count)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure tables.")
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -133,19 +141,21 @@ def main() -> None:
     assert all(table.get(p, gpu) == row for p, row in zip(of_gpu, made[::2], strict=True))
     fresh = [Table(table.data) for _ in range(options.repeats)]
     found["first"] = each(lambda one: one.get(of_gpu[0], gpu), fresh)
-    seen = {"table": table, "problem": of_gpu[-1], "gpu": gpu}
-    table.get(of_gpu[-1], gpu)
-    runs = timeit.repeat("table.get(problem, gpu)", globals=seen, number=100_000, repeat=9)
-    found["hit, seen"] = [seconds / 100_000 for seconds in runs]
-    copies = [GemmProblem(p.m, p.n, p.k) for p in rng.sample(of_gpu, 500)]
-    found["hit, equal"] = each(lambda p: table.get(p, gpu), copies)
+    found["hit, seen"] = turns("table.get(x, gpu)", [of_gpu[-1]], table=table, gpu=gpu)
+    some = rng.sample(of_gpu, 500)
+    copies = [GemmProblem(p.m, p.n, p.k) for p in some]
+    found["hit, equal"] = turns("table.get(x, gpu)", copies, table=table, gpu=gpu)
+    found["hit, new"] = each(lambda p: fresh[0].get(p, gpu), some)
     others = [GemmProblem(p.m, p.n, p.k + 8) for p in rng.sample(of_gpu, 500)]
     found["miss"] = each(lambda p: table.get(p, gpu), others)
     found["new problem"] = each(lambda m: GemmProblem(m, 4096, 4096), [*range(1, 501)])
     tuned, estimated = Planner(device=gpu, tables=table), Planner(device=gpu)
     for planner in (tuned, estimated):  # what is made once: the default space, caches of rules
         planner.select(GemmProblem(4096, 4096, 4096))
-    some = rng.sample([row.problem for row in made[::2]], 30)
+    for problem in some:
+        tuned.select(problem)
+    found["plan, equal"] = turns("tuned.select(x)", copies, tuned=tuned)
+    some = rng.sample([p for p in of_gpu if p not in set(some)], 30)
     found["plan, tuned"] = each(tuned.select, some)
     found["plan, estimated"] = each(estimated.select, some)
     for word, seconds in found.items():

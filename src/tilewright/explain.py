@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from tilewright.arch.model import Device
 
-FateWord = Literal["chosen", "candidate", "passed over", "refused"]
+FateWord = Literal["chosen", "candidate", "skipped", "refused", "passed over"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of one kernel: `by` is the selector that placed it or the rule that refused
-    it, `reason` its words."""
+    """What became of one kernel: `by` is the selector that placed or skipped it or the rule that
+    refused it, `reason` its words."""
 
     name: str
     fate: FateWord
@@ -25,11 +25,16 @@ class Fate:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Every candidate's fate for one problem on one device: the chosen one first, then those
-    that would have been next, in order, then the refused."""
+    that would have been next, in order, then the refused.
+
+    Before the refused stand kernels that a row of a table names and that were skipped, each with
+    the row and why; one that is a candidate too has two fates. `notes`: of selectors that had no answer, in their words.
+    """
 
     problem: Any
     device: Device
     fates: tuple[Fate, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> str:
@@ -47,9 +52,11 @@ class Explanation:
             "device": asdict(self.device),
             "chosen": self.chosen,
             "fates": [asdict(f) for f in self.fates],
+            "notes": [*self.notes],
         }
 
     def __str__(self) -> str:
         lines = [f"{self.problem} on {self.device.name}"]
         lines += [f"  {f.fate:<11} {f.name}  {f.by}: {f.reason}" for f in self.fates]
+        lines += [f"  {note}" for note in self.notes]
         return "\n".join(lines)

@@ -23,7 +23,7 @@ from tilewright.errors import (
 from tilewright.explain import Explanation, Fate
 from tilewright.ops.family import Launch
 from tilewright.registry import Entry, Registry
-from tilewright.select import Choice, Recalls
+from tilewright.select import Choice, Recalls, Skipped
 from tilewright.select.configured import Wanted, configured
 from tilewright.select.constraints import CHOSEN_FOR, Constraints
 from tilewright.tables.merge import Tables
@@ -125,6 +125,8 @@ class Planner:
         ]
         if choices and not (own := self._serves_itself(choices[0].config, asked)):
             fates[0] = replace(fates[0], fate="refused", by=own.rule, reason=own.reason)
+        skipped, notes = self._skipped(asked, choices, entries, refused)
+        fates += skipped
         fates += [Fate(e.name, "refused", verdict.rule, verdict.reason) for e, verdict in refused]
         seen = {fate.name for fate in fates}
         fates += [
@@ -132,7 +134,39 @@ class Planner:
             for e in entries
             if e.name not in seen
         ]
-        return Explanation(problem, asked.target, tuple(fates))
+        return Explanation(problem, asked.target, tuple(fates), tuple(notes))
+
+    def _skipped(
+        self,
+        asked: _Asked,
+        choices: Sequence[Choice],
+        entries: Sequence[Entry],
+        refused: Sequence[tuple[Entry, Verdict]],
+    ) -> tuple[list[Fate], list[str]]:
+        """The fates of kernels that the selector would rather have chosen, but could not; and what
+        it says where it knew of none."""
+        fates: list[Fate] = []
+        notes: list[str] = []
+        if not isinstance(self.selector, Recalls):
+            return fates, notes
+        candidates = {entry.config for entry in entries}
+        verdicts = {entry.config: verdict for entry, verdict in refused}
+        for known in self.selector.recall(asked.stated[0], asked.target):
+            if isinstance(known, Skipped):
+                if known.name:
+                    fates.append(Fate(known.name, "skipped", known.selector, known.reason))
+                else:
+                    notes.append(f"{known.selector}: {known.reason}")
+                continue
+            if choices and known.config == choices[0].config:
+                break
+            why = verdicts.get(known.config)
+            if known.config not in candidates:
+                why = no("registry", "is not registered")
+            if why is not None:
+                reason = f"{known.reason}; {why}"
+                fates.append(Fate(known.config.name, "skipped", known.selector, reason))
+        return fates, notes
 
     def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> _Asked:
         kept = constraints or self.constraints
@@ -171,6 +205,8 @@ class Planner:
         if self.registry is not None or not isinstance(self.selector, Recalls):
             return None
         for choice in self.selector.recall(asked.stated[0], asked.target):
+            if isinstance(choice, Skipped):
+                continue
             if not choice.settled:
                 break
             if self._usable(Entry(choice.config), asked):
@@ -227,7 +263,8 @@ class Planner:
         if self.registry is not None or not isinstance(self.selector, Recalls):
             return entries
         known = {entry.config for entry in entries}
-        recalled = [c.config for c in self.selector.recall(asked.stated[0], asked.target)]
+        known_to = self.selector.recall(asked.stated[0], asked.target)
+        recalled = [choice.config for choice in known_to if isinstance(choice, Choice)]
         return (*entries, *(Entry(c) for c in dict.fromkeys(recalled) if c not in known))
 
     def _entries(self, problem: Any, target: Device) -> Sequence[Entry]:

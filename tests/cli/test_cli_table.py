@@ -121,6 +121,19 @@ def test_explain_shows_every_candidates_fate_on_a_device_in_json(
     assert f"tuned: {why}" in text and winner in text
 
 
+def test_explain_shows_the_row_that_was_not_used_and_why(cli, tmp_path):
+    path = tmp_path / "old.twt"
+    file.save(Table.of([row(gemm(512), "gemm_of_old")]), path)
+    words = (*WORDS, "--device", "h200_sxm", "--table", path)
+    document = cli.json(*words)
+    [skipped] = [f for f in document["fates"] if f["fate"] == "skipped"]
+    assert (skipped["name"], skipped["by"]) == ("gemm_of_old", "tuned")
+    assert skipped["reason"].startswith(f"exact row of {path}: no_such_kernel: ")
+    assert document["chosen"] and document["notes"] == [f"tuned: no row of {path} answers"]
+    text = cli(*words, "--limit", "0")
+    assert "skipped  gemm_of_old" in text and f"tuned: no row of {path} answers" in text
+
+
 def test_explain_takes_tables_from_the_environment(cli, table, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_TABLES", str(table))
     assert cli.json(*WORDS, "--device", "h200_sxm")["chosen"] == UNUSUAL

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from gemm_cases import config
 from table_cases import H200, gemm, row
 
-from tilewright.arch import arch
+import tilewright
+from tilewright import ops
+from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
+from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.registry import Registry
@@ -79,6 +84,60 @@ def test_a_launch_that_cannot_be_captured_is_refused(monkeypatch):
         PLAIN.name: "graph_capturable"
     }
     assert refusals(Constraints(), PLAIN, TMA) == {}
+
+
+EVERY_KIND = (
+    gemm(512),
+    gemm(4, dtype_a="fp16", epilogue="bias+gelu"),
+    gemm(64, 64, 8192, dtype_c="fp32"),  # parts of sums, in a workspace
+    gemm(64, batch=8),
+    gemm(64, batch=8, batching="pointers"),
+    gemm(64, dtype_a="e4m3fn", scale_a="1x128", scale_b="128x128"),
+    gemm(8, dtype_b="int4", scale_b="128x1"),
+    gemm(64, layout="rsr"),
+    GroupedGemmProblem("contiguous", groups=8, m=100, n=512, k=256),
+    GroupedGemmProblem("masked", groups=8, m=100, n=512, k=256),
+    GroupedGemmProblem("list", sizes=((1, 64, 64), (7, 128, 64))),
+)
+
+
+@pytest.mark.parametrize("problem", EVERY_KIND, ids=str)
+def test_all_launches_can_be_captured_since_they_follow_from_where_operands_lie(problem):
+    """The operands here are addresses at which nothing lies: what reads them to plan cannot."""
+    family = ops.family(problem.family)
+    views = [
+        View(o.shape, o.strides, o.dtype, 1 << 40, "cuda:0", 16 * o.pointers)
+        for o in family.operands(problem)
+    ]
+    stated = family.problem_of(views, family.options(problem))
+    found = 0
+    for name in ("h200_sxm", "mi300x"):
+        on = device(name)
+        for space in family.tuning_spaces(stated, arch(on.arch)):
+            for one in space.expand(arch(on.arch)).configs:
+                if family.supports(one, stated, arch(on.arch)):
+                    found += 1
+                    assert family.launch(one, stated, on).capturable, one.name
+    assert found
+
+
+WAITING = {"item", "tolist", "cpu", "numpy", "synchronize"}
+"""Methods of tensors, streams and devices that make the host wait for a GPU."""
+
+
+def test_nothing_on_the_way_of_a_launch_waits_for_the_gpu():
+    root = Path(tilewright.__file__).parent
+    runtime = [root / "runtime" / f"{name}.py" for name in ("bound", "workspace", "cuda", "hip")]
+    for path in (
+        root / "dispatch.py",
+        root / "plan.py",
+        *runtime,
+        *root.glob("ops/*/operands.py"),
+        *root.glob("ops/*/launch.py"),
+    ):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        called = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        assert not called & WAITING, f"{path}: {called & WAITING}"
 
 
 @pytest.mark.parametrize(

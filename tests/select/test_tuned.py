@@ -15,6 +15,7 @@ from tilewright.registry import Registry
 from tilewright.select import Chain, FirstFit
 from tilewright.select.analytical import Analytical
 from tilewright.select.configured import configured
+from tilewright.select.constraints import Constraints
 from tilewright.select.tuned import Tuned
 from tilewright.tables import file
 from tilewright.tables.table import Table
@@ -75,6 +76,67 @@ def test_explain_shows_the_choice_its_ties_and_what_would_come_next():
     assert story.fates[2].by == "analytical" and story.counts().get("passed over") is None
     without = Dispatcher(device=H200).explain(gemm(512))
     assert {f.name for f in without.fates} | {UNUSUAL, WIDE} == {f.name for f in story.fates}
+
+
+def skipped(story) -> list[tuple[str, str, str]]:
+    return [(f.name, f.by, f.reason) for f in story.fates if f.fate == "skipped"]
+
+
+def test_explain_shows_a_row_whose_kernel_is_gone_and_the_row_that_answers_instead():
+    rows = (row(gemm(500), "gemm_of_old", ties=(DEEP,)), row(gemm(512), "gemm_older"))
+    story = tuned(*rows).explain(gemm(500))
+    assert story.chosen == DEEP and story.notes == ()
+    [(name, by, why)] = skipped(story)  # what stands behind the row that answered is not told
+    assert (name, by) == ("gemm_of_old", "tuned")
+    assert why.startswith("exact row of mine.twt: no_such_kernel: ")
+    story = tuned(rows[1]).explain(gemm(500))
+    [(name, _, why)] = skipped(story)
+    assert name == "gemm_older" and why.startswith("padded to M = 512 of mine.twt: no_such_kernel")
+    assert story.fates[0].by == "analytical"
+    assert story.notes == ("tuned: no row of mine.twt answers",)
+
+
+def test_explain_shows_a_row_whose_kernel_no_longer_serves_or_does_not_serve_this_problem():
+    unfit = kernel(pad_k=False)
+    [(name, _, why)] = skipped(tuned(row(gemm(64, k=520), unfit)).explain(gemm(64, k=520)))
+    assert name == unfit and "multiple of tile_k" in why
+    aligned = kernel(layout="ccr", alignment=16)
+    story = tuned(row(gemm(48, layout="ccr"), aligned)).explain(gemm(33, layout="ccr"))
+    [(name, _, why)] = skipped(story)
+    assert name == aligned and why.startswith("padded to M = 48 of mine.twt: vector_width: ")
+
+
+def test_explain_shows_a_row_that_the_policy_of_versions_leaves_out():
+    old = (("tilewright", "0.0.1"), ("triton", "3.0.0"))
+    table = Table.of([row(gemm(64), UNUSUAL, ties=(WIDE,), versions=old)], "mine.twt")
+    strict = Dispatcher(device=H200, selector=[Tuned(table, "same"), "analytical"])
+    found = skipped(strict.explain(gemm(64)))
+    assert [name for name, _, _ in found] == [UNUSUAL, WIDE]
+    assert all("made with tilewright 0.0.1, triton 3.0.0; installed: " in why for *_, why in found)
+    assert strict.explain(gemm(64)).notes == ("tuned: no row of mine.twt answers",)
+    assert not skipped(Dispatcher(device=H200, selector=Tuned(table)).explain(gemm(64)))
+
+
+def test_explain_shows_a_row_whose_kernel_may_not_be_used():
+    mine = row(gemm(512), UNUSUAL)
+    story = tuned(mine, constraints=Constraints(blocked=(UNUSUAL,))).explain(gemm(512))
+    fates = [(f.fate, f.by) for f in story.fates if f.name == UNUSUAL]
+    assert fates == [("skipped", "tuned"), ("refused", "blocked")]
+    [(_, _, why)] = skipped(story)
+    assert why == (
+        f"exact row of mine.twt: 10 µs ± 1.0%, 26.84 TFLOP/s; blocked: is blocked by '{UNUSUAL}'"
+    )
+    [(name, _, why)] = skipped(tuned(mine, registry=over(PLAIN)).explain(gemm(512)))
+    assert name == UNUSUAL and why.endswith("; registry: is not registered")
+
+
+def test_explain_says_that_no_row_answers():
+    story = tuned(row(gemm(512), UNUSUAL)).explain(gemm(5000))
+    assert story.notes == ("tuned: no row of mine.twt answers",) and not skipped(story)
+    assert str(story).endswith("\n  tuned: no row of mine.twt answers")
+    assert story.to_dict()["notes"] == [*story.notes]
+    assert tuned(row(gemm(512), UNUSUAL)).explain(gemm(512)).notes == ()
+    assert Dispatcher(device=H200, selector="analytical").explain(gemm(512)).notes == ()
 
 
 def test_select_and_explain_agree():

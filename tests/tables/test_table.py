@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import msgspec
@@ -51,6 +52,38 @@ def test_what_was_found_is_found_again():
     assert table.get(problem, H200) is found
     on_another = table.get(problem, H20)
     assert on_another is None and table.get(problem, H200) is found
+
+
+def test_an_equal_problem_is_found_again_without_a_search(monkeypatch):
+    table = Table.of(some_rows())
+    found, missed = table.get(gemm(64), H200), table.get(gemm(65), H200)
+    monkeypatch.setattr(packed.Packed, "find", None)
+    assert table.get(gemm(64), replace(H200)) is found
+    assert table.get(gemm(65), H200) is missed is None
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr("tilewright.tables.table.MOST_SEEN", 10)
+    table = Table.of(some_rows())
+    for m in range(1, 100):
+        table.get(gemm(m), H200)
+        assert len(table._seen) <= 10
+    assert table.get(gemm(64), H200) == some_rows()[0]
+
+
+def test_threads_may_ask_at_once(monkeypatch):
+    """While what is remembered is forgotten again and again."""
+    monkeypatch.setattr("tilewright.tables.table.MOST_SEEN", 3)
+    table = Table.of(row(gemm(m), us=m) for m in range(1, 9))
+
+    def ask(seed):
+        draw = random.Random(seed)
+        asked = [draw.randint(1, 12) for _ in range(2000)]
+        return [(m, table.get(gemm(m), H200)) for m in asked]
+
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(ask, range(8)):
+            assert all((r.median_us if r else None) == (m if m < 9 else None) for m, r in found)
 
 
 def test_a_table_is_its_rows_in_any_order():

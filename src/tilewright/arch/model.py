@@ -130,3 +130,6 @@ class Device:
     clock_mhz: int
     partition: str = ""
     matrix_tflops: tuple[tuple[str, float], ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.partition))  # quicker than all; equal devices have them equal

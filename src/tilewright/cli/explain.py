@@ -86,20 +86,22 @@ def show(found: Explanation, limit: int, everything: bool = False) -> None:
     output.heading(f"{found.problem} on {found.device.name} ({found.device.arch})")
     usable = [fate for fate in found.fates if fate.fate in ("chosen", "candidate")]
     shown = usable if everything else usable[: limit + 1]
-    if shown:
-        output.table(
-            ("fate", "kernel", "why"),
-            [(_place(f, n), f.name, _why(f)) for n, f in enumerate(shown)],
-        )
+    rows: list[tuple[Any, ...]] = [(_place(f, n), f.name, _why(f)) for n, f in enumerate(shown)]
+    skipped = [fate for fate in found.fates if fate.fate == "skipped"]
+    rows += [(fate.fate, fate.name, _why(fate)) for fate in skipped]
+    if rows:
+        output.table(("fate", "kernel", "why"), rows)
+    for note in found.notes:
+        output.line(note)
     if len(shown) < len(usable):
         output.line(f"and {len(usable) - len(shown)} more that could serve it (--all shows them)")
-    others = [fate for fate in found.fates if fate not in usable]
+    others = [fate for fate in found.fates if fate.fate in ("refused", "passed over")]
     if not others:
         output.line(f"all {len(usable)} kernels considered can serve it; none was refused")
         return
     output.line()
     if everything:
-        rows: list[tuple[Any, ...]] = [(f.by, f.name, f.reason) for f in others]
+        rows = [(f.by, f.name, f.reason) for f in others]
         output.table(("refused by", "kernel", "because"), rows)
     else:
         counts = Counter(fate.by for fate in others)

@@ -126,7 +126,9 @@ class Launch:
     """One kernel launch for one problem: grid, the kernel's non-constant arguments in order,
     and bytes of workspace (flags included; and whether what follows them is zero between
     launches too: the kernel finds it so and leaves it so). `capturable`: whether it may be captured
-    in a CUDA graph and replayed, which it may unless the host has to read memory of the device."""
+    in a CUDA graph and replayed, which it may unless the host has to read memory of the device. All
+    launches so far may: they follow from a problem, which says where operands lie and not what they
+    hold (a grouped GEMM's kernel reads the groups' sizes itself)."""
 
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]

@@ -25,6 +25,16 @@ class Choice:
     settled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What a selector knew for a problem and cannot use: the name of a kernel, which may be none
+    any more, and why; or no name, where it knew nothing, which `reason` says."""
+
+    name: str
+    selector: str
+    reason: str
+
+
 class Selector(Protocol):
     """Orders candidates. `name` stands in explanations."""
 
@@ -40,9 +50,9 @@ class Recalls(Protocol):
     """A selector that knows kernels of its own for a problem: these become candidates where the
     caller has not said which kernels there are."""
 
-    def recall(self, problem: Any, device: Device) -> Iterable[Choice]:
+    def recall(self, problem: Any, device: Device) -> Iterable[Choice | Skipped]:
         """Kernels that may not be among the candidates, which `order` would put first, in its
-        order."""
+        order; where it would skip something, that, for explanations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ class Chain:
                 placed.add(choice.config)
                 yield choice
 
-    def recall(self, problem: Any, device: Device) -> Iterator[Choice]:
+    def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         for selector in self.selectors:
             if not isinstance(selector, Recalls):
                 break  # its order comes before what later ones know

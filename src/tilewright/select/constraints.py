@@ -26,7 +26,8 @@ class Constraints:
     """What a kernel must keep to. Applied before any selector sees the candidates, so that all
     honour it; a kernel that does not is refused by the name of the field.
 
-    graph_capturable: its launch can be captured in a CUDA graph (see `Launch.capturable`).
+    graph_capturable: its launch can be captured in a CUDA graph (see `Launch.capturable`); so far
+    all can, so this refuses none.
     deterministic: it gives the same bits in every run. batch_invariant: one kernel serves every M,
     and gives a row the same bits however many rows are computed with it; the choice is made for M =
     `CHOSEN_FOR`. max_workspace: bytes of scratch memory that a launch may take; None for any.

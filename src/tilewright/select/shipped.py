@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright import tables
 from tilewright.arch.model import Device
-from tilewright.select import Choice
+from tilewright.select import Choice, Skipped
 from tilewright.select.tuned import Tuned
 from tilewright.tables import file
 
@@ -29,7 +29,7 @@ class Shipped:
         if tuned is not None:
             yield from tuned.order(problem, candidates, device)
 
-    def recall(self, problem: Any, device: Device) -> Iterator[Choice]:
+    def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
         tuned = _tuned(problem, device)
         if tuned is not None:
             yield from tuned.recall(problem, device)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.select import Choice
+from tilewright.select import Choice, Skipped
 from tilewright.tables.lookup import Found, Lookup, Versions
 from tilewright.tables.table import Table
 
@@ -38,10 +38,16 @@ class Tuned:
         if found is None:
             self._lookup.missed(problem, device)
 
-    def recall(self, problem: Any, device: Device) -> Iterator[Choice]:
-        for found in self._lookup.find(problem, device):
+    def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
+        answered = False
+        for found in self._lookup.all(problem, device):
+            for name, why in found.skipped:
+                yield Skipped(name, self.name, f"{found.where} of {self.table.where}: {why}")
             for config in found.configs:
+                answered = True
                 yield self._choice(found, config, device, problem)
+        if not answered:
+            yield Skipped("", self.name, f"no row of {self.table.where} answers")
 
     def _choice(
         self, found: Found, config: Any, device: Device, problem: Any, best: float = 0.0

@@ -49,13 +49,15 @@ Origin = Literal["exact", "padded", "borrowed"]
 @dataclass(frozen=True, slots=True)
 class Found:
     """A row that answers, and how it came to: `configs` are those of its kernels that serve the
-    problem, in the row's order. `distance`: from the device it is borrowed from; 0 otherwise."""
+    problem, in the row's order; `skipped`, the others, by name and with why they do not.
+    `distance`: from the device it is borrowed from; 0 otherwise."""
 
     row: Row
     configs: tuple[Any, ...]
     origin: Origin
     padded_to: int | None = None
     distance: float = 0.0
+    skipped: tuple[tuple[str, str], ...] = ()
 
     @property
     def where(self) -> str:
@@ -90,17 +92,20 @@ class Lookup:
     def find(self, problem: Any, device: Device) -> Iterator[Found]:
         """Rows that answer for `problem` on `device`, with at least one kernel each that serves it,
         the nearest first."""
+        return (found for found in self.all(problem, device) if found.configs)
+
+    def all(self, problem: Any, device: Device) -> Iterator[Found]:
+        """The rows that `find` looks at: also those of which no kernel can be used."""
         stated = [(None, problem), *_padded(problem)]
         for apart, owner in [(0.0, device), *lenders(device, self.table.devices)]:
             for rows, asked in stated:
                 row = self.table.get(asked, owner)
-                if row is None or not self._made_here(row):
+                if row is None:
                     continue
-                configs = tuple(self._serving(row, problem))
-                if configs:
-                    own: Origin = "exact" if rows is None else "padded"
-                    origin: Origin = own if owner == device else "borrowed"
-                    yield Found(row, configs, origin, rows, apart)
+                own: Origin = "exact" if rows is None else "padded"
+                origin: Origin = own if owner == device else "borrowed"
+                configs, skipped = self._serving(row, problem)
+                yield Found(row, configs, origin, rows, apart, skipped)
 
     def missed(self, problem: Any, device: Device) -> None:
         """Log, once for each problem and device, that no row answers."""
@@ -111,16 +116,29 @@ class Lookup:
             self.table.where, problem, device.name,
         )  # fmt: skip
 
-    def _serving(self, row: Row, problem: Any) -> Iterator[Any]:
+    def _serving(
+        self, row: Row, problem: Any
+    ) -> tuple[tuple[Any, ...], tuple[tuple[str, str], ...]]:
+        """Those of the row's kernels that serve the problem; the names of the others, and why."""
+        made = self._made_elsewhere(row)
+        if made and self.versions == "same":
+            return (), tuple(
+                (name, f"versions: made with {made}; installed: {_listed(installed())}")
+                for name in row.kernels
+            )
         family, this = ops.family(row.problem.family), arch(row.device.arch)
+        configs, skipped = [], []
         for name in row.kernels:
             verdict = still_serves(name, row)
             if not verdict:
                 self._skip(row, name, verdict.reason)
-                continue
-            config = family.parse_name(name)
-            if problem == row.problem or family.supports(config, problem, this):
-                yield config
+            elif problem != row.problem:
+                verdict = family.supports(family.parse_name(name), problem, this)
+            if verdict:
+                configs.append(family.parse_name(name))
+            else:
+                skipped.append((name, str(verdict)))
+        return tuple(configs), tuple(skipped)
 
     def _skip(self, row: Row, name: str, why: str) -> None:
         self._tell(
@@ -130,22 +148,22 @@ class Lookup:
             self.table.where, row.problem, row.device.name, name, why,
         )  # fmt: skip
 
-    def _made_here(self, row: Row) -> bool:
-        """Whether the row may be used, by the versions it was made with."""
+    def _made_elsewhere(self, row: Row) -> str:
+        """The versions the row was made with, if they are not those here; warns of them."""
         made = tuple((name, version) for name, version in row.versions if name in COMPILERS)
         if made == installed():
-            return True
-        used = self.versions == "any"
+            return ""
+        listed = _listed(made) or "unknown versions"
         self._tell(
             logging.WARNING,
             ("versions", made),
             "%s: its rows made with %s are %s; installed: %s",
             self.table.where,
-            _listed(made) or "unknown versions",
-            "used all the same" if used else "not used",
+            listed,
+            "used all the same" if self.versions == "any" else "not used",
             _listed(installed()),
         )
-        return used
+        return listed
 
     def _tell(self, level: int, key: Any, message: str, *values: Any) -> None:
         if key not in self._told:

@@ -34,7 +34,7 @@ class Table:
                 f"{where}: is damaged: its content is not what its digest says; copy it anew"
             )
         self._packed = Packed(data, where)
-        self._seen: dict[tuple[int, int], tuple[Any, Device, Row | None]] = {}
+        self._seen: dict[tuple[Any, Device], Row | None] = {}
 
     @classmethod
     def of(cls, rows: Iterable[Row], where: str = "table") -> Table:
@@ -70,15 +70,16 @@ class Table:
     def get(self, problem: Any, device: Device) -> Row | None:
         """The row of `problem` on `device`, if there is one: of this very problem and device.
 
-        A problem object that was asked for before is found by its identity, without a look at its
-        fields; another one that equals it takes a search of the table.
+        What was asked for before is remembered, by the values of the problem's fields; another
+        problem takes a search of the table.
         """
-        seen = self._seen.get((id(problem), id(device)))
-        if seen is not None:
-            return seen[2]
+        asked = problem, device
+        try:
+            return self._seen[asked]
+        except KeyError:
+            pass
         row = self._packed.find(problem, device)
         if len(self._seen) >= MOST_SEEN:
             self._seen.clear()
-        # The objects are kept with the row: their identities cannot become those of others.
-        self._seen[id(problem), id(device)] = (problem, device, row)
+        self._seen[asked] = row
         return row

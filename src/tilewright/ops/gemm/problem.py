@@ -10,6 +10,7 @@ from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import batch as batches
 from tilewright.ops.gemm import epilogues, lowbit, pre, scales, shuffle
+from tilewright.ops.problem import Problem
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
@@ -95,8 +96,8 @@ def check_layout(layout: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class GemmProblem:
+@dataclass(frozen=True, slots=True, eq=False)
+class GemmProblem(Problem):
     """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`; or a batch of such.
 
     Sizes in elements, each from 0 (a sum over no K is 0) to `MAX_SIZE`. `dtype_b` defaults to
@@ -158,7 +159,7 @@ class GemmProblem:
     batch_inner: int = 0
     outer_strides: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
+    def _complete(self) -> None:
         default = object.__setattr__
         for field in ("m", "n", "k", "batch"):
             size = getattr(self, field)

@@ -11,6 +11,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem, natural_alignment
+from tilewright.ops.problem import Problem
 
 FORMS = ("contiguous", "masked", "list")
 """How groups lie in memory, and where their sizes are known; see `GroupedGemmProblem`."""
@@ -21,8 +22,8 @@ LIST_SPAN = 2**31
 """Bytes that a matrix of a list stays under: kernels count in 32 bits inside one."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedGemmProblem:
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedGemmProblem(Problem):
     """C_g = A_g · B_g for every group g, after the operations of `epilogue`.
 
     form says how groups lie:
@@ -68,7 +69,7 @@ class GroupedGemmProblem:
     stride_b: int = 0
     bounds: bool = False
 
-    def __post_init__(self) -> None:
+    def _complete(self) -> None:
         if self.form not in FORMS:
             known = ", ".join(FORMS)
             raise BadArgument(

@@ -1,0 +1,54 @@
+"""What problems of every family have in common."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+
+from tilewright import GemmProblem, GroupedGemmProblem, ops
+from tilewright.ops.problem import Problem
+
+SOME = (
+    lambda m: GemmProblem(m, 512, 256),
+    lambda m: GemmProblem(m, 512, 256, epilogue="bias+add", batch=3),
+    lambda m: GroupedGemmProblem("contiguous", groups=8, m=m, n=512, k=256),
+    lambda m: GroupedGemmProblem("list", sizes=((m, 64, 64), (7, 128, 64))),
+)
+
+
+def test_every_family_has_such_problems():
+    assert {make(8).family for make in SOME} == {*ops.families()}
+    for name in ops.families():
+        assert issubclass(ops.family(name).problem_type, Problem)
+
+
+@pytest.mark.parametrize("make", SOME)
+def test_problems_are_equal_by_what_they_say(make):
+    one, same, other = make(8), make(8), make(9)
+    assert one == same and hash(one) == hash(same) and one is not same
+    assert one != other and one != "gemm" and {one: 1}.get(same) == 1 and other not in {one}
+    for again in (
+        replace(one),
+        copy.copy(one),
+        copy.deepcopy(one),
+        pickle.loads(pickle.dumps(one)),
+    ):
+        assert again == one and hash(again) == hash(one) and again is not one
+
+
+@pytest.mark.parametrize("make", SOME)
+def test_every_field_counts(make):
+    one = make(8)
+    assert one._values == tuple(getattr(one, field.name) for field in fields(one))
+
+
+def test_problems_of_two_families_differ():
+    assert SOME[0](8) != SOME[2](8)
+
+
+def test_a_problem_stays_what_it_is():
+    with pytest.raises(FrozenInstanceError):
+        SOME[0](8).m = 9
