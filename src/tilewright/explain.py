@@ -28,7 +28,8 @@ class Explanation:
     that would have been next, in order, then the refused.
 
     Before the refused stand kernels that a row of a table names and that were skipped, each with
-    the row and why; one that is a candidate too has two fates. `notes`: of selectors that had no answer, in their words.
+    the row and why; one that is a candidate too has two fates. `notes`: of selectors that had no
+    answer, in their words.
     """
 
     problem: Any

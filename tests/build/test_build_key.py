@@ -71,7 +71,7 @@ def test_tilewright_helpers_count(modules: Path, monkeypatch: pytest.MonkeyPatch
     changed = (Path(key_module.__file__).parents[1] / "errors.py").read_bytes()  # dtypes' import
     before = sources_digest("own.kernel")
     monkeypatch.setattr(key_module, "sha256", lambda d: "0" if d == changed else real(d))
-    key_module._read.clear()
+    monkeypatch.setattr(key_module, "_read", {})
     assert sources_digest("own.kernel") != before
 
 

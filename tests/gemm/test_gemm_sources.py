@@ -12,6 +12,7 @@ def test_a_kernels_key_covers_kernels_and_nothing_else(kernel, monkeypatch):
     """A kernel that imported the rest of the package would be rebuilt at each change of it."""
     read: list[str] = []
     find = key._find
+    monkeypatch.setattr(key, "_read", {})
     monkeypatch.setattr(key, "_find", lambda name: read.append(name) or find(name))
     key.sources_digest(f"tilewright.ops.gemm.kernels.{kernel}")
     ours = {name for name in read if find(name) is not None and name.startswith("tilewright")}

@@ -90,6 +90,7 @@ def test_a_store_ends_with_the_group_in_hardware(report, store):
 def test_a_kernels_key_covers_kernels_and_nothing_else(pipeline, monkeypatch):
     read: list[str] = []
     find = key._find
+    monkeypatch.setattr(key, "_read", {})
     monkeypatch.setattr(key, "_find", lambda name: read.append(name) or find(name))
     key.sources_digest(source(config(pipeline=pipeline), arch("sm_90")).module)
     ours = {name for name in read if find(name) is not None and name.startswith("tilewright")}
