@@ -9,6 +9,9 @@ of them a kernel of another size runs once. Ways of series:
 flushed, rotated: as sweeps measure. drawn: flushed, and then a launch of a drawn number of
 workgroups, so that no two samples begin in the same state of what hands workgroups out. same: the
 flush reads the same memory each time. in turns: with three other kernels, as in a sweep.
+
+And one long series, flushed: the medians of its successive dozens of samples, which tell how long
+what makes series differ lasts, and how far a dozen in a row is from the median of all.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ import argparse
 import json
 import random
 import statistics
+import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,8 @@ PLACE = "cuda:0"
 PROBLEM = GemmProblem(2048, 2048, 2048)
 TILES = ((128, 128, 4, 3), (128, 128, 8, 4), (64, 128, 4, 3), (128, 256, 8, 3))
 """Rows, columns, warps, stages; the first is the one that is measured."""
+LONG = 24_000
+"""Samples of the long series."""
 
 
 def drawn(flush: timing.Call) -> timing.Call:
@@ -101,8 +107,24 @@ def main() -> None:
         medians = [one["median_us"] for one in document["ways"][name]]
         print(f"{name:9} {min(medians):.2f} to {max(medians):.2f} µs:",
               *(f"{median:.2f}" for median in medians), flush=True)  # fmt: skip
+    document["long"] = dozens(flush, calls[0], settings)
+    medians = document["long"]["medians_us"]
+    cuts = statistics.quantiles(medians, n=20)
+    print(
+        f"long: of {len(medians)} dozens, medians of 5 to 95 %: {cuts[0]:.2f} to {cuts[-1]:.2f} µs"
+    )
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def dozens(flush: timing.Call, call: timing.Call, settings: Settings) -> dict[str, Any]:
+    """Of one long series."""
+    long = replace(settings, min_samples=LONG, max_samples=LONG, budget_seconds=60.0)
+    begun = time.monotonic()
+    taken = timing.measure({"": call}, timing.Events(flush, PLACE), long)[""].samples_us
+    seconds = time.monotonic() - begun
+    medians = [statistics.median(taken[i : i + 12]) for i in range(0, LONG - 11, 12)]
+    return {"seconds": seconds, "samples": len(taken), "medians_us": medians}
 
 
 def of_way(
