@@ -101,7 +101,7 @@ def _check_fields(data: Any, kind: Any, where: str, path: str) -> None:
 
 
 def _check_object(data: dict[str, Any], kind: Any, where: str, path: str) -> None:
-    fields, hints = _shape(kind)
+    fields, required, nested = _shape(kind)
     for key in data:
         if key not in fields:
             place = _join(path, key)
@@ -109,18 +109,28 @@ def _check_object(data: dict[str, Any], kind: Any, where: str, path: str) -> Non
                 f"{where}: unknown field '{place}'{nearest(str(key), fields)}; "
                 f"known: {', '.join(fields)}"
             )
-    for name, field in fields.items():
-        if name in data:
-            _check_fields(data[name], hints[name], where, _join(path, name))
-        elif field.default is field.default_factory is dataclasses.MISSING:
+    for name in required:
+        if name not in data:
             raise BadFile(f"{where}: missing field '{_join(path, name)}'")
+    for name, hint in nested.items():
+        if name in data:
+            _check_fields(data[name], hint, where, _join(path, name))
 
 
 @cache
-def _shape(kind: Any) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, Any]]:
-    """A dataclass's fields by name, and their types, which take long to find."""
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
-    return fields, get_type_hints(kind)
+def _shape(kind: Any) -> tuple[dict[str, None], tuple[str, ...], dict[str, Any]]:
+    """The names of a dataclass's fields; of those that must be there; and the types of those that
+    have dataclasses in them."""
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    none = dataclasses.MISSING
+    required = (f.name for f in fields if f.default is f.default_factory is none)
+    hints = get_type_hints(kind)
+    nested = {f.name: hints[f.name] for f in fields if _has_dataclass(hints[f.name])}
+    return dict.fromkeys(f.name for f in fields), tuple(required), nested
+
+
+def _has_dataclass(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind) or any(map(_has_dataclass, get_args(kind)))
 
 
 def _join(path: str, key: object) -> str:
