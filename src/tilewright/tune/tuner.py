@@ -285,7 +285,9 @@ def row_of(
     wins if it is not beaten."""
     timed = _pooled(takes)
     winner, others = _winner(job, ties(timed), kept)
+    # To the nanosecond, which is finer than any clock here: tables are read by people too.
     median_us, interval_us = timed[winner]
+    low_us, high_us = (round(us, 3) for us in interval_us)
     won = [take[winner] for take in takes]
     errors = [one.error for one in won if one.error is not None]
     return Row(
@@ -293,8 +295,8 @@ def row_of(
         job.problem,
         winner,
         others,
-        median_us,
-        interval_us,
+        round(median_us, 3),
+        (low_us, high_us),
         max(errors, default=None),
         max(one.measured_at for one in won),
         job.group.environment.versions,
