@@ -238,6 +238,10 @@ def test_tables_from_the_environment_and_from_arguments(tmp_path, monkeypatch, c
     assert both.select(gemm(64)).config.name == DEEP
     said = " ".join(record.getMessage() for record in caplog.records)
     assert str(one) in said and str(two) in said and "the fastest is used" in said
+    again = Dispatcher(device=H200).selector.selectors[0].table
+    caplog.clear()
+    assert [again.get(gemm(512), H200).kernel for _ in range(3)] == [WIDE] * 3
+    assert len(caplog.records) == 1 and again.get(gemm(96), H200) is None
     monkeypatch.setenv("TILEWRIGHT_TABLES", str(tmp_path / "none.twt"))
     with pytest.raises(BadFile, match=r"none\.twt"):
         Dispatcher(device=H200)

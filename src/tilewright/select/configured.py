@@ -10,7 +10,7 @@ from tilewright.select import ByFunction, Chain, FirstFit, Selector
 from tilewright.select.analytical import Analytical
 from tilewright.select.shipped import Shipped
 from tilewright.select.tuned import Tuned
-from tilewright.tables.merge import Tables, gather
+from tilewright.tables.merge import Several, Tables, gather
 from tilewright.tables.table import Table
 
 NAMES = ("tuned", "shipped", "analytical", "first_fit")
@@ -40,7 +40,7 @@ def configured(wanted: Wanted | None = None, tables: Tables | None = None) -> Se
     return found[0] if len(found) == 1 else Chain(found)
 
 
-def _named(name: str, table: Table | None) -> Selector:
+def _named(name: str, table: Table | Several | None) -> Selector:
     if name not in NAMES:
         raise BadArgument(f"no selector '{name}'{nearest(name, NAMES)}; known: {', '.join(NAMES)}")
     if name == "tuned":

@@ -9,6 +9,7 @@ from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.select import Choice, Skipped
 from tilewright.tables.lookup import Found, Lookup, Versions
+from tilewright.tables.merge import Several
 from tilewright.tables.table import Table
 
 
@@ -21,7 +22,9 @@ class Tuned:
     `BadArgument` for an unknown policy.
     """
 
-    def __init__(self, table: Table, versions: Versions = "any", name: str = "tuned") -> None:
+    def __init__(
+        self, table: Table | Several, versions: Versions = "any", name: str = "tuned"
+    ) -> None:
         self.name = name
         self.table = table
         self._lookup = Lookup(table, versions)

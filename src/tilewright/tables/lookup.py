@@ -26,6 +26,7 @@ from tilewright import __version__, ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
+from tilewright.tables.merge import Several
 from tilewright.tables.neighbours import lenders
 from tilewright.tables.row import Row, still_serves
 from tilewright.tables.table import Table
@@ -80,7 +81,7 @@ class Lookup:
     """Finds rows in `table`, warns once of each that cannot be used. Thread-safe. Raises
     `BadArgument` for an unknown policy of versions."""
 
-    def __init__(self, table: Table, versions: Versions = "any") -> None:
+    def __init__(self, table: Table | Several, versions: Versions = "any") -> None:
         if versions not in get_args(Versions):
             raise BadArgument(
                 f"versions '{versions}' is not one of {', '.join(get_args(Versions))}"
