@@ -55,6 +55,34 @@ def test_elements_that_are_not_zero_are_counted(library):
     assert verify.compare(empty, empty.astype(np.float64), LOOSE).non_zero == 0
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("shape", [(7, 300), (300, 7), (3, 50, 9), (2, 4, 70), (1000,)])
+def test_parts_come_to_what_the_whole_does(library, shape, monkeypatch):
+    rng = np.random.default_rng(3)
+    reference = rng.standard_normal(shape)
+    out = (reference + 1e-3 * rng.standard_normal(shape)).astype(np.float32)
+    reference.flat[5], out.flat[5] = np.inf, np.inf
+    reference.flat[500], out.flat[500] = np.nan, np.nan
+    out.flat[17], out.flat[430] = 0.0, 9.0
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        out, reference = torch.from_numpy(out), torch.from_numpy(reference)
+    whole = verify.compare(out, reference, LOOSE)
+    assert not whole.ok and whole.non_zero == np.prod(shape) - 1
+    for part in (1, 64, 333):
+        monkeypatch.setattr(verify, "PART", part)
+        indexes = verify._parts(shape)
+        covered = np.zeros(shape, int)
+        for index in indexes:
+            covered[index] += 1
+        assert len(indexes) > 1 and (covered == 1).all()
+        some = verify.compare(out, reference, LOOSE)
+        for name in ("ok", "share", "worst", "max", "non_zero"):
+            assert getattr(some, name) == getattr(whole, name)
+        for name in ("mean", "rms", "p99", "rms_reference"):
+            assert getattr(some, name) == pytest.approx(getattr(whole, name), rel=1e-12)
+
+
 def test_a_zero_where_the_reference_is_not_fails():
     assert not verify.compare(np.zeros(100, np.float32), np.ones(100), LOOSE).ok
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,8 @@ class Check:
 _BINS = 4096
 _LEAST = 1e-200
 """Stands for a tolerance of zero where errors are divided by it."""
+PART = 1 << 26
+"""Elements compared at a time: some ten float64 arrays of as many are held meanwhile."""
 
 
 def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
@@ -65,49 +67,86 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     if 0 in out.shape:
         nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance, non_zero=0)
         return nothing if out.shape == reference.shape else replace(nothing, ok=False, share=0.0)
-    xp: Any  # the library of the arrays: they agree on everything used below
-    if arrays.is_torch(out):
-        import torch as xp
+    count, indexes = math.prod(out.shape), _parts(out.shape)
+    # One part is made once, for all three passes.
+    whole = _Compared(out, reference) if len(indexes) == 1 else None
 
-        rounded = reference.to(out.dtype).double()
-    else:
-        import numpy as xp
+    def parts() -> Iterator[_Compared]:
+        return (whole or _Compared(out[index], reference[index]) for index in indexes)
 
-        with xp.errstate(over="ignore"):
-            rounded = reference.astype(out.dtype).astype("float64")
-    got = arrays.to_float64(out)
-    finite = xp.isfinite(got) & xp.isfinite(rounded)
-    special = xp.isnan(got) & xp.isnan(rounded) | (got == rounded)
-    magnitude = xp.where(finite, reference, 0.0)
-    error = abs(xp.where(finite, got, 0.0) - magnitude)
-    rms_reference = (magnitude**2).mean() ** 0.5
-    allowed = (
-        tolerance.relative * abs(magnitude) + tolerance.scaled * rms_reference + tolerance.absolute
+    squares = sum((part.magnitude**2).sum() for part in parts())
+    rms_reference = (squares / count) ** 0.5
+    found = [part.numbers(tolerance, rms_reference) for part in parts()]
+    sums = [sum(each) for each in list(zip(*found, strict=True))[:4]]
+    outside, error, error_squares, non_zero, rms, *highest = _numbers(
+        *sums, rms_reference, *(most for each in found for most in each[4:])
     )
-    within = xp.where(finite, error <= allowed, special)
-    ratio = xp.where(error > 0, error / xp.where(allowed > 0, allowed, _LEAST), error)
-    outside, worst, largest, mean, rms, reference_rms, non_zero = _numbers(
-        # Counted, not averaged: on a GPU the mean of ones may come to less than 1.
-        arrays.to_float64(~within).sum(),
-        ratio.max(),
-        error.max(),
-        error.mean(),
-        (error**2).mean() ** 0.5,
-        rms_reference,
-        arrays.to_float64(got != 0).sum(),
-    )
+    worst, largest = max(highest[::2]), max(highest[1::2])
     return Check(
         ok=outside == 0,
-        share=1.0 - outside / math.prod(out.shape),
+        share=1.0 - outside / count,
         worst=worst,
         max=largest,
-        mean=mean,
-        rms=rms,
-        p99=_percentile(error, largest),
-        rms_reference=reference_rms,
+        mean=error / count,
+        rms=(error_squares / count) ** 0.5,
+        p99=_percentile((part.error for part in parts()), largest),
+        rms_reference=rms,
         tolerance=tolerance,
         non_zero=int(non_zero),
     )
+
+
+def _parts(shape: Sequence[int]) -> list[tuple[slice, ...]]:
+    """Indexes that cover an array, along its longest axis, by `PART` elements at most (a slice of
+    that axis at least)."""
+    axis = max(range(len(shape)), key=lambda i: shape[i])
+    step = max(1, PART * shape[axis] // math.prod(shape))
+    before = (slice(None),) * axis
+    return [(*before, slice(i, i + step)) for i in range(0, shape[axis], step)]
+
+
+class _Compared:
+    """A part of an output beside its reference. magnitude: the reference, 0 where one of the two is
+    not finite; error: how far they are apart."""
+
+    def __init__(self, out: Any, reference: Any) -> None:
+        xp: Any  # the library of the arrays: they agree on everything used here
+        if arrays.is_torch(out):
+            import torch as xp
+
+            rounded = reference.to(out.dtype).double()
+        else:
+            import numpy as xp
+
+            with xp.errstate(over="ignore"):
+                rounded = reference.astype(out.dtype).astype("float64")
+        self._xp = xp
+        self._got = got = arrays.to_float64(out)
+        self._finite = xp.isfinite(got) & xp.isfinite(rounded)
+        self._special = xp.isnan(got) & xp.isnan(rounded) | (got == rounded)
+        self.magnitude = xp.where(self._finite, reference, 0.0)
+        self.error = abs(xp.where(self._finite, got, 0.0) - self.magnitude)
+
+    def numbers(self, tolerance: Tolerance, rms_reference: Any) -> tuple[Any, ...]:
+        """Elements outside tolerance, sums of errors and of their squares, elements that are not
+        zero; the largest multiple of what is allowed, and the largest error."""
+        xp, error = self._xp, self.error
+        allowed = (
+            tolerance.relative * abs(self.magnitude)
+            + tolerance.scaled * rms_reference
+            + tolerance.absolute
+        )
+        within = xp.where(self._finite, error <= allowed, self._special)
+        ratio = xp.where(error > 0, error / xp.where(allowed > 0, allowed, _LEAST), error)
+        return (
+            # Counted, not averaged: on a GPU the mean of ones may come to less than 1.
+            arrays.to_float64(~within).sum(),
+            error.sum(),
+            (error**2).sum(),
+            arrays.to_float64(self._got != 0).sum(),
+            ratio.max(),
+            error.max(),
+        )
 
 
 def _numbers(*scalars: Any) -> list[float]:
@@ -119,16 +158,20 @@ def _numbers(*scalars: Any) -> list[float]:
     return [float(x) for x in scalars]
 
 
-def _percentile(errors: Any, largest: float) -> float:
+def _percentile(errors: Iterable[Any], largest: float) -> float:
     """The 99th percentile, to 1/4096 of the largest: sorting would cost more than the kernel."""
     if largest == 0.0:
         return 0.0
-    if arrays.is_torch(errors):
-        counts = errors.reshape(-1).histc(_BINS, 0.0, largest).cpu().numpy()
-    else:
-        import numpy as np
+    counts: Any = 0
+    for some in errors:
+        if arrays.is_torch(some):
+            counts = counts + some.reshape(-1).histc(_BINS, 0.0, largest)
+        else:
+            import numpy as np
 
-        counts = np.histogram(errors, _BINS, (0.0, largest))[0]
+            counts = counts + np.histogram(some, _BINS, (0.0, largest))[0]
+    if arrays.is_torch(counts):
+        counts = counts.cpu().numpy()
     below = counts.cumsum() / counts.sum()
     return float((below.searchsorted(0.99) + 1) / _BINS * largest)
 
