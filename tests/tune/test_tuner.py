@@ -373,8 +373,10 @@ def test_candidates_are_ranked_and_starters_are_todays_choices():
     chosen = CONFIGS[3].name
     [job], _ = jobs_of(GROUP, [problem], Table.of([proven(problem, chosen)]))
     assert job.present == chosen and job.row is not None
-    assert [c.name for c in job.starters] == [chosen, plain.present]
+    assert [c.name for c in job.starters] == [chosen]
     assert job.names == plain.names  # the order does not depend on the table
+    [narrow], _ = jobs_of(GROUP, [problem], Table.of([proven(problem, chosen)]), CONFIGS[:2])
+    assert [c.name for c in narrow.starters] == [chosen, plain.present]
     gone = Table.of([proven(problem, "gemm_of_old")])
     [job], _ = jobs_of(GROUP, [problem], gone)
     assert job.row is None and job.present == plain.present

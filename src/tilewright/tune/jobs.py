@@ -53,13 +53,15 @@ def jobs_of(
 
     Candidates are those of `configs`, or of the family's tuning spaces if there are none, that
     support the problem, as the analytical selector ranks them. Starters are what is chosen today,
-    by `table` and without it.
+    by `table` and what is shipped; and, where `configs` may not have it, what the estimate alone
+    would choose.
     """
     device, this = group.device, arch(group.device.arch)
-    by_estimate = Planner(device=device, selector="analytical")
     # Not the tables that the environment names: the one in hand, or none.
     chain = None if table is not None else tuple(name for name in NAMES if name != "tuned")
-    today = Planner(device=device, selector=chain, tables=table)
+    planners = [Planner(device=device, selector=chain, tables=table)]
+    if configs:
+        planners.append(Planner(device=device, selector="analytical"))
     pools = _Pools(this)
     found: list[Job] = []
     refused: list[tuple[Any, str]] = []
@@ -67,7 +69,7 @@ def jobs_of(
         family = ops.family(problem.family)
         starters, reason = [], ""
         try:
-            starters += [p.select(problem).config for p in (today, by_estimate)]
+            starters += [planner.select(problem).config for planner in planners]
         except (UnsupportedProblem, NoKernelFound) as error:
             reason = str(error)
         row = None if table is None else table.get(problem, device)
