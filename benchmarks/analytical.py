@@ -20,9 +20,10 @@ import math
 import random
 import statistics
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from environment import environment
 from tilewright import ops
@@ -31,6 +32,7 @@ from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, rates
 from tilewright.tune.results import Results
 from tilewright.tune.vendor import is_vendor
 
+T = TypeVar("T")
 TOP = 8
 ROWS = (16, 64, 512, 2048)
 """Bounds of the ranges of M."""
@@ -171,6 +173,15 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in values.items()}
 
 
+def by_rows(items: Iterable[T], rows: Callable[[T], int]) -> dict[str, list[T]]:
+    """Items by ranges of M, the lowest first."""
+    ranges: dict[str, list[T]] = {}
+    for item in sorted(items, key=rows):
+        bound = next((b for b in ROWS if rows(item) <= b), None)
+        ranges.setdefault(f"M to {bound}" if bound else f"M over {ROWS[-1]}", []).append(item)
+    return ranges
+
+
 def summary(shares: list[Share]) -> dict[str, Any]:
     def of(some: list[Share]) -> dict[str, Any]:
         return {
@@ -181,10 +192,7 @@ def summary(shares: list[Share]) -> dict[str, Any]:
             f"top_{TOP}_worst": min(s.top for s in some),
         }
 
-    ranges: dict[str, list[Share]] = {}
-    for s in sorted(shares, key=lambda s: s.problem.m):
-        bound = next((b for b in ROWS if s.problem.m <= b), None)
-        ranges.setdefault(f"M to {bound}" if bound else f"M over {ROWS[-1]}", []).append(s)
+    ranges = by_rows(shares, lambda s: s.problem.m)
     worst = sorted(shares, key=lambda s: s.first)[:8]
     return {
         "all": of(shares),

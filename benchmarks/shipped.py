@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from analytical import ROWS
+from analytical import by_rows
 from environment import environment
 from tilewright import ops
 from tilewright.build import Store
@@ -75,18 +75,14 @@ def main() -> None:
         if one.vendor_ratio
     ]
     rows.sort(key=lambda row: row["m"])
-    ranges: dict[str, list[float]] = {"all": [row["ratio"] for row in rows]}
-    for row in rows:
-        bound = next((b for b in ROWS if row["m"] <= b), None)
-        words = f"M to {bound}" if bound else f"M over {ROWS[-1]}"
-        ranges.setdefault(words, []).append(row["ratio"])
+    ranges = {"all": rows, **by_rows(rows, lambda row: row["m"])}
     document: dict[str, Any] = {
         "environment": environment(),
         "settings": asdict(settings),
         "rows": len(table),
         "measured": len(measured),
         "without_vendor": sum(one.vendor_ratio is None for one in measured),
-        "ratio": {words: of_all(some) for words, some in ranges.items()},
+        "ratio": {words: of_all([row["ratio"] for row in some]) for words, some in ranges.items()},
     }
     print(json.dumps(document, indent=1))
     if options.json:

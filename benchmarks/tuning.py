@@ -25,11 +25,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from analytical import TOP, by_rows
 from environment import environment
 from sweep_again import times
 from sweep_throughput import MOST_FLOPS, flops
@@ -49,9 +50,7 @@ from tilewright.tune.sweep import plan_some, sweep
 from tilewright.tune.tuner import FINAL
 
 STEPS = ("tune", "again", "exhaustive", "remeasure")
-BEST, RANKED = 5, 8
-ROWS = (16, 64, 512, 2048)
-"""Bounds of the ranges of M."""
+BEST = 5
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -117,7 +116,7 @@ def remeasure(folder: Path, device: str) -> None:
         first = [row.kernel for t in tables if (row := t.get(problem, group.device))]
         best = sorted(of, key=lambda name: of[name][0])[:BEST]
         ranked = family.rank(problem, [family.parse_name(n) for n in of], group.device)
-        estimated = [config.name for config, _ in ranked[:RANKED]]
+        estimated = [config.name for config, _ in ranked[:TOP]]
         some = dict.fromkeys([*first, *best, *estimated])
         wanted.append((problem, [family.parse_name(name) for name in some]))
     with Results(folder / "remeasured", write=True) as results:
@@ -133,7 +132,7 @@ def share(said: str, folder: Path, tables: dict[str, Table], found: Any, again: 
     family = ops.family("gemm")
     [device] = {row.device for table in tables.values() for row in table}
     ranked = family.rank(problem, [family.parse_name(n) for n in found[said]], device)
-    estimated = [c.name for c, _ in ranked[:RANKED] if c.name in of]
+    estimated = [c.name for c, _ in ranked[:TOP] if c.name in of]
     tuned = {}
     for name, table in tables.items():
         row = table.get(problem, device)
@@ -145,7 +144,7 @@ def share(said: str, folder: Path, tables: dict[str, Table], found: Any, again: 
         "best_us": of[best],
         "tuned_share": tuned,
         "estimate_share": of[best] / of[estimated[0]],
-        f"estimate_top_{RANKED}_share": of[best] / min(of[name] for name in estimated),
+        f"estimate_top_{TOP}_share": of[best] / min(of[name] for name in estimated),
     }
 
 
@@ -153,12 +152,11 @@ def of_all(shares: Sequence[float]) -> dict[str, Any]:
     return {"problems": len(shares), "mean": statistics.mean(shares), "worst": min(shares)}
 
 
-def by_m(rows: Sequence[dict[str, Any]], value: Any) -> dict[str, Any]:
-    ranges: dict[str, list[float]] = {"all": [value(row) for row in rows]}
-    for row in sorted(rows, key=lambda row: int(row["m"])):
-        bound = next((b for b in ROWS if row["m"] <= b), None)
-        ranges.setdefault(f"M to {bound}" if bound else f"M over {ROWS[-1]}", []).append(value(row))
-    return {word: of_all(some) for word, some in ranges.items()}
+def by_m(
+    rows: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]
+) -> dict[str, Any]:
+    ranges = {"all": rows, **by_rows(rows, lambda row: row["m"])}
+    return {words: of_all([value(row) for row in some]) for words, some in ranges.items()}
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -193,8 +191,8 @@ def summary(folder: Path) -> dict[str, Any]:
             for step in tables
         }  # fmt: skip
         document["estimate"] = by_m(rows, lambda row: row["estimate_share"])
-        top = f"estimate_top_{RANKED}_share"
-        document[f"estimate_top_{RANKED}"] = by_m(rows, lambda row: row[top])
+        top = f"estimate_top_{TOP}_share"
+        document[f"estimate_top_{TOP}"] = by_m(rows, lambda row: row[top])
         document["remeasured"] = rows
     return document
 
@@ -216,7 +214,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, required=True)
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--kernels", type=int, default=200)
-    parser.add_argument("--device", default="0")
+    parser.add_argument("--device", default="1", help="as of --devices; one")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
