@@ -132,6 +132,16 @@ def test_a_quick_tuning_decides_by_its_search(tmp_path):
     assert tuned.final == {0, 1, 2} and {settings(row) for row in again} != {SETTINGS}
 
 
+def test_a_quick_tuning_leaves_what_is_proven(tmp_path):
+    problem = PROBLEMS[0]
+    slowest = max(untuned(problem).names, key=lambda name: truth(name, problem))
+    before = Table.of([proven(problem, slowest)])
+    table, tuned = tune(
+        tmp_path, FakeCrew(change=made()), before, [problem], effort=replace(SMALL, takes=0)
+    )
+    assert [*table] == [*before] and not tuned.rows and not tuned.without
+
+
 def settings(row) -> Settings:
     return convert(json.loads(row.timed), Settings, "a row")
 

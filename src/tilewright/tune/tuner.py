@@ -184,9 +184,11 @@ class Tuner:
         without = {*tuned.without, *tuned.untried}
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
         most = min(1, self.effort.takes) if tuned.out_of_time else self.effort.takes
+        if not most:
+            return  # rows of searches are made, and a proven one stays
         with ExitStack() as crews:
             # The next take's workers import torch while this one is measured.
-            following = self._crew(crews, 1) if left and most else None
+            following = self._crew(crews, 1) if left else None
             for take in range(1, 1 + most):
                 if not left:
                     break
