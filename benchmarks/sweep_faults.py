@@ -6,7 +6,7 @@
 (tests/tune/planted.py) that reads where nothing is in tiles of 64x32, never ends in tiles of
 32x64 and is wrong in tiles of 32x32, of each of which there is one; the others are sound. Five
 sound kernels without that epilogue are measured before and after, by workers of their own. Each of
-some 40 lost workers takes seconds: allow seven minutes, or go on later with `--keep DIR`.
+some 40 lost workers takes seconds: allow five minutes, or go on later with `--keep DIR`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ def sources_digest(*modules: str) -> str:
     Not seen: imports by computed names, data files, and the ``__init__`` of enclosing packages
     unless imported by name. Raises `BuildFailed` if one of `modules` cannot be found or parsed.
 
-    Files are read again when one of them was written meanwhile.
+    Files are read again when one of them was written meanwhile; that a module is there which could
+    not be found before is noticed only then.
     """
     known = _read.get((modules, tuple(sys.path)))
     if known is not None and all(_stamp(path) == stamp for path, stamp in known[0].items()):

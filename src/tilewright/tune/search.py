@@ -40,8 +40,8 @@ class Effort:
     takes: int = TAKES
 
     def __post_init__(self) -> None:
-        least = self.first < 1 or self.step < 1 or self.patience < 0 or self.takes < 0
-        if least or not 0 <= self.gain < 1:
+        too_few = self.first < 1 or self.step < 1 or self.patience < 0 or self.takes < 0
+        if too_few or not 0 <= self.gain < 1:
             raise BadArgument(
                 f"{self}: first and step are at least 1, patience and takes at least 0, gain from "
                 "0 to 1"

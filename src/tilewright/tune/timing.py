@@ -7,10 +7,10 @@ the host within a sample, and the device is read (`watch`) while a block runs.
 
 L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
 lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
-33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read: the
-same one each time falls into step with L2's way of replacing lines. One kernel (2048³, bf16) then
-took 39 or 42 µs, for whole series of samples; with stretches of two or four times L2's size, drawn
-at random, it took 41 in each of ten.
+33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read. With
+the same one, a kernel (2048³, bf16) took 39 or 42 µs, for whole series of samples; with stretches
+of two or four times L2's size, drawn at random, 41 in each of ten. In later runs series of it, when
+it was measured alone, were 40 or 43 µs all the same; why is not known (see docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -255,9 +255,8 @@ def copies_to_rotate(input_bytes: int, l2_bytes: int) -> int:
 
 def rotated(calls: Sequence[Call]) -> Call:
     """A call that makes the next of `calls`, which differ in their inputs. Half of them have their
-    turns in an order drawn anew, then the other half: in the same order each time, reading falls
-    into step with L2's way of replacing lines, as with a flush of the same memory each time (2048³
-    in bf16, on an H200: 39 to 40 µs or 42 to 44, for whole series of samples)."""
+    turns in an order drawn anew, then the other half, so that no sample finds L2 just as the last
+    one of its copy did; series of one kernel alone were not nearer to each other for it."""
     order = random.Random()
     half = (len(calls) + 1) // 2
     halves = (calls[:half], calls[half:])
