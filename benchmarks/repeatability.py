@@ -2,16 +2,17 @@
 
     python benchmarks/repeatability.py --json benchmarks/results/repeatability_h200.json
 
-One process, one set of operands, 2048³ in bf16, L2 of samples as `tilewright.tune.timing` has it. A
-series is what a sweep takes of a kernel (`timing.measure`, its default settings); between two
-of them a kernel of another size runs once. Ways of series:
+One process, one set of operands, 2048³ in bf16, L2 of samples as `tilewright.tune.timing` has it,
+and two kernels, one of three stages and one of two. A series is what
+a sweep takes of a kernel (`timing.measure`, its default settings); between two of them a kernel
+runs once on another problem. Ways of series:
 
 flushed, rotated: as sweeps measure. drawn: flushed, and then a launch of a drawn number of
 workgroups, so that no two samples begin in the same state of what hands workgroups out. same: the
 flush reads the same memory each time. in turns: with three other kernels, as in a sweep.
 
-And one long series, flushed: the medians of its successive dozens of samples, which tell how long
-what makes series differ lasts, and how far a dozen in a row is from the median of all.
+And one long series of each, flushed: the medians of its successive dozens of samples, which tell
+how long what makes series differ lasts, and how far a dozen in a row is from the median of all.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from tilewright.tune.telemetry import Monitor
 
 PLACE = "cuda:0"
 PROBLEM = GemmProblem(2048, 2048, 2048)
-TILES = ((128, 128, 4, 3), (128, 128, 8, 4), (64, 128, 4, 3), (128, 256, 8, 3))
-"""Rows, columns, warps, stages; the first is the one that is measured."""
+TILES = ((128, 128, 64, 4, 3), (128, 128, 64, 4, 2), (64, 128, 64, 4, 3), (128, 256, 64, 8, 3))
+"""Rows, columns, depth, warps, stages; the first two are measured, the others have their turns."""
 LONG = 24_000
 """Samples of the long series."""
 
@@ -74,11 +75,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device, store, settings = live_device(0), Store(), Settings()
+    axes = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages")
     configs = [
-        FAMILY.make_config({**FAMILY.axes(), "tile_m": m, "tile_n": n, "tile_k": 64,
-                            "num_warps": warps, "num_stages": stages}, arch(device.arch))
-        for m, n, warps, stages in TILES
-    ]  # fmt: skip
+        FAMILY.make_config(
+            {**FAMILY.axes(), **dict(zip(axes, tile, strict=True))}, arch(device.arch)
+        )
+        for tile in TILES
+    ]
     build([(config, device.arch) for config in configs], store=store).raise_if_failed()
     dispatcher = Dispatcher(device=device, store=store)
     binds = [kernel_bind(dispatcher, config.name, PROBLEM) for config in configs]
@@ -86,33 +89,40 @@ def main() -> None:
     inputs = [verify.make_operands(PROBLEM, 0, PLACE) for _ in range(copies)]
     out = inputs[0][1]
     calls = [bind(inputs[0][0], out) for bind in binds]
-    rotated = timing.rotated([binds[0](each, out) for each, _ in inputs])
-    other, result = verify.make_operands(GemmProblem(4096, 1024, 512), 0, PLACE)
-    between = kernel_bind(dispatcher, configs[0].name, GemmProblem(4096, 1024, 512))(other, result)
+    smaller = GemmProblem(4096, 1024, 512)
+    between = kernel_bind(dispatcher, configs[0].name, smaller)(
+        *verify.make_operands(smaller, 0, PLACE)
+    )
     flush = timing.flusher(device.l2_bytes, PLACE)
-    ways: dict[str, tuple[timing.Call, list[timing.Call]]] = {
-        "flushed": (flush, calls[:1]),
-        "rotated": (timing.pause, [rotated]),
-        "drawn": (drawn(flush), calls[:1]),
-        "same": (same(device.l2_bytes), calls[:1]),
-        "in turns": (flush, calls),
-    }
     monitor = Monitor(live_uuids()[0])
     document: dict[str, Any] = {
-        "environment": environment(), "kernel": configs[0].name, "problem": str(PROBLEM),
-        "settings": asdict(settings), "ways": {},
+        "environment": environment(), "problem": str(PROBLEM), "settings": asdict(settings),
+        "kernels": {},
     }  # fmt: skip
-    for name, (before, some) in ways.items():
-        document["ways"][name] = of_way(before, some, settings, between, monitor, options.series)
-        medians = [one["median_us"] for one in document["ways"][name]]
-        print(f"{name:9} {min(medians):.2f} to {max(medians):.2f} µs:",
-              *(f"{median:.2f}" for median in medians), flush=True)  # fmt: skip
-    document["long"] = dozens(flush, calls[0], settings)
-    medians = document["long"]["medians_us"]
-    cuts = statistics.quantiles(medians, n=20)
-    print(
-        f"long: of {len(medians)} dozens, medians of 5 to 95 %: {cuts[0]:.2f} to {cuts[-1]:.2f} µs"
-    )
+    for number in range(2):
+        rotated = timing.rotated([binds[number](each, out) for each, _ in inputs])
+        others = [*calls[:number], *calls[number + 1 :]]
+        ways: dict[str, tuple[timing.Call, list[timing.Call]]] = {
+            "flushed": (flush, calls[number : number + 1]),
+            "rotated": (timing.pause, [rotated]),
+            "drawn": (drawn(flush), calls[number : number + 1]),
+            "same": (same(device.l2_bytes), calls[number : number + 1]),
+            "in turns": (flush, [calls[number], *others]),
+        }
+        print(configs[number].name)
+        found: dict[str, Any] = {}
+        document["kernels"][configs[number].name] = found
+        for name, (before, some) in ways.items():
+            series = of_way(before, some, settings, between, monitor, options.series)
+            found[name] = series
+            medians = [one["median_us"] for one in series]
+            print(f"{name:9} {min(medians):.2f} to {max(medians):.2f} µs:",
+                  *(f"{median:.2f}" for median in medians), flush=True)  # fmt: skip
+        found["long"] = dozens(flush, calls[number], settings)
+        medians = found["long"]["medians_us"]
+        cuts = statistics.quantiles(medians, n=20)
+        print(f"long: of {len(medians)} dozens, medians of 5 to 95 %: "
+              f"{cuts[0]:.2f} to {cuts[-1]:.2f} µs")  # fmt: skip
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 

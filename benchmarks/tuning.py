@@ -1,6 +1,6 @@
 """What tuning costs on a GPU, whether it chooses the same twice, and what its choices are worth.
 
-    python benchmarks/tuning.py shapes.csv --keep DIR tune again exhaustive remeasure \\
+    python benchmarks/tuning.py shapes.csv tune again exhaustive remeasure --keep DIR \\
         --json benchmarks/results/tuning_h200.json
 
 shapes.csv has columns M, N, K. 100 problems, spread evenly by their work over the rows whose (N, K)
@@ -10,7 +10,8 @@ taken on their own:
 
 tune, again: `tilewright tune` of all, each into a table and a directory of its own; the first with
     an empty store. Their time is from the command to its return.
-exhaustive: `tilewright sweep` of every kernel on every other problem.
+exhaustive: `tilewright sweep` of every kernel on every other problem, as a tuning's search
+    measures.
 remeasure: of those problems, the choice of both tunings, the five best of the sweep and the first
     eight by estimate, once more and together, as the finals of a tuning measure. Shares are of the
     best of these: of the tuned choice, of the estimate's first, and of the best of its eight.
@@ -47,7 +48,7 @@ from tilewright.tune.problems import shipped
 from tilewright.tune.progress import show_measuring
 from tilewright.tune.results import Results, read_problem
 from tilewright.tune.sweep import plan_some, sweep
-from tilewright.tune.tuner import FINAL
+from tilewright.tune.tuner import FINAL, SEARCH
 
 STEPS = ("tune", "again", "exhaustive", "remeasure")
 BEST = 5
@@ -229,8 +230,10 @@ def main() -> None:
         if step == "remeasure":
             remeasure(folder, options.device)
         elif step == "exhaustive":
+            how = {key: getattr(SEARCH, key) for key in ("min_samples", "budget_seconds", "race")}
+            words = [w for item in how.items() for w in ("--settings", "{}={}".format(*item))]
             run(folder, step, "sweep", *names, "--problems", str(half), "--out",
-                str(folder / "exhaustive"), *same)  # fmt: skip
+                str(folder / "exhaustive"), *words, *same)  # fmt: skip
         else:
             run(folder, step, "tune", *names, "--problems", str(problems), "--table",
                 str(folder / f"{step}.twt"), *same)  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -87,6 +88,31 @@ def test_one_that_has_enough_leaves_the_rounds_to_the_others():
     settings = Settings(warm_up_seconds=0, max_samples=300)
     got = Bench().measure(settings, still=itertools.repeat(9.0), noisy=normal(9, 3))
     assert len(got["still"].samples_us) == 12 and len(got["noisy"].samples_us) == 300
+
+
+def test_a_race_spends_nothing_more_on_who_is_surely_slower():
+    settings = Settings(warm_up_seconds=0, min_samples=6, max_samples=300, precision=0.001)
+    shapes = {"first": (100, 1), "near": (101, 1), "slower": (104, 1), "slow": (150, 3)}
+
+    def counts(race: float) -> dict[str, int]:
+        durations = {n: normal(*shape, seed=i) for i, (n, shape) in enumerate(shapes.items())}
+        got = Bench().measure(replace(settings, race=race), **durations)
+        assert {n for n, series in got.items() if series.settled} == set()
+        return {name: len(series.samples_us) for name, series in got.items()}
+
+    assert set(counts(0.0).values()) == {300}
+    raced = counts(0.02)
+    assert raced["first"] == raced["near"] == 300
+    assert raced["slow"] == 6 < raced["slower"] < 100
+    assert counts(0.1) == {**raced, "slower": 300}
+
+
+def test_the_budget_is_each_calls_own():
+    settings = Settings(warm_up_seconds=0, max_samples=10_000, budget_seconds=0.02)
+    alone = Bench().measure(settings, a=normal(100, 50))["a"]
+    steady = {name: itertools.repeat(9.0) for name in "bcdefgh"}
+    beside = Bench().measure(settings, a=normal(100, 50), **steady)["a"]
+    assert len(beside.samples_us) < 1.5 * len(alone.samples_us)
 
 
 def test_samples_are_kept_from_when_the_clocks_are_steady():

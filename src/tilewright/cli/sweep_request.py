@@ -134,9 +134,9 @@ def read_statuses(words: Sequence[str]) -> tuple[Status, ...]:
     return tuple(status for status in STATUSES if status in words)
 
 
-def read_settings(given: Mapping[str, str]) -> Settings:
-    """`Settings` with these words in the place of what is usual."""
-    from dataclasses import fields
+def read_settings(given: Mapping[str, str], usual: Settings | None = None) -> Settings:
+    """`usual` settings, or those of sweeps, with these words in the place of theirs."""
+    from dataclasses import asdict, fields
 
     import msgspec
 
@@ -151,7 +151,9 @@ def read_settings(given: Mapping[str, str]) -> Settings:
                 f"{', '.join(known)}"
             )
     try:
-        return msgspec.convert(dict(given), Settings, strict=False)
+        return msgspec.convert(
+            {**(asdict(usual) if usual else {}), **given}, Settings, strict=False
+        )
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at ")
         where = place.strip("`").removeprefix("$").removeprefix(".")

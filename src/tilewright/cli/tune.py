@@ -211,10 +211,11 @@ class Work:
         from tilewright.cli.sweep_request import read_settings
         from tilewright.tables import file
         from tilewright.tune.groups import groups
+        from tilewright.tune.tuner import SEARCH
 
         file.form(path)
         self.path, self.out = path, out or path.with_suffix(".sweep")
-        self.settings = read_settings(words(settings))
+        self.settings = read_settings(words(settings), SEARCH)
         self.store = open_store(store, trust_store)
         self.table: Table | None = file.load(path) if path.is_file() else None
         self.groups, self._start = groups(

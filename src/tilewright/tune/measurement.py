@@ -57,7 +57,10 @@ class Settings:
     work before the first sample. precision: samples are taken until the median's confidence
     interval (at `confidence`) is within this share of the median either way, at least
     `min_samples`, at most `max_samples` or `budget_seconds`. interleave: kernels that take turns.
-    take: tells measurements apart that are made alike, to have several.
+    race: no more samples of a kernel whose interval lies whole by more than this share above that
+    of the fastest of those it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS 1993);
+    0: all are measured as well. take: tells measurements apart that are made alike, to have
+    several.
     """
 
     verify: bool = True
@@ -70,6 +73,7 @@ class Settings:
     max_samples: int = 200
     budget_seconds: float = 1.0
     interleave: int = 16
+    race: float = 0.0
     take: int = 0
 
     def __post_init__(self) -> None:
@@ -86,6 +90,8 @@ class Settings:
             raise BadArgument(
                 "warm_up_seconds is at least 0, budget_seconds more than 0, interleave at least 1"
             )
+        if self.race < 0:
+            raise BadArgument(f"race = {self.race} is less than 0")
         if self.take < 0:
             raise BadArgument(f"take = {self.take} is less than 0")
 

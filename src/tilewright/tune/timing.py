@@ -71,32 +71,29 @@ def measure(
     watch: Call = lambda: None,
     now: Callable[[], float] = time.monotonic,
 ) -> dict[str, Series]:
-    """Time every call, in turns, as `settings` say; the budget is of all together, theirs times
-    the number of calls. One that has what it needs leaves the rounds to the others."""
+    """Time every call, in turns, as `settings` say; a round's time is shared out evenly. One that
+    has what it needs, or is out of the race, leaves the rounds to the others."""
     rounds = _Rounds(calls, timer, watch, now)
     rounds.warm_up(settings)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     unsettled = list(calls)
-    deadline = now() + settings.budget_seconds * len(calls)
+    spent = 0.0  # on each that is left
     while unsettled:
         taken = len(samples[unsettled[0]])  # all that are left have as many
         most = settings.min_samples
         if taken < most:
             most -= taken
         most = min(most, settings.max_samples - taken)
+        begun = now()
         for name, more in rounds.block(unsettled, most).items():
             samples[name] += more
-        over = now() >= deadline
-        unsettled = [
-            name
-            for name in unsettled
-            if len(samples[name]) < settings.min_samples
-            or not (
-                over
-                or len(samples[name]) >= settings.max_samples
-                or is_tight(samples[name], settings)
-            )
-        ]
+        spent += (now() - begun) / len(unsettled)
+        if len(samples[unsettled[0]]) < settings.min_samples:
+            continue
+        if spent >= settings.budget_seconds or len(samples[unsettled[0]]) >= settings.max_samples:
+            break
+        slow = beaten(samples, settings)
+        unsettled = [n for n in unsettled if n not in slow and not is_tight(samples[n], settings)]
     return {
         name: Series(
             tuple(taken),
@@ -112,6 +109,16 @@ def is_tight(samples: Sequence[float], settings: Settings) -> bool:
     median = statistics.median(samples)
     low, high = median_interval(samples, settings.confidence)
     return max(median - low, high - median) <= settings.precision * median
+
+
+def beaten(samples: Mapping[str, Sequence[float]], settings: Settings) -> set[str]:
+    """Those that are out of the race (`Settings.race`)."""
+    if not settings.race:
+        return set()
+    intervals = {n: median_interval(taken, settings.confidence) for n, taken in samples.items()}
+    fastest = min(samples, key=lambda name: statistics.median(samples[name]))
+    limit = intervals[fastest][1] * (1 + settings.race)
+    return {name for name, (low, _) in intervals.items() if low > limit}
 
 
 class _Rounds:
