@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class Check:
 
 _BINS = 4096
 _LEAST = 1e-200
-"""Stands for a tolerance of zero where errors are divided by it."""
+"""Is added to what is allowed, by which errors are divided."""
 PART = 1 << 26
 """Elements compared at a time: some ten float64 arrays of as many are held meanwhile."""
 
@@ -68,29 +68,27 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
         nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance, non_zero=0)
         return nothing if out.shape == reference.shape else replace(nothing, ok=False, share=0.0)
     count, indexes = math.prod(out.shape), _parts(out.shape)
-    # One part is made once, for all three passes.
+    # One part is made once, for both passes.
     whole = _Compared(out, reference) if len(indexes) == 1 else None
 
     def parts() -> Iterator[_Compared]:
         return (whole or _Compared(out[index], reference[index]) for index in indexes)
 
-    squares = sum((part.magnitude**2).sum() for part in parts())
-    rms_reference = (squares / count) ** 0.5
-    found = [part.numbers(tolerance, rms_reference) for part in parts()]
-    sums = [sum(each) for each in list(zip(*found, strict=True))[:4]]
-    outside, error, error_squares, non_zero, rms, *highest = _numbers(
-        *sums, rms_reference, *(most for each in found for most in each[4:])
-    )
-    worst, largest = max(highest[::2]), max(highest[1::2])
+    found = [part.sums() for part in parts()]
+    sums = [sum(each) for each in list(zip(*found, strict=True))[:-1]]
+    squares, error, error_squares, non_zero, *most = _numbers(*sums, *(each[-1] for each in found))
+    rms_reference, largest = (squares / count) ** 0.5, max(most)
+    against = [part.against(tolerance, rms_reference, largest) for part in parts()]
+    outside, *worst = _numbers(sum(each[0] for each in against), *(each[1] for each in against))
     return Check(
         ok=outside == 0,
         share=1.0 - outside / count,
-        worst=worst,
+        worst=max(worst),
         max=largest,
         mean=error / count,
         rms=(error_squares / count) ** 0.5,
-        p99=_percentile((part.error for part in parts()), largest),
-        rms_reference=rms,
+        p99=_percentile(sum(each[2] for each in against), largest),
+        rms_reference=rms_reference,
         tolerance=tolerance,
         non_zero=int(non_zero),
     )
@@ -106,47 +104,72 @@ def _parts(shape: Sequence[int]) -> list[tuple[slice, ...]]:
 
 
 class _Compared:
-    """A part of an output beside its reference. magnitude: the reference, 0 where one of the two is
-    not finite; error: how far they are apart."""
+    """A part of an output beside its reference. error: how far they are apart, 0 where one of the
+    two is not finite.
+
+    As a rule all is finite, also when rounded to the output's dtype, as the sum of the errors and
+    the reference's ends tell; what is not is told apart element by element, in thrice the time. Of
+    products with large outputs this comparison is most of what verifying them takes.
+    """
 
     def __init__(self, out: Any, reference: Any) -> None:
-        xp: Any  # the library of the arrays: they agree on everything used here
+        import numpy as np
+
+        xp: Any = np  # the library of the arrays: the two agree on everything used here
         if arrays.is_torch(out):
             import torch as xp
 
-            rounded = reference.to(out.dtype).double()
-        else:
-            import numpy as xp
+        def rounded(x: Any) -> Any:
+            if arrays.is_torch(out):
+                return x.to(out.dtype).double()
+            with np.errstate(over="ignore"):
+                return x.astype(out.dtype).astype("float64")
 
-            with xp.errstate(over="ignore"):
-                rounded = reference.astype(out.dtype).astype("float64")
-        self._xp = xp
-        self._got = got = arrays.to_float64(out)
-        self._finite = xp.isfinite(got) & xp.isfinite(rounded)
-        self._special = xp.isnan(got) & xp.isnan(rounded) | (got == rounded)
-        self.magnitude = xp.where(self._finite, reference, 0.0)
-        self.error = abs(xp.where(self._finite, got, 0.0) - self.magnitude)
+        self._xp, got = xp, arrays.to_float64(out)
+        self._non_zero = xp.count_nonzero(got)
+        with np.errstate(invalid="ignore"):
+            self._error = abs(got - reference)
+            self._total = self._error.sum()
+        self._magnitude = reference
+        self._plain = bool(
+            xp.isfinite(self._total + abs(rounded(reference.max())) + abs(rounded(reference.min())))
+        )
+        if not self._plain:
+            round_reference = rounded(reference)
+            self._finite = xp.isfinite(got) & xp.isfinite(round_reference)
+            self._special = xp.isnan(got) & xp.isnan(round_reference) | (got == round_reference)
+            self._magnitude = xp.where(self._finite, reference, 0.0)
+            self._error = abs(xp.where(self._finite, got, 0.0) - self._magnitude)
+            self._total = self._error.sum()
 
-    def numbers(self, tolerance: Tolerance, rms_reference: Any) -> tuple[Any, ...]:
-        """Elements outside tolerance, sums of errors and of their squares, elements that are not
-        zero; the largest multiple of what is allowed, and the largest error."""
-        xp, error = self._xp, self.error
-        allowed = (
-            tolerance.relative * abs(self.magnitude)
-            + tolerance.scaled * rms_reference
-            + tolerance.absolute
-        )
-        within = xp.where(self._finite, error <= allowed, self._special)
-        ratio = xp.where(error > 0, error / xp.where(allowed > 0, allowed, _LEAST), error)
-        return (
-            # Counted, not averaged: on a GPU the mean of ones may come to less than 1.
-            arrays.to_float64(~within).sum(),
-            error.sum(),
-            (error**2).sum(),
-            arrays.to_float64(self._got != 0).sum(),
-            ratio.max(),
-            error.max(),
-        )
+    def sums(self) -> tuple[Any, ...]:
+        """Of the squares of the reference, of errors, of their squares; elements that are not zero;
+        and the largest error."""
+        error, magnitude = self._error.reshape(-1), self._magnitude.reshape(-1)
+        squares, error_squares = (self._xp.dot(x, x) for x in (magnitude, error))
+        return squares, self._total, error_squares, self._non_zero, error.max()
+
+    def against(
+        self, tolerance: Tolerance, rms_reference: float, largest: float
+    ) -> tuple[Any, Any, Any]:
+        """Elements outside tolerance, the largest multiple of what is allowed, and how many errors
+        are in each of `_BINS` up to the largest."""
+        xp, error = self._xp, self._error
+        allowed = abs(self._magnitude)
+        allowed *= tolerance.relative
+        allowed += tolerance.scaled * rms_reference + tolerance.absolute + _LEAST
+        within = error <= allowed
+        if not self._plain:
+            within = xp.where(self._finite, within, self._special)
+        outside = math.prod(error.shape) - xp.count_nonzero(within)
+        return outside, (error / allowed).max(), self._histogram(largest)
+
+    def _histogram(self, largest: float) -> Any:
+        if largest == 0.0:
+            return 0
+        if arrays.is_torch(self._error):
+            return self._error.reshape(-1).histc(_BINS, 0.0, largest)
+        return self._xp.histogram(self._error, _BINS, (0.0, largest))[0]
 
 
 def _numbers(*scalars: Any) -> list[float]:
@@ -158,18 +181,10 @@ def _numbers(*scalars: Any) -> list[float]:
     return [float(x) for x in scalars]
 
 
-def _percentile(errors: Iterable[Any], largest: float) -> float:
+def _percentile(counts: Any, largest: float) -> float:
     """The 99th percentile, to 1/4096 of the largest: sorting would cost more than the kernel."""
     if largest == 0.0:
         return 0.0
-    counts: Any = 0
-    for some in errors:
-        if arrays.is_torch(some):
-            counts = counts + some.reshape(-1).histc(_BINS, 0.0, largest)
-        else:
-            import numpy as np
-
-            counts = counts + np.histogram(some, _BINS, (0.0, largest))[0]
     if arrays.is_torch(counts):
         counts = counts.cpu().numpy()
     below = counts.cumsum() / counts.sum()
