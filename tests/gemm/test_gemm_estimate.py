@@ -58,6 +58,35 @@ def test_workgroups_that_share_a_unit_hide_each_others_waits():
     assert us(small, many) < 0.8 * us(replace(small, scheduler="persistent"), many)
 
 
+def test_warps_that_feed_the_matrix_units_read_what_they_share_again():
+    rows = replace(TILE, tile_m=16, tile_n=32, tile_k=128, num_warps=4)
+    few = GemmProblem(12, 8704, 4096)
+    found = [FAMILY.estimate(replace(rows, num_warps=w), few, H200) for w in (4, 8)]
+    assert found[1].shared_us > 1.5 * found[0].shared_us
+    # Those for few rows share out K, and read nothing twice.
+    shared_out = replace(rows, pipeline="small_m", tile_n=16, group_m=1)
+    found = [FAMILY.estimate(replace(shared_out, num_warps=w), few, H200) for w in (4, 8)]
+    assert found[0].shared_us == found[1].shared_us > 0
+
+
+def test_few_rows_are_the_columns_of_the_matrix_instructions():
+    few = GemmProblem(8, 8704, 4096)
+    wide = replace(TILE, tile_m=8, tile_n=64, num_warps=4, pipeline="small_m_tma", group_m=1)
+    by_rows = replace(TILE, tile_m=16, tile_n=64, num_warps=4)
+    products = [FAMILY.estimate(k, few, H200).compute_us for k in (wide, by_rows)]
+    assert products[0] < 0.7 * products[1]
+    # Half of the compute units with two tiles' columns each ask memory for less at once.
+    narrow, broad = replace(wide, num_stages=6), replace(wide, tile_n=128)
+    assert us(narrow, few) < us(broad, few)
+
+
+def test_of_equal_estimates_the_deeper_ring_goes_first_where_it_takes_nothing_from_others():
+    ring = replace(TILE, pipeline="gluon_pingpong", scheduler="persistent", num_stages=4)
+    deep = replace(ring, num_stages=6, store="split")
+    assert us(ring, LARGE) == us(deep, LARGE)
+    assert [c for c, _ in FAMILY.rank(LARGE, [ring, deep], H200)] == [deep, ring]
+
+
 def test_memory_is_asked_again_for_what_l2_cannot_keep():
     row = replace(TILE, group_m=1)
     square, fits = GemmProblem(16384, 16384, 16384), GemmProblem(2048, 2048, 2048)
@@ -80,6 +109,11 @@ def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
     meetings = {key: FAMILY.estimate(k, long, H200).meeting_us for key, k in parts.items()}
     assert meetings[2, "linear"] < meetings[8, "tree"] < meetings[8, "linear"]
     assert FAMILY.estimate(whole, long, H200).meeting_us == 0
+    # A workgroup that walks from part to part meets the others in each.
+    walked = GemmProblem(64 * 3 * 33, 128, 16384)
+    once, each = (FAMILY.estimate(parts[2, "linear"], p, H200) for p in (long, walked))
+    assert (once.waves, each.waves) == (1, 2)
+    assert each.meeting_us == 2 * once.meeting_us
 
 
 def test_power_holds_a_full_device_back_and_no_wave_that_is_half_empty():
@@ -109,7 +143,12 @@ def test_every_architecture_gets_estimates_and_a_choice_with_its_reason(name):
 
 @pytest.mark.parametrize(
     ("file", "least"),
-    [("gemm_large_h200", 0.99), ("gemm_odd_h200", 0.95), ("gemm_rows_h200", 0.95)],
+    [
+        ("gemm_large_h200", 0.99),
+        ("gemm_odd_h200", 0.95),
+        ("gemm_rows_h200", 0.95),
+        ("gemm_decode_h200", 0.95),
+    ],
 )
 def test_of_kernels_measured_together_it_puts_a_good_one_first(file, least):
     shares = []

@@ -8,8 +8,8 @@ several workgroups at once hide one's waits behind another's work. All that runs
 memory traffic, if not quite: the two add up as the sides of a right triangle do, which fitted best.
 Around that lie the launch, the first load, and the store of a tile that nothing hides.
 
-The rates stand in `rates`, with where they come from. Kernels for few rows and for 4-bit weights
-are held up by other things: see `estimate_few`.
+The rates stand in `rates`, with where they come from. Kernels that multiply on the vector units,
+and those for 4-bit weights, are held up by other things: see `estimate_few`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.estimate import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS, SHARED_MEMORY, Estimate
-from tilewright.ops.gemm import epilogues, estimate_few, rates, scales
+from tilewright.ops.gemm import epilogues, estimate_few, lowbit, rates, scales
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
@@ -33,6 +33,7 @@ from tilewright.ops.gemm.sizes import (
     shared_memory,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
+from tilewright.ops.gemm.small_m import vector
 
 WALKING = ("gluon_ws", "gluon_scaled")
 """Pipelines that walk parts of tiles under split-K too, where others start a workgroup for each."""
@@ -44,18 +45,26 @@ ROW_BYTES = 128
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
     this = arch(device.arch)
-    if config.pipeline in SMALL_M:
-        return estimate_few.small_m(config, problem, device, this)
+    if vector(config):
+        return estimate_few.vectors(config, problem, device, this)
     if config.pipeline == "gluon_weights":
         return estimate_few.unpacking(config, problem, device, this)
     return _tiled(config, problem, device)
 
 
-def key(config: GemmConfig, found: Estimate) -> tuple[float, float, str]:
+def key(config: GemmConfig, found: Estimate) -> tuple[float, float, bool, int, str]:
     """What to sort by, best first: where estimates are equal, what would decide next on the compute
-    unit, and then the name."""
+    unit; then what asks less of the warps, and of those that have a compute unit to themselves what
+    looks further ahead, of which an H200 gains 2 to 10 % where all else is equal; then the name."""
+    alone = config.scheduler == "persistent"
     side_by_side = sorted((found.compute_us, found.shared_us, found.l2_us, found.latency_us))
-    return round(found.total_us, 2), side_by_side[-2], config.name
+    return (
+        round(found.total_us, 2),
+        side_by_side[-2],
+        config.pipeline in POINTERS,
+        -config.num_stages * alone,
+        config.name,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,9 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate
     total = math.hypot(body + fill, memory + rates.LATENCY_US)
     meeting = 0.0
     if config.scheduler in SHARING:
-        meeting = _meeting_us(config, tiles, device)
+        # One that walks meets the others for each of its parts, one after the other.
+        meetings = rounds if step.walks and config.scheduler == "split_k" else 1
+        meeting = meetings * _meeting_us(config, tiles, device)
         total += meeting
     if config.alignment < 4:
         total /= rates.ELEMENTWISE
@@ -159,7 +170,8 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     port = _port(device)
     a = DTYPES[config.dtype_a].size(config.tile_m * config.tile_k)
     b = DTYPES[config.dtype_b].size(config.tile_n * config.tile_k)
-    feeds_itself = this.async_mma and config.tile_m >= WARPGROUP_ROWS
+    rows = _rows(config)
+    feeds_itself = this.async_mma and rows >= WARPGROUP_ROWS
     products = _products(config, device, this, feeds_itself)
     issue = float(config.num_warps * rates.WARP_CLOCKS)
     if not feeds_itself:
@@ -168,10 +180,13 @@ def _step(config: GemmConfig, device: Device) -> _Step:
         copies = (a + b) / (16 * this.warp_size * config.num_warps)
         issue += copies * rates.COPY_CLOCKS
     issue /= clock
-    shared = 0.0
-    if feeds_itself:  # in: A and B; out: A once, and B once for the rows of each instruction
+    shared = float(a + b)  # in; and out:
+    if feeds_itself:  # A once, and B once for the rows of each instruction
         tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
-        shared = a + b + a + b * max(1.0, config.tile_m / tallest)
+        first, second = (b, a) if config.pipeline in SMALL_M else (a, b)
+        shared += first + second * max(1.0, rows / tallest)
+    else:
+        shared += _read_by_warps(config, this, a, b)
     waits = (rates.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
     if not feeds_itself:
         waits += rates.SERIAL_PRODUCTS * products
@@ -220,11 +235,30 @@ def _products(config: GemmConfig, device: Device, this: Arch, feeds_itself: bool
         reached *= rates.SCALED
     if DTYPES[config.dtype_a].size(config.tile_k) < ROW_BYTES:
         reached *= rates.NARROW_ROWS
-    rows = max(config.tile_m, this.min_dot[0])
-    flops = _flops(config) * rows / config.tile_m
+    rows = _rows(config)
+    flops = _flops(config) * max(rows, this.min_dot[0]) / rows
     multiplying = flops / (_flops_per_us(device, operand_dtype(config)) * reached)
     lanes = this.fma_flops_per_cu_per_clock / 2
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
+
+
+def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
+    """Bytes of A and B in a step that warps read from shared memory, who feed the matrix units
+    through registers: each what it multiplies, so the fewer it has, the more it shares."""
+    if config.pipeline in SMALL_M:  # these share out K
+        return a + b
+    if config.pipeline in lowbit.PIPELINES:  # B is in registers, where it is unpacked
+        return a
+    m, n, _ = this.min_dot
+    down, across = -(-config.tile_m // max(m, 16)), -(-config.tile_n // n)
+    ways = (1 << i for i in range(config.num_warps.bit_length()) if 1 << i <= max(1, down))
+    each = ((rows, config.num_warps / rows) for rows in ways)
+    return min(a * columns + b * rows * max(1.0, columns / across) for rows, columns in each)
+
+
+def _rows(config: GemmConfig) -> int:
+    """Of a tile, as the matrix units see it: kernels for few rows transpose it."""
+    return config.tile_n if config.pipeline in SMALL_M else config.tile_m
 
 
 def _flops(config: GemmConfig) -> float:
@@ -253,7 +287,9 @@ def _scales_in_hardware(config: GemmConfig, this: Arch) -> bool:
 
 def _idle(config: GemmConfig, this: Arch) -> float:
     """How many times over the warps do the same products, where the tile has fewer matrix
-    instructions side by side than there are warps."""
+    instructions side by side than there are warps and they do not share out K."""
+    if config.pipeline in SMALL_M:
+        return 1.0
     m, n, _ = this.min_dot
     instructions = -(-config.tile_m // max(m, 16)) * -(-config.tile_n // n)
     return max(1.0, config.num_warps / instructions)

@@ -1,49 +1,36 @@
-"""The estimate of kernels for few rows of A, and for 4-bit weights of few rows: see `estimate`."""
+"""The estimate of few rows on the vector units, and of 4-bit weights: see `estimate`."""
 
 from __future__ import annotations
 
 import math
 
-from tilewright.arch import peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.estimate import LAUNCH, MEMORY, PRODUCTS, Estimate
 from tilewright.ops.gemm import lowbit, rates, scales
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import operand_dtype, shared_memory
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.gemm.small_m import vector
 
 
-def small_m(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Estimate:
-    """Few rows: the memory system decides, as far as enough bytes are on their way to use it."""
+def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Estimate:
+    """Few rows on the vector units: the memory system decides, as far as enough bytes are on their
+    way to use it. Rows are few enough for L1 to hold A."""
     element = DTYPES[problem.dtype_a].bytes
     tiles = -(-problem.n // config.tile_n)
     parts = tiles * config.split_k
     step = (config.tile_m + config.tile_n) * config.tile_k * element
-    if vector(config):
-        resident = rates.FEW_RESIDENT_WARPS // config.num_warps
-        ahead = max(1, config.num_stages - 1)
-    else:
-        buffers = shared_memory(config, this) + this.shared_memory_reserved
-        resident, ahead = this.shared_memory_per_cu // buffers, config.num_stages - 1
+    resident = rates.FEW_RESIDENT_WARPS // config.num_warps
+    ahead = max(1, config.num_stages - 1)
     units = device.compute_units
     bandwidth = device.bandwidth_gbs * 1e3
     per_part = min(ahead * step, step * problem.k / config.split_k / config.tile_k)
     under_way = min(parts, units * max(1, resident)) * per_part
     reached = min(1.0, under_way / (bandwidth * rates.FEW_MEMORY_US))
-    memory = problem.min_bytes / bandwidth / reached
+    memory = problem.min_bytes / (bandwidth * rates.FEW_BANDWIDTH) / reached
     flops = 2.0 * config.tile_m * tiles * config.tile_n * problem.k
-    if vector(config):  # few enough rows for L1 to hold A
-        rate = this.fma_flops_per_cu_per_clock * units * device.clock_mhz * rates.VECTOR
-        fill = rates.FEW_FILL_US_OF_VECTORS
-    else:
-        again = (tiles - 1) * problem.m * problem.k * element
-        memory += again / rates.FEW_L2_OVER_MEMORY / bandwidth
-        rate = rates.PIPELINE_RATE[config.pipeline] * 1e6
-        rate *= peak_tflops(this, device, operand_dtype(config))
-        fill = rates.FEW_FILL_US[config.pipeline]
+    rate = this.fma_flops_per_cu_per_clock * units * device.clock_mhz * rates.VECTOR
+    fill = rates.FEW_FILL_US if config.tile_m == 1 else rates.FEW_FILL_US_OF_ROWS
     meeting = 0.0
     if config.scheduler in SHARING:
         partials = parts * config.tile_m * config.tile_n * 4
@@ -104,7 +91,7 @@ def _of(
         memory_us=memory,
         fill_us=fill,
         meeting_us=meeting,
-        launch_us=rates.FEW_LAUNCH_US,
-        total_us=rates.FEW_LAUNCH_US + (fill + max(compute, memory) + meeting) / slower,
-        limiter=limiter if longest > rates.FEW_LAUNCH_US else LAUNCH,
+        launch_us=rates.LAUNCH_US,
+        total_us=rates.LAUNCH_US + (fill + max(compute, memory) + meeting) / slower,
+        limiter=limiter if longest > rates.LAUNCH_US else LAUNCH,
     )
