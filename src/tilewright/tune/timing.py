@@ -7,10 +7,10 @@ the host within a sample, and the device is read (`watch`) while a block runs.
 
 L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
 lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
-33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read. With
-the same one, a kernel (2048³, bf16) took 39 or 42 µs, for whole series of samples; with stretches
-of two or four times L2's size, drawn at random, 41 in each of ten. In later runs series of it, when
-it was measured alone, were 40 or 43 µs all the same; why is not known (see docs/gpu.md).
+33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read. That it
+matters is not shown: what seemed so was a kernel that has two speeds, 8 % apart, each for seconds at
+a time, whatever is done before a sample; another beside it was known to 1 % all the while, with one
+stretch as with many (benchmarks/repeatability.py).
 """
 
 from __future__ import annotations
