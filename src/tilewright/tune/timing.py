@@ -8,9 +8,9 @@ the host within a sample, and the device is read (`watch`) while a block runs.
 L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
 lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
 33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read. That it
-matters is not shown: what seemed so was a kernel that has two speeds, 8 % apart, each for seconds at
-a time, whatever is done before a sample; another beside it was known to 1 % all the while, with one
-stretch as with many (benchmarks/repeatability.py).
+matters is not shown: what seemed so was a kernel that has two speeds, 8 % apart, each for seconds
+at a time, whatever is done before a sample; another beside it was known to 1 % all the while, with
+one stretch as with many (benchmarks/repeatability.py).
 """
 
 from __future__ import annotations
