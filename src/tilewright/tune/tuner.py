@@ -112,15 +112,19 @@ class Tuner:
     def run(self) -> Tuned:
         """Search, then finals. Raises what sweeps raise; what was found until then is saved."""
         tuned, before, begun = Tuned(), len(self.results), time.monotonic()
-        for some in _few(range(len(self.jobs))):
-            while wanted := self._steps(some):
-                if self.seconds is not None and time.monotonic() - begun > self.seconds:
-                    tuned.out_of_time = True
-                    break
-                self._sweep(self.crew, wanted, self.settings, vendor=True)
-            self._found(tuned, some)
-        self.crew.close()
-        self._finals(tuned)
+        with ExitStack() as crews:
+            following: Crew | None = None
+            for some in _few(range(len(self.jobs))):
+                while wanted := self._steps(some):
+                    if self.seconds is not None and time.monotonic() - begun > self.seconds:
+                        tuned.out_of_time = True
+                        break
+                    if following is None and self.effort.takes:
+                        following = self._crew(crews, 1)
+                    self._sweep(self.crew, wanted, self.settings, vendor=True)
+                self._found(tuned, some)
+            self.crew.close()
+            self._finals(tuned, crews, following)
         tuned.measured = len(self.results) - before
         return tuned
 
@@ -185,28 +189,27 @@ class Tuner:
 
     # --- finals -----------------------------------------------------------------------------
 
-    def _finals(self, tuned: Tuned) -> None:
+    def _finals(self, tuned: Tuned, crews: ExitStack, following: Crew | None) -> None:
         """Takes, each by a crew of its own, of the jobs that are not decided. A row is made when
-        its job is decided, so that a tuning that is stopped before does not take it for proven."""
+        its job is decided, so that a tuning that is stopped before does not take it for proven.
+        following: the crew of the first take, if it is there already: workers import torch while
+        what comes before them is measured."""
         without = {*tuned.without, *tuned.untried}
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
         most = min(1, self.effort.takes) if tuned.out_of_time else self.effort.takes
         if not most:
             return  # rows of searches are made, and a proven one stays
-        with ExitStack() as crews:
-            # The next take's workers import torch while this one is measured.
-            following = self._crew(crews, 1) if left else None
-            for take in range(1, 1 + most):
-                if not left:
-                    break
-                crew, following = following, self._crew(crews, take + 1) if take < most else None
-                assert crew is not None
-                for some in _few(left):
-                    finalists = {n: self._finalists(self.jobs[n]) for n in some}
-                    self._sweep(crew, finalists, replace(self.final, take=take), vendor=False)
-                    self._settle(tuned, [n for n in some if self._decided(self.jobs[n])])
-                crew.close()
-                left = [n for n in left if not self._decided(self.jobs[n])]
+        for take in range(1, 1 + most):
+            if not left:
+                break
+            crew = following or self._crew(crews, take)
+            following = self._crew(crews, take + 1) if take < most else None
+            for some in _few(left):
+                finalists = {n: self._finalists(self.jobs[n]) for n in some}
+                self._sweep(crew, finalists, replace(self.final, take=take), vendor=False)
+                self._settle(tuned, [n for n in some if self._decided(self.jobs[n])])
+            crew.close()
+            left = [n for n in left if not self._decided(self.jobs[n])]
         self._settle(tuned, left)
 
     def _crew(self, crews: ExitStack, take: int) -> Crew:
