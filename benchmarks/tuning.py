@@ -6,7 +6,7 @@
 shapes.csv has columns M, N, K. 100 problems, spread evenly by their work over the rows whose (N, K)
 the estimates' rates were not fitted to (those that benchmarks/sweep_throughput.py sweeps); 200
 kernels, spread evenly over `gemm:full`. Each step leaves what it found in DIR, so that steps can be
-taken on their own:
+taken on their own, in any number of runs:
 
 tune, again: `tilewright tune` of all, each into a table and a directory of its own; the first with
     an empty store. Their time is from the command to its return.
@@ -15,6 +15,9 @@ exhaustive: `tilewright sweep` of every kernel on every other problem, as a tuni
 remeasure: of those problems, the choice of both tunings, the five best of the sweep and the first
     eight by estimate, once more and together, as the finals of a tuning measure. Shares are of the
     best of these: of the tuned choice, of the estimate's first, and of the best of its eight.
+drawn: a sweep of every kernel on 40 problems whose sizes are drawn, M up to 16384, N and K from 256
+    to 16384 and multiples of 64: sizes of no model that terms or rates were chosen for. Shares of
+    the estimate's first and of the best of its eight are by the sweep's own medians.
 """
 
 from __future__ import annotations
@@ -22,16 +25,19 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
+import random
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from analytical import TOP, by_rows
+from analytical import TOP, by_rows, read
+from analytical import share as share_of
 from environment import environment
 from sweep_again import times
 from sweep_throughput import MOST_FLOPS, flops
@@ -50,7 +56,8 @@ from tilewright.tune.results import Results, read_problem
 from tilewright.tune.sweep import plan_some, sweep
 from tilewright.tune.tuner import FINAL, SEARCH
 
-STEPS = ("tune", "again", "exhaustive", "remeasure")
+STEPS = ("tune", "again", "exhaustive", "remeasure", "drawn")
+DRAWN = 40
 BEST = 5
 
 
@@ -73,6 +80,22 @@ def chosen(shapes: Path, count: int, seen: set[tuple[str, str]], folder: Path) -
     rows.sort(key=flops)
     some = [rows[i * len(rows) // count] for i in range(count)]
     return written(some, folder / "problems.csv")
+
+
+def drawn(folder: Path) -> Path:
+    """A list of `DRAWN` problems, the same each time."""
+    rng = random.Random(0)
+
+    def size(least: int, most: int, multiple: int) -> str:
+        drawn = math.exp(rng.uniform(math.log(least), math.log(most)))
+        return str(max(1, round(drawn / multiple)) * multiple)
+
+    rows: list[dict[str, str]] = []
+    while len(rows) < DRAWN:
+        row = {"m": size(1, 16384, 1), "n": size(256, 16384, 64), "k": size(256, 16384, 64)}
+        if flops(row) <= MOST_FLOPS:
+            rows.append(row)
+    return written(rows, folder / "drawn.csv")
 
 
 def written(rows: Sequence[dict[str, str]], path: Path) -> Path:
@@ -195,6 +218,14 @@ def summary(folder: Path) -> dict[str, Any]:
         top = f"estimate_top_{TOP}_share"
         document[f"estimate_top_{TOP}"] = by_m(rows, lambda row: row[top])
         document["remeasured"] = rows
+    if (folder / "drawn").is_dir():
+        device, _, measured = read(folder / "drawn")
+        shares = [share_of(one, device) for one in measured]
+        document["estimate_on_drawn"] = {
+            "first": of_all([one.first for one in shares]),
+            f"best_of_{TOP}": of_all([one.top for one in shares]),
+        }
+        document["drawn"] = [{**asdict(one), "problem": str(one.problem)} for one in shares]
     return document
 
 
@@ -229,17 +260,19 @@ def main() -> None:
     for step in options.steps:
         if step == "remeasure":
             remeasure(folder, options.device)
-        elif step == "exhaustive":
+        elif step in ("exhaustive", "drawn"):
+            listed = half if step == "exhaustive" else drawn(folder)
             how = {key: getattr(SEARCH, key) for key in ("min_samples", "budget_seconds", "race")}
             words = [w for item in how.items() for w in ("--settings", "{}={}".format(*item))]
-            run(folder, step, "sweep", *names, "--problems", str(half), "--out",
-                str(folder / "exhaustive"), *words, *same)  # fmt: skip
+            run(folder, step, "sweep", *names, "--problems", str(listed), "--out",
+                str(folder / step), *words, *same)  # fmt: skip
         else:
             run(folder, step, "tune", *names, "--problems", str(problems), "--table",
                 str(folder / f"{step}.twt"), *same)  # fmt: skip
     document = {"environment": environment(), "problems": options.problems,
                 "kernels": len(names), **summary(folder)}  # fmt: skip
-    print(json.dumps({k: v for k, v in document.items() if k != "remeasured"}, indent=1))
+    long = ("remeasured", "drawn")
+    print(json.dumps({k: v for k, v in document.items() if k not in long}, indent=1))
     if options.json:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
