@@ -35,9 +35,9 @@ class Bench:
     def read(self, queued) -> list[float]:
         return [*queued]
 
-    def measure(self, settings: Settings, **durations):
+    def measure(self, settings: Settings, beside=(), **durations):
         calls = {name: self.call(name, d) for name, d in durations.items()}
-        return timing.measure(calls, self, settings, now=lambda: self.time)
+        return timing.measure(calls, self, settings, beside=beside, now=lambda: self.time)
 
 
 def normal(mean: float, spread: float, seed: int = 0):
@@ -105,6 +105,20 @@ def test_a_race_spends_nothing_more_on_who_is_surely_slower():
     assert raced["first"] == raced["near"] == 300
     assert raced["slow"] == 6 < raced["slower"] < 100
     assert counts(0.1) == {**raced, "slower": 300}
+
+
+def test_what_is_in_no_race_drops_nothing_and_is_not_dropped():
+    settings = Settings(
+        warm_up_seconds=0, min_samples=6, max_samples=100, precision=0.001, race=0.02
+    )
+    calls = {"kernel": (100, 1), "slow": (150, 3)}
+    for vendor in (50, 200):
+        durations = {n: normal(*shape) for n, shape in {**calls, "vendor": (vendor, 1)}.items()}
+        got = Bench().measure(settings, beside=["vendor"], **durations)
+        counts = {name: len(series.samples_us) for name, series in got.items()}
+        assert counts == {"kernel": 100, "slow": 6, "vendor": 100}
+        alone = Bench().measure(settings, beside=["vendor"], vendor=normal(vendor, 1))
+        assert len(alone["vendor"].samples_us) == 100
 
 
 def test_the_budget_is_each_calls_own():

@@ -59,8 +59,8 @@ class Settings:
     `min_samples`, at most `max_samples` or `budget_seconds`. interleave: kernels that take turns.
     race: no more samples of a kernel whose interval lies whole by more than this share above that
     of the fastest of those it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS 1993);
-    0: all are measured as well. take: tells measurements apart that are made alike, to have
-    several.
+    0: all are measured as well. The vendor's library is in no race. take: tells measurements apart
+    that are made alike, to have several.
     """
 
     verify: bool = True

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,11 +68,13 @@ def measure(
     timer: Timer,
     settings: Settings,
     *,
+    beside: Collection[str] = (),
     watch: Call = lambda: None,
     now: Callable[[], float] = time.monotonic,
 ) -> dict[str, Series]:
     """Time every call, in turns, as `settings` say; a round's time is shared out evenly. One that
-    has what it needs, or is out of the race, leaves the rounds to the others."""
+    has what it needs, or is out of the race, leaves the rounds to the others. beside: calls that
+    are in no race."""
     rounds = _Rounds(calls, timer, watch, now)
     rounds.warm_up(settings)
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -92,7 +94,7 @@ def measure(
             continue
         if spent >= settings.budget_seconds or len(samples[unsettled[0]]) >= settings.max_samples:
             break
-        slow = beaten(samples, settings)
+        slow = beaten({n: samples[n] for n in calls if n not in beside}, settings)
         unsettled = [n for n in unsettled if n not in slow and not is_tight(samples[n], settings)]
     return {
         name: Series(
@@ -113,7 +115,7 @@ def is_tight(samples: Sequence[float], settings: Settings) -> bool:
 
 def beaten(samples: Mapping[str, Sequence[float]], settings: Settings) -> set[str]:
     """Those that are out of the race (`Settings.race`)."""
-    if not settings.race:
+    if not settings.race or not samples:
         return set()
     intervals = {n: median_interval(taken, settings.confidence) for n, taken in samples.items()}
     fastest = min(samples, key=lambda name: statistics.median(samples[name]))

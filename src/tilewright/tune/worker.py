@@ -229,7 +229,13 @@ class Worker:
         names: list[str] = message["kernels"]
         timer = self._timer(work)
         calls = {name: _call(self._bind(name, work), work) for name in names}
-        timed = timing.measure(calls, timer, self._settings, watch=self._monitor.read)
+        timed = timing.measure(
+            calls,
+            timer,
+            self._settings,
+            beside=[name for name in names if is_vendor(name)],
+            watch=self._monitor.read,
+        )
         self._wait()
         seen = self._monitor.take()
         return {
