@@ -140,13 +140,14 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate
         share * steps * step.shared,
     )
     read, latency = share * steps * step.read, share / at_once * steps * step.waits
+    launch = rates.FEW_LAUNCH_US if config.pipeline in SMALL_M else rates.LAUNCH_US
     _, limiter = max(
         (compute, PRODUCTS),
         (read, L2),
         (shared, SHARED_MEMORY),
         (latency, LATENCY),
         (memory, MEMORY),
-        (rates.LAUNCH_US, LAUNCH),
+        (launch, LAUNCH),
     )
     return Estimate(
         parts=parts,
@@ -160,8 +161,8 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate
         memory_us=memory,
         fill_us=fill,
         meeting_us=meeting,
-        launch_us=rates.LAUNCH_US,
-        total_us=rates.LAUNCH_US + total,
+        launch_us=launch,
+        total_us=launch + total,
         limiter=limiter,
     )
 

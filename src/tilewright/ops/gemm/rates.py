@@ -21,6 +21,10 @@ from __future__ import annotations
 LAUNCH_US = 4.35
 """What any kernel takes, however little it does, as events see it. Fitted."""
 
+FEW_LAUNCH_US = 4.0
+"""The same of kernels for few rows on the matrix units, whose tiles of C leave from registers. Read
+off single measurements."""
+
 LATENCY_US = 0.55
 """From asking memory for a tile to having it, under load. Fitted."""
 
