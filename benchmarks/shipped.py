@@ -1,12 +1,13 @@
-"""A table's kernels against the vendor's library, measured anew, by ranges of M.
+"""Tables' kernels against the vendor's library, measured anew, by table and ranges of M.
 
-    python benchmarks/shipped.py TABLE --keep DIR --json benchmarks/results/shipped_bf16_h200.json
+    python benchmarks/shipped.py TABLE... --keep DIR --json benchmarks/results/shipped_h200.json
 
 Each row's winner and the vendor's call take turns in one worker, verified first, by the way of
 measuring of a sweep; not the times by which the winner was chosen, of which it is the least. Rows
 of other devices, and problems that the vendor's library has no call for, are counted and left out.
 A ratio is the vendor's median over the winner's: above 1, the winner is faster. The run can be
-stopped, and goes on where it was.
+stopped, and goes on where it was. `all`: of all tables together, each problem counting once for
+each table that has it.
 """
 
 from __future__ import annotations
@@ -42,47 +43,56 @@ def of_all(ratios: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def by_m(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    ranges = {"all": rows, **by_rows(rows, lambda row: row["m"])}
+    return {words: of_all([row["ratio"] for row in some]) for words, some in ranges.items() if some}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("table", type=Path)
+    parser.add_argument("tables", type=Path, nargs="+")
     parser.add_argument("--keep", type=Path, required=True)
     parser.add_argument("--devices", default="all")
     parser.add_argument("--store", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    store = Store(options.store)
-    table, settings = file.load(options.table), Settings(take=1)
+    store, settings = Store(options.store), Settings(take=1)
+    tables = {path.stem: file.load(path) for path in options.tables}
     found, crew = groups(options.devices, store, settings, timeout=60.0)
     wanted = []
     for group in found:
-        here = [row for row in table if row.device == group.device]
+        here = [row for table in tables.values() for row in table if row.device == group.device]
         pairs = [(r.problem, [ops.family_of(r.kernel).parse_name(r.kernel)]) for r in here]
         wanted.append((group, pairs))
     with Results(options.keep, write=True) as results:
         todo = plan_some(wanted, settings, results.keys(), vendor=True)
         sweep(todo, results, store, crew, measuring=show_measuring)
-        measured = best(results)
+        measured = {(one.problem, one.kernel): one for one in best(results)}
     rows = [
         {
-            "problem": said(one.problem),
-            "m": one.problem.m,
-            "kernel": one.kernel,
+            "table": name,
+            "problem": said(row.problem),
+            "m": row.problem.m,
+            "kernel": row.kernel,
             "us": one.median_us,
             "vendor_us": one.vendor_us,
             "ratio": one.vendor_ratio,
         }
-        for one in measured
-        if one.vendor_ratio
+        for name, table in tables.items()
+        for row in table
+        if (one := measured.get((row.problem, row.kernel))) and one.vendor_ratio
     ]
-    rows.sort(key=lambda row: row["m"])
-    ranges = {"all": rows, **by_rows(rows, lambda row: row["m"])}
+    rows.sort(key=lambda row: (row["table"], row["m"]))
     document: dict[str, Any] = {
         "environment": environment(),
         "settings": asdict(settings),
-        "rows": len(table),
+        "rows": {name: len(table) for name, table in tables.items()},
         "measured": len(measured),
-        "without_vendor": sum(one.vendor_ratio is None for one in measured),
-        "ratio": {words: of_all([row["ratio"] for row in some]) for words, some in ranges.items()},
+        "without_vendor": sum(one.vendor_ratio is None for one in measured.values()),
+        "ratio": {
+            name: by_m([row for row in rows if name in ("all", row["table"])])
+            for name in ("all", *tables)
+        },
     }
     print(json.dumps(document, indent=1))
     if options.json:
