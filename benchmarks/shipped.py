@@ -56,8 +56,8 @@ def main() -> None:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    store, settings = Store(options.store), Settings(take=1)
-    tables = {path.stem: file.load(path) for path in options.tables}
+    settings = Settings(warm_up_seconds=0.03, budget_seconds=0.3, take=1)
+    store, tables = Store(options.store), {path.stem: file.load(path) for path in options.tables}
     found, crew = groups(options.devices, store, settings, timeout=60.0)
     wanted = []
     for group in found:
