@@ -1,4 +1,5 @@
-"""What every test starts from: a home and a store of its own, and GPU tests only on request."""
+"""What every test starts from: a home and a store of its own, no shipped tables, and GPU tests only
+on request."""
 
 from __future__ import annotations
 
@@ -37,5 +38,16 @@ def _own_home(tmp_path_factory):
     patch.setenv("TILEWRIGHT_HOME", str(home))
     patch.setenv("TILEWRIGHT_STORE", str(home / "store"))
     patch.delenv("TILEWRIGHT_TABLES", raising=False)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _nothing_shipped(tmp_path_factory):
+    """What is chosen does not depend on the tables that happen to come with the package."""
+    from tilewright.select import shipped
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(shipped, "FOLDER", tmp_path_factory.mktemp("nothing_shipped"))
     yield
     patch.undo()
