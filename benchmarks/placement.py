@@ -56,18 +56,18 @@ def placed(acc):
 def samples(
     call: timing.Call, out: Any, flush: timing.Call, count: int
 ) -> list[tuple[float, tuple[int, int, int]]]:
-    timer, events = random.Random(0), timing.Events(flush, PLACE)
+    drawn, events = random.Random(0), timing.Events(flush, PLACE)
     a = torch.randn(4096, 4096, device=PLACE, dtype=torch.bfloat16)
     disturbances = (
         lambda: time.sleep(0.5),
         lambda: [a @ a for _ in range(200)],
-        lambda: torch.empty(1 << timer.randrange(20, 32), device=PLACE).zero_(),
-        lambda: [flush() for _ in range(timer.randrange(1, 50))],
+        lambda: torch.empty(1 << drawn.randrange(20, 32), device=PLACE).zero_(),
+        lambda: [flush() for _ in range(drawn.randrange(1, 50))],
     )
     found = []
     for number in range(count):
         if number % EACH == 0:
-            timer.choice(disturbances)()
+            drawn.choice(disturbances)()
             torch.cuda.synchronize()
         [us] = events.read([events.queue(call)])
         found.append((us, way(out[::TILE, ::TILE].int().tolist())))

@@ -3,9 +3,9 @@
     python benchmarks/repeatability.py --json benchmarks/results/repeatability_h200.json
 
 One process, one set of operands, 2048³ in bf16, L2 of samples as `tilewright.tune.timing` has it,
-and two kernels, one of three stages and one of two. A series is what
-a sweep takes of a kernel (`timing.measure`, its default settings); between two of them a kernel
-runs once on another problem. Ways of series:
+and two kernels, one of three stages and one of two. A series is what a sweep takes of a kernel
+(`timing.measure`, its default settings); between two of them a kernel runs once on another problem.
+Ways of series:
 
 flushed, rotated: as sweeps measure. drawn: flushed, and then a launch of a drawn number of
 workgroups, so that no two samples begin in the same state of what hands workgroups out. same: the

@@ -108,7 +108,7 @@ class _Compared:
     two is not finite.
 
     As a rule all is finite, also when rounded to the output's dtype, as the sum of the errors and
-    the reference's ends tell; what is not is told apart element by element, in thrice the time. Of
+    the reference's ends tell; what is not is told apart element by element, which takes longer. Of
     products with large outputs this comparison is most of what verifying them takes.
     """
 
@@ -177,7 +177,7 @@ def _numbers(*scalars: Any) -> list[float]:
     if arrays.is_torch(scalars[0]):
         import torch
 
-        return torch.stack(scalars).tolist()
+        return torch.stack([each.double() for each in scalars]).tolist()
     return [float(x) for x in scalars]
 
 

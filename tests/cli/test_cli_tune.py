@@ -10,6 +10,7 @@ from tilewright.ops.gemm import GemmFamily
 from tilewright.space import KernelSpace
 from tilewright.tables import file
 from tilewright.tune import problems as problems_module
+from tilewright.tune.tuner import SEARCH
 
 AXES = {"tile_m": [16], "tile_n": [16, 32], "tile_k": [32], "num_warps": [1], "alignment": [1]}
 QUICK = (
@@ -45,6 +46,8 @@ def test_tune_writes_a_table_and_goes_on(cli, shapes, tmp_path):
     assert len(document["rows"]) == 2 and document["measured"] >= 6 and document["ok"]
     assert all(row["final"] for row in document["rows"])
     assert len(file.load(table)) == 2 and (tmp_path / "t.sweep" / "results.db").is_file()
+    how = json.loads(next(iter(file.load(table))).timed)
+    assert how["race"] == SEARCH.race > 0 and how["min_samples"] == 2  # as said; else as searches
     again = cli.json(*words)
     assert again["measured"] == 0 and again["rows"][0]["from_table"]
     assert "kept" in cli(*words)
