@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tilewright import verify
 from tilewright.arch import device
 from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
 from tilewright.ops.gemm import FAMILY, GemmProblem
@@ -173,6 +174,9 @@ def test_the_vendors_call_computes_the_problem(problem):
     assert torch.equal(bind(inputs, out)().double(), inputs[0].double() @ inputs[1].double())
 
 
+BLOCKS = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -182,8 +186,27 @@ def test_the_vendors_call_computes_the_problem(problem):
         {"dtype_a": "int8", "layout": "rrr"},
         {"dtype_a": "e4m3fn", "epilogue": "bias"},
         {"dtype_a": "e4m3fn", "scale_a": "1x128"},
+        {**BLOCKS, "m": 258},
+        {**BLOCKS, "k": 640},
+        {**BLOCKS, "epilogue": "relu"},
+        {**BLOCKS, "dtype_a": "bf16"},
     ],
     ids=str,
 )
 def test_where_torch_has_no_such_call_there_is_no_vendor(fields):
-    assert FAMILY.vendor(GemmProblem(256, 256, 256, **fields)) is None
+    sizes = {"m": 256, "n": 256, "k": 512}
+    assert FAMILY.vendor(GemmProblem(**{**sizes, **fields})) is None
+
+
+@pytest.mark.parametrize("strides", [(), (1, 8)], ids=["rows", "columns"])
+def test_torch_gets_block_scales_column_by_column(monkeypatch, strides):
+    torch = pytest.importorskip("torch")
+    seen = []
+    monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, *scales, **options: seen.extend(scales))
+    problem = GemmProblem(8, 256, 512, dtype_c="bf16", **BLOCKS, strides_sa=strides)
+    name, bind = FAMILY.vendor(problem)
+    inputs = [torch.from_numpy(x) for x in verify.make_operands(problem, 0, "cpu")[0][2:]]
+    bind([None, None, *inputs], torch.empty(0, dtype=torch.bfloat16))()
+    assert name == "torch._scaled_mm"
+    assert [tuple(x.stride()) for x in seen] == [(1, 8), (1, 4)]
+    assert all(map(torch.equal, seen, inputs))

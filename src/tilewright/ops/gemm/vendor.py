@@ -20,14 +20,21 @@ _FP8 = ("e4m3fn", "e5m2")
 _LEAST_INT8_ROWS = 17
 _INT8_MULTIPLE = 8
 _FP8_MULTIPLE = 16
+_BLOCKS = ("1x128", "128x128")
+_BLOCK_ROWS_MULTIPLE = 4
+_BLOCK_K_MULTIPLE = 512
+"""Where four of B's scales lie along K, torch's releases agree on how far apart columns of them
+are: later ones round it up to four."""
 
 
 def vendor(problem: GemmProblem) -> tuple[str, VendorCall] | None:
     """The name of torch's call that computes `problem` by the vendor's library, and what makes it;
     None where it has none for it. TF32 is none: torch has it as a setting of the process."""
     p = problem
-    if p.scale_a or p.scale_b or p.pre_a or p.pre_b or p.batching not in ("none", "strided"):
+    if p.pre_a or p.pre_b or p.batching not in ("none", "strided"):
         return None
+    if p.scale_a or p.scale_b:
+        return ("torch._scaled_mm", _block_scaled_mm) if _block_scaled(p) else None
     if p.layout[2] != "r" or p.layout[1] == "s" or p.precision == "tf32":
         return None
     same = p.dtype_a == p.dtype_b
@@ -44,6 +51,15 @@ def vendor(problem: GemmProblem) -> tuple[str, VendorCall] | None:
     if fp8 and p.dtype_c in ("bf16", "fp16") and p.epilogue in served:
         return ("torch._scaled_mm", _scaled_mm) if _multiples(_FP8_MULTIPLE, p.n, p.k) else None
     return None
+
+
+def _block_scaled(p: GemmProblem) -> bool:
+    """Whether torch has the block-scaled `p`: in the manner of DeepSeek-V3, on sm_90."""
+    types = (p.dtype_a, p.dtype_b, p.dtype_c) == ("e4m3fn", "e4m3fn", "bf16")
+    sizes = _multiples(_FP8_MULTIPLE, p.n) and _multiples(_BLOCK_K_MULTIPLE, p.k)
+    rows = _multiples(_BLOCK_ROWS_MULTIPLE, p.m)
+    plain = p.layout == "rcr" and p.batching == "none" and not p.epilogue
+    return types and sizes and rows and plain and (p.scale_a, p.scale_b) == _BLOCKS
 
 
 def _multiples(of: int, *lengths: int) -> bool:
@@ -79,3 +95,13 @@ def _scaled_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
     elif given:
         of_a, of_b = given[0].reshape(-1, 1), given[1].reshape(1, -1)
     return partial(torch._scaled_mm, a, b, of_a, of_b, out_dtype=out.dtype, use_fast_accum=True)
+
+
+def _block_scaled_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
+    """With a scale for each block; those of a column of blocks lie side by side."""
+    import torch
+
+    a, b, *given = inputs
+    of_a, of_b = (scales.T.contiguous().T for scales in given)
+    # A sum of more than 128 products in the matrix units' own precision is not offered.
+    return partial(torch._scaled_mm, a, b, of_a, of_b, out_dtype=out.dtype, use_fast_accum=False)

@@ -1,0 +1,52 @@
+"""The vendor's calls compute their problems, and torch takes what `vendor` says that it takes."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpu_arch import ARCH
+
+from tilewright import GemmProblem, ops, verify
+from tilewright.tune.vendor import vendor_bind
+
+pytestmark = pytest.mark.gpu
+
+BLOCKS = {"dtype_a": "e4m3fn", "dtype_c": "bf16", "scale_a": "1x128", "scale_b": "128x128"}
+FP8 = {"dtype_a": "e4m3fn", "dtype_c": "bf16"}
+ROWS = {**FP8, "epilogue": "row_scale+col_scale"}
+PROBLEMS = [
+    GemmProblem(1, 64, 7168),
+    GemmProblem(300, 520, 264, "fp16", layout="crr"),
+    GemmProblem(64, 96, 128, batch=3, batching="strided"),
+    GemmProblem(17, 264, 512, "int8"),
+    *(GemmProblem(m, 2112, 7168, **fields)
+      for m in (1, 64, 300) for fields in (FP8, {**FP8, "epilogue": "scale"}, ROWS)),
+]  # fmt: skip
+BLOCK_SCALED = [
+    GemmProblem(m, n, k, **BLOCKS, strides_sa=strides)
+    for m, n, k in ((4, 16, 512), (64, 2112, 7168), (300, 4096, 1536))
+    for strides in ((), (1, m))
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_the_vendors_call_is_right(problem):
+    compute(problem)
+
+
+@pytest.mark.skipif(ARCH != "sm_90", reason="torch has block scales of 128 for sm_90 only")
+@pytest.mark.parametrize("problem", BLOCK_SCALED, ids=lambda p: f"{p} {p.strides_sa}")
+def test_the_vendors_call_is_right_with_block_scales(problem):
+    compute(problem)
+
+
+def compute(problem: GemmProblem) -> None:
+    inputs, out = verify.make_operands(problem, 0, "cuda:0")
+    verify.arrays.poison(out)
+    result = vendor_bind(problem)[1](inputs, out)()
+    wide = [verify.arrays.to_float64(x) for x in inputs]
+    reference = ops.family("gemm").reference(problem, wide)
+    check = verify.compare(result, reference, ops.family("gemm").tolerance(problem, None))
+    assert check.ok, check
