@@ -5,11 +5,11 @@
 DIR has a sweep of every kernel on every problem (`tilewright sweep`), so what a search finds is
 known without a GPU. `searches`: for several efforts, the share of the exhaustive best that the best
 kernel found reaches, and how many were measured; kernels are ranked as the analytical selector
-ranks them, and nothing else is tried first. `tunings`: two finals of each problem's near kernels,
-with the sweep's medians as the truth, and noise: each median of a take is off by a share of its
-worker's, and by that of its samples (400 with 1 %). The winner is the first by name of those that
-cannot be told apart. `one_take`: the same without more takes where a winner is in doubt; `fastest`:
-the fastest of one take.
+ranks them, and nothing else is tried first. `tunings`: two finals of each problem's near
+kernels, with the sweep's medians as the truth (where between two ticks of the clock, is drawn), and
+noise: what rounds of a take say of a kernel is off by a share of its worker's. The winner is the
+first by name of those that cannot be told apart. `one_take`: the same without more takes where a
+winner is in doubt; `fastest`: the fastest of one take.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sweep_again import Times, times
 from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.jsonfile import convert, parse_json
-from tilewright.tune.finals import TAKES, Timed, decided, pooled, ties
+from tilewright.tune.finals import TAKES, Take, decided, pooled, ties
 from tilewright.tune.results import Results, read_problem
 from tilewright.tune.search import Effort, next_step
 from tilewright.tune.tuner import FINALISTS, NEAR
@@ -42,11 +42,8 @@ EFFORTS = (
     Effort(first=16, step=32, patience=2),
     Effort(patience=0),
 )
-WORKERS = (0.0005, 0.001, 0.002)
-SAMPLES = 0.0125 / 20
-"""Of a median of 400 samples with 1 % noise: 1.25 / sqrt(400)."""
-HALF = 0.001
-"""Half of an interval, as share of its median: what finals ask for."""
+WORKERS = (0.0005, 0.001, 0.002, 0.005)
+CLOCK_US = 0.032
 PAIRS = 100
 """Of tunings, for each problem."""
 
@@ -83,18 +80,16 @@ def searched(found: Times, order: Mapping[str, list[str]], effort: Effort) -> di
     }
 
 
-def tuned(
-    true: Mapping[str, float], worker: float, noise: random.Random
-) -> tuple[list[dict[str, Timed]], str]:
+def tuned(true: Mapping[str, float], worker: float, noise: random.Random) -> tuple[list[Take], str]:
     """The takes of a tuning's finals, and the winner."""
-    takes: list[dict[str, Timed]] = []
-    while len(takes) < TAKES and not decided(pooled(takes), len(takes), min):
-        take = {}
-        for name, us in true.items():
-            median = us * noise.gauss(1, worker) * noise.gauss(1, SAMPLES)
-            take[name] = (median, (median * (1 - HALF), median * (1 + HALF)))
-        takes.append(take)
-    return takes, min(ties(pooled(takes)))
+    takes: list[Take] = []
+    while len(takes) < TAKES and not decided(takes, min):
+        takes.append({name: [us * noise.gauss(1, worker)] for name, us in true.items()})
+    return takes, winner(takes)
+
+
+def winner(takes: list[Take]) -> str:
+    return min(ties(pooled(takes)))
 
 
 def agreed(found: Times, worker: float) -> dict[str, Any]:
@@ -103,15 +98,16 @@ def agreed(found: Times, worker: float) -> dict[str, Any]:
     same, one_take, fastest = 0, 0, 0
     takes, losses = [], []
     for of in found.values():
-        medians = {name: us for name, (us, _) in of.items()}
+        off = CLOCK_US / 2
+        medians = {name: us + noise.uniform(-off, off) for name, (us, _) in of.items()}
         best = min(medians.values())
         near = sorted((us, name) for name, us in medians.items() if us <= best * (1 + NEAR))
         true = {name: us for us, name in near[:FINALISTS]}
         for _ in range(PAIRS):
             (a, first), (b, second) = (tuned(true, worker, noise) for _ in range(2))
             same += first == second
-            one_take += min(ties(a[0])) == min(ties(b[0]))
-            fastest += min(a[0], key=a[0].__getitem__) == min(b[0], key=b[0].__getitem__)
+            one_take += winner(a[:1]) == winner(b[:1])
+            fastest += next(iter(pooled(a[:1]))) == next(iter(pooled(b[:1])))
             takes.append(len(a))
             losses.append(true[first] / best - 1)
     count = PAIRS * len(found)

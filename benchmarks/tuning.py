@@ -13,8 +13,10 @@ tune, again: `tilewright tune` of all, each into a table and a directory of its 
 exhaustive: `tilewright sweep` of every kernel on every other problem, as a tuning's search
     measures.
 remeasure: of those problems, the choice of both tunings, the five best of the sweep and the first
-    eight by estimate, once more and together, as the finals of a tuning measure. Shares are of the
-    best of these: of the tuned choice, of the estimate's first, and of the best of its eight.
+    eight by estimate, once more and together, as the finals of a tuning measure. Shares of the
+    tuned choice are of the best of all these: a tuning measures the present choice too, which may
+    be none of the 200 kernels, and better. The shares of the estimate's first, and of the best of
+    its eight, are of the best of the 200.
 drawn: a sweep of every kernel on 40 problems whose sizes are drawn, M up to 16384, N and K from 256
     to 16384 and multiples of 64: sizes of no model that terms or rates were chosen for. Shares of
     the estimate's first and of the best of its eight are by the sweep's own medians.
@@ -48,6 +50,7 @@ from tilewright.space import load_space
 from tilewright.tables import file
 from tilewright.tables.table import Table
 from tilewright.tune.filters import Filters
+from tilewright.tune.finals import pooled
 from tilewright.tune.groups import groups
 from tilewright.tune.measurement import problem_text
 from tilewright.tune.problems import shipped
@@ -55,6 +58,7 @@ from tilewright.tune.progress import show_measuring
 from tilewright.tune.results import Results, read_problem
 from tilewright.tune.sweep import plan_some, sweep
 from tilewright.tune.tuner import FINAL, SEARCH
+from tilewright.tune.vendor import is_vendor
 
 STEPS = ("tune", "again", "exhaustive", "remeasure", "drawn")
 DRAWN = 40
@@ -148,11 +152,24 @@ def remeasure(folder: Path, device: str) -> None:
         sweep(todo, results, store, crew, measuring=show_measuring)
 
 
-def share(said: str, folder: Path, tables: dict[str, Table], found: Any, again: Any) -> Any:
-    """What came of one problem."""
+def rounds(folder: Path) -> dict[str, dict[str, Sequence[float]]]:
+    """Samples of each problem's kernels, which took turns."""
+    found: dict[str, dict[str, Sequence[float]]] = {}
+    with Results(folder) as results:
+        for m in results.measurements("status = 'ok'"):
+            if not is_vendor(m.kernel):
+                found.setdefault(problem_text(m.problem), {})[m.kernel] = m.samples_us
+    return found
+
+
+def share(
+    said: str, samples: dict[str, Sequence[float]], tables: dict[str, Table], found: Any
+) -> Any:
+    """What came of one problem: times of its kernels by rounds, as multiples of the least."""
     problem = read_problem(said, "the sweep")
-    of = {name: us for name, (us, _) in again[said].items()}
-    best = min(of, key=lambda name: of[name])
+    of = pooled([samples])
+    best = next(iter(of))
+    in_space = min(times for name, times in of.items() if name in found[said])
     family = ops.family("gemm")
     [device] = {row.device for table in tables.values() for row in table}
     ranked = family.rank(problem, [family.parse_name(n) for n in found[said]], device)
@@ -160,15 +177,16 @@ def share(said: str, folder: Path, tables: dict[str, Table], found: Any, again: 
     tuned = {}
     for name, table in tables.items():
         row = table.get(problem, device)
-        tuned[name] = of[best] / of[row.kernel] if row and row.kernel in of else None
+        tuned[name] = 1 / of[row.kernel] if row and row.kernel in of else None
     return {
         "problem": str(problem),
         "m": problem.m,
         "best": best,
-        "best_us": of[best],
+        "best_us": statistics.median(samples[best]),
+        "best_in_space_share": 1 / in_space,
         "tuned_share": tuned,
-        "estimate_share": of[best] / of[estimated[0]],
-        f"estimate_top_{TOP}_share": of[best] / min(of[name] for name in estimated),
+        "estimate_share": in_space / of[estimated[0]],
+        f"estimate_top_{TOP}_share": in_space / min(of[name] for name in estimated),
     }
 
 
@@ -207,8 +225,8 @@ def summary(folder: Path) -> dict[str, Any]:
         }  # fmt: skip
     if (folder / "remeasured").is_dir():
         found, _, _ = times(folder / "exhaustive")
-        again, _, _ = times(folder / "remeasured")
-        rows = [share(said, folder, tables, found, again) for said in again]
+        again = rounds(folder / "remeasured")
+        rows = [share(said, samples, tables, found) for said, samples in again.items()]
         document["tuned"] = {
             step: by_m([r for r in rows if r["tuned_share"][step] is not None],
                        lambda row, step=step: row["tuned_share"][step])
@@ -269,7 +287,10 @@ def main() -> None:
         else:
             run(folder, step, "tune", *names, "--problems", str(problems), "--table",
                 str(folder / f"{step}.twt"), *same)  # fmt: skip
-    document = {"environment": environment(), "problems": options.problems,
+    where = folder / "environment.json"
+    if options.steps:
+        where.write_text(json.dumps(environment()))
+    document = {"environment": json.loads(where.read_text()), "problems": options.problems,
                 "kernels": len(names), **summary(folder)}  # fmt: skip
     long = ("remeasured", "drawn")
     print(json.dumps({k: v for k, v in document.items() if k not in long}, indent=1))

@@ -92,7 +92,7 @@ def test_one_that_has_enough_leaves_the_rounds_to_the_others():
 
 def test_a_race_spends_nothing_more_on_who_is_surely_slower():
     settings = Settings(warm_up_seconds=0, min_samples=6, max_samples=300, precision=0.001)
-    shapes = {"first": (100, 1), "near": (101, 1), "slower": (104, 1), "slow": (150, 3)}
+    shapes = {"first": (100, 1), "near": (101, 1), "slower": (103, 1), "slow": (150, 3)}
 
     def counts(race: float) -> dict[str, int]:
         durations = {n: normal(*shape, seed=i) for i, (n, shape) in enumerate(shapes.items())}
@@ -105,6 +105,23 @@ def test_a_race_spends_nothing_more_on_who_is_surely_slower():
     assert raced["first"] == raced["near"] == 300
     assert raced["slow"] == 6 < raced["slower"] < 100
     assert counts(0.1) == {**raced, "slower": 300}
+
+
+def test_in_a_race_times_are_compared_by_rounds_and_all_that_are_left_end_together():
+    """The clock is another in each round, by up to 10 %: far more than what they differ by."""
+    clocks = [random.Random(round).uniform(1, 1.1) for round in range(300)]
+    settings = Settings(warm_up_seconds=0, max_samples=300, precision=0.01, race=0.02)
+    shapes = {"first": 100, "near": 101, "slow": 104}
+    durations = {n: iter([us * clock for clock in clocks]) for n, us in shapes.items()}
+    raced = Bench().measure(settings, **durations)
+    counts = {name: len(series.samples_us) for name, series in raced.items()}
+    assert counts["slow"] == 12 < counts["first"] == counts["near"] < 300
+    assert {name for name, series in raced.items() if series.settled} == {"first", "near"}
+    # Without one, each that has what it needs leaves by itself.
+    steady = {name: itertools.repeat(us) for name, us in shapes.items()}
+    durations = {**steady, "first": iter([100 * clock for clock in clocks])}
+    counts = Bench().measure(replace(settings, race=0.0), **durations)
+    assert len(counts["near"].samples_us) == 12 < len(counts["first"].samples_us)
 
 
 def test_what_is_in_no_race_drops_nothing_and_is_not_dropped():

@@ -122,24 +122,16 @@ def test_the_search_stops_early_and_exhaustive_does_not(tmp_path):
     assert searched(early) < searched(whole)
 
 
-def test_a_quick_tuning_decides_by_its_search(tmp_path):
+def test_a_quick_tuning_holds_its_finals_once(tmp_path):
     crew = FakeCrew(change=made())
-    table, tuned = tune(tmp_path, crew, effort=replace(SMALL, takes=0))
-    assert len(table) == 3 and not tuned.final and not tuned.without
-    assert {m.settings for m in crew.made} == {SETTINGS} == {*(settings(row) for row in table)}
-    # A later one with finals takes no such row for proven.
-    again, tuned = tune(tmp_path, FakeCrew(change=made()), table)
-    assert tuned.final == {0, 1, 2} and {settings(row) for row in again} != {SETTINGS}
-
-
-def test_a_quick_tuning_leaves_what_is_proven(tmp_path):
-    problem = PROBLEMS[0]
-    slowest = max(untuned(problem).names, key=lambda name: truth(name, problem))
-    before = Table.of([proven(problem, slowest)])
-    table, tuned = tune(
-        tmp_path, FakeCrew(change=made()), before, [problem], effort=replace(SMALL, takes=0)
-    )
-    assert [*table] == [*before] and not tuned.rows and not tuned.without
+    table, tuned = tune(tmp_path, crew, effort=replace(SMALL, takes=1))
+    assert len(table) == 3 and tuned.final == {0, 1, 2} and not tuned.without
+    assert {m.settings.take for m in crew.made} == {0, 1}
+    # A later one, of more takes, has the same where the winners are in no doubt.
+    more = FakeCrew(change=made())
+    again, _ = tune(tmp_path, more, table)
+    assert not more.made and [*again] == [*table]
+    assert {settings(row).take for row in table} == {1}
 
 
 def settings(row) -> Settings:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tilewright.errors import BadArgument
-from tilewright.tune.statistics import median_interval
+from tilewright.tune.statistics import median_interval, ratios
 from tilewright.tune.timing import Timer
 
 Answer = Literal["faster", "slower", "same", "undecided"]
@@ -74,8 +74,8 @@ def judge(
         raise BadArgument(
             f"{len(first_us)} and {len(second_us)} samples: a comparison takes pairs, six at least"
         )
-    ratios = [b / a for a, b in zip(first_us, second_us, strict=True)]
-    low, high = median_interval(ratios, confidence)
+    of_pairs = ratios(second_us, first_us)
+    low, high = median_interval(of_pairs, confidence)
     answer: Answer = "undecided"
     if 1 / (1 + margin) <= low and high <= 1 + margin:
         answer = "same"
@@ -84,7 +84,7 @@ def judge(
     elif high < 1:
         answer = "slower"
     return Comparison(
-        statistics.median(ratios),
+        statistics.median(of_pairs),
         (low, high),
         answer,
         confidence,

@@ -57,10 +57,11 @@ class Settings:
     work before the first sample. precision: samples are taken until the median's confidence
     interval (at `confidence`) is within this share of the median either way, at least
     `min_samples`, at most `max_samples` or `budget_seconds`. interleave: kernels that take turns.
-    race: no more samples of a kernel whose interval lies whole by more than this share above that
-    of the fastest of those it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS 1993);
-    0: all are measured as well. The vendor's library is in no race. take: tells measurements apart
-    that are made alike, to have several.
+    race: no more samples of a kernel that is surely slower by more than this share than the fastest
+    of those it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS 1993), by rounds;
+    the others end together, when the fastest one's median and their times over it are as precise
+    as asked. 0: each is measured by itself. The vendor's library is in no race. take: tells
+    measurements apart that are made alike, to have several.
     """
 
     verify: bool = True

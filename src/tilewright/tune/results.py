@@ -297,8 +297,7 @@ class Results:
                 raise BadArgument(f"the query cannot be answered: {error}") from error
 
     def _read(self, row: Sequence[Any]) -> Measurement:
-        samples = array.array("d")
-        samples.frombytes(row[8])
+        taken = samples(row[8])
         where = os.fspath(self.path)
         check = None if row[11] is None else convert(json.loads(row[11]), Check, where)
         flags: tuple[Flag, ...] = tuple(f for f in get_args(Flag) if f in row[13].split())
@@ -311,8 +310,8 @@ class Results:
             settings=convert(parse_json(row[5], where), Settings, where),
             status=row[6],
             reason=row[7],
-            samples_us=tuple(samples),
-            interval_us=(row[9], row[10]) if samples else (0.0, 0.0),
+            samples_us=tuple(taken),
+            interval_us=(row[9], row[10]) if taken else (0.0, 0.0),
             check=check,
             telemetry=convert(parse_json(row[12], where), Telemetry, where),
             flags=flags,
@@ -320,6 +319,13 @@ class Results:
             measured_at=row[15],
             seconds=row[16],
         )
+
+
+def samples(stored: bytes) -> Sequence[float]:
+    """Of the column `samples_us`."""
+    taken = array.array("d")
+    taken.frombytes(stored)
+    return taken
 
 
 def read_problem(said: str, where: str) -> Any:

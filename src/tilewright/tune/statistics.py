@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from statistics import mean
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -23,6 +24,19 @@ def median_interval(samples: Sequence[float], confidence: float) -> tuple[float,
     ordered = sorted(samples)
     rank = _rank(len(ordered), confidence)
     return ordered[rank], ordered[len(ordered) - 1 - rank]
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """Of samples of the same rounds, as far as both go."""
+    return [a / b for a, b in zip(over, under, strict=False)]
+
+
+def midmean(values: Sequence[float]) -> float:
+    """The mean of the half in the middle, which is as deaf to outliers as a median needs to be, and
+    finer than the clock that samples were read from, as a median is not."""
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    return mean(ordered[quarter : len(ordered) - quarter])
 
 
 @lru_cache(maxsize=4096)
@@ -44,15 +58,15 @@ def _rank(count: int, confidence: float) -> int:
 
 
 def indistinguishable(
-    medians: Mapping[K, float], intervals: Mapping[K, tuple[float, float]], moved: float = 0.0
+    medians: Mapping[K, float], intervals: Mapping[K, tuple[float, float]]
 ) -> list[K]:
     """The candidates that cannot be told from the fastest: whose interval, `REPEATABILITY` longer
-    at each end, reaches below the upper end of that of the least median, that limit
-    being moved by the share `moved`. Fastest first, equal ones in the mapping's order."""
+    at each end, reaches below the upper end of that of the least median. Fastest first, equal ones
+    in the mapping's order."""
     if not medians:
         return []
     ordered = sorted(medians, key=lambda name: medians[name])
-    limit = reach(intervals[ordered[0]]) * (1 + moved)
+    limit = reach(intervals[ordered[0]])
     return [name for name in ordered if name == ordered[0] or intervals[name][0] <= limit]
 
 

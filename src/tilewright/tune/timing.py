@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tilewright.tune.measurement import Settings
-from tilewright.tune.statistics import median_interval
+from tilewright.tune.statistics import median_interval, ratios
 
 Call = Callable[[], object]
 
@@ -73,12 +73,14 @@ def measure(
     now: Callable[[], float] = time.monotonic,
 ) -> dict[str, Series]:
     """Time every call, in turns, as `settings` say; a round's time is shared out evenly. One that
-    has what it needs, or is out of the race, leaves the rounds to the others. beside: calls that
-    are in no race."""
+    has what it needs leaves the rounds to the others; in a race, who is beaten does, and the others
+    end together. beside: calls that are in no race."""
     rounds = _Rounds(calls, timer, watch, now)
     rounds.warm_up(settings)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     unsettled = list(calls)
+    in_race = set(calls) - set(beside) if settings.race else set()
+    settled: set[str] = set()
     spent = 0.0  # on each that is left
     while unsettled:
         taken = len(samples[unsettled[0]])  # all that are left have as many
@@ -94,13 +96,15 @@ def measure(
             continue
         if spent >= settings.budget_seconds or len(samples[unsettled[0]]) >= settings.max_samples:
             break
-        slow = beaten({n: samples[n] for n in calls if n not in beside}, settings)
-        unsettled = [n for n in unsettled if n not in slow and not is_tight(samples[n], settings)]
+        slow, known = race({n: samples[n] for n in unsettled if n in in_race}, settings)
+        settled |= known
+        settled |= {n for n in unsettled if n not in in_race and is_tight(samples[n], settings)}
+        unsettled = [n for n in unsettled if n not in slow and n not in settled]
     return {
         name: Series(
             tuple(taken),
             median_interval(taken, settings.confidence),
-            is_tight(taken, settings),
+            name in settled or is_tight(taken, settings),
         )
         for name, taken in samples.items()
     }
@@ -113,14 +117,23 @@ def is_tight(samples: Sequence[float], settings: Settings) -> bool:
     return max(median - low, high - median) <= settings.precision * median
 
 
-def beaten(samples: Mapping[str, Sequence[float]], settings: Settings) -> set[str]:
-    """Those that are out of the race (`Settings.race`)."""
-    if not settings.race or not samples:
-        return set()
-    intervals = {n: median_interval(taken, settings.confidence) for n, taken in samples.items()}
+def race(samples: Mapping[str, Sequence[float]], settings: Settings) -> tuple[set[str], set[str]]:
+    """Who is beaten (`Settings.race`), and who has ended: all others, once the fastest one's median
+    and their times over it are known to `settings.precision`. Times are compared by rounds, in
+    which clocks are the same for all (see `finals`); so those that are not beaten have to go on
+    until all of them are known."""
+    if not samples:
+        return set(), set()
     fastest = min(samples, key=lambda name: statistics.median(samples[name]))
-    limit = intervals[fastest][1] * (1 + settings.race)
-    return {name for name, (low, _) in intervals.items() if low > limit}
+    over = {n: ratios(taken, samples[fastest]) for n, taken in samples.items() if n != fastest}
+    slow = {
+        name
+        for name, of_rounds in over.items()
+        if median_interval(of_rounds, settings.confidence)[0] > 1 + settings.race
+    }
+    running = [samples[fastest], *(over[name] for name in over if name not in slow)]
+    ended = all(is_tight(of_rounds, settings) for of_rounds in running)
+    return slow, set(samples) - slow if ended else set()
 
 
 class _Rounds:

@@ -18,29 +18,30 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from statistics import mean
 from typing import Any
 
 from tilewright.build import Store, build_keys
 from tilewright.build.report import Progress as BuildProgress
 from tilewright.tables.row import Row, choose
 from tilewright.tune.crew import Crew
-from tilewright.tune.finals import Timed, decided, pooled, ties
+from tilewright.tune.finals import Take, decided, pooled, ties
 from tilewright.tune.jobs import Job
 from tilewright.tune.measurement import Settings, digest, problem_text, text
-from tilewright.tune.results import Results
+from tilewright.tune.results import Results, samples
 from tilewright.tune.search import Effort, next_step
 from tilewright.tune.sweep import Group, Progress, plan_some, settings_on, sweep
 
-NEAR = 0.04
-"""Share by which a median may be over the best of the search for a place in the finals."""
+NEAR = 0.06
+"""Share by which a median may be over the best of the search for a place in the finals: what is
+surely 4 % behind the best of its batch is out of the race there, and medians of two batches differ
+by 2 % for no other reason than the clock."""
 
-SEARCH = Settings(warm_up_seconds=0.03, min_samples=6, budget_seconds=0.25, race=NEAR)
+SEARCH = Settings(warm_up_seconds=0.03, min_samples=6, budget_seconds=0.25, race=0.04)
 """How a search measures, unless said: its medians have to say who is near, and of the others only
 that they are not. As sweeps do it, 42 kernels on 16384x26624x16384 took 50 s on an H200, and a
 batch of 16 on a small problem 0.22 s, of which 0.1 warm up what is at work without a break."""
-FINAL = Settings(
-    precision=0.001, min_samples=20, max_samples=2000, budget_seconds=0.4, race=NEAR / 2
-)
+FINAL = Settings(precision=0.002, min_samples=20, max_samples=1000, budget_seconds=0.25, race=0.02)
 """How the finals measure: longer. What is out of the race is beyond what the winner is chosen from
 (`finals.ties`), however many more samples there would be."""
 FINALISTS = 12
@@ -52,10 +53,11 @@ TOGETHER = 32
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a measurement of a kernel on a problem came to. error: the worst, as a multiple of what
-    is allowed; None if it was not verified."""
+    """What a measurement of a kernel on a problem came to. samples_us: by round. error: the worst,
+    as a multiple of what is allowed; None if it was not verified."""
 
     status: str
+    samples_us: Sequence[float]
     median_us: float
     interval_us: tuple[float, float]
     error: float | None
@@ -119,7 +121,7 @@ class Tuner:
                     if self.seconds is not None and time.monotonic() - begun > self.seconds:
                         tuned.out_of_time = True
                         break
-                    if following is None and self.effort.takes:
+                    if following is None:
                         following = self._crew(crews, 1)
                     self._sweep(self.crew, wanted, self.settings, vendor=True)
                 self._found(tuned, some)
@@ -138,8 +140,10 @@ class Tuner:
         )
         builds = self._builds[job.group]
         return {
-            name: Tried(status, median or 0.0, (low or 0.0, high or 0.0), worst, at)
-            for name, build, status, median, low, high, worst, at in self.results.rows(_TRIED, key)
+            name: Tried(status, samples(taken), median or 0.0, (low or 0.0, high or 0.0), worst, at)
+            for name, build, status, taken, median, low, high, worst, at in self.results.rows(
+                _TRIED, key
+            )
             if name in job.configs and builds[name] == build
         }
 
@@ -196,9 +200,7 @@ class Tuner:
         what comes before them is measured."""
         without = {*tuned.without, *tuned.untried}
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
-        most = min(1, self.effort.takes) if tuned.out_of_time else self.effort.takes
-        if not most:
-            return  # rows of searches are made, and a proven one stays
+        most = 1 if tuned.out_of_time else self.effort.takes
         for take in range(1, 1 + most):
             if not left:
                 break
@@ -248,7 +250,7 @@ class Tuner:
         takes = self._takes(job)
         kept = self._kept(job)
         return len(takes) >= self.effort.takes or decided(
-            _pooled(takes), len(takes), lambda tied: _winner(job, tied, kept)[0]
+            [_right_of(take) for take in takes], lambda tied: _winner(job, tied, kept)[0]
         )
 
     def _settle(self, tuned: Tuned, numbers: Iterable[int]) -> None:
@@ -257,7 +259,7 @@ class Tuner:
         for number in numbers:
             job = self.jobs[number]
             takes = self._takes(job)
-            if _pooled(takes):
+            if pooled([_right_of(take) for take in takes]):
                 settings = settings_on(job.group, replace(self.final, take=len(takes)))
                 tuned.rows[number] = row_of(job, takes, settings, self._kept(job))
                 tuned.final.add(number)
@@ -295,19 +297,17 @@ def row_of(
 ) -> Row:
     """The row that measurements of one kind give, some kernel being right in all of them. `kept`
     wins if it is not beaten."""
-    timed = _pooled(takes)
-    winner, others = _winner(job, ties(timed), kept)
-    # To the nanosecond, which is finer than any clock here: tables are read by people too.
-    median_us, interval_us = timed[winner]
-    low_us, high_us = (round(us, 3) for us in interval_us)
+    winner, others = _winner(job, ties(pooled([_right_of(take) for take in takes])), kept)
     won = [take[winner] for take in takes]
+    # To the nanosecond, which is finer than any clock here: tables are read by people too.
+    low_us, high_us = (round(mean(one.interval_us[end] for one in won), 3) for end in (0, 1))
     errors = [one.error for one in won if one.error is not None]
     return Row(
         job.group.device,
         job.problem,
         winner,
         others,
-        round(median_us, 3),
+        round(mean(one.median_us for one in won), 3),
         (low_us, high_us),
         max(errors, default=None),
         max(one.measured_at for one in won),
@@ -323,17 +323,12 @@ def _winner(job: Job, tied: Sequence[str], kept: str) -> tuple[str, tuple[str, .
     return choose(tied, job.problem, job.group.device)
 
 
-def _pooled(takes: Sequence[Mapping[str, Tried]]) -> dict[str, Timed]:
-    return pooled(
-        [
-            {n: (one.median_us, one.interval_us) for n, one in take.items() if one.status == "ok"}
-            for take in takes
-        ]
-    )
+def _right_of(take: Mapping[str, Tried]) -> Take:
+    return {name: one.samples_us for name, one in take.items() if one.status == "ok"}
 
 
 _TRIED = """
-SELECT kernel.name, kernel.build, status, median_us, low_us, high_us, worst, measured_at
+SELECT kernel.name, kernel.build, status, samples_us, median_us, low_us, high_us, worst, measured_at
 FROM measurement JOIN kernel ON kernel.id = measurement.kernel WHERE
     problem = (SELECT id FROM problem WHERE text = ?)
     AND device = (SELECT id FROM device WHERE digest = ?)
