@@ -136,6 +136,9 @@ def test_what_is_in_no_race_drops_nothing_and_is_not_dropped():
         assert counts == {"kernel": 100, "slow": 6, "vendor": 100}
         alone = Bench().measure(settings, beside=["vendor"], vendor=normal(vendor, 1))
         assert len(alone["vendor"].samples_us) == 100
+        durations = {"kernel": normal(100, 1), "vendor": itertools.repeat(float(vendor))}
+        steady = Bench().measure(settings, beside=["vendor"], **durations)["vendor"]
+        assert len(steady.samples_us) == 100 and steady.settled
 
 
 def test_the_budget_is_each_calls_own():

@@ -229,6 +229,20 @@ def test_stopped_anywhere_noise_decides_nothing(tmp_path, planted):
         assert [row.kernel for row in again] == [row.kernel for row in whole], count
 
 
+def test_one_that_was_sampled_until_the_clock_was_down_comes_to_the_finals(tmp_path):
+    def change(m):
+        us = 10.0 if m.kernel == FIRST else 10.3
+        later = m.kernel == FIRST and m.settings.take == 0
+        samples = (us,) * 12 + (1.15 * us,) * (40 * later)
+        return replace(m, samples_us=samples, interval_us=median_interval(samples, 0.95))
+
+    [problem] = PROBLEMS[:1]
+    table, _ = tune(
+        tmp_path, FakeCrew(change=change), problems=[problem], effort=EFFORTS["exhaustive"]
+    )
+    assert table.get(problem, GROUP.device).kernel == FIRST
+
+
 def test_what_a_take_found_wrong_is_not_taken_again(tmp_path):
     planted = seen(take0={FIRST: 10.0, LATER: 10.0}, take1={FIRST: 10.1, LATER: 10.0})
     wrong = made(wrong=[CONFIGS[5].name])

@@ -74,7 +74,7 @@ def measure(
 ) -> dict[str, Series]:
     """Time every call, in turns, as `settings` say; a round's time is shared out evenly. One that
     has what it needs leaves the rounds to the others; in a race, who is beaten does, and the others
-    end together. beside: calls that are in no race."""
+    end together. beside: calls that are in no race, and none of which leaves before it ended."""
     rounds = _Rounds(calls, timer, watch, now)
     rounds.warm_up(settings)
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -96,9 +96,11 @@ def measure(
             continue
         if spent >= settings.budget_seconds or len(samples[unsettled[0]]) >= settings.max_samples:
             break
-        slow, known = race({n: samples[n] for n in unsettled if n in in_race}, settings)
-        settled |= known
-        settled |= {n for n in unsettled if n not in in_race and is_tight(samples[n], settings)}
+        racing = {n: samples[n] for n in unsettled if n in in_race}
+        slow, ended = race(racing, settings)
+        settled |= ended
+        if racing.keys() <= slow | ended:  # what is beside a race sees all of it
+            settled |= {n for n in unsettled if n not in racing and is_tight(samples[n], settings)}
         unsettled = [n for n in unsettled if n not in slow and n not in settled]
     return {
         name: Series(

@@ -35,7 +35,8 @@ from tilewright.tune.sweep import Group, Progress, plan_some, settings_on, sweep
 NEAR = 0.06
 """Share by which a median may be over the best of the search for a place in the finals: what is
 surely 4 % behind the best of its batch is out of the race there, and medians of two batches differ
-by 2 % for no other reason than the clock."""
+by 2 % for no other reason than the clock (13 %, where one was long enough for a large product to
+come to the limit of power; by rounds, then, they are nearer)."""
 
 SEARCH = Settings(warm_up_seconds=0.03, min_samples=6, budget_seconds=0.25, race=0.04)
 """How a search measures, unless said: its medians have to say who is near, and of the others only
@@ -237,9 +238,11 @@ class Tuner:
         for those that a take found wrong."""
         found = self.tried(job, self.settings)
         medians = {name: one.median_us for name, one in found.items() if one.status == "ok"}
-        limit = min(medians.values()) * (1 + NEAR)
-        near = sorted((n for n in medians if medians[n] <= limit), key=medians.__getitem__)
-        chosen = near[:FINALISTS]
+        # Of two batches, one may have been measured for longer, when the clock was down; or later.
+        times = pooled([_right_of(found)])
+        least = min(medians.values())
+        near = [n for n in medians if min(medians[n] / least, times[n]) <= 1 + NEAR]
+        chosen = sorted(near, key=medians.__getitem__)[:FINALISTS]
         kept = self._kept(job)
         if kept in medians and kept not in chosen:
             chosen.append(kept)
