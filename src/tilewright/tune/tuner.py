@@ -241,8 +241,9 @@ class Tuner:
         # Of two batches, one may have been measured for longer, when the clock was down; or later.
         times = pooled([_right_of(found)])
         least = min(medians.values())
-        near = [n for n in medians if min(medians[n] / least, times[n]) <= 1 + NEAR]
-        chosen = sorted(near, key=medians.__getitem__)[:FINALISTS]
+        over = {name: min(medians[name] / least, times[name]) for name in medians}
+        near = sorted((n for n in over if over[n] <= 1 + NEAR), key=over.__getitem__)
+        chosen = near[:FINALISTS]
         kept = self._kept(job)
         if kept in medians and kept not in chosen:
             chosen.append(kept)
