@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from table_cases import H20, H200, PLAIN, WIDE, gemm, row
 
+from tilewright import tables
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile
 from tilewright.select import shipped
 from tilewright.select.configured import NAMES
 from tilewright.tables import file
+from tilewright.tables.row import still_serves
 from tilewright.tables.table import Table
 
 
@@ -56,9 +60,31 @@ def test_it_is_read_once_and_damage_is_named(folder):
         Dispatcher(device=H200).select(gemm(64, dtype_a="fp16"))
 
 
-def test_every_table_in_the_package_stands_where_it_is_looked_for():
-    for path in shipped.FOLDER.rglob("*"):
-        if path.is_file():
-            for one in file.load(path):
-                assert one.device.arch == path.parent.name
-                assert path.name == f"{one.problem.family}_{one.problem.dtype_a}.json"
+PACKAGED = sorted((Path(tables.__path__[0]) / "shipped").rglob("*.*"))
+
+
+def test_there_are_tables_for_the_h200():
+    """At least of bf16 and of fp8, and a row for most of the sizes that are to be had."""
+    rows = {path.name: len(file.load(path)) for path in PACKAGED if path.parent.name == "sm_90"}
+    assert rows["gemm_bf16.json"] > 1000 and rows["gemm_e4m3fn.json"] > 500
+
+
+@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_serve(path):
+    table = file.load(path)
+    for one in table:
+        assert one.device.arch == path.parent.name
+        assert path.name == f"{one.problem.family}_{one.problem.dtype_a}.json"
+        for kernel in (one.kernel, *one.ties):
+            assert still_serves(kernel, one), (kernel, one.problem)
+    # Written anew it is the same, so that a change is one of rows.
+    assert path.read_text() == file.to_json(table)
+
+
+@pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_dispatcher_takes_what_it_says(path, monkeypatch):
+    monkeypatch.setattr(shipped, "FOLDER", path.parent.parent)
+    rows = [*file.load(path)]
+    for one in rows[:: len(rows) // 20]:
+        plan = Dispatcher(device=one.device).select(one.problem)
+        assert (plan.selector, plan.config.name) == ("shipped", one.kernel)
