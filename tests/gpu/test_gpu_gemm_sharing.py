@@ -1,0 +1,132 @@
+"""Split-K and stream-K on a real GPU: sums that workgroups put together, and their workspace."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from gemm_cases import config, sharing  # noqa: E402
+from gpu_arch import ARCH  # noqa: E402
+
+from tilewright import verify  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright.errors import UnsupportedProblem  # noqa: E402
+from tilewright.ops.gemm import GemmProblem  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+CASES = sharing(ARCH)
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_every_kind_of_kernel_is_right(dispatcher, number):
+    kernel, problem = CASES[number]
+    result = verify.verify(dispatcher, problem, kernel.name, device="cuda:0")
+    assert result.ok, f"{kernel.name} on {problem}: {result}"
+
+
+@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
+@pytest.mark.parametrize("how", [{"scheduler": "split_k", "split_k": 8}, {"scheduler": "stream_k"}])
+@pytest.mark.parametrize("pipeline", ["basic", "tma", "gluon_ws"])
+def test_shared_tiles_on_the_whole_gpu(dispatcher, reduction, how, pipeline):
+    """Right every time of many, at sizes that use every multiprocessor, and repeatable bit for
+    bit where that is promised."""
+    big = {"tile_m": 128, "tile_n": 128, "num_warps": 8, "num_stages": 3}
+    kernel = config(ARCH, pipeline=pipeline, reduction=reduction, **big, **how)
+    for size in ((1024, 1024, 8192), (200, 4096, 4096), (2048, 2112, 1024)):
+        problem = GemmProblem(*size)
+        inputs, out = verify.make_operands(problem, seed=size[0], device="cuda:0")
+        first = None
+        for _ in range(20):
+            verify.arrays.poison(out)
+            dispatcher.run_named(kernel.name, *inputs, out=out)
+            result = verify.check(problem, kernel, inputs, out)
+            assert result.ok, result
+            if reduction != "atomic":
+                first = out.clone() if first is None else first
+                assert torch.equal(out, first)
+
+
+@pytest.mark.parametrize("reduction", ["atomic", "linear", "tree"])
+def test_stream_k_is_right_however_often_it_is_replayed(dispatcher, reduction):
+    """Whole tiles and shared ones in one launch, from a graph, while another stream runs the same
+    kernel."""
+    how = {"scheduler": "stream_k", "reduction": reduction, "pipeline": "gluon_ws"}
+    kernel = config(ARCH, tile_m=128, tile_n=256, num_warps=8, num_stages=3, **how)
+    problem = GemmProblem(2240, 2240, 1024)
+    inputs, out = verify.make_operands(problem, seed=1, device="cuda:0")
+    others = torch.empty_like(out)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        dispatcher.run_named(kernel.name, *inputs, out=out)
+    stream.wait_stream(torch.cuda.current_stream())
+    first = None
+    for _ in range(100):
+        verify.arrays.poison(out)
+        graph.replay()
+        dispatcher.run_named(kernel.name, *inputs, out=others, stream=stream)
+        if reduction == "atomic":
+            assert verify.check(problem, kernel, inputs, out).ok
+        first = out.clone() if first is None else first
+        assert reduction == "atomic" or torch.equal(out, first)
+    stream.synchronize()
+    for result in (out, others):
+        assert verify.check(problem, kernel, inputs, result).ok
+        assert reduction == "atomic" or torch.equal(result, first)
+
+
+def test_a_captured_launch_has_a_workspace_of_its_own(dispatcher):
+    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
+    a = torch.randn(128, 1024, device="cuda").bfloat16()
+    b = torch.randn(64, 1024, device="cuda").bfloat16().T
+    out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dispatcher.run_named(kernel.name, a, b, out=out)
+    for _ in range(3):
+        a.copy_(torch.randn_like(a))
+        graph.replay()
+        expected = a.float() @ b.float()
+        torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=0.5)
+        eager = torch.empty_like(out)
+        dispatcher.run_named(kernel.name, a, b, out=eager)
+        assert torch.equal(out, eager)
+
+
+def test_a_limited_workspace_holds_while_a_graph_is_captured(store):
+    problem = GemmProblem(512, 512, 8192)
+    need = Dispatcher(store=store).select(problem).launch.workspace_bytes
+    assert need > 0
+    a = torch.randn(512, 8192, device="cuda").bfloat16()
+    b = torch.randn(512, 8192, device="cuda").bfloat16().T
+    out = torch.empty(512, 512, device="cuda", dtype=torch.bfloat16)
+    for limit in (need, need - 1):
+        limited = Dispatcher(store=store, max_workspace=limit)
+        chosen = limited.select(problem).launch.workspace_bytes
+        assert chosen <= limit and (chosen == need or limit < need)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            limited.run("gemm", a, b, out=out)
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=1.0)
+        assert limited.workspaces.bytes() == chosen
+
+
+def test_a_kernel_over_the_limit_raises_and_leaves_the_capture_alone(store):
+    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
+    limited = Dispatcher(store=store, max_workspace=1000)
+    a = torch.randn(128, 1024, device="cuda").bfloat16()
+    b = torch.randn(64, 1024, device="cuda").bfloat16().T
+    out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(UnsupportedProblem, match="max_workspace"):
+            limited.run_named(kernel.name, a, b, out=out)
+        limited.run("gemm", a, b, out=out)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=0.5)
+    assert limited.workspaces.bytes() == 0
