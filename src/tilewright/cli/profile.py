@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright import throughput
 from tilewright.cli import output
 from tilewright.cli.build import compile_all
 from tilewright.cli.errors import FAILED
@@ -284,7 +285,7 @@ def _counter_lines(counted: dict[str, Any], done: Profile) -> dict[str, str]:
     memory = said("{} read, {} written", "dram_read", "dram_written")
     if memory and values.get("time"):
         total = values["dram_read"] + values["dram_written"]
-        rate = total / values["time"] / 1e3
+        rate = throughput.gb_per_s(total, values["time"])
         memory.append(f"{total / max(1, done.problem.min_bytes):.3g} × the least")
         memory.append(f"{rate / done.device.bandwidth_gbs:.0%} of the bandwidth")
     waits = [f"{why.replace('_', ' ')} {share:.0%}" for why, share in found["stalls"].items()]
