@@ -107,13 +107,56 @@ def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
     assert us(whole, short) < us(parts[8, "linear"], short)
     assert us(parts[8, "linear"], long) < us(parts[2, "linear"], long) < us(whole, long)
     meetings = {key: FAMILY.estimate(k, long, H200).meeting_us for key, k in parts.items()}
-    assert meetings[2, "linear"] < meetings[8, "tree"] < meetings[8, "linear"]
+    order = [(2, "tree"), (2, "linear"), (8, "linear"), (8, "tree")]
+    assert sorted(meetings, key=meetings.__getitem__) == order
+    broad = {how: replace(parts[8, how], tile_m=256) for how in ("linear", "tree")}
+    meetings = {how: FAMILY.estimate(k, long, H200).meeting_us for how, k in broad.items()}
+    assert meetings["tree"] < meetings["linear"]  # whose last one reads seven large partial sums
     assert FAMILY.estimate(whole, long, H200).meeting_us == 0
     # A workgroup that walks from part to part meets the others in each.
     walked = GemmProblem(64 * 3 * 33, 128, 16384)
     once, each = (FAMILY.estimate(parts[2, "linear"], p, H200) for p in (long, walked))
     assert (once.waves, each.waves) == (1, 2)
     assert each.meeting_us == 2 * once.meeting_us
+
+
+def test_shares_that_cross_tiles_read_nothing_together():
+    shared = replace(TILE, pipeline="gluon_ws", scheduler="stream_k", reduction="linear")
+    whole = replace(shared, scheduler="persistent", reduction="none")
+    for tiles, pays in ((33, True), (44, True), (120, False)):
+        problem = GemmProblem(128, 128 * tiles, 4096)
+        assert (us(shared, problem) < us(whole, problem)) is pays, tiles
+
+
+def test_warps_that_share_out_k_add_up_at_the_end():
+    tall = config(tile_m=64, tile_n=32, tile_k=256, num_warps=4, num_stages=3, group_m=1)
+    tall, broad = (replace(tall, pipeline="small_m_tma", tile_n=n) for n in (32, 64))
+    fills = [FAMILY.estimate(k, GemmProblem(64, 2048, 256), H200).fill_us for k in (tall, broad)]
+    assert fills[0] > fills[1] + 2
+
+
+def test_further_rows_and_workgroups_cost_the_vector_units():
+    one = config(tile_m=1, tile_n=4, tile_k=1024, num_warps=4, num_stages=1, group_m=1)
+    one = replace(one, pipeline="small_m")
+    two, narrow = replace(one, tile_m=2), replace(one, tile_n=1)
+    problem = GemmProblem(1, 8192, 8192)
+    fill = {k: FAMILY.estimate(k, problem, H200).fill_us for k in (one, two, narrow)}
+    assert fill[one] < fill[narrow] < 10 and fill[one] < fill[two] < 10
+
+
+def test_what_is_short_reads_at_the_full_clock():
+    problems = [GemmProblem(128, 128 * 132, k) for k in (8192, 32768)]
+    found = [FAMILY.estimate(replace(TILE, scheduler="persistent"), p, H200) for p in problems]
+    assert found[0].l2_us < 80 < found[1].l2_us
+    assert found[1].l2_us > 1.05 * 4 * found[0].l2_us
+
+
+def test_of_equal_estimates_for_few_rows_the_shallower_ring_goes_first():
+    ring = replace(TILE, tile_m=8, tile_n=64, num_warps=4, pipeline="small_m_tma", group_m=1)
+    few = GemmProblem(8, 16896, 1024)
+    kernels = [replace(ring, num_stages=n) for n in (8, 6)]
+    assert us(kernels[0], few) == us(kernels[1], few)
+    assert [c.num_stages for c, _ in FAMILY.rank(few, kernels, H200)] == [6, 8]
 
 
 def test_power_holds_a_full_device_back_and_no_wave_that_is_half_empty():

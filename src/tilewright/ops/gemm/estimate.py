@@ -15,14 +15,14 @@ and those for 4-bit weights, are held up by other things: see `estimate_few`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.estimate import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS, SHARED_MEMORY, Estimate
-from tilewright.ops.gemm import epilogues, estimate_few, lowbit, rates, scales
+from tilewright.ops.gemm import epilogues, estimate_few, lowbit, rates, scales, small_m
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
@@ -33,7 +33,9 @@ from tilewright.ops.gemm.sizes import (
     shared_memory,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.gemm.small_m import vector
+
+MIDDLE_GROUP = 6
+"""Of rows of tiles that are walked column by column: 4 and 8 before 2, and 2 before 16."""
 
 WALKING = ("gluon_ws", "gluon_scaled")
 """Pipelines that walk parts of tiles under split-K too, where others start a workgroup for each."""
@@ -45,26 +47,28 @@ ROW_BYTES = 128
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
     this = arch(device.arch)
-    if vector(config):
+    if small_m.vector(config):
         return estimate_few.vectors(config, problem, device, this)
     if config.pipeline == "gluon_weights":
         return estimate_few.unpacking(config, problem, device, this)
     return _tiled(config, problem, device)
 
 
-def key(config: GemmConfig, found: Estimate) -> tuple[float, float, bool, int, int, str]:
+def key(config: GemmConfig, found: Estimate) -> tuple[float, float, bool, int, int, int, str]:
     """What to sort by, best first: where estimates are equal, what would decide next on the compute
     unit; then what asks less of the warps, and of those that have a compute unit to themselves what
-    takes fewer steps and looks further ahead, which as a rule was the faster on an H200; then the
-    name."""
-    alone = config.scheduler == "persistent"
+    takes fewer steps and looks further ahead; groups of tiles that are neither narrow nor wide;
+    then the name. For few rows, what has a shallower ring, which is filled sooner. As a rule that
+    was the faster on an H200."""
+    alone, few = config.scheduler == "persistent", config.pipeline in SMALL_M
     side_by_side = sorted((found.compute_us, found.shared_us, found.l2_us, found.latency_us))
     return (
         round(found.total_us, 2),
-        side_by_side[-2],
+        0.0 if few else side_by_side[-2],
         config.pipeline in POINTERS,
         -config.tile_k * alone,
-        -config.num_stages * alone,
+        config.num_stages if few else -config.num_stages * alone,
+        abs(config.group_m - MIDDLE_GROUP),
         config.name,
     )
 
@@ -104,12 +108,16 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate
     step = _step(config, device)
     tiles, steps = tiles_of(config, problem), -(-problem.k // config.tile_k)
     parts = tiles * config.split_k
+    if tiles / units * steps * step.read < rates.SHORT_US:
+        step = replace(step, read=step.read * rates.PORT_SHARE / rates.SHORT_PORT_SHARE)
     waves = max(1, -(-parts // units))
     share: float = waves
     if config.scheduler == "stream_k":  # equal shares, each in some tiles
         share, at_once, fullness = parts / units, 1, 1.0
         rounds = waves
-        body = max(1.0, share * steps) * step.longest(1)
+        apart = _apart(config, tiles, units) * steps
+        body = max(1.0, share * steps - apart) * step.longest(1)
+        body += apart * max(step.longest(1), step.read * rates.READ_APART)
     else:
         steps = -(-steps // config.split_k)
         fullness = parts / units / waves
@@ -122,9 +130,10 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate
     body = max(body, steps * step.at_peak * _powered(parts / units, config.scheduler))
     fill = rates.LATENCY_US * (1 if step.walks else rounds)
     fill += step.store * (1 if step.stores_beside else rounds)
+    added_up = _added_up_us(config) * rounds
     moved = _least(problem) + _again(config, problem, device, tiles, at_once)
     memory = moved / (device.bandwidth_gbs * 1e3)
-    total = math.hypot(body + fill, memory + rates.LATENCY_US)
+    total = math.hypot(body + fill, memory + rates.LATENCY_US) + added_up
     meeting = 0.0
     if config.scheduler in SHARING:
         # One that walks meets the others for each of its parts, one after the other.
@@ -159,7 +168,7 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate
         l2_us=read,
         latency_us=latency,
         memory_us=memory,
-        fill_us=fill,
+        fill_us=fill + added_up,
         meeting_us=meeting,
         launch_us=launch,
         total_us=launch + total,
@@ -343,14 +352,36 @@ def _again(
 
 def _meeting_us(config: GemmConfig, tiles: int, device: Device) -> float:
     """Workgroups that share a tile: each publishes its sums, and the last to come reads those of
-    the others, or one of two reads the other's at each level of a tree, or atomics have added them
-    up."""
+    the others, or atomics have added them up; or two meet at each level of a tree, and one of them
+    reads the other's."""
     if config.scheduler == "split_k":
         ways = config.split_k
     else:  # those that share what whole waves leave over
         units = device.compute_units
         ways = max(2, units // (tiles % units or units))
-    reads = {"linear": ways, "tree": math.log2(ways), "atomic": rates.ATOMIC_READS}
     partial = config.tile_m * config.tile_n * 4
-    traffic = partial / rates.STORE_SHARE + partial * reads[config.reduction]
-    return rates.MEETING_US + traffic / _port(device)
+    stored, read = partial / rates.STORE_SHARE / _port(device), partial / _port(device)
+    if config.reduction == "tree":
+        levels = math.ceil(math.log2(ways))
+        again = (levels - 1) * rates.MEETING_AGAIN_US
+        return rates.MEETING_US + again + levels * (stored + read)
+    reads = {"linear": ways, "atomic": rates.ATOMIC_READS}
+    later = math.log2(ways / 2) * rates.LATER_US
+    return rates.MEETING_US + later + stored + read * reads[config.reduction]
+
+
+def _apart(config: GemmConfig, tiles: int, units: int) -> float:
+    """Tiles for each compute unit whose K steps stream-K cuts into shares that cross tiles. They
+    begin everywhere in K, so no two workgroups read the same at the same time."""
+    left = tiles % units
+    if units >= 2 * left:
+        return 0.0
+    both = left < tiles and config.reduction != "atomic"  # the last whole wave, too
+    return (left + units * both) / units
+
+
+def _added_up_us(config: GemmConfig) -> float:
+    """Warps that shared out K each have sums of the whole tile, which they add up at its end."""
+    if small_m.k_parts(config) == 1:
+        return 0.0
+    return rates.ADDING_UP_US * config.tile_m * config.tile_n

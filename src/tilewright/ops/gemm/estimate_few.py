@@ -15,7 +15,7 @@ from tilewright.ops.gemm.sizes import tiles as tiles_of
 
 def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Estimate:
     """Few rows on the vector units: the memory system decides, as far as enough bytes are on their
-    way to use it. Rows are few enough for L1 to hold A."""
+    way to use it. Rows are few enough for L1 to hold A, which every workgroup reads from there."""
     element = DTYPES[problem.dtype_a].bytes
     tiles = -(-problem.n // config.tile_n)
     parts = tiles * config.split_k
@@ -31,6 +31,11 @@ def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch
     flops = 2.0 * config.tile_m * tiles * config.tile_n * problem.k
     rate = this.fma_flops_per_cu_per_clock * units * device.clock_mhz * rates.VECTOR
     fill = rates.FEW_FILL_US if config.tile_m == 1 else rates.FEW_FILL_US_OF_ROWS
+    fill += parts / units * rates.FEW_START_US
+    further = config.tile_m - 1  # rows; what the first one costs is in the fill
+    fill += further * config.num_warps * rates.FEW_ADDING_UP_US
+    again = parts * further * problem.k / config.split_k * element
+    fill += again / (units * rates.L1_BYTES_PER_CLOCK * device.clock_mhz)
     meeting = 0.0
     if config.scheduler in SHARING:
         partials = parts * config.tile_m * config.tile_n * 4

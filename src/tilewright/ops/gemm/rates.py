@@ -8,6 +8,9 @@ choices by such fits do on problems that they did not see (benchmarks/results/an
 They are shares of what the data sheet says, or clocks, or a latency, so that they can be taken for
 other GPUs too; that they hold there is an assumption until somebody measures.
 
+Some were fitted later, to what a tuning's searches had measured (1120 problems of models in bf16,
+some 19 kernels each, the best by the estimates of then), and say so.
+
 Ratios: of a pipeline that the sweep did not have to one that it had, as they were guessed or read
 off single measurements before.
 
@@ -33,6 +36,10 @@ PORT_BYTES_PER_CLOCK = 64
 
 PORT_SHARE = 0.755
 """Share of that it reaches. Fitted; 12.5 TB/s on an H200."""
+
+SHORT_PORT_SHARE, SHORT_US = 0.82, 80.0
+"""The same where reading takes less long than this, and power does not slow the clock yet. Fitted
+to searches of 1120 problems."""
 
 STORE_SHARE = 0.44
 """Share of that rate at which a tile is stored that nothing else goes on beside. Fitted."""
@@ -111,6 +118,21 @@ MEETING_US = 2.0
 """What the workgroups of a tile spend on publishing their partial sums and finding each other. Read
 off single measurements."""
 
+MEETING_AGAIN_US = 1.0
+"""What each further level of a tree takes besides its traffic."""
+
+LATER_US = 0.6
+"""By how much the last of twice as many workgroups comes later. Both fitted to
+searches of 1120 problems."""
+
+READ_APART = 1.7
+"""How many times as long reading takes where no two workgroups read the same at the same time, and
+L2 has to answer each by itself. Fitted to searches of 1120 problems."""
+
+ADDING_UP_US = 0.0016
+"""For each element of a tile whose K four warps shared out, what adding up their sums takes at its
+end: code that runs once, and so waits for itself. Fitted to searches of 1120 problems."""
+
 APART = ("gluon_ws", "gluon_pingpong", "gluon_scaled")
 """Pipelines whose loads have warps of their own, so that those that multiply do nothing else."""
 
@@ -137,6 +159,16 @@ FEW_L2_OVER_MEMORY = 3.0
 
 FEW_RESIDENT_WARPS = 32
 """Warps of a kernel without shared memory that a compute unit holds."""
+
+FEW_START_US = 0.055
+"""What each workgroup on a compute unit costs, of those for few rows on the vector units."""
+
+FEW_ADDING_UP_US = 0.045
+"""For each further row and each warp, what adding up the warps' sums takes. Both fitted to
+searches of 250 problems of up to 8 rows."""
+
+L1_BYTES_PER_CLOCK = 128
+"""What a compute unit reads from its L1: so on NVIDIA GPUs; taken for AMD's too, which have 64."""
 
 VECTOR = 0.2
 """Share of the vector units' rate left when each element is converted and loaded first."""
