@@ -109,7 +109,7 @@ def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
     meetings = {key: FAMILY.estimate(k, long, H200).meeting_us for key, k in parts.items()}
     order = [(2, "tree"), (2, "linear"), (8, "linear"), (8, "tree")]
     assert sorted(meetings, key=meetings.__getitem__) == order
-    broad = {how: replace(parts[8, how], tile_m=256) for how in ("linear", "tree")}
+    broad = {how: replace(parts[8, how], tile_m=256, tile_n=256) for how in ("linear", "tree")}
     meetings = {how: FAMILY.estimate(k, long, H200).meeting_us for how, k in broad.items()}
     assert meetings["tree"] < meetings["linear"]  # whose last one reads seven large partial sums
     assert FAMILY.estimate(whole, long, H200).meeting_us == 0
