@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright import throughput
 from tilewright.cli import output
 from tilewright.cli.build import compile_all
 from tilewright.cli.errors import FAILED
@@ -25,6 +24,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.options import store as open_store
 from tilewright.errors import BadArgument
+from tilewright.throughput import gb_per_s
 
 if TYPE_CHECKING:
     from tilewright.build import Store
@@ -285,7 +285,7 @@ def _counter_lines(counted: dict[str, Any], done: Profile) -> dict[str, str]:
     memory = said("{} read, {} written", "dram_read", "dram_written")
     if memory and values.get("time"):
         total = values["dram_read"] + values["dram_written"]
-        rate = throughput.gb_per_s(total, values["time"])
+        rate = gb_per_s(total, values["time"])
         memory.append(f"{total / max(1, done.problem.min_bytes):.3g} × the least")
         memory.append(f"{rate / done.device.bandwidth_gbs:.0%} of the bandwidth")
     waits = [f"{why.replace('_', ' ')} {share:.0%}" for why, share in found["stalls"].items()]

@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from tilewright import ops, throughput
+from tilewright import ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile, TilewrightError, UnknownName
 from tilewright.jsonfile import convert
+from tilewright.throughput import gb_per_s, tflops
 from tilewright.verdict import Verdict, no
 
 
@@ -66,12 +67,12 @@ class Row:
     @property
     def tflops(self) -> float:
         """10¹² operations a second, by the median."""
-        return throughput.tflops(self.problem.flops, self.median_us)
+        return tflops(self.problem.flops, self.median_us)
 
     @property
     def gb_per_s(self) -> float:
         """10⁹ bytes a second, each operand moved once, by the median."""
-        return throughput.gb_per_s(self.problem.min_bytes, self.median_us)
+        return gb_per_s(self.problem.min_bytes, self.median_us)
 
     def __str__(self) -> str:
         return f"{self.problem} on {self.device.name}: {self.kernel}, {self.median_us:.4g} µs"

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
-from tilewright import throughput
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
+from tilewright.throughput import gb_per_s, tflops
 from tilewright.verify import Check
 
 Status = Literal[
@@ -185,12 +185,12 @@ class Measurement:
     @property
     def tflops(self) -> float:
         """10¹² operations a second, by the median."""
-        return throughput.tflops(self.problem.flops, self.median_us)
+        return tflops(self.problem.flops, self.median_us)
 
     @property
     def gb_per_s(self) -> float:
         """10⁹ bytes a second, each operand moved once, by the median."""
-        return throughput.gb_per_s(self.problem.min_bytes, self.median_us)
+        return gb_per_s(self.problem.min_bytes, self.median_us)
 
 
 @lru_cache(maxsize=65536)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright import throughput
+from tilewright.throughput import gb_per_s, tflops
 from tilewright.tune.results import Build, Results, read_problem
 from tilewright.tune.statistics import indistinguishable, reach
 from tilewright.tune.vendor import is_vendor
@@ -116,8 +116,8 @@ def best(results: Results) -> list[Best]:
                     names[ties[0]],
                     median,
                     interval,
-                    throughput.tflops(flops, median),
-                    throughput.gb_per_s(moved, median),
+                    tflops(flops, median),
+                    gb_per_s(moved, median),
                     tuple(names[kernel] for kernel in ties[1:]),
                     _vendor_us(results, number, setup, vendors),
                 )

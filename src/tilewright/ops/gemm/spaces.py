@@ -223,9 +223,10 @@ _PARTS = {n: ("split_k", n, "linear") for n in (2, 4, 8)}
 _DEEP_TILES = (
     ("gluon_pingpong", 128, 128, 128, 8, 6, "split", (_WHOLE,)),
     ("gluon_pingpong", 128, 192, 128, 8, 4, "split", (_WHOLE,)),
+    ("gluon_ws", 64, 192, 128, 4, 6, "split", (_WHOLE,)),
     ("gluon_ws", 192, 192, 128, 12, 4, "split", (_WHOLE,)),
     ("gluon_ws", 192, 128, 128, 12, 4, "direct", (_WHOLE,)),
-    ("gluon_ws", 64, 64, 256, 4, 6, "direct", (_WHOLE, _PARTS[4], _PARTS[8])),
+    ("gluon_ws", 64, 64, 256, 4, 6, "direct", (_WHOLE, *_PARTS.values())),
     ("gluon_ws", 64, 128, 128, 4, 8, "direct", (_WHOLE, _PARTS[2], _PARTS[4])),
 )
 """(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): tiles of a warp group
