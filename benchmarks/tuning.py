@@ -56,6 +56,7 @@ from tilewright.tune.measurement import problem_text
 from tilewright.tune.problems import shipped
 from tilewright.tune.progress import show_measuring
 from tilewright.tune.results import Results, read_problem
+from tilewright.tune.statistics import midmean, ratios
 from tilewright.tune.sweep import plan_some, sweep
 from tilewright.tune.tuner import FINAL, SEARCH
 from tilewright.tune.vendor import is_vendor
@@ -223,6 +224,7 @@ def summary(folder: Path) -> dict[str, Any]:
         document["same_choice"] = {
             "problems": len(both), "same": len(both) - len(differ), "differ": differ,
         }  # fmt: skip
+        document["scatter"] = scatter([folder / f"{step}.sweep" for step in tables])
     if (folder / "remeasured").is_dir():
         found, _, _ = times(folder / "exhaustive")
         again = rounds(folder / "remeasured")
@@ -245,6 +247,43 @@ def summary(folder: Path) -> dict[str, Any]:
         }
         document["drawn"] = [{**asdict(one), "problem": str(one.problem)} for one in shares]
     return document
+
+
+def scatter(sweep_dirs: Sequence[Path]) -> dict[str, Any]:
+    """How far a kernel's time over the fastest one's moves from take to take, by rounds and by
+    medians: root mean squares of the standard deviations of its logarithm, of the next three of
+    problems with three takes or more (which were in doubt), by what the fastest takes."""
+    taken: dict[str, list[dict[str, Sequence[float]]]] = {}
+    for folder in sweep_dirs:
+        of_takes: dict[tuple[str, int], dict[str, Sequence[float]]] = {}
+        with Results(folder) as results:
+            for m in results.measurements("status = 'ok'"):
+                if m.settings.take:
+                    place = problem_text(m.problem), m.settings.take
+                    of_takes.setdefault(place, {})[m.kernel] = m.samples_us
+        for (problem, _), take in of_takes.items():
+            taken.setdefault(problem, []).append(take)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for of_problem in taken.values():
+        in_doubt = len(of_problem) >= 3
+        fastest, *others = [*pooled(of_problem)][:4] if in_doubt else [""]
+        for name in others:
+            pairs = [(take[name], take[fastest]) for take in of_problem]
+            logs = [
+                [math.log(midmean(ratios(a, b))) for a, b in pairs],
+                [math.log(statistics.median(a) / statistics.median(b)) for a, b in pairs],
+            ]
+            us = statistics.median(of_problem[0][fastest])
+            words = next((f"to {most} µs" for most in (15, 150) if us <= most), "over 150 µs")
+            by_rounds, by_medians = map(statistics.stdev, logs)
+            found.setdefault(words, []).append((by_rounds, by_medians))
+    return {
+        words: {"kernels": len(pairs), **{
+            key: math.sqrt(statistics.mean(pair[i] ** 2 for pair in pairs))
+            for i, key in enumerate(("by_rounds", "by_medians"))
+        }}
+        for words, pairs in sorted(found.items())
+    }  # fmt: skip
 
 
 def takes(sweep_dir: Path) -> dict[int, int]:

@@ -64,17 +64,17 @@ def tuning(true: dict[str, float], noise: random.Random, worker: float) -> str:
     return min(ties(pooled(takes)))
 
 
-def test_two_tunings_choose_the_same_kernel_of_98_in_100_shapes():
-    """Near ties as on an H200: one kernel within each 3 % above the best, on average."""
+def test_two_tunings_choose_the_same_kernel_of_99_in_100_shapes():
+    """Near ties as on an H200: one kernel within each 1.7 % above the best, on average."""
     noise = random.Random(7)
-    shapes, same = 300, 0
+    shapes, same = 1000, 0
     for _ in range(shapes):
         us, true = 1.0, {}
         while us < 1.04:
             true[f"{noise.random():.9f}"] = us
-            us += noise.expovariate(33)
-        same += tuning(true, noise, 0.001) == tuning(true, noise, 0.001)
-    assert same >= 0.98 * shapes
+            us += noise.expovariate(60)
+        same += tuning(true, noise, 0.0005) == tuning(true, noise, 0.0005)
+    assert same >= 0.99 * shapes
 
 
 def test_the_limit_is_wider_than_what_rounds_repeat_by():

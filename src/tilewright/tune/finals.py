@@ -4,8 +4,9 @@ In a take kernels take turns, and are compared by rounds: what disturbs a GPU di
 of one round about alike. Large products run at the limit of power, where the clock goes to and fro
 by a step of 1 % or two for a tenth of a second and more: of 2048×59136×8192 in bf16, on an H200,
 the medians of two kernels were 2.3 % apart in one take and -2.2 % in the next, one having been
-sampled for longer; by rounds, 2.16 and 2.18 %. From one worker to the next, what rounds say of two
-large products was mostly within 0.3 %, of kernels of 7 µs within 0.7 %.
+sampled for longer; by rounds, 2.16 and 2.18 %. From take to take, in problems that were in doubt,
+what medians say moved by 2.0 % (rms) over 150 µs, 0.5 % to 150 µs and 0.9 % to 15 µs, what rounds
+say by 0.5, 0.3 and 0.7 %, of as few as 20 rounds then (benchmarks/tuning.py).
 
 Two tunings of one GPU are to choose the same kernel. Those that cannot be told from the best are
 settled by a fixed rule (`tables.row.choose`), so the choice depends on noise only where a kernel is

@@ -31,6 +31,7 @@ from tilewright.ops.gemm.sizes import (
     WARPGROUP_ROWS,
     operand_dtype,
     shared_memory,
+    shared_tiles,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 
@@ -373,11 +374,8 @@ def _meeting_us(config: GemmConfig, tiles: int, device: Device) -> float:
 def _apart(config: GemmConfig, tiles: int, units: int) -> float:
     """Tiles for each compute unit whose K steps stream-K cuts into shares that cross tiles. They
     begin everywhere in K, so no two workgroups read the same at the same time."""
-    left = tiles % units
-    if units >= 2 * left:
-        return 0.0
-    both = left < tiles and config.reduction != "atomic"  # the last whole wave, too
-    return (left + units * both) / units
+    shared = shared_tiles(config, tiles, units)
+    return shared / units if units < 2 * shared else 0.0
 
 
 def _added_up_us(config: GemmConfig) -> float:

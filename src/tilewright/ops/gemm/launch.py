@@ -17,6 +17,7 @@ from tilewright.ops.family import (
 from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.sizes import shared_tiles
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.gemm.source import batch_types, blocks
 
@@ -123,16 +124,9 @@ def _share(
         persistent = config.pipeline in ("gluon_ws", "gluon_scaled")
         return min(parts, compute_units) if persistent else parts, config.split_k
     if config.scheduler == "stream_k":
-        # Whole waves go tile by tile; what is left over is shared out in equal parts. Where there
-        # are not two workgroups for each tile of that, parts cross tiles; few parts of a tile are
-        # then better than many, unless they are added up as they come: the last whole wave is
-        # shared too (the paper's "two-tile" hybrid), so that no share is under a tile.
         steps = -(-problem.k // config.tile_k)
         programs = min(compute_units, tiles * steps)
-        left = tiles % programs
-        if programs < 2 * left and left < tiles and config.reduction != "atomic":
-            left += programs
-        return programs, left
+        return programs, shared_tiles(config, tiles, programs)
     return (min(tiles, compute_units) if config.scheduler == "persistent" else tiles), 0
 
 

@@ -122,8 +122,8 @@ MEETING_AGAIN_US = 1.0
 """What each further level of a tree takes besides its traffic."""
 
 LATER_US = 0.6
-"""By how much the last of twice as many workgroups comes later. Both fitted to
-searches of 1120 problems."""
+"""By how much the last of twice as many workgroups comes later. Both fitted to searches of 1120
+problems."""
 
 READ_APART = 1.7
 """How many times as long reading takes where no two workgroups read the same at the same time, and
@@ -168,7 +168,7 @@ FEW_ADDING_UP_US = 0.045
 searches of 250 problems of up to 8 rows."""
 
 L1_BYTES_PER_CLOCK = 128
-"""What a compute unit reads from its L1: so on NVIDIA GPUs; taken for AMD's too, which have 64."""
+"""What a compute unit reads from its L1: so on NVIDIA GPUs; taken for AMD's too."""
 
 VECTOR = 0.2
 """Share of the vector units' rate left when each element is converted and loaded first."""

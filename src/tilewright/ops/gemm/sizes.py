@@ -163,6 +163,17 @@ def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return problem.batch * of_one
 
 
+def shared_tiles(config: GemmConfig, tiles: int, programs: int) -> int:
+    """Tiles that stream-K shares out. Whole waves go tile by tile; what is left over is shared out
+    in equal parts. Where there are not two workgroups for each tile of that, parts cross tiles; few
+    parts of a tile are then better than many, unless they are added up as they come: the last whole
+    wave is shared too (the paper's "two-tile" hybrid), so that no share is under a tile."""
+    left = tiles % programs
+    if programs < 2 * left and left < tiles and config.reduction != "atomic":
+        left += programs
+    return left
+
+
 def meetings(config: GemmConfig) -> int:
     """Pieces of a tile whose sums are put together on their own, each with its flags: under
     `gluon_ws` each warp group's rows, under `gluon_scaled` each part."""
