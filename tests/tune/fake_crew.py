@@ -80,6 +80,9 @@ class FakeCrew:
     def close(self) -> None:
         self.closed += 1
 
+    def prepare(self) -> None:
+        """Nothing has to start."""
+
     def measuring(self, settings: Settings) -> FakeCrew:
         """One that measures so; what it makes stands in this one's list."""
         on = replace(settings, timer="wall")

@@ -152,6 +152,26 @@ def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
     assert board.pull(board.kinds) is None and board.left == 1
 
 
+def test_each_hand_keeps_to_a_problem_and_then_helps_where_most_is_left():
+    """Operands, and their float64 reference, are made once for each problem, not by every hand."""
+    device, place = H200, environment("cuda")
+    batches = [
+        (Item(kernel, "", problem, device, place),) for problem in PROBLEMS for kernel in KERNELS
+    ]
+    board = Board(batches)
+
+    def pulled(hand: str):
+        [item] = board.pull(board.kinds, hand)
+        return PROBLEMS.index(item.problem), KERNELS.index(item.kernel)
+
+    assert [pulled(hand) for hand in "ababa"] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
+    assert [pulled("c"), pulled("a"), pulled("a")] == [(2, 0), (0, 3), (2, 1)], "most is left there"
+    assert [pulled("a"), pulled("b")] == [(2, 2), (1, 2)]
+    # What is handed back is its problem's next.
+    board.push(batches[4])
+    assert [pulled(hand) for hand in "bab"] == [(1, 0), (2, 3), (1, 3)]
+
+
 def test_a_suspect_is_retried_alone_and_its_neighbours_are_measured_again(script, tmp_path):
     script.faults["verify", BAD] = [ChildTimeout("late")]
     with crew(tmp_path) as one:

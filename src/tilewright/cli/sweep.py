@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,8 +38,9 @@ from tilewright.cli.sweep_request import (
 
 if TYPE_CHECKING:
     from tilewright.build import Store
+    from tilewright.tune.crew import Crew
     from tilewright.tune.measurement import Settings
-    from tilewright.tune.sweep import Crew, Group, Outcome
+    from tilewright.tune.sweep import Group, Outcome
 
 
 def add_to(app: typer.Typer) -> None:
@@ -163,23 +165,27 @@ def sweep(
         not no_vendor,
         read_statuses(retry or ()),
     )
-    if devices == "all" and (compile_only or (dry_run and arch is not None)):
-        archs = names(targets([arch] if arch is not None else None))
-        groups: list[Group] = []
-    else:
-        groups, crew = _groups(devices, arch, kept, request.settings, timeout)
-        archs = list(dict.fromkeys(group.device.arch for group in groups))
-    chosen = {name: request.choose(name) for name in archs}
-    if dry_run:
-        document = foreseen(request, chosen, groups)
-        if as_json:
-            output.emit(document)
+    with ExitStack() as stack:
+        if devices == "all" and (compile_only or (dry_run and arch is not None)):
+            archs = names(targets([arch] if arch is not None else None))
+            groups: list[Group] = []
         else:
-            show(document)
-    elif compile_only:
-        _compile(request, chosen, as_json)
-    else:
-        _sweep(request, chosen, groups, crew, as_json)
+            groups, start = _groups(devices, arch, kept, request.settings, timeout)
+            archs = list(dict.fromkeys(group.device.arch for group in groups))
+            if not (dry_run or compile_only):
+                crew = stack.enter_context(closing(start()))
+                crew.prepare()
+        chosen = {name: request.choose(name) for name in archs}
+        if dry_run:
+            document = foreseen(request, chosen, groups)
+            if as_json:
+                output.emit(document)
+            else:
+                show(document)
+        elif compile_only:
+            _compile(request, chosen, as_json)
+        else:
+            _sweep(request, chosen, groups, crew, as_json)
 
 
 def _groups(
@@ -218,7 +224,7 @@ def _sweep(
     request: Request,
     chosen: Mapping[str, Chosen],
     groups: Sequence[Group],
-    crew: Callable[[], Crew],
+    crew: Crew,
     as_json: bool,
 ) -> None:
     from tilewright.build import show_progress
@@ -236,7 +242,7 @@ def _sweep(
                 this,
                 results,
                 request.store,
-                crew,
+                lambda: crew,
                 building=show_progress,
                 measuring=show_measuring,
                 workers=request.workers,

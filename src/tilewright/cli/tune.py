@@ -314,6 +314,7 @@ class Work:
         if played:
             chosen = replace(chosen, takes=min(1, chosen.takes))
         with Results(self.out, write=True) as results, closing(self._start()) as crew:
+            crew.prepare()
             tuner = Tuner(
                 self.jobs,
                 results,

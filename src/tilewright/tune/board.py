@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -42,6 +42,10 @@ Batch = tuple[Item, ...]
 class Board:
     """Batches to do, by kind of place, and what comes of them.
 
+    A hand goes on with the problem whose operands it has; else it begins one that no other has,
+    since each would make its operands, and their float64 reference, anew; else it helps where most
+    is left.
+
     results: each measurement as soon as known, an exception that ends it all, and None from each
     thread that ends.
     """
@@ -49,12 +53,16 @@ class Board:
     def __init__(self, batches: Iterable[Batch]) -> None:
         self.results: SimpleQueue[Measurement | BaseException | None] = SimpleQueue()
         self._changed = threading.Condition()
-        self._waiting: dict[Kind, deque[Batch]] = {}
+        self._waiting: dict[Kind, dict[Any, deque[Batch]]] = {}
+        """By problem, in their order; none is empty."""
+        self._at: dict[object, Any] = {}
+        """The problem that each hand has."""
         self._left: dict[Kind, int] = {}
         self._stopped = False
         for batch in batches:
             kind = batch[0].kind
-            self._waiting.setdefault(kind, deque()).append(batch)
+            by_problem = self._waiting.setdefault(kind, {})
+            by_problem.setdefault(batch[0].problem, deque()).append(batch)
             self._left[kind] = self._left.get(kind, 0) + len(batch)
 
     @property
@@ -62,22 +70,36 @@ class Board:
         """All that are measured on."""
         return [*self._waiting]
 
-    def pull(self, kinds: Collection[Kind]) -> Batch | None:
-        """A batch for one of these kinds. Waits while others may still hand some back; None when
-        there will be none, or the board is stopped."""
+    def pull(self, kinds: Collection[Kind], hand: object = None) -> Batch | None:
+        """A batch for `hand`, of one of these kinds. Waits while others may still hand some back;
+        None when there will be none, or the board is stopped."""
         with self._changed:
             while not self._stopped and any(self._left[kind] for kind in kinds):
                 for kind in kinds:
-                    if self._waiting[kind]:
-                        return self._waiting[kind].popleft()
+                    if by_problem := self._waiting[kind]:
+                        problem = self._next(by_problem, hand)
+                        self._at[hand] = problem
+                        batch = by_problem[problem].popleft()
+                        if not by_problem[problem]:
+                            del by_problem[problem]
+                        return batch
                 self._changed.wait()
             return None
 
+    def _next(self, by_problem: Mapping[Any, Collection[Batch]], hand: object) -> Any:
+        """The problem that `hand` takes a batch of."""
+        if (same := self._at.get(hand)) in by_problem:
+            return same
+        others = {problem for other, problem in self._at.items() if other is not hand}
+        free = (problem for problem in by_problem if problem not in others)
+        return next(free, None) or max(by_problem, key=lambda problem: len(by_problem[problem]))
+
     def push(self, batch: Batch) -> None:
-        """Hand a batch back, to be done next. None of none."""
+        """Hand a batch back, to be done next of its problem's. None of none."""
         if batch:
             with self._changed:
-                self._waiting[batch[0].kind].appendleft(batch)
+                by_problem = self._waiting[batch[0].kind]
+                by_problem.setdefault(batch[0].problem, deque()).appendleft(batch)
                 self._changed.notify_all()
 
     def done(self, measurement: Measurement) -> None:

@@ -130,12 +130,16 @@ class Crew:
         return self._yielded(Board(self._batches(tasks, known)))
 
     def measuring(self, settings: Settings) -> Crew:
-        """Another crew on the same places, which measures with `settings`. Its workers' processes
-        start at once, and wait for `run`."""
+        """Another crew on the same places, which measures with `settings`, prepared."""
         crew = self._again(settings=settings)
-        for station in crew._stations:
-            station.prepare()
+        crew.prepare()
         return crew
+
+    def prepare(self) -> None:
+        """Start the workers' processes, which wait for `run` and leave the GPUs alone until then:
+        importing torch takes them seconds, in which kernels can be chosen and built."""
+        for station in self._stations:
+            station.prepare()
 
     def close(self) -> None:
         """End the workers. Not while a `run` is being iterated."""
@@ -226,7 +230,7 @@ class _Hand(threading.Thread):
             if place.device_for(device.arch) == device and place.environment == environment
         ]
         try:
-            while (batch := self._board.pull(kinds)) is not None:
+            while (batch := self._board.pull(kinds, self)) is not None:
                 fearsome = tuple(i for i in batch if i.kernel in self._feared)
                 if fearsome and len(batch) > 1:
                     for item in fearsome:
