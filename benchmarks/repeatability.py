@@ -131,7 +131,7 @@ def dozens(flush: timing.Call, call: timing.Call, settings: Settings) -> dict[st
     """Of one long series."""
     long = replace(settings, min_samples=LONG, max_samples=LONG, budget_seconds=60.0)
     begun = time.monotonic()
-    taken = timing.measure({"": call}, timing.Events(flush, PLACE), long)[""].samples_us
+    taken = timing.measure({"": [call]}, timing.Events(flush, PLACE), long)[""].samples_us
     seconds = time.monotonic() - begun
     medians = [statistics.median(taken[i : i + 12]) for i in range(0, LONG - 11, 12)]
     return {"seconds": seconds, "samples": len(taken), "medians_us": medians}
@@ -150,7 +150,7 @@ def of_way(
     for _ in range(series):
         between()
         timer = timing.Events(before, PLACE)
-        named = {str(number): call for number, call in enumerate(calls)}
+        named = {str(number): [call] for number, call in enumerate(calls)}
         taken = timing.measure(named, timer, settings, watch=monitor.read)["0"]
         median = statistics.median(taken.samples_us)
         found.append(

@@ -7,9 +7,9 @@ known without a GPU. `searches`: for several efforts, the share of the exhaustiv
 kernel found reaches, and how many were measured; kernels are ranked as the analytical selector
 ranks them, and nothing else is tried first. `tunings`: two finals of each problem's near
 kernels, with the sweep's medians as the truth (where between two ticks of the clock, is drawn), and
-noise: what rounds of a take say of a kernel is off by a share of its worker's. The winner is the
-first by name of those that cannot be told apart. `one_take`: the same without more takes where a
-winner is in doubt; `fastest`: the fastest of one take.
+noise: what rounds of a take say of a kernel is off by a share of its worker's. Of those that cannot
+be told apart, the first by name is preferred. `one_take`: the same of a single take; `fastest`: the
+fastest of one take.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sweep_again import Times, times
 from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.jsonfile import convert, parse_json
-from tilewright.tune.finals import TAKES, Take, decided, pooled, ties
+from tilewright.tune.finals import TAKES, Take, decided, pooled, winner
 from tilewright.tune.results import Results, read_problem
 from tilewright.tune.search import Effort, next_step
 from tilewright.tune.tuner import FINALISTS, NEAR
@@ -83,13 +83,14 @@ def searched(found: Times, order: Mapping[str, list[str]], effort: Effort) -> di
 def tuned(true: Mapping[str, float], worker: float, noise: random.Random) -> tuple[list[Take], str]:
     """The takes of a tuning's finals, and the winner."""
     takes: list[Take] = []
-    while len(takes) < TAKES and not decided(takes, min):
+    while len(takes) < TAKES and not decided(takes, by_name):
         takes.append({name: [us * noise.gauss(1, worker)] for name, us in true.items()})
-    return takes, winner(takes)
+    return takes, winner(pooled(takes), by_name)
 
 
-def winner(takes: list[Take]) -> str:
-    return min(ties(pooled(takes)))
+def by_name(name: str) -> str:
+    """The order of preference."""
+    return name
 
 
 def agreed(found: Times, worker: float) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def agreed(found: Times, worker: float) -> dict[str, Any]:
         for _ in range(PAIRS):
             (a, first), (b, second) = (tuned(true, worker, noise) for _ in range(2))
             same += first == second
-            one_take += winner(a[:1]) == winner(b[:1])
+            one_take += len({winner(pooled(some[:1]), by_name) for some in (a, b)}) == 1
             fastest += next(iter(pooled(a[:1]))) == next(iter(pooled(b[:1])))
             takes.append(len(a))
             losses.append(true[first] / best - 1)

@@ -11,7 +11,7 @@ from table_cases import DEEP, H200, PLAIN, WIDE, gemm, kernel, row
 
 from tilewright.errors import BadArgument, BadFile, UnknownName
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
-from tilewright.tables.row import choose, meant, said
+from tilewright.tables.row import meant, preference, said
 
 
 def test_a_row_knows_its_rates():
@@ -58,17 +58,11 @@ def test_a_problem_is_said_by_what_does_not_follow_from_the_rest(problem, words)
             assert meant(rest, "here") != problem
 
 
-def test_the_winner_does_not_depend_on_the_order_of_times():
-    problem = gemm(512)
+def test_who_is_preferred_needs_no_workspace_and_is_then_the_first_by_name():
     linear = kernel(scheduler="split_k", split_k=2, reduction="linear")
-    expected = min((PLAIN, WIDE, DEEP))
-    for tied in ((PLAIN, WIDE, DEEP, linear), (linear, DEEP, WIDE, PLAIN)):
-        winner, ties = choose(tied, problem, H200)
-        assert winner == expected  # the one that needs a workspace never, then by name
-        assert ties == tuple(name for name in tied if name != expected)
-    assert linear < PLAIN and choose((linear, PLAIN), problem, H200) == (PLAIN, (linear,))
-    assert choose((linear,), problem, H200) == (linear, ())
-    with pytest.raises(BadArgument, match="no kernel to choose from"):
-        choose((), problem, H200)
+    first = preference(gemm(512), H200)
+    assert linear < PLAIN and sorted((linear, WIDE, PLAIN, DEEP), key=first) == [
+        *sorted((PLAIN, WIDE, DEEP)), linear,
+    ]  # fmt: skip
     with pytest.raises(UnknownName):
-        choose(("gemm_of_old",), problem, H200)
+        first("gemm_of_old")

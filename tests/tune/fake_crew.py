@@ -85,7 +85,7 @@ class FakeCrew:
 
     def measuring(self, settings: Settings) -> FakeCrew:
         """One that measures so; what it makes stands in this one's list."""
-        on = replace(settings, timer="wall")
+        on = settings.interpreted
         again = FakeCrew(*self.groups, step=self.step, change=self.change, settings=on)
         again.made = self.made
         return again

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tilewright.tune.finals import TAKES, TOLD_APART, decided, pooled, ties
+from tilewright.tune.finals import LEAST_TAKES, TAKES, TOLD_APART, decided, pooled, winner
 
 
 def take(**us: float) -> dict[str, list[float]]:
@@ -28,32 +28,70 @@ def test_times_are_compared_by_rounds():
     assert times == pytest.approx({"went_on": 1.0, "left": 1.01})
 
 
-def test_a_kernel_at_the_limit_asks_for_more_takes_and_one_far_from_it_does_not():
-    def told(a: float, takes: int = 1) -> bool:
-        return decided([take(a=a, b=10.0)] * takes, min)
+def first(name: str) -> str:
+    """The fixed order: of names."""
+    return name
 
-    assert ties(pooled([take(a=10.09, b=10.0)])) == ["b", "a"]
-    assert ties(pooled([take(a=10.11, b=10.0)])) == ["b"]
-    assert [told(10.01), told(10.09), told(10.11), told(10.2)] == [True, False, False, True]
-    assert [told(10.05, 4), told(10.099, TAKES), told(10.12, TAKES)] == [True, False, True]
-    # One that the rule would not take anyhow is in no doubt.
-    assert decided([take(a=10.0, b=10.1)], min)
-    assert not decided([], min) and decided([take(a=1.0)], min)
+
+def test_a_take_that_is_far_off_does_not_count():
+    takes = [take(a=10.0, b=us) for us in (10.1, 10.1, 13.0, 10.1)]
+    assert pooled(takes) == pytest.approx({"a": 1.0, "b": 1.01})
+
+
+def test_the_winner_is_who_is_taken_by_most_limits():
+    def won(**us: float) -> str:
+        return winner(pooled([take(**us)]), first)
+
+    # Alone with the best: it is taken by the limits beyond it.
+    assert won(a=10.04, b=10.0) == "a" and won(a=10.06, b=10.0) == "b"
+    assert won(a=10.0, b=10.01) == "a" and won(a=10.2, b=10.0) == "b"
+    # c by 0.45 % of limits, b by 0.35, a by 0.2; with b behind a, c by 0.8.
+    assert won(a=10.08, b=10.045, c=10.0) == "c"
+    assert won(a=10.08, b=10.02, c=10.0) == "b"
+    assert won(a=10.02, b=10.045, c=10.0) == "a"
+
+
+def test_the_proven_kernel_gives_way_only_to_what_is_beyond_the_limit():
+    def won(b: float, kept: str) -> str:
+        return winner(pooled([take(a=10.0, b=b)]), first, kept)
+
+    assert [won(b, "b") for b in (9.0, 10.09, 10.11)] == ["b", "b", "a"]
+    assert won(10.09, "") == won(10.09, "gone") == "a"
+
+
+def test_a_kernel_at_the_limit_asks_for_more_takes_and_one_far_from_it_does_not():
+    def told(a: float, takes: int = LEAST_TAKES, kept: str = "") -> bool:
+        return decided([take(a=a, b=10.0)] * takes, first, kept)
+
+    assert [told(us) for us in (10.01, 10.045, 10.055, 10.15)] == [True, False, False, True]
+    assert [told(10.04, TAKES), told(10.0499, TAKES), told(10.06, TAKES)] == [True, False, True]
+    # One that the order would not take anyhow is in no doubt.
+    assert decided([take(a=10.0, b=10.05)] * LEAST_TAKES, first)
+    # The proven one's limit is another.
+    kept = [told(us, kept="a") for us in (10.05, 10.099, 10.101, 10.2)]
+    assert kept == [True, False, False, True]
+    assert told(10.099, kept="b") and told(10.06, kept="b")
+
+
+def test_few_takes_decide_nothing_unless_there_is_only_one_kernel():
+    assert not decided([], first) and decided([take(a=1.0)], first)
+    assert not decided([take(a=10.0, b=12.0)] * (LEAST_TAKES - 1), first)
+    assert decided([take(a=10.0, b=12.0)] * LEAST_TAKES, first)
 
 
 def test_takes_that_scatter_ask_for_more():
-    steady = [take(a=10.15, b=10.0)] * 4
-    scattered = [take(a=us, b=10.0) for us in (9.95, 10.35, 10.05, 10.25)]
-    assert ties(pooled(scattered)) == ties(pooled(steady)) == ["b"]
-    assert decided(steady, min) and not decided(scattered, min)
+    steady = [take(a=10.12, b=10.0)] * 4
+    scattered = [take(a=us, b=10.0) for us in (9.9, 10.4, 10.05, 10.19)]
+    assert winner(pooled(scattered), first) == winner(pooled(steady), first) == "b"
+    assert decided(steady, first) and not decided(scattered, first)
 
 
 def tuning(true: dict[str, float], noise: random.Random, worker: float) -> str:
     """The winner of a tuning: a worker's times are off by its own share, samples by 0.4 %, and
     all of a round by up to 5 % more."""
     takes: list = []
-    while len(takes) < TAKES and not decided(takes, min):
-        clocks = [noise.uniform(1, 1.05) for _ in range(60)]
+    while len(takes) < TAKES and not decided(takes, first):
+        clocks = [noise.uniform(1, 1.05) for _ in range(40)]
         takes.append(
             {
                 name: [us * (1 + off) * clock * noise.gauss(1, 0.004) for clock in clocks]
@@ -61,23 +99,24 @@ def tuning(true: dict[str, float], noise: random.Random, worker: float) -> str:
                 for off in [noise.gauss(0, worker)]
             }
         )
-    return min(ties(pooled(takes)))
+    return winner(pooled(takes), first)
 
 
 def test_two_tunings_choose_the_same_kernel_of_99_in_100_shapes():
-    """Near ties as on an H200: one kernel within each 1.7 % above the best, on average."""
+    """Near ties as on an H200: one kernel within each 3 % above the best, on average; off by
+    0.15 % in each worker."""
     noise = random.Random(7)
-    shapes, same = 1000, 0
+    shapes, same = 500, 0
     for _ in range(shapes):
         us, true = 1.0, {}
         while us < 1.04:
             true[f"{noise.random():.9f}"] = us
-            us += noise.expovariate(60)
-        same += tuning(true, noise, 0.0005) == tuning(true, noise, 0.0005)
-    assert same >= 0.99 * shapes
+            us += noise.expovariate(33)
+        same += tuning(true, noise, 0.0015) == tuning(true, noise, 0.0015)
+    assert same >= 0.985 * shapes
 
 
-def test_the_limit_is_wider_than_what_rounds_repeat_by():
+def test_of_near_twins_the_same_one_wins():
     noise = random.Random(1)
-    off = [tuning({"a": 1.0 + TOLD_APART / 2, "b": 1.0}, noise, 0.001) for _ in range(50)]
-    assert off.count("a") >= 49
+    won = [tuning({"a": 1.0 + TOLD_APART / 5, "b": 1.0}, noise, 0.002) for _ in range(50)]
+    assert won.count("a") >= 49

@@ -36,7 +36,7 @@ class Bench:
         return [*queued]
 
     def measure(self, settings: Settings, beside=(), **durations):
-        calls = {name: self.call(name, d) for name, d in durations.items()}
+        calls = {name: [self.call(name, d)] for name, d in durations.items()}
         return timing.measure(calls, self, settings, beside=beside, now=lambda: self.time)
 
 
@@ -167,7 +167,7 @@ def test_samples_are_kept_from_when_the_clocks_are_steady():
 
 def test_the_device_is_watched_while_it_works():
     bench, seen = Bench(), []
-    calls = {"a": bench.call("a", normal(100, 10))}
+    calls = {"a": [bench.call("a", normal(100, 10))]}
     settings = Settings(warm_up_seconds=0.1)
     timing.measure(
         calls, bench, settings, watch=lambda: seen.append(bench.time), now=lambda: bench.time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -78,25 +78,22 @@ class Row:
         return f"{self.problem} on {self.device.name}: {self.kernel}, {self.median_us:.4g} µs"
 
 
-def choose(tied: Sequence[str], problem: Any, device: Device) -> tuple[str, tuple[str, ...]]:
-    """Of kernels that cannot be told apart, the one to take, and the others in the order given.
+def preference(problem: Any, device: Device) -> Callable[[str], tuple[int, str]]:
+    """A sort key of kernels' names: of those that cannot be told apart, the first is to be taken.
 
     The one that needs the smallest workspace; of these the first by name. Times do not count: they
     would let noise decide, and two tunings of one GPU, or two ranks, disagree. The order is the
     same for every problem, so problems whose ties overlap share a kernel, and fewer are built.
 
-    Raises `BadArgument` for none, `UnknownName` for a name that does not parse.
+    The key raises `UnknownName` for a name that does not parse.
     """
-    if not tied:
-        raise BadArgument("there is no kernel to choose from")
     family = ops.family(problem.family)
 
-    def order(name: str) -> tuple[int, str]:
+    def key(name: str) -> tuple[int, str]:
         launch = family.launch(family.parse_name(name), problem, device)
         return launch.workspace_bytes, name
 
-    winner = min(tied, key=order)
-    return winner, tuple(name for name in tied if name != winner)
+    return key
 
 
 def still_serves(name: str, row: Row) -> Verdict:

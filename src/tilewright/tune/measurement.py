@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -61,8 +61,11 @@ class Settings:
     race: no more samples of a kernel that is surely slower by more than this share than the fastest
     of those it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS 1993), by rounds;
     the others end together, when the fastest one's median and their times over it are as precise
-    as asked. 0: each is measured by itself. The vendor's library is in no race. take: tells
-    measurements apart that are made alike, to have several.
+    as asked. 0: each is measured by itself. The vendor's library is in no race. places: how often
+    operands, output and code are there, each time elsewhere in memory, for rounds to take turns
+    with: where they lie moves times, by as much as 2 %; fewer if the device has no room for them,
+    one when operands are rotated anyway. take: tells measurements apart that are made alike, to
+    have several.
     """
 
     verify: bool = True
@@ -76,6 +79,7 @@ class Settings:
     budget_seconds: float = 1.0
     interleave: int = 16
     race: float = 0.0
+    places: int = 1
     take: int = 0
 
     def __post_init__(self) -> None:
@@ -88,10 +92,10 @@ class Settings:
                 f"min_samples = {self.min_samples} is not between 1 and max_samples = "
                 f"{self.max_samples}"
             )
-        if self.warm_up_seconds < 0 or self.budget_seconds <= 0 or self.interleave < 1:
-            raise BadArgument(
-                "warm_up_seconds is at least 0, budget_seconds more than 0, interleave at least 1"
-            )
+        if self.warm_up_seconds < 0 or self.budget_seconds <= 0:
+            raise BadArgument("warm_up_seconds is at least 0, budget_seconds more than 0")
+        if self.interleave < 1 or self.places < 1:
+            raise BadArgument("interleave and places are at least 1")
         if self.race < 0:
             raise BadArgument(f"race = {self.race} is less than 0")
         if self.take < 0:
@@ -101,6 +105,11 @@ class Settings:
     def digest(self) -> str:
         """Tells ways of measuring apart."""
         return digest(self)
+
+    @property
+    def interpreted(self) -> Settings:
+        """How the interpreter measures if asked to do it so: by the wall clock, in one place."""
+        return replace(self, timer="wall", places=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from tilewright.build import Store
 from tilewright.child import ChildDied, ChildTimeout, Message
@@ -48,7 +48,7 @@ class Station:
 
     def __init__(self, place: Place, store: Store, settings: Settings, memory_bytes: int) -> None:
         self.place = place
-        self.settings = replace(settings, timer="wall") if place.uuid == CPU else settings
+        self.settings = settings.interpreted if place.uuid == CPU else settings
         self.out_of_order = ""
         self._opening: Message = {
             "do": "open",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
@@ -339,8 +339,8 @@ def _run(
 
 
 def settings_on(group: Group, settings: Settings) -> Settings:
-    """How is measured there: as asked, but by the wall clock in the interpreter."""
-    return replace(settings, timer="wall") if group.interpreted else settings
+    """How is measured there if asked to do it so."""
+    return settings.interpreted if group.interpreted else settings
 
 
 def _rest_of_key(group: Group, problem: Any, settings: Settings) -> tuple[str, str, str, str]:

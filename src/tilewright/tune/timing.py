@@ -2,8 +2,10 @@
 
 A round calls each once, in an order drawn anew each time. Going to and fro is not enough: samples
 of small calls follow a rhythm, and with a fixed order one of them keeps the worse beats (5 to 7 %
-of 8 µs, on an H200; see `compare`). Rounds are queued in blocks, so that the GPU never waits for
-the host within a sample, and the device is read (`watch`) while a block runs.
+of 8 µs, on an H200; see `compare`). All calls of a round are in one of their places, with operands,
+output and code that lie somewhere else than in the next round. Rounds are queued in blocks, so that
+the GPU never waits for the host within a sample, and the device is read (`watch`) while a block
+runs.
 
 L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
 lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
@@ -20,6 +22,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 from tilewright.tune.measurement import Settings
@@ -64,7 +67,7 @@ class Timer(Protocol):
 
 
 def measure(
-    calls: Mapping[str, Call],
+    calls: Mapping[str, Sequence[Call]],
     timer: Timer,
     settings: Settings,
     *,
@@ -74,7 +77,9 @@ def measure(
 ) -> dict[str, Series]:
     """Time every call, in turns, as `settings` say; a round's time is shared out evenly. One that
     has what it needs leaves the rounds to the others; in a race, who is beaten does, and the others
-    end together. beside: calls that are in no race, and none of which leaves before it ended."""
+    end together. calls: of each, the same in each of its places, equally many of all; rounds go
+    through the places in orders drawn anew. beside: calls that are in no race, and none of which
+    leaves before it ended."""
     rounds = _Rounds(calls, timer, watch, now)
     rounds.warm_up(settings)
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -142,10 +147,15 @@ class _Rounds:
     """Blocks of rounds, of as many as take `BLOCK_SECONDS`."""
 
     def __init__(
-        self, calls: Mapping[str, Call], timer: Timer, watch: Call, now: Callable[[], float]
+        self,
+        calls: Mapping[str, Sequence[Call]],
+        timer: Timer,
+        watch: Call,
+        now: Callable[[], float],
     ) -> None:
         self._calls, self._timer, self._watch, self._now = calls, timer, watch, now
         self._order = random.Random()
+        self._places = _shuffled(min(map(len, calls.values()), default=1), self._order)
         self._fitting = 1
 
     def block(self, names: Sequence[str], most: int) -> dict[str, list[float]]:
@@ -153,9 +163,9 @@ class _Rounds:
         count = max(1, min(self._fitting, most))
         queued: dict[str, list[Any]] = {name: [] for name in names}
         begun = self._now()
-        for _ in range(count):
+        for place in islice(self._places, count):
             for name in self._order.sample(names, len(names)):
-                queued[name].append(self._timer.queue(self._calls[name]))
+                queued[name].append(self._timer.queue(self._calls[name][place]))
         self._watch()
         taken = {name: self._timer.read(handles) for name, handles in queued.items()}
         took = self._now() - begun
@@ -175,6 +185,12 @@ class _Rounds:
             elapsed = (self._now() - begun) / settings.warm_up_seconds
             if elapsed >= _LONGEST_WARM_UP or (steady and elapsed >= 1):
                 return
+
+
+def _shuffled(count: int, order: random.Random) -> Iterator[int]:
+    """Numbers below `count`, all of them in an order drawn anew, again and again."""
+    while True:
+        yield from order.sample(range(count), count)
 
 
 class Wall:

@@ -23,9 +23,9 @@ from typing import Any
 
 from tilewright.build import Store, build_keys
 from tilewright.build.report import Progress as BuildProgress
-from tilewright.tables.row import Row, choose
+from tilewright.tables.row import Row, preference
 from tilewright.tune.crew import Crew
-from tilewright.tune.finals import Take, decided, pooled, ties
+from tilewright.tune.finals import Take, decided, pooled, ties, winner
 from tilewright.tune.jobs import Job
 from tilewright.tune.measurement import Settings, digest, problem_text, text
 from tilewright.tune.results import Results, samples
@@ -42,9 +42,18 @@ SEARCH = Settings(warm_up_seconds=0.03, min_samples=6, budget_seconds=0.25, race
 """How a search measures, unless said: its medians have to say who is near, and of the others only
 that they are not. As sweeps do it, 42 kernels on 16384x26624x16384 took 50 s on an H200, and a
 batch of 16 on a small problem 0.22 s, of which 0.1 warm up what is at work without a break."""
-FINAL = Settings(precision=0.002, min_samples=20, max_samples=1000, budget_seconds=0.25, race=0.02)
-"""How the finals measure: longer. What is out of the race is beyond what the winner is chosen from
-(`finals.ties`), however many more samples there would be."""
+FINAL = Settings(
+    warm_up_seconds=0.05,
+    precision=0.003,
+    min_samples=20,
+    max_samples=1000,
+    budget_seconds=0.15,
+    race=0.02,
+    places=4,
+)
+"""How the finals measure, in each take: takes differ by more than this precision. What is out of
+the race is beyond what the winner is chosen from (`finals.ties`), however many more samples there
+would be."""
 FINALISTS = 12
 """At most so many, and the proven kernel: they all take turns (`Settings.interleave`)."""
 
@@ -254,7 +263,7 @@ class Tuner:
         takes = self._takes(job)
         kept = self._kept(job)
         return len(takes) >= self.effort.takes or decided(
-            [_right_of(take) for take in takes], lambda tied: _winner(job, tied, kept)[0]
+            [_right_of(take) for take in takes], preference(job.problem, job.group.device), kept
         )
 
     def _settle(self, tuned: Tuned, numbers: Iterable[int]) -> None:
@@ -301,16 +310,17 @@ def row_of(
 ) -> Row:
     """The row that measurements of one kind give, some kernel being right in all of them. `kept`
     wins if it is not beaten."""
-    winner, others = _winner(job, ties(pooled([_right_of(take) for take in takes])), kept)
-    won = [take[winner] for take in takes]
+    times = pooled([_right_of(take) for take in takes])
+    name = winner(times, preference(job.problem, job.group.device), kept)
+    won = [take[name] for take in takes]
     # To the nanosecond, which is finer than any clock here: tables are read by people too.
     low_us, high_us = (round(mean(one.interval_us[end] for one in won), 3) for end in (0, 1))
     errors = [one.error for one in won if one.error is not None]
     return Row(
         job.group.device,
         job.problem,
-        winner,
-        others,
+        name,
+        tuple(tied for tied in ties(times) if tied != name),
         round(mean(one.median_us for one in won), 3),
         (low_us, high_us),
         max(errors, default=None),
@@ -319,12 +329,6 @@ def row_of(
         job.group.environment.driver,
         text(settings),
     )
-
-
-def _winner(job: Job, tied: Sequence[str], kept: str) -> tuple[str, tuple[str, ...]]:
-    if kept in tied:
-        return kept, tuple(name for name in tied if name != kept)
-    return choose(tied, job.problem, job.group.device)
 
 
 def _right_of(take: Mapping[str, Tried]) -> Take:

@@ -16,7 +16,7 @@ import resource
 import secrets
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tilewright import arrays, ops, verify
@@ -79,10 +79,15 @@ RESTED_SECONDS = 1.0
 """Of work before the first canary's time counts, which takes a device from rest to the clocks and
 the heat of a sweep: no measurement comes before it."""
 
+PLACES_SHARE = 1 / 8
+"""Of the device's free memory: what operands may take in all places together, and so may the gaps
+between them."""
+
 
 @dataclass(slots=True)
 class _Work:
-    """The problem in hand: its operands, and what they should come to."""
+    """The problem in hand: its operands, and what they should come to. rotated: copies of the
+    inputs; elsewhere: operands like these, in other places."""
 
     text: str
     problem: Any
@@ -92,6 +97,7 @@ class _Work:
     seed: int
     reference: Any
     rotated: list[list[Any]]
+    elsewhere: list[tuple[list[list[Any]], Any]] = field(default_factory=list)
 
 
 class Worker:
@@ -101,6 +107,8 @@ class Worker:
         self._place = CPU
         self._work: _Work | None = None
         self._device: Device | None = None
+        self._dispatchers: list[Dispatcher] = []
+        """One for each place: what one has loaded, and its workspaces, lie where no other's do."""
         self._steps: dict[str, Callable[[Message], Message]] = {
             "devices": lambda message: answer_devices(),
             "open": self._open,
@@ -170,7 +178,7 @@ class Worker:
         right = verify.compare(out, a.double() @ b.double(), tolerance("bf16", "bf16", size)).ok
         timer = timing.Events(lambda: None, _GPU)
         settings = replace(CANARY, warm_up_seconds=RESTED_SECONDS) if message["rested"] else CANARY
-        series = timing.measure({"canary": lambda: torch.mm(a, b, out=out)}, timer, settings)
+        series = timing.measure({"canary": [lambda: torch.mm(a, b, out=out)]}, timer, settings)
         return {"ok": right, "us": statistics.median(series["canary"].samples_us)}
 
     def _problem(self, message: Message) -> Message:
@@ -202,7 +210,7 @@ class Worker:
             if not verdict:
                 raise UnsupportedProblem(str(verdict))
         self._plan_for(convert(message["device"], Device, "device"))
-        bind = self._bind(name, work)
+        bind = self._bind(name, work, self._dispatchers[0])
         out = self._run_once(bind, work)
         if not self._settings.verify:
             return {"status": "ok", "reason": "", "check": None}
@@ -228,7 +236,8 @@ class Worker:
         work = self._in_hand()
         names: list[str] = message["kernels"]
         timer = self._timer(work)
-        calls = {name: _call(self._bind(name, work), work) for name in names}
+        places = range(self._places(work))
+        calls = {name: [self._call(name, work, place) for place in places] for name in names}
         timed = timing.measure(
             calls,
             timer,
@@ -247,17 +256,47 @@ class Worker:
 
     # --- what they use ----------------------------------------------------------------------
 
-    def _bind(self, name: str, work: _Work) -> Bind:
+    def _bind(self, name: str, work: _Work, dispatcher: Dispatcher) -> Bind:
         """What makes calls of the kernel, or of the vendor's library, that `name` names."""
         if is_vendor(name):
             return vendor_bind(work.problem)[1]
-        return kernel_bind(self._dispatcher, name, work.problem)
+        return kernel_bind(dispatcher, name, work.problem)
+
+    def _call(self, name: str, work: _Work, place: int) -> timing.Call:
+        """A call in one of the places: of other copies of the inputs each time, if there are some;
+        always of one output."""
+        copies, out = (work.rotated, work.out) if place == 0 else work.elsewhere[place - 1]
+        bind = self._bind(name, work, self._dispatchers[place])
+        return timing.rotated([bind(inputs, out) for inputs in copies])
+
+    def _places(self, work: _Work) -> int:
+        """How many places there are; they are made."""
+        several = self._gpu and self._settings.cache == "flushed"
+        if several and self._settings.places > 1 and not work.elsewhere:
+            self._spread(work)
+        while len(self._dispatchers) <= len(work.elsewhere):
+            self._dispatchers.append(self._dispatcher())
+        return 1 + len(work.elsewhere)
+
+    def _spread(self, work: _Work) -> None:
+        """Have operands in further places."""
+        import torch
+
+        torch.cuda.empty_cache()  # or they lie where others did
+        room = int(torch.cuda.mem_get_info()[0] * PLACES_SHARE / self._settings.places)
+        if _bytes_of([*work.inputs, work.out]) <= room:
+            between = []
+            for _ in range(self._settings.places - 1):
+                gap = secrets.randbelow(room)
+                between.append(torch.empty(gap, dtype=torch.uint8, device=_GPU))
+                inputs, out = verify.make_operands(work.problem, work.seed, _GPU)
+                work.elsewhere.append(([inputs], out))
 
     def _run_once(self, bind: Bind, work: _Work) -> Any:
         """The result of one call, with the output poisoned and a workspace in which no kernel was
         before."""
         arrays.poison(work.out)
-        self._dispatcher.workspaces.release()
+        self._dispatchers[0].workspaces.release()
         result = bind(work.inputs, work.out)()
         self._wait()
         return result
@@ -271,7 +310,10 @@ class Worker:
         It never builds."""
         if self._device != device:
             self._device = device
-            self._dispatcher = Dispatcher(device=device, store=self._store, build_missing=False)
+            self._dispatchers = [self._dispatcher()]
+
+    def _dispatcher(self) -> Dispatcher:
+        return Dispatcher(device=self._device, store=self._store, build_missing=False)
 
     def _wait(self) -> None:
         if self._gpu:
@@ -284,7 +326,7 @@ class Worker:
             return timing.Wall()
         l2 = self._l2_bytes
         if self._settings.cache == "rotated":
-            count = timing.copies_to_rotate(_bytes_of(work), l2)
+            count = timing.copies_to_rotate(_bytes_of(work.inputs), l2)
             while len(work.rotated) < count:
                 work.rotated.append(verify.make_operands(work.problem, work.seed, _GPU)[0])
             flush: timing.Call = timing.pause
@@ -308,14 +350,9 @@ def _mended(work: _Work) -> bool:
     return True
 
 
-def _call(bind: Bind, work: _Work) -> timing.Call:
-    """A call that takes another copy of the inputs each time; always the one output."""
-    return timing.rotated([bind(inputs, work.out) for inputs in work.rotated])
-
-
-def _bytes_of(work: _Work) -> int:
-    """Bytes of the inputs."""
-    low_high = [arrays.span(arrays.view(x)) for x in work.inputs]
+def _bytes_of(operands: Sequence[Any]) -> int:
+    """Bytes that they span."""
+    low_high = [arrays.span(arrays.view(x)) for x in operands]
     return sum(high - low for low, high in low_high)
 
 
