@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
@@ -21,7 +21,7 @@ from tilewright.arch.known import devices as known_devices
 from tilewright.arch.model import Device
 from tilewright.build import Store
 from tilewright.child import Child, Message, import_path
-from tilewright.errors import BadArgument, NoDriver, TilewrightError
+from tilewright.errors import BadArgument, NoDriver
 from tilewright.jsonfile import convert
 from tilewright.plan import PLANNING_DEVICE
 from tilewright.tune.measurement import Environment
@@ -32,6 +32,7 @@ PRELOAD_VARIABLE = "TILEWRIGHT_WORKER_PRELOADS"
 spare worker has."""
 CPU = "cpu"
 Backend = Literal["cpu", "cuda", "hip"]
+_ASKED = "tilewright.arch.asked"
 _ASKING_SECONDS = 120.0
 
 
@@ -144,8 +145,8 @@ _WITHOUT = "--devices cpu takes the interpreter"
 def gpus() -> list[Place]:
     """The visible GPUs of this machine, in their driver's order. Raises `NoDriver` if there
     is none, or one whose architecture no data file describes (hide it)."""
-    with Child(WORKER, {"TILEWRIGHT_KERNEL_MODULES": ""}) as child:
-        answer, _ = child.request({"do": "devices"}, timeout=_ASKING_SECONDS)
+    with Child(_ASKED) as child:
+        answer, _ = child.request({}, timeout=_ASKING_SECONDS)
     if "error" in answer:
         raise NoDriver(f"{answer['error']} ({_WITHOUT})")
     found = [(uuid, convert(fields, Device, "the driver")) for uuid, fields in answer["devices"]]
@@ -205,13 +206,3 @@ def _one(word: str, found: Sequence[Place]) -> Place:
         if same
         else f"there is no GPU '{word}' here; these are: {listed}"
     )
-
-
-def answer_devices() -> Message:
-    """In the child: every GPU's UUID and fingerprint, or why there is none."""
-    from tilewright.arch.detect import live_devices, live_uuids
-
-    try:
-        return {"devices": [*zip(live_uuids(), map(asdict, live_devices()), strict=True)]}
-    except TilewrightError as error:
-        return {"error": str(error)}

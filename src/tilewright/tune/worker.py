@@ -41,7 +41,7 @@ from tilewright.runtime.launcher import launcher
 from tilewright.tolerance import tolerance
 from tilewright.tune import timing
 from tilewright.tune.contenders import kernel_bind
-from tilewright.tune.devices import CPU, PRELOAD_VARIABLE, answer_devices
+from tilewright.tune.devices import CPU, PRELOAD_VARIABLE
 from tilewright.tune.measurement import Settings, Status
 from tilewright.tune.results import read_problem
 from tilewright.tune.telemetry import Monitor, flags
@@ -110,7 +110,6 @@ class Worker:
         self._dispatchers: list[Dispatcher] = []
         """One for each place: what one has loaded, and its workspaces, lie where no other's do."""
         self._steps: dict[str, Callable[[Message], Message]] = {
-            "devices": lambda message: answer_devices(),
             "open": self._open,
             "canary": self._canary,
             "problem": self._problem,
