@@ -2,12 +2,12 @@
 
     python benchmarks/shipped.py TABLE... --keep DIR --json benchmarks/results/shipped_h200.json
 
-Each row's winner and the vendor's call take turns in one worker, verified first, by the way of
-measuring of a sweep; not the times by which the winner was chosen, of which it is the least. Rows
-of other devices, and problems that the vendor's library has no call for, are counted and left out.
-A ratio is the vendor's time over the winner's, by rounds (`tilewright.tune.finals`): above 1, the
-winner is faster. The run can be stopped, and goes on where it was. `all`: of all tables together,
-each problem counting once for each table that has it.
+Each row's winner and the vendor's call take turns in one worker, verified first, as a sweep
+measures, in several places of memory; not the times by which the winner was chosen, of which it is
+the least. Rows of other devices, and problems that the vendor's library has no call for, are
+counted and left out. A ratio is the vendor's time over the winner's, by rounds
+(`tilewright.tune.finals`): above 1, the winner is faster. The run can be stopped, and goes on where
+it was. `all`: of all tables together, each problem counting once for each table that has it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tilewright.tune.progress import show_measuring
 from tilewright.tune.results import Results
 from tilewright.tune.statistics import midmean, ratios
 from tilewright.tune.sweep import plan_some, sweep
+from tilewright.tune.tuner import FINAL
 from tilewright.tune.vendor import VENDOR, is_vendor
 
 
@@ -59,7 +60,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     # A race of one: the vendor's call, which is beside it, does not leave before.
-    settings = Settings(warm_up_seconds=0.03, budget_seconds=0.3, race=1.0, take=1)
+    settings = Settings(
+        warm_up_seconds=0.03, budget_seconds=0.3, race=1.0, places=FINAL.places, take=1
+    )
     store, tables = Store(options.store), {path.stem: file.load(path) for path in options.tables}
     found, crew = groups(options.devices, store, settings, timeout=60.0)
     wanted = []
