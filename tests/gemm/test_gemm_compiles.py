@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -143,6 +144,9 @@ def gluon(**fields):
         gluon(tile_k=32, tile_n=32, dtype_a="fp32", precision="tf32"),
         gluon(**THREE),
         gluon(**THREE, layout="rrr", epilogue="bias+silu"),
+        gluon(**LARGEST | {"tile_n": 160}),
+        gluon(**LARGEST | {"tile_n": 160, "tile_k": 128}, dtype_a="int8"),
+        gluon(**LARGEST | {"tile_n": 96, "store": "direct"}, layout="ccr", epilogue="bias+swiglu"),
         gluon(**LARGEST | {"num_stages": 3}, epilogue="row_scale+col_scale+bias"),
         gluon(**LARGEST | {"num_stages": 3}, epilogue="bias+swiglu"),
         gluon(**LARGEST | SHARED["atomic"]),
@@ -151,6 +155,8 @@ def gluon(**fields):
         gluon(tile_m=64, tile_n=128, dtype_a="int8", tile_k=128, **SHARED["atomic"]),
         gluon(**TURNS),
         gluon(**TURNS | {"tile_n": 192, "num_stages": 4}, layout="rrr", epilogue="bias+silu"),
+        gluon(**TURNS | {"tile_n": 160, "num_stages": 5}),
+        gluon(**TURNS | {"tile_m": 64, "tile_n": 96, "store": "direct"}),
         gluon(**TURNS | {"tile_k": 128}, dtype_a="e4m3fn", epilogue="row_scale+col_scale"),
     ],
     ids=lambda kernel: kernel.name,
@@ -168,6 +174,19 @@ def test_gluon_gives_a_warp_to_the_copies_and_the_rest_to_wgmma(store, kernel):
     budget = shared_memory(kernel, arch("sm_90"))
     assert budget - SPECIALISATION_BYTES < made.shared <= budget
     assert made.global_scratch == 0 and len(made.tensor_maps) == 3
+
+
+def test_odd_columns_are_two_products_side_by_side(store):
+    """And no more: each step's wgmma are those of the two widths, of B's boxes of the second."""
+    for columns, second in ((96, 32), (160, 32), (192, 64)):
+        kernel = gluon(**LARGEST | {"tile_n": columns})
+        (result,) = build([(kernel, "sm_90")], store=store).results
+        text = inspect(result.kernel, store, "ptx")
+        issued = {
+            word.partition("k")[0] for word in re.findall(r"wgmma\S*sync\S*\.m64(n\S+)", text)
+        }
+        assert issued == {f"n{columns - second}", f"n{second}"}
+        assert result.kernel.tensor_maps[1].block_size == (second, 64)
 
 
 def test_each_warp_group_of_a_gluon_kernel_has_its_own_tensor_boxes(store):

@@ -61,7 +61,7 @@ def test_shared_tiles_are_right(case):
 
 
 @pytest.mark.parametrize("case", odd_tiles(), ids=label)
-def test_siblings_of_tiles_with_an_edge_of_192_are_right(hopper, case):
+def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     kernel, problem = case
     assert FAMILY.judge(FAMILY.interpreted(kernel), arch("sm_90"))
     result = verify.verify(hopper, problem, kernel.name)

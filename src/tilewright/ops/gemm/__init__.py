@@ -33,6 +33,7 @@ from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
@@ -148,8 +149,7 @@ class GemmFamily:
         return source_module.source(config, arch)
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
-        edges = (config.tile_m, config.tile_n)
-        tile_m, tile_n = (128 if size == sizes.THREE_PARTS else size for size in edges)
+        tile_m, tile_n = wide(config.tile_m), wide(config.tile_n)
         warps = min(config.num_warps, 8) if config.pipeline == "gluon_ws" else config.num_warps
         pipeline = SIBLINGS.get(config.pipeline, config.pipeline)
         if config.pipeline == "gluon_weights":

@@ -14,6 +14,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, SPECIALISED, GemmConfig
+from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     BATCHED,
@@ -24,15 +25,17 @@ from tilewright.ops.gemm.sizes import (
     MAX_TILE,
     MAX_TILES,
     MOST_SCALED_K,
+    ODD_COLUMNS,
+    ODD_ROWS,
     OVERHEAD_REGISTERS,
     PART_COLUMNS,
     SCALED,
-    THREE_PARTS,
     WARPGROUP,
     WARPGROUP_ROWS,
     gated,
     meetings,
     operand_dtype,
+    piece,
     shared_memory,
     tiles,
 )
@@ -77,9 +80,7 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
     for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
-        odd = {"gluon_ws": "mn", "gluon_pingpong": "n"}.get(c.pipeline, "")
-        three_parts = axis in odd and size == THREE_PARTS
-        if size & (size - 1) and not three_parts:
+        if size & (size - 1) and not _is_odd_edge(c, axis, size):
             return f"tile_{axis} = {size} is not a power of two"
         if size < low:
             return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
@@ -93,6 +94,13 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         if c.tile_k < rows or c.tile_n < columns:
             return f"a {c.tile_k}×{c.tile_n} tile of B is under a shuffled block, {rows}×{columns}"
     return None
+
+
+def _is_odd_edge(c: GemmConfig, axis: str, size: int) -> bool:
+    """Whether a tile may be so large that way, though it is no power of two."""
+    if axis == "m":
+        return c.pipeline == "gluon_ws" and size == ODD_ROWS
+    return axis == "n" and c.pipeline in SPECIALISED and size in ODD_COLUMNS
 
 
 def _vector_tile(c: GemmConfig) -> str | None:
@@ -167,18 +175,18 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
     else:
         if c.num_warps not in (WARPGROUP, 2 * WARPGROUP, 3 * WARPGROUP):
             return f"pipeline gluon_ws multiplies with 4, 8 or 12 warps, not {c.num_warps}"
-        if (c.num_warps == 3 * WARPGROUP) != (c.tile_m == THREE_PARTS):
-            return f"12 warps multiply {THREE_PARTS} rows, not {c.num_warps} warps {c.tile_m}"
+        if (c.num_warps == 3 * WARPGROUP) != (c.tile_m == ODD_ROWS):
+            return f"12 warps multiply {ODD_ROWS} rows, not {c.num_warps} warps {c.tile_m}"
         least_m *= c.num_warps // WARPGROUP
     if c.tile_m < least_m:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
     least_n = 64 if c.store == "split" else 32
     if c.tile_n < least_n:
         return f"tile_n = {c.tile_n} is under {least_n}, which store {c.store} cuts into pieces"
-    if THREE_PARTS in (c.tile_m, c.tile_n) and c.scheduler in SHARING:
-        return f"tiles of {THREE_PARTS} rows or columns are not shared"
-    if c.tile_n == THREE_PARTS and c.tile_k * DTYPES[c.dtype_a].bits != 1024:
-        return f"tile_n = {THREE_PARTS} is made of parts, which rows of 128 bytes of B allow"
+    if (c.tile_m == ODD_ROWS or c.tile_n in ODD_COLUMNS) and c.scheduler in SHARING:
+        return f"tiles of {c.tile_m}x{c.tile_n} are not shared"
+    if c.tile_n in ODD_COLUMNS and (reason := _odd_columns(c)):
+        return reason
     if operand_dtype(c) == "fp32":
         return "wgmma does not take fp32 operands; precision tf32 would round them"
     bits = DTYPES[c.dtype_a].bits
@@ -189,6 +197,23 @@ def _warpgroups(c: GemmConfig, arch: Arch) -> str | None:
             f"wgmma takes {bits}-bit operands with K contiguous, so the layout must begin with rc;"
             f" {c.layout} does not"
         )
+    return None
+
+
+def _odd_columns(c: GemmConfig) -> str | None:
+    """What two accumulators of different widths ask of a config: B is copied in boxes of the
+    second's width, which lie together as one tile, and C leaves in pieces of which both are
+    made."""
+    rest = c.tile_n - wide(c.tile_n)
+    if c.tile_k * DTYPES[c.dtype_a].bits != 1024:
+        return f"tile_n = {c.tile_n} is made of parts, which rows of 128 bytes of B allow"
+    if c.layout[1] == "r" and rest * DTYPES[c.dtype_b].bits != 1024:
+        return (
+            f"tile_n = {c.tile_n} is made of parts of {rest} columns, which a row-major B has not "
+            "together in shared memory"
+        )
+    if rest % piece(c):
+        return f"tile_n = {c.tile_n} leaves in parts of {rest} columns, so it needs store split"
     return None
 
 

@@ -10,6 +10,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
 from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import POINTERS, SPECIALISED, GemmConfig
+from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import vector
 
@@ -41,9 +42,11 @@ WARPGROUP = 4
 WARPGROUP_ROWS = 64
 """Rows of C that one wgmma computes."""
 
-THREE_PARTS = 192
-"""The one tile edge that is no power of two: `gluon_ws` has it as three warp groups' rows, and the
-`SPECIALISED` have it as columns in two accumulators, 128 and 64 wide."""
+ODD_ROWS = 192
+"""The one number of rows of a tile that is no power of two: three warp groups' of `gluon_ws`."""
+
+ODD_COLUMNS = (96, 160, 192)
+"""The columns that are none: those of the `SPECIALISED`, in two accumulators (`widths.wide`)."""
 
 PART_COLUMNS = 128
 """Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
@@ -91,6 +94,11 @@ def masked(layout: str, pad_m: bool, pad_n: bool, pad_k: bool) -> tuple[bool, bo
     return pad_m or not m, pad_n or not n, pad_k or not k
 
 
+def piece(config: GemmConfig) -> int:
+    """Columns of the sums that the `SPECIALISED` stage and store at a time."""
+    return wide(config.tile_n) // (4 if config.store == "split" else 2)
+
+
 def shared_memory(config: GemmConfig, arch: Arch) -> int:
     """Bytes of shared memory the pipeline's buffers take (the compiler may add a little).
 
@@ -109,8 +117,10 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
     if config.pipeline in POINTERS:
         spare = 0 if arch.async_mma else 1
         return stage * max(1, config.num_stages - spare) + _combining(config, arch)
-    columns = config.tile_n // epilogues.fold(config.epilogue)
-    staging = config.tile_m * columns * c // (2 if config.store == "split" else 1)
+    columns = config.tile_n // (2 if config.store == "split" else 1)
+    if config.pipeline in SPECIALISED:
+        columns = 2 * piece(config)
+    staging = config.tile_m * columns // epilogues.fold(config.epilogue) * c
     if config.pipeline == "gluon_scaled":  # of C, a part for each warp group; and the scales
         parts = config.num_warps // WARPGROUP * min(config.tile_n, PART_COLUMNS)
         staging = WARPGROUP_ROWS * parts * c // (2 if config.store == "split" else 1)
@@ -123,11 +133,7 @@ def shared_memory(config: GemmConfig, arch: Arch) -> int:
         staging += staging // 2
     if config.pipeline == "gluon_pingpong":
         staging *= 2  # each group has its own tile
-    if config.pipeline in SPECIALISED:
-        if config.tile_n == THREE_PARTS:  # two buffers of three or six pieces
-            staging = staging // 3 * 2
-        return stage * config.num_stages + staging + SPECIALISATION_BYTES
-    if config.pipeline == "gluon_scaled":
+    if config.pipeline in (*SPECIALISED, "gluon_scaled"):
         return stage * config.num_stages + staging + SPECIALISATION_BYTES
     if config.scheduler in ("tile", "split_k"):  # the operand buffers are free when C is staged
         return max(stage * config.num_stages, staging)

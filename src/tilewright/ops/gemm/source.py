@@ -9,14 +9,15 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES, KernelSource
 from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
 from tilewright.ops.gemm.config import MASKING, SHARING, SPECIALISED, GemmConfig
+from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.sizes import (
     BATCHED,
     PART_COLUMNS,
     SCALED,
-    THREE_PARTS,
     WARPGROUP,
     WARPGROUP_ROWS,
     masked,
+    piece,
     summed_k,
 )
 from tilewright.ops.gemm.small_m import k_parts, vector
@@ -457,8 +458,8 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
     if config.pipeline in SPECIALISED:  # a warp group takes its own rows, and pieces of C
         if config.pipeline == "gluon_ws":
             m //= config.num_warps // WARPGROUP
-        n_store //= n // 64 if n == THREE_PARTS else 2
-        n = 64 if n == THREE_PARTS else n
+        n_store = piece(config) // epilogues.fold(config.epilogue)
+        n = n - wide(n) or n
     if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
         m, n, k = WARPGROUP_ROWS, min(n, PART_COLUMNS), summed_k(config)
         n_store = n // (4 if config.store == "split" else 2)

@@ -7,6 +7,7 @@ runs on from one part of the work to the next, so the next one's loads begin dur
 of this one.
 """
 
+from tilewright.ops.gemm.kernels import widths
 from tilewright.ops.gemm.kernels.batching import in_batch, in_matrix, shared_or
 from tilewright.ops.gemm.kernels.gluon_api import (
     constexpr_function,
@@ -24,11 +25,7 @@ OF_TWO_REGISTERS = gl.constexpr(240)
 OF_THREE_REGISTERS = gl.constexpr(160)
 
 
-@constexpr_function
-def wide(tile_n):
-    """How many of a tile's columns are in the first accumulator, which a power of two must be;
-    the rest is another."""
-    return 128 if tile_n == 192 else tile_n
+wide = constexpr_function(widths.wide)
 
 
 @jit
@@ -127,7 +124,7 @@ def accumulators(
     acc = gl.zeros((ROWS, WIDE), ACC, LAYOUT)
     rest = acc
     if TILE_N > WIDE:
-        REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, MMA_K])
+        REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_N - WIDE, MMA_K])
         rest = gl.zeros((ROWS, TILE_N - WIDE), ACC, REST)
     return acc, rest
 

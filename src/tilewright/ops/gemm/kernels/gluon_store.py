@@ -1,9 +1,9 @@
 """From the accumulators of a warp group to C, in Gluon for sm_90: what `gluon_ws` and
 `gluon_pingpong` share.
 
-A group's sums leave in pieces of TILE_N / 2 columns (with SPLIT, TILE_N / 4), after the epilogue,
-through two staging buffers of its own, by asynchronous stores that are waited for only when their
-buffer is needed again.
+A group's sums leave in pieces of half the first accumulator's columns (with SPLIT, a quarter),
+after the epilogue, through two staging buffers of its own, by asynchronous stores that are waited
+for only when their buffer is needed again.
 """
 
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
@@ -87,7 +87,8 @@ def write_tile(
     )  # fmt: skip
     if TILE_N > WIDE:
         col += WIDE
-        if SPLIT:
+        PIECE: gl.constexpr = WIDE // (4 if SPLIT else 2)
+        if TILE_N - WIDE == 2 * PIECE:
             write(
                 c, rest, even, odd, extra, m, n, z, row, col,
                 C_ROW, False, TAKES, FOLD, LARGEST, BATCHING, CHAIN,

@@ -11,20 +11,20 @@ Data movement. A ring of STAGES slots in shared memory, each with a tile of A pe
 B. A slot has two mbarriers: `full` (the copies' bytes have arrived) and `empty` (every group has
 read it). A group keeps one wgmma batch in flight and releases the slot before it. The ring runs
 on from tile to tile: the loads of the next tile start during the last steps of this one. C leaves
-in pieces of TILE_N / 2 columns (with SPLIT, TILE_N / 4), through two staging buffers a group, by
-asynchronous stores that are waited for only when their buffer is needed again.
+in pieces (see `gluon_store`), through two staging buffers a group, by asynchronous stores that are
+waited for only when their buffer is needed again.
 
 Edges. As in `tma`: the copy engine fills what lies outside with zeros and does not write there.
 
 Layouts. Operands are read in shared memory as they lie in memory; wgmma transposes 16-bit ones on
 the way. 8-bit and tf32 operands must have K contiguous, which a rule says.
 
-Odd tiles. A tile edge is a power of two, or 192: as rows three groups' 64, as columns two
-accumulators, 128 and 64 wide, with B copied in three boxes of 64. 192x192 and 192x128 fill the
-last wave of some shapes where powers of two leave most of it empty.
+Odd tiles. A tile edge is a power of two, or 192 rows: three groups' 64; or 96, 160 or 192 columns:
+two accumulators, 64 and 32, 128 and 32 or 128 and 64 wide, with B copied in boxes of the second's
+width. Such tiles fill the last wave of some shapes where powers of two leave most of it empty.
 
 Schedulers (see `schedule`). All but `tile`, without whose next tile there is nothing to overlap.
-Where workgroups share a tile (not with an edge of 192), each group has flags and slots of its own
+Where workgroups share a tile (not with an odd edge), each group has flags and slots of its own
 (see `reduce`), and its partials go to memory as they lie in registers (see `gluon_partials`). A
 group may wait for another workgroup's. That cannot tie a knot, although groups share a ring: a
 group that waits has read all operands of its part, so they are there for the others too, and
