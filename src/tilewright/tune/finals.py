@@ -14,8 +14,8 @@ is decided before `LEAST_TAKES`, each of new workers.
 
 Two tunings of one GPU are to choose the same kernel. Those that cannot be told from the best, up to
 some limit, are settled by a fixed order (`tables.row.preference`); with another limit, another
-kernel might be the first. No limit is right for all problems: one in twelve had a kernel so near to
-any that two tunings disagreed. So the winner is who would win by most of the limits up to
+kernel might be the first. No limit is right for all problems: of 100, three had a kernel so near to
+1 % that two tunings disagreed. So the winner is who would win by most of the limits up to
 `TOLD_APART`. Where that is in doubt, as far as takes scatter, there is one more take, until
 `TAKES`.
 
