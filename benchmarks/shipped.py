@@ -6,8 +6,9 @@ Each row's winner and the vendor's call take turns in one worker, verified first
 measures, in several places of memory; not the times by which the winner was chosen, of which it is
 the least. Rows of other devices, and problems that the vendor's library has no call for, are
 counted and left out. A ratio is the vendor's time over the winner's, by rounds
-(`tilewright.tune.finals`): above 1, the winner is faster. The run can be stopped, and goes on where
-it was. `all`: of all tables together, each problem counting once for each table that has it.
+(`tilewright.tune.finals`): above 1, the winner is faster. A run that is stopped tells what it has,
+and goes on there. `all`: of all tables together, each problem counting once for each table that has
+it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -72,7 +74,8 @@ def main() -> None:
         wanted.append((group, pairs))
     with Results(options.keep, write=True) as results:
         todo = plan_some(wanted, settings, results.keys(), vendor=True)
-        sweep(todo, results, store, crew, measuring=show_measuring)
+        with suppress(KeyboardInterrupt):
+            sweep(todo, results, store, crew, measuring=show_measuring)
         taken: dict[Any, dict[str, Sequence[float]]] = {}
         for m in results.measurements("status = 'ok'"):
             name = VENDOR if is_vendor(m.kernel) else m.kernel
