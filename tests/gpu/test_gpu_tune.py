@@ -19,6 +19,7 @@ from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.tune.crew import Crew, Task
 from tilewright.tune.devices import gpus, parse
 from tilewright.tune.measurement import Settings
+from tilewright.tune.vendor import vendor_bind
 
 pytestmark = pytest.mark.gpu
 
@@ -98,6 +99,25 @@ def test_a_graph_leaves_the_launch_out(store):
     assert max(by_graph) < 1.12 * min(by_graph), by_graph
     by_events = medians(store, 256, Settings(cache="rotated", timer="events"))
     assert 0.2 * min(by_events) < min(by_graph) < min(by_events), (by_graph, by_events)
+
+
+def test_several_places_measure_the_same_kernel_and_the_vendors_beside_it(store):
+    """And one that shares tiles, whose workspace is another in each place."""
+    problem = GemmProblem(512, 1024, 2048)
+    shared = kernel((128, 128), num_warps=8, scheduler="split_k", split_k=2, reduction="linear")
+    vendor, _ = vendor_bind(problem)
+    build([(shared, ARCH)], store=store).raise_if_failed()
+    found = {}
+    for places in (1, 3):
+        settings = Settings(places=places, min_samples=30)
+        tasks = [Task(name, problem, ARCH) for name in (STEADY.name, shared.name, vendor)]
+        with Crew(parse("0,"), store, settings) as crew:
+            measured = {m.kernel: m for m in crew.run(tasks)}
+        assert [m.status for m in measured.values()] == ["ok"] * 3
+        found[places] = {name: m.median_us for name, m in measured.items()}
+        assert {m.settings.places for m in measured.values()} == {places}
+    for name, us in found[1].items():
+        assert found[3][name] == pytest.approx(us, rel=0.1)
 
 
 def medians(store: Store, size: int, settings: Settings) -> list[float]:

@@ -165,6 +165,22 @@ def test_samples_are_kept_from_when_the_clocks_are_steady():
     assert 0.5 < bench.time < 2
 
 
+def test_rounds_take_turns_between_places_and_all_calls_of_one_are_in_the_same():
+    bench, seen = Bench(), []
+
+    def called(name: str, place: int):
+        seen.append((name, place))
+        return 5.0
+
+    calls = {name: [partial(called, name, place) for place in range(3)] for name in "ab"}
+    settings = Settings(warm_up_seconds=0, min_samples=60, max_samples=60, places=3)
+    timing.measure(calls, bench, settings, now=lambda: bench.time)
+    rounds = [{place for _, place in seen[i : i + 2]} for i in range(0, len(seen), 2)]
+    assert all(len(places) == 1 for places in rounds)
+    turns = [[place for [place] in rounds[i : i + 3]] for i in range(0, len(rounds), 3)]
+    assert all(sorted(turn) == [0, 1, 2] for turn in turns) and len({*map(tuple, turns)}) > 1
+
+
 def test_the_device_is_watched_while_it_works():
     bench, seen = Bench(), []
     calls = {"a": [bench.call("a", normal(100, 10))]}

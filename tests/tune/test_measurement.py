@@ -1,0 +1,48 @@
+"""Ways of measuring: which there are, and what tells them apart."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from tilewright.errors import BadArgument
+from tilewright.tune.measurement import Settings
+
+
+@pytest.mark.parametrize(
+    "changes, word",
+    [
+        ({"confidence": 1.0}, "confidence = 1.0"),
+        ({"precision": 0.0}, "precision = 0.0"),
+        ({"min_samples": 0}, "min_samples = 0"),
+        ({"min_samples": 300}, "max_samples = 200"),
+        ({"warm_up_seconds": -1.0}, "warm_up_seconds"),
+        ({"budget_seconds": 0.0}, "budget_seconds"),
+        ({"interleave": 0}, "interleave and places are at least 1"),
+        ({"places": 0}, "interleave and places are at least 1"),
+        ({"race": -0.1}, "race = -0.1"),
+        ({"take": -1}, "take = -1"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(changes, word):
+    with pytest.raises(BadArgument, match=word):
+        Settings(**changes)
+
+
+def test_every_setting_is_part_of_what_a_measurement_is_of():
+    plain = Settings()
+    other = {
+        "verify": False, "cache": "rotated", "timer": "graph", "warm_up_seconds": 1.0,
+        "confidence": 0.9, "precision": 0.5, "min_samples": 2, "max_samples": 500,
+        "budget_seconds": 2.0, "interleave": 2, "race": 0.5, "places": 2, "take": 1,
+    }  # fmt: skip
+    assert other.keys() == {field.name for field in fields(Settings)}
+    digests = {replace(plain, **{name: value}).digest for name, value in other.items()}
+    assert len(digests | {plain.digest}) == len(other) + 1
+
+
+def test_the_interpreter_has_a_wall_clock_and_one_place():
+    asked = Settings(cache="rotated", places=4, take=2)
+    assert asked.interpreted == replace(asked, timer="wall", places=1)
+    assert asked.interpreted.interpreted == asked.interpreted
