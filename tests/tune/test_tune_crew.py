@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -37,6 +38,7 @@ class Script:
         self.asked: list[tuple[str, str, str]] = []
         self.started: dict[str, int] = {}
         self.alive = 0
+        self.dying_seconds = 0.0
         self.canary_us: dict[str, float] = {}
         self.faults: dict[tuple[str, str], list[BaseException | dict]] = {}
         """By step and kernel: what comes instead of an answer, one each time."""
@@ -78,7 +80,9 @@ def script(monkeypatch):
             return made.answer(self.uuid, message), []
 
         def kill(self):
-            made.alive -= 1
+            time.sleep(made.dying_seconds)
+            with made.lock:
+                made.alive -= 1
 
         def interrupt(self):
             pass
@@ -209,6 +213,14 @@ def test_workers_of_a_crew_with_other_settings_start_before_it_runs(script, tmp_
         assert complete(measured) and {m.settings.take for m in measured} == {1}
         assert script.started == {"GPU-a": 1}
     assert not script.alive
+
+
+def test_workers_end_at_the_same_time(script, tmp_path):
+    script.dying_seconds = 0.5
+    with crew(tmp_path, *(f"GPU-{number}" for number in range(8))) as many:
+        assert complete(many.run(TASKS))
+        begun = time.monotonic()
+    assert not script.alive and time.monotonic() - begun < 2
 
 
 def test_when_timing_loses_the_worker_each_is_tried_alone(script, tmp_path):
