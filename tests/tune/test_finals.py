@@ -71,6 +71,9 @@ def test_a_kernel_at_the_limit_asks_for_more_takes_and_one_far_from_it_does_not(
     kept = [told(us, kept="a") for us in (10.05, 10.099, 10.101, 10.2)]
     assert kept == [True, False, False, True]
     assert told(10.099, kept="b") and told(10.06, kept="b")
+    # Where another is preferred to it as well.
+    for b, said in ((10.05, True), (10.1, False), (10.2, True)):
+        assert decided([take(a=10.0, b=b, c=10.3)] * LEAST_TAKES, first, "b") == said
 
 
 def test_few_takes_decide_nothing_unless_there_is_only_one_kernel():
@@ -91,7 +94,7 @@ def tuning(true: dict[str, float], noise: random.Random, worker: float) -> str:
     all of a round by up to 5 % more."""
     takes: list = []
     while len(takes) < TAKES and not decided(takes, first):
-        clocks = [noise.uniform(1, 1.05) for _ in range(40)]
+        clocks = [noise.uniform(1, 1.05) for _ in range(60)]
         takes.append(
             {
                 name: [us * (1 + off) * clock * noise.gauss(1, 0.004) for clock in clocks]
@@ -102,18 +105,19 @@ def tuning(true: dict[str, float], noise: random.Random, worker: float) -> str:
     return winner(pooled(takes), first)
 
 
-def test_two_tunings_choose_the_same_kernel_of_99_in_100_shapes():
-    """Near ties as on an H200: one kernel within each 3 % above the best, on average; off by
-    0.15 % in each worker."""
+@pytest.mark.parametrize("shapes, within, worker", [(1000, 60, 0.0005), (500, 33, 0.0015)])
+def test_two_tunings_choose_the_same_kernel_of_99_in_100_shapes(shapes, within, worker):
+    """Near ties as on an H200: one kernel within each 1.7 or 3 % above the best, on average; what a
+    worker says is off by 0.05 or 0.15 %."""
     noise = random.Random(7)
-    shapes, same = 500, 0
+    same = 0
     for _ in range(shapes):
         us, true = 1.0, {}
         while us < 1.04:
             true[f"{noise.random():.9f}"] = us
-            us += noise.expovariate(33)
-        same += tuning(true, noise, 0.0015) == tuning(true, noise, 0.0015)
-    assert same >= 0.985 * shapes
+            us += noise.expovariate(within)
+        same += tuning(true, noise, worker) == tuning(true, noise, worker)
+    assert same >= 0.99 * shapes
 
 
 def test_of_near_twins_the_same_one_wins():

@@ -7,10 +7,11 @@ the medians of two kernels were 2.3 % apart in one take and -2.2 % in the next, 
 sampled for longer; by rounds, 2.16 and 2.18 %.
 
 What one process says of two kernels is off by a share of its own, however many samples it takes:
-where operands, buffers and code lie in memory is drawn once. Of 93 kernels near the best of 100
-problems, what two processes said differed by 0.3 % (median), for one in ten by more than 1.2 %, and
-at most by 3.7 %. So a take has its operands in several places (`Settings.places`), and no problem
-is decided before `LEAST_TAKES`, each of new workers.
+where operands, buffers and code lie in memory is drawn once (benchmarks/places.py). From take to
+take, in problems that were in doubt, what rounds say moved by 0.2 % (rms) over 150 µs, 0.5 % to 150
+µs and 0.9 % to 15 µs (benchmarks/tuning.py, when all was in one place). So a take has its operands
+in several places (`Settings.places`), and no problem is decided before `LEAST_TAKES`, each of new
+workers.
 
 Two tunings of one GPU are to choose the same kernel. Those that cannot be told from the best, up to
 some limit, are settled by a fixed order (`tables.row.preference`); with another limit, another
@@ -57,7 +58,11 @@ Prefer = Callable[[str], Any]
 def pooled(takes: Sequence[Take]) -> dict[str, float]:
     """Times as multiples of the least, of the kernels that are in every take, fastest first: means
     over the takes in the middle of what `_logs` says."""
-    means = {name: midmean(logs) for name, logs in _logs(takes).items()}
+    return _times(_logs(takes))
+
+
+def _times(logs: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    means = {name: midmean(of_one) for name, of_one in logs.items()}
     least = min(means.values(), default=0.0)
     ordered = sorted(means, key=lambda name: means[name])
     return {name: math.exp(means[name] - least) for name in ordered}
@@ -80,19 +85,18 @@ def winner(times: Mapping[str, float], prefer: Prefer, kept: str = "") -> str:
 def decided(takes: Sequence[Take], prefer: Prefer, kept: str = "") -> bool:
     """Whether the winner is beyond doubt. With less than two kernels there is nothing to decide,
     once they were measured."""
-    times = pooled(takes)
-    if len(times) < 2:
+    logs = _logs(takes)
+    if len(logs) < 2:
         return len(takes) > 0
     if len(takes) < LEAST_TAKES:
         return False
-    doubt = DOUBT * _scatter(_logs(takes).values()) / math.sqrt(len(takes))
+    times = _times(logs)
+    doubt = DOUBT * _scatter(logs.values()) / math.sqrt(len(takes))
     over = times.get(kept, math.inf) - 1 - TOLD_APART
-    if over < -doubt:
-        return True
-    shares = _shares(times, prefer)
-    most, second = sorted([*shares.values(), -math.inf], reverse=True)[:2]
-    sure = most - second > 2 * doubt
-    return sure and (over > doubt or shares[kept] == most)
+    if abs(over) <= doubt:
+        return False
+    most, second = sorted([*_shares(times, prefer).values(), -math.inf], reverse=True)[:2]
+    return over < 0 or most - second > 2 * doubt
 
 
 def _shares(times: Mapping[str, float], prefer: Prefer) -> dict[str, float]:
