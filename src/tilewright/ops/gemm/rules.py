@@ -208,10 +208,7 @@ def _odd_columns(c: GemmConfig) -> str | None:
     if c.tile_k * DTYPES[c.dtype_a].bits != 1024:
         return f"tile_n = {c.tile_n} is made of parts, which rows of 128 bytes of B allow"
     if c.layout[1] == "r" and rest * DTYPES[c.dtype_b].bits != 1024:
-        return (
-            f"tile_n = {c.tile_n} is made of parts of {rest} columns, which a row-major B has not "
-            "together in shared memory"
-        )
+        return f"tile_n = {c.tile_n} copies {rest} columns of B at a time, so B is column-major"
     if rest % piece(c):
         return f"tile_n = {c.tile_n} leaves in parts of {rest} columns, so it needs store split"
     return None

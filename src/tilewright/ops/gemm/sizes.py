@@ -10,7 +10,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES
 from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import POINTERS, SPECIALISED, GemmConfig
-from tilewright.ops.gemm.kernels.widths import wide
+from tilewright.ops.gemm.kernels import widths
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import vector
 
@@ -96,7 +96,7 @@ def masked(layout: str, pad_m: bool, pad_n: bool, pad_k: bool) -> tuple[bool, bo
 
 def piece(config: GemmConfig) -> int:
     """Columns of the sums that the `SPECIALISED` stage and store at a time."""
-    return wide(config.tile_n) // (4 if config.store == "split" else 2)
+    return widths.piece(widths.wide(config.tile_n), config.store == "split")
 
 
 def shared_memory(config: GemmConfig, arch: Arch) -> int:

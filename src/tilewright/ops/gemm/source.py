@@ -459,7 +459,7 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
         if config.pipeline == "gluon_ws":
             m //= config.num_warps // WARPGROUP
         n_store = piece(config) // epilogues.fold(config.epilogue)
-        n = n - wide(n) or n
+        n = n - wide(n) or n  # where there are two accumulators, boxes of the second's width
     if config.pipeline == "gluon_scaled":  # in parts of one wgmma's size
         m, n, k = WARPGROUP_ROWS, min(n, PART_COLUMNS), summed_k(config)
         n_store = n // (4 if config.store == "split" else 2)

@@ -26,6 +26,7 @@ OF_THREE_REGISTERS = gl.constexpr(160)
 
 
 wide = constexpr_function(widths.wide)
+piece = constexpr_function(widths.piece)
 
 
 @jit

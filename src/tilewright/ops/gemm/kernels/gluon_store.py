@@ -14,7 +14,7 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     tma_store,
     tma_store_wait,
 )
-from tilewright.ops.gemm.kernels.gluon_ring import place, wide
+from tilewright.ops.gemm.kernels.gluon_ring import piece, place, wide
 
 
 @jit
@@ -87,7 +87,7 @@ def write_tile(
     )  # fmt: skip
     if TILE_N > WIDE:
         col += WIDE
-        PIECE: gl.constexpr = WIDE // (4 if SPLIT else 2)
+        PIECE: gl.constexpr = piece(WIDE, SPLIT)
         if TILE_N - WIDE == 2 * PIECE:
             write(
                 c, rest, even, odd, extra, m, n, z, row, col,
