@@ -144,8 +144,8 @@ def test_kernels_of_one_problem_take_turns_in_whatever_order_they_come(script, t
 def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
     batch = (Item(BAD, "", PROBLEMS[0], H200, environment("cuda")),)
     board, got = Board([batch]), []
-    assert board.pull(board.kinds) == batch
-    other = threading.Thread(target=lambda: got.append(board.pull(board.kinds)))
+    assert board.pull(board.kinds, "a") == batch
+    other = threading.Thread(target=lambda: got.append(board.pull(board.kinds, "b")))
     other.start()
     other.join(0.1)
     assert other.is_alive()
@@ -153,7 +153,7 @@ def test_who_finds_nothing_to_do_waits_for_what_may_be_handed_back():
     other.join()
     assert got == [batch]
     board.stop()
-    assert board.pull(board.kinds) is None and board.left == 1
+    assert board.pull(board.kinds, "a") is None and board.left == 1
 
 
 def test_each_hand_keeps_to_a_problem_and_then_helps_where_most_is_left():

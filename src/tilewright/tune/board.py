@@ -70,7 +70,7 @@ class Board:
         """All that are measured on."""
         return [*self._waiting]
 
-    def pull(self, kinds: Collection[Kind], hand: object = None) -> Batch | None:
+    def pull(self, kinds: Collection[Kind], hand: object) -> Batch | None:
         """A batch for `hand`, of one of these kinds. Waits while others may still hand some back;
         None when there will be none, or the board is stopped."""
         with self._changed:

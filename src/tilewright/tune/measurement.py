@@ -63,9 +63,9 @@ class Settings:
     the others end together, when the fastest one's median and their times over it are as precise
     as asked. 0: each is measured by itself. The vendor's library is in no race. places: how often
     operands, output and code are there, each time elsewhere in memory, for rounds to take turns
-    with: where they lie moves times, by as much as 2 %; fewer if the device has no room for them,
-    one when operands are rotated anyway. take: tells measurements apart that are made alike, to
-    have several.
+    with: where they lie moves times, by 7 % at most so far (benchmarks/places.py). Once if the
+    device has no room for more, or operands are rotated anyway. take: tells measurements apart that
+    are made alike, to have several.
     """
 
     verify: bool = True

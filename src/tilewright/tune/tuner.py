@@ -2,7 +2,7 @@
 
     search: steps of candidates, the present choice and the analytical best first (`search`)
     finals: those near the best once more, together, longer, in takes (`finals`)
-    row: of those that the finals do not tell apart, the one that a fixed rule takes (`tables.row`)
+    row: of those that the finals do not tell apart, the one preferred by most limits (`finals`)
 
 Everything is measured by sweeps into one directory, so that a tuning that was stopped goes on where
 it was, and ends as if it had not been stopped. Rows are saved after every few problems. What a
@@ -216,12 +216,15 @@ class Tuner:
                 break
             crew = following or self._crew(crews, take)
             following = self._crew(crews, take + 1) if take < most else None
+            in_doubt: list[int] = []
             for some in _few(left):
                 finalists = {n: self._finalists(self.jobs[n]) for n in some}
                 self._sweep(crew, finalists, replace(self.final, take=take), vendor=False)
-                self._settle(tuned, [n for n in some if self._decided(self.jobs[n])])
+                told = {n: self._decided(self.jobs[n]) for n in some}
+                self._settle(tuned, [n for n in some if told[n]])
+                in_doubt += [n for n in some if not told[n]]
             crew.close()
-            left = [n for n in left if not self._decided(self.jobs[n])]
+            left = in_doubt
         self._settle(tuned, left)
 
     def _crew(self, crews: ExitStack, take: int) -> Crew:

@@ -345,7 +345,7 @@ def _mended(work: _Work) -> bool:
     pairs = zip(work.inputs, made, strict=True)
     if all(bool((arrays.to_float64(a) == arrays.to_float64(b)).all()) for a, b in pairs):
         return False
-    work.inputs, work.rotated = made, [made]
+    work.inputs, work.rotated, work.elsewhere = made, [made], []
     return True
 
 
