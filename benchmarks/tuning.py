@@ -253,7 +253,7 @@ def scatter(sweep_dirs: Sequence[Path]) -> dict[str, Any]:
     """How far a kernel's time over the fastest one's moves from take to take, by rounds and by
     medians: root mean squares of the standard deviations of its logarithm, of the next three of
     problems with three takes or more (which were in doubt), by what the fastest takes."""
-    taken: dict[str, list[dict[str, Sequence[float]]]] = {}
+    tunings: list[list[dict[str, Sequence[float]]]] = []
     for folder in sweep_dirs:
         of_takes: dict[tuple[str, int], dict[str, Sequence[float]]] = {}
         with Results(folder) as results:
@@ -261,10 +261,12 @@ def scatter(sweep_dirs: Sequence[Path]) -> dict[str, Any]:
                 if m.settings.take:
                     place = problem_text(m.problem), m.settings.take
                     of_takes.setdefault(place, {})[m.kernel] = m.samples_us
+        of_problems: dict[str, list[dict[str, Sequence[float]]]] = {}
         for (problem, _), take in of_takes.items():
-            taken.setdefault(problem, []).append(take)
+            of_problems.setdefault(problem, []).append(take)
+        tunings += of_problems.values()
     found: dict[str, list[tuple[float, float]]] = {}
-    for of_problem in taken.values():
+    for of_problem in tunings:
         in_doubt = len(of_problem) >= 3
         fastest, *others = [*pooled(of_problem)][:4] if in_doubt else [""]
         for name in others:

@@ -236,14 +236,15 @@ class Dispatcher(Planner):
         fast = self._fast
         assert fast is not None
         _refuse_gradients(operands)
+        launch = ready.plan.launch
+        elsewhere = fast.several_gpus and fast.current_device() != ready.index
+        current = stream is None and not elsewhere
         if stream is None:
             stream = fast.current_stream(ready.index)
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
-        launch = ready.plan.launch
-        elsewhere = fast.several_gpus and fast.current_device() != ready.index
         if launch.workspace_bytes:
-            workspace = self.workspaces.address(launch, ready.index, stream)
+            workspace = self.workspaces.address(launch, ready.index, stream, current)
             addresses = (*addresses, workspace)
         if not ready.bound(stream, addresses, elsewhere):
             _refuse_overlap([arrays.view(x) for x in (*operands, out)])

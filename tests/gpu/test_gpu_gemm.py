@@ -47,6 +47,30 @@ def test_beyond_two_gibibytes(dispatcher):
     assert result.ok, result
 
 
+@pytest.mark.skipif(ARCH != "sm_90", reason="kernels of sm_90")
+@pytest.mark.parametrize(
+    "how",
+    [
+        "64x128x64_w4_s4_gluon_ws_persistent",
+        "128x64x64_w8_s4_gluon_ws_split_k2_linear",
+        "128x128x64_w8_s4_gluon_pingpong_persistent",
+        "64x64x64_w4_s4_tma_tile",
+        "128x64x64_w4_s3_tma_persistent",
+    ],
+)
+def test_what_a_tile_at_the_edge_computes_is_the_same_bits_where_it_begins_further_up(
+    dispatcher, how
+):
+    name = f"gemm_rcr_bf16_bf16_bf16_fp32_{how}_g8_direct_padmnk_al16"
+    a = torch.randn(333, 512, device="cuda").bfloat16()
+    b = torch.randn(328, 512, device="cuda").bfloat16().T
+    whole = dispatcher.run_named(name, a, b)
+    for _ in range(20):
+        assert torch.equal(dispatcher.run_named(name, a, b), whole)
+    for m, n in ((150, 328), (333, 200), (257, 264), (129, 136)):
+        assert torch.equal(dispatcher.run_named(name, a[:m], b[:, :n]), whole[:m, :n])
+
+
 def test_nan_and_infinity_reach_the_output(dispatcher):
     a = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
     a[1, 2], a[3, 0] = float("nan"), float("inf")

@@ -41,7 +41,7 @@ def dispatcher(monkeypatch) -> Dispatcher:
     monkeypatch.setattr(made, "_prepare", prepare)
     monkeypatch.setattr(arrays, "view", lambda x: dataclasses.replace(view(x), device="cuda:0"))
     monkeypatch.setattr(arrays, "empty", lambda shape, device, like: empty(shape, "cpu", like))
-    monkeypatch.setattr(Workspaces, "address", lambda self, launch, index, stream: 0x9000)
+    monkeypatch.setattr(Workspaces, "address", lambda self, launch, index, stream, current: 0x9000)
     return made
 
 

@@ -143,8 +143,8 @@ def test_a_monitor_keeps_what_was_read_until_it_is_taken():
     nvml.pids = [7, 8, 9]
     again = monitor.take()
     assert again == Telemetry(others=2), "the readings are taken already"
-    assert telemetry.flags(seen, settled=True) == ("throttled",)
-    assert telemetry.flags(again, settled=False) == ("contended", "unsettled")
+    assert telemetry.flags(seen, settled=True, late=False) == ("throttled",)
+    assert telemetry.flags(again, settled=False, late=True) == ("contended", "unsettled", "late")
 
 
 def test_a_gpu_that_somebody_works_on_is_said_before_anything_begins(monkeypatch, caplog):

@@ -35,6 +35,9 @@ class Bench:
     def read(self, queued) -> list[float]:
         return [*queued]
 
+    def late(self, queued) -> int:
+        return 0
+
     def measure(self, settings: Settings, beside=(), **durations):
         calls = {name: [self.call(name, d)] for name, d in durations.items()}
         return timing.measure(calls, self, settings, beside=beside, now=lambda: self.time)
@@ -217,3 +220,76 @@ def test_between_two_turns_of_a_copy_half_of_them_have_theirs(copies):
         at = [i for i, other in enumerate(seen) if other == number]
         assert min(b - a for a, b in itertools.pairwise(at)) > copies // 2 - (copies == 1)
     assert copies < 5 or len({*map(tuple, turns)}) > 1
+
+
+class Gpu:
+    """Torch's part of a GPU, and the host that drives it: `host` is the clock, in microseconds,
+    `busy` when the GPU will have done what is queued."""
+
+    def __init__(self) -> None:
+        self.host = self.busy = 0.0
+
+    def run(self, microseconds: float, to_queue: float = 2.0) -> None:
+        self.host += to_queue
+        self.busy = max(self.busy, self.host) + microseconds
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.busy)
+
+    def patch(self, monkeypatch) -> None:
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                self.at = float("inf")
+
+            def record(self, stream) -> None:
+                gpu.host += 1
+                self.at = max(gpu.busy, gpu.host)
+
+            def query(self) -> bool:
+                return self.at <= gpu.host
+
+            def elapsed_time(self, end) -> float:
+                return (end.at - self.at) / 1e3
+
+        cuda = pytest.importorskip("torch").cuda
+        monkeypatch.setattr(cuda, "Event", Event)
+        monkeypatch.setattr(cuda, "current_stream", lambda place: self)
+        monkeypatch.setattr(cuda, "_sleep", lambda cycles: self.run(cycles / 2000))
+
+
+def measured_on(gpu: Gpu, monkeypatch, **calls):
+    gpu.patch(monkeypatch)
+    timer = timing.Events(lambda: gpu.run(37), "cuda:0")
+    settings = Settings(warm_up_seconds=0, min_samples=40, max_samples=40)
+    now = lambda: gpu.host / 1e6  # noqa: E731
+    of_each = {name: [call] for name, call in calls.items()}
+    return timing.measure(of_each, timer, settings, now=now)
+
+
+def test_a_sample_has_nothing_of_the_hosts_time(monkeypatch):
+    """Its launch takes the host longer than the GPU the flush before it."""
+    gpu = Gpu()
+    got = measured_on(gpu, monkeypatch, a=lambda: gpu.run(20, to_queue=90))["a"]
+    assert got.samples_us == pytest.approx((20,) * 40) and not got.late
+
+
+def test_a_host_that_is_held_up_once_spoils_no_sample_and_delays_no_other(monkeypatch):
+    gpu = Gpu()
+    drawn = random.Random(0)
+    held_up = iter(lambda: 5000 if drawn.random() < 0.1 else 10, None)
+    got = measured_on(gpu, monkeypatch, a=lambda: gpu.run(20, next(held_up)))["a"]
+    assert got.samples_us == pytest.approx((20,) * 40) and not got.late
+
+
+def test_a_call_that_waits_for_the_gpu_itself_is_measured_and_marked(monkeypatch):
+    gpu = Gpu()
+
+    def waits() -> None:
+        gpu.run(20)
+        gpu.synchronize()
+
+    got = measured_on(gpu, monkeypatch, waits=waits, b=lambda: gpu.run(10))
+    assert got["waits"].late and len(got["waits"].samples_us) == 40
+    assert got["b"].samples_us == pytest.approx((10,) * 40) and not got["b"].late

@@ -27,15 +27,19 @@ class Workspaces:
         """Total size in bytes, outgrown and captured ones included."""
         return sum(b.numel() for b in [*self._buffers.values(), *self._kept])
 
-    def address(self, launch: Launch, device: int, stream: int) -> int:
+    def address(self, launch: Launch, device: int, stream: int, current: bool = False) -> int:
         """Address of at least ``launch.workspace_bytes`` bytes for work on `stream`: the flags
-        zero, and the rest too if the launch asks for it. Raises `LaunchFailed` if the device has
-        no room for them."""
+        zero, and the rest too if the launch asks for it. current: `stream` is the calling thread's
+        current one, which need not be made so first; that takes the host longer than the launch.
+        Raises `LaunchFailed` if the device has no room for them."""
         import torch
 
-        external: Any = torch.cuda.ExternalStream
-        with torch.cuda.stream(external(stream, device)):
+        if current:
             buffer = self._buffer(launch, device, stream)
+        else:
+            external: Any = torch.cuda.ExternalStream
+            with torch.cuda.stream(external(stream, device)):
+                buffer = self._buffer(launch, device, stream)
         address: int = buffer.data_ptr()
         return address
 

@@ -41,10 +41,11 @@ it did not end within its limit. out_of_memory: the device's, or the process's. 
 no binary. crashed: its process ended, or raised, otherwise.
 """
 
-Flag = Literal["throttled", "contended", "unsettled"]
+Flag = Literal["throttled", "contended", "unsettled", "late"]
 """throttled: the device lowered its clocks meanwhile for heat or a power brake (reaching the power
 limit is how large products run). contended: another process used the device. unsettled: the
-budget ended before the median's interval was as narrow as asked."""
+budget ended before the median's interval was as narrow as asked. late: the GPU waited for the host
+within samples, however often they were taken (`timing.Events`): times are too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,12 +109,13 @@ def say_if_shared(uuid: str, device: str, nvml: Any = None) -> None:
             )
 
 
-def flags(seen: Telemetry, settled: bool) -> tuple[Flag, ...]:
+def flags(seen: Telemetry, settled: bool, late: bool) -> tuple[Flag, ...]:
     """How samples taken while `seen` are marked."""
     marks: tuple[tuple[Flag, bool], ...] = (
         ("throttled", bool(seen.throttle)),
         ("contended", seen.others > 0),
         ("unsettled", not settled),
+        ("late", late),
     )
     return tuple(flag for flag, is_so in marks if is_so)
 

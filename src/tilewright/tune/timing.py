@@ -4,8 +4,8 @@ A round calls each once, in an order drawn anew each time. Going to and fro is n
 of small calls follow a rhythm, and with a fixed order one of them keeps the worse beats (5 to 7 %
 of 8 µs, on an H200; see `compare`). All calls of a round are in one of their places, with operands,
 output and code that lie somewhere else than in the next round. Rounds are queued in blocks, so that
-the GPU never waits for the host within a sample, and the device is read (`watch`) while a block
-runs.
+the GPU seldom waits for the host, and the device is read (`watch`) while a block runs. A sample
+within which the GPU did wait is taken again (`Events`).
 
 L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
 lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
@@ -41,6 +41,12 @@ FLUSHES = 3
 """How many times L2's size is read to flush it, of `STRETCHES` times its size."""
 STRETCHES = 12
 PAUSE_CYCLES = 50_000
+"""20 to 30 µs."""
+LONGEST_PAUSE = PAUSE_CYCLES << 7
+TRIES = 12
+"""Of a sample, until the host is there before the GPU."""
+LATE = 0.05
+"""Share of its samples that may be late without a mark."""
 COPIES = 256
 """Most copies that operands are rotated through: with these, operands of under 1/64 of L2 stay
 in it."""
@@ -49,11 +55,13 @@ in it."""
 @dataclass(frozen=True, slots=True)
 class Series:
     """Samples of one call, in microseconds, in the order taken; their median's confidence
-    interval; and whether that got as narrow as asked."""
+    interval; whether that got as narrow as asked; and whether more than a share of `LATE` of the
+    samples, however often they were taken, have the host's time in them."""
 
     samples_us: tuple[float, ...]
     interval_us: tuple[float, float]
     settled: bool
+    late: bool = False
 
 
 class Timer(Protocol):
@@ -64,6 +72,9 @@ class Timer(Protocol):
 
     def read(self, queued: Sequence[Any]) -> list[float]:
         """Wait for these samples; microseconds of each."""
+
+    def late(self, queued: Sequence[Any]) -> int:
+        """How many of these samples have the host's time in them."""
 
 
 def measure(
@@ -112,6 +123,7 @@ def measure(
             tuple(taken),
             median_interval(taken, settings.confidence),
             name in settled or is_tight(taken, settings),
+            rounds.late[name] > LATE * len(taken),
         )
         for name, taken in samples.items()
     }
@@ -157,6 +169,7 @@ class _Rounds:
         self._order = random.Random()
         self._places = _shuffled(min(map(len, calls.values()), default=1), self._order)
         self._fitting = 1
+        self.late = dict.fromkeys(calls, 0)
 
     def block(self, names: Sequence[str], most: int) -> dict[str, list[float]]:
         """The samples of at most `most` rounds of the calls named."""
@@ -168,6 +181,8 @@ class _Rounds:
                 queued[name].append(self._timer.queue(self._calls[name][place]))
         self._watch()
         taken = {name: self._timer.read(handles) for name, handles in queued.items()}
+        for name, handles in queued.items():
+            self.late[name] += self._timer.late(handles)
         took = self._now() - begun
         self._fitting = int(BLOCK_SECONDS * count / took) if took > 0 else count
         return taken
@@ -179,6 +194,7 @@ class _Rounds:
         begun, before = self._now(), float("inf")
         while True:
             taken = self.block([*self._calls], settings.max_samples)
+            self.late = dict.fromkeys(self._calls, 0)
             total = sum(statistics.median(samples) for samples in taken.values())
             steady = abs(total - before) <= STEADY * total
             before = total
@@ -204,9 +220,19 @@ class Wall:
     def read(self, queued: Sequence[float]) -> list[float]:
         return [*queued]
 
+    def late(self, queued: Sequence[float]) -> int:
+        return 0
+
 
 class Events:
-    """Device time between two events on the GPU `place`, after `flush`."""
+    """Device time between two events on the GPU `place`, after `flush`.
+
+    If the GPU comes to the first event before the host has queued the call and the second one, it
+    may have waited for the host in between. So such a sample is taken again, after a pause, until
+    the host is there first; if that takes more than another try, the pauses of all samples grow.
+    On a machine whose other cores were at work, of two tunings on an H200 the medians of a split-K
+    kernel, whose launch takes the host longer than others', were 20.2 and 34.1 µs.
+    """
 
     def __init__(self, flush: Call, place: str) -> None:
         import torch
@@ -216,20 +242,33 @@ class Events:
         self._flush = flush
         # Asking torch for it each time takes the host longer than recording an event.
         self._stream = torch.cuda.current_stream(place)
+        self._pause = 0
 
-    def queue(self, call: Call) -> tuple[Any, Any]:
+    def queue(self, call: Call) -> tuple[Any, Any, bool]:
         start, end = self._event(), self._event()
-        self._flush()
-        start.record(self._stream)
-        call()
-        end.record(self._stream)
-        return start, end
+        late = True
+        for tried in range(TRIES):
+            if self._pause or tried:
+                pause(max(self._pause, PAUSE_CYCLES))
+            self._flush()
+            start.record(self._stream)
+            call()
+            end.record(self._stream)
+            late = start.query()
+            if not late:
+                break
+            if tried:
+                self._pause = min(max(2 * self._pause, PAUSE_CYCLES), LONGEST_PAUSE)
+        return start, end, late
 
-    def read(self, queued: Sequence[tuple[Any, Any]]) -> list[float]:
+    def read(self, queued: Sequence[tuple[Any, Any, bool]]) -> list[float]:
         self._stream.synchronize()
-        taken = [start.elapsed_time(end) * 1e3 for start, end in queued]
-        self._free += [event for pair in queued for event in pair]
+        taken = [start.elapsed_time(end) * 1e3 for start, end, _ in queued]
+        self._free += [event for start, end, _ in queued for event in (start, end)]
         return taken
+
+    def late(self, queued: Sequence[tuple[Any, Any, bool]]) -> int:
+        return sum(late for _, _, late in queued)
 
     def _event(self) -> Any:
         """One that was read, or a new one, which takes the host longer."""
@@ -245,7 +284,7 @@ class Graphs:
         self._count = count
         self._graphs: dict[Call, Any] = {}
 
-    def queue(self, call: Call) -> tuple[Any, Any]:
+    def queue(self, call: Call) -> tuple[Any, Any, bool]:
         if call not in self._graphs:
             import torch
 
@@ -257,8 +296,11 @@ class Graphs:
             self._graphs[call] = graph
         return self._events.queue(self._graphs[call].replay)
 
-    def read(self, queued: Sequence[tuple[Any, Any]]) -> list[float]:
+    def read(self, queued: Sequence[tuple[Any, Any, bool]]) -> list[float]:
         return [each / self._count for each in self._events.read(queued)]
+
+    def late(self, queued: Sequence[tuple[Any, Any, bool]]) -> int:
+        return self._events.late(queued)
 
 
 def flusher(l2_bytes: int, place: str) -> Call:
@@ -278,13 +320,13 @@ def flusher(l2_bytes: int, place: str) -> Call:
     return flush
 
 
-def pause() -> None:
-    """What stands in the place of a flush where there is none: the GPU rests for 20 to 30 µs, in
-    which the host queues the call. Without that, the time between two events around a short call is
-    the host's: 22 µs for one of 5 µs, on an H200."""
+def pause(cycles: int = PAUSE_CYCLES) -> None:
+    """The GPU rests, while the host queues the call: also what stands in the place of a flush where
+    there is none. Without that, the time between two events around a short call is the host's: 22
+    µs for one of 5 µs, on an H200."""
     import torch
 
-    torch.cuda._sleep(PAUSE_CYCLES)  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def copies_to_rotate(input_bytes: int, l2_bytes: int) -> int:

@@ -248,7 +248,7 @@ class Worker:
         seen = self._monitor.take()
         return {
             "kernels": {
-                n: {**asdict(s), "flags": flags(seen, s.settled)} for n, s in timed.items()
+                n: {**asdict(s), "flags": flags(seen, s.settled, s.late)} for n, s in timed.items()
             },
             "telemetry": asdict(seen),
         }

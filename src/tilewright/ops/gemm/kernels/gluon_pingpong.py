@@ -91,7 +91,7 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     tiles_of,
 )
 from tilewright.ops.gemm.kernels.gluon_store import write_tile
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.gemm.kernels.schedule import axes_inside, begin_of, tile_coordinates
 
 
 @jit
@@ -100,6 +100,7 @@ def _take_turns(
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
+    INSIDE: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: every second tile of this workgroup."""
@@ -116,8 +117,8 @@ def _take_turns(
     for tile in range(first, tiles, 2 * gl.num_programs(0)):
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * TILE_M
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         acc, rest = accumulators(a_tiles, TILE_M, TILE_N, INT_ACC)
         mbarrier.wait(turns.index(GROUP), turn)
         turn ^= 1
@@ -147,6 +148,7 @@ def gemm_gluon_pingpong(
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory. Arguments:
     see `gluon_ws`."""
+    INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, "persistent", TAKES)
     a_tiles = tiles_of(a, STAGES)
     b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
     c_tiles = tiles_of(c, 4)
@@ -160,16 +162,16 @@ def gemm_gluon_pingpong(
             (_take_turns, (
                 c, a_tiles, b_wide, b_rest, c_tiles, full, empty, turns, m, n, k, extra, batch,
                 TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                TAKES, FOLD, LARGEST, BATCHING, SPLIT, STAGES, 0, CHAIN,
+                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 0, CHAIN,
             )),
             (_take_turns, (
                 c, a_tiles, b_wide, b_rest, c_tiles, full, empty, turns, m, n, k, extra, batch,
                 TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                TAKES, FOLD, LARGEST, BATCHING, SPLIT, STAGES, 1, CHAIN,
+                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 1, CHAIN,
             )),
             (fill, (
                 a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, 0, TILE_M,
-                TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, "persistent", STAGES, 1,
+                TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, "persistent", INSIDE, STAGES, 1,
             )),
         ],
         [4, 1],

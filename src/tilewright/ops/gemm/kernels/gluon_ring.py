@@ -18,7 +18,12 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from tilewright.ops.gemm.kernels.schedule import next_part, shared_steps, tile_coordinates
+from tilewright.ops.gemm.kernels.schedule import (
+    begin_of,
+    next_part,
+    shared_steps,
+    tile_coordinates,
+)
 
 PRODUCER_REGISTERS = gl.constexpr(24)
 OF_TWO_REGISTERS = gl.constexpr(240)
@@ -62,7 +67,7 @@ def fill(
     a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr, SCHEDULER: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    INSIDE: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """The producer: every K step of every part of this workgroup into the ring."""
     tiles_m = gl.cdiv(m, TILE_M)
@@ -83,8 +88,8 @@ def fill(
         z_a = shared_or(z, batch, 1, BATCHING)
         z_b = shared_or(z, batch, 2, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * TILE_M
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
             ready = full.index(stage)
             mbarrier.wait(empty.index(stage), phase)

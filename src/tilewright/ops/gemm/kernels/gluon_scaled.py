@@ -93,7 +93,7 @@ from tilewright.ops.gemm.kernels.gluon_api import (
 from tilewright.ops.gemm.kernels.gluon_partials import add, load, store, within_registers
 from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
 from tilewright.ops.gemm.kernels.scale import size_of
-from tilewright.ops.gemm.kernels.schedule import next_part, tile_coordinates
+from tilewright.ops.gemm.kernels.schedule import begin_of, next_part, tile_coordinates
 
 LANES = gl.constexpr(32)
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -135,7 +135,7 @@ def _load(
     for share in range(gl.program_id(0), shares, gl.num_programs(0)):
         tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * TILE_M
+        row = begin_of(tile_m, m, TILE_M, "m", "m")
         col = tile_n * TILE_N
         for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
             ready = full.index(stage)
@@ -275,7 +275,7 @@ def _multiply(
     for share in range(gl.program_id(0), shares, gl.num_programs(0)):
         tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * TILE_M + GROUP * MINE * ROWS
+        row = begin_of(tile_m, m, TILE_M, "m", "m") + GROUP * MINE * ROWS
         col = tile_n * TILE_N
         if SCHEDULER == "split_k":
             flags, partials = workspace(work, FLAG_BYTES, False)

@@ -166,7 +166,13 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
 )
 from tilewright.ops.gemm.kernels.gluon_store import write_tile
 from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
-from tilewright.ops.gemm.kernels.schedule import contributors, next_part, tile_coordinates
+from tilewright.ops.gemm.kernels.schedule import (
+    axes_inside,
+    begin_of,
+    contributors,
+    next_part,
+    tile_coordinates,
+)
 
 
 @jit
@@ -176,7 +182,7 @@ def _multiply(
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
     SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
-    BATCHING: gl.constexpr,
+    BATCHING: gl.constexpr, INSIDE: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
     CHAIN: gl.constexpr,
 ):  # fmt: skip
@@ -197,8 +203,8 @@ def _multiply(
         tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = tile_m * TILE_M + GROUP * ROWS
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE) + GROUP * ROWS
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         if SCHEDULER != "persistent":
             shared = stop - begin < steps
             flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
@@ -264,6 +270,7 @@ def gemm_gluon_ws(
     `work` (the workspace) and `splits` belong to the schedulers that share tiles; the others do
     without. `extra`, TAKES and CHAIN: see `epilogue`; C has n / FOLD columns.
     `batch` and BATCHING: as in `tma`."""
+    INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
     a_tiles = tiles_of(a, STAGES * GROUPS)
     b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
     c_tiles = tiles_of(c, 2 * GROUPS)
@@ -278,11 +285,12 @@ def gemm_gluon_ws(
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
                     work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, SPLIT, STAGES, GROUPS, 0, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (fill, (
                     a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
-                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
+                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
+                    GROUPS,
                 )),
             ],
             [1],
@@ -295,17 +303,18 @@ def gemm_gluon_ws(
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
                     work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, SPLIT, STAGES, GROUPS, 0, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
                     work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, SPLIT, STAGES, GROUPS, 1, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
                 )),
                 (fill, (
                     a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
-                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
+                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
+                    GROUPS,
                 )),
             ],
             [4, 1],
@@ -318,23 +327,24 @@ def gemm_gluon_ws(
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
                     work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, SPLIT, STAGES, GROUPS, 0, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
                     work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, SPLIT, STAGES, GROUPS, 1, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
                 )),
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
                     work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, SPLIT, STAGES, GROUPS, 2, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 2, CHAIN,
                 )),
                 (fill, (
                     a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
-                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, STAGES, GROUPS,
+                    TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
+                    GROUPS,
                 )),
             ],
             [4, 4, 1],

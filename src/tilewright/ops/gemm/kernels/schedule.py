@@ -14,6 +14,12 @@
                 Shares that follow each other without regard to tiles begin everywhere in K,
                 and no two workgroups read the same at the same time
 
+The last row (and column) of tiles may reach beyond the matrix. Where the copy engine loads them, it
+begins further up instead (`begin_of`), so that it ends where the matrix does, and shares rows with
+the one before, for which both write the same. What lies outside costs more than what is there: on
+an H200 (bf16, 64x64x128 tiles) 65×11264×7168 took 102.6 µs, 88 rows 87.0, 120 54.3 and 128 54.2;
+with last tiles that are whole, all of them 50.9 to 54.3.
+
 Tiles are numbered so that `GROUP_M` rows of tiles are walked column by column: workgroups that
 run together then share rows of A and columns of B in L2 (the "grouped ordering" of the Triton
 matrix-multiplication tutorial; CK Tile calls it the tile partitioner).
@@ -35,6 +41,35 @@ def tile_coordinates(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     group_m = min(tiles_m - first_m, GROUP_M)
     within = tile % tiles_in_group
     return first_m + within % group_m, within // group_m
+
+
+@triton.constexpr_function
+def axes_inside(a_row, b_row, c_row, scheduler, takes):
+    """Along which of m and n the last tile may begin further up. Not where rows (columns) of the
+    operand are contiguous, of which nothing was measured; nor along C's contiguous axis with a
+    matrix in the epilogue, whose loads are wider if it is known where tiles begin; nor for
+    stream-K, which cuts each tile elsewhere: two tiles' sums differ in their last bits, and which
+    of them came last would say what is in C."""
+    if scheduler == "stream_k":
+        return ""
+    matrix = "d" in takes
+    rows = "m" if a_row and (c_row or not matrix) else ""
+    return rows + ("n" if not b_row and not (c_row and matrix) else "")
+
+
+@triton.constexpr_function
+def _has(axes, axis):
+    return axis in axes
+
+
+@triton.jit
+def begin_of(tile, size, TILE: tl.constexpr, AXIS: tl.constexpr, INSIDE: tl.constexpr):
+    """First row (column, as AXIS says) of the tiles in row number `tile`; INSIDE as of
+    `axes_inside`."""
+    begin = tile * TILE
+    if _has(INSIDE, AXIS):
+        begin = min(begin, max(size - TILE, 0))
+    return begin
 
 
 @triton.jit
