@@ -225,3 +225,55 @@ def awkward() -> list[GemmProblem]:
     return [
         GemmProblem(*size, dtype_a=dtype) for size in sizes for dtype in ("bf16", "fp32", "int8")
     ]
+
+
+def swapped() -> list[tuple[GemmConfig, GemmProblem]]:
+    """Kernels that compute the transpose: pipelines, schedulers, dtypes, layouts, tiles with a
+    height that is no power of two, epilogues along either axis, and ragged last tiles."""
+    hows: tuple[dict[str, object], ...] = (
+        {"pipeline": "gluon_ws", "scheduler": "persistent"},
+        {"pipeline": "tma", "scheduler": "tile"},
+        {"pipeline": "gluon_pingpong", "scheduler": "persistent"},
+        {
+            "pipeline": "gluon_ws",
+            "scheduler": "split_k",
+            "split_k": 2,
+            "reduction": "linear",
+        },
+        {"pipeline": "tma", "scheduler": "persistent"},
+        {"pipeline": "gluon_ws", "scheduler": "stream_k", "reduction": "tree"},
+        {"pipeline": "tma", "scheduler": "split_k", "split_k": 3, "reduction": "atomic"},
+    )
+    tiles = ((96, 128), (32, 64), (160, 64), (64, 128), (192, 192), (128, 64))
+    kinds = [
+        *itertools.product(("bf16", "fp16"), LAYOUTS),
+        *itertools.product(("e4m3fn", "int8", "fp32"), ("rcr", "rcc")),
+    ]
+    chains = ("", "bias+gelu", "row_scale+col_scale", "", "bias+add")
+    made = []
+    for number, ((dtype, layout), how, (tile_m, tile_n)) in enumerate(
+        itertools.product(kinds, hows, tiles)
+    ):
+        pingpong = how["pipeline"] == "gluon_pingpong"
+        signature = {
+            "dtype_a": dtype,
+            "layout": layout,
+            "precision": "tf32" if dtype == "fp32" else "ieee",
+            "epilogue": chains[number % len(chains)],
+        }
+        kernel = config(
+            **how,
+            **signature,
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=128 // DTYPES[dtype].bytes,
+            num_warps=8 if pingpong else tile_n // 16,
+            num_stages=3,
+            store=("split", "direct")[number % 2],
+            swap_ab=True,
+        )
+        each = 16 // DTYPES[dtype].bytes
+        sizes = (2 * tile_m - 3 * each, tile_n + 5 * each, 4 * kernel.tile_k + each)
+        if FAMILY.judge(kernel, arch("sm_90")):
+            made.append((kernel, _problem(sizes, signature)))
+    return made[::3]

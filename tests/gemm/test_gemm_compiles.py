@@ -42,6 +42,11 @@ def kernels(name: str) -> list:
             for pipeline in ("tma", "tma_ws", "gluon_ws")  # the others have pages of their own
             if pipeline in arch(name).pipelines and number % 3 == 0
         ]
+        made += [
+            config(name, **common, pipeline=pipeline, scheduler="persistent", swap_ab=True)
+            for pipeline in ("tma", "gluon_ws")
+            if pipeline in arch(name).pipelines and number % 3 == 1
+        ]
     made.append(config(name, alignment=1, index_bits=64))
     return [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]
 

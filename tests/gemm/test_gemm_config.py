@@ -115,6 +115,7 @@ def configs(draw):
             batching=batching,
             scale_a=scale_a,
             scale_b=scale_b,
+            swap_ab=draw(st.booleans()),
         )
     )
 
@@ -150,6 +151,7 @@ CHANGES = {
     "alignment": 8,
     "mma": (16, 16, 4),
     "index_bits": 64,
+    "swap_ab": True,
     "dtype_a": "fp16",
     "dtype_b": "fp16",
     "dtype_acc": "int32",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_cases import awkward, cases, config, few_rows, odd_tiles, sharing
+from gemm_cases import awkward, cases, config, few_rows, odd_tiles, sharing, swapped
 
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
@@ -64,6 +64,13 @@ def test_shared_tiles_are_right(case):
 def test_siblings_of_tiles_with_odd_edges_are_right(hopper, case):
     kernel, problem = case
     assert FAMILY.judge(FAMILY.interpreted(kernel), arch("sm_90"))
+    result = verify.verify(hopper, problem, kernel.name)
+    assert result.ok, result
+
+
+@pytest.mark.parametrize("case", swapped(), ids=lambda c: c[0].name[5:])
+def test_kernels_that_compute_the_transpose_are_right(hopper, case):
+    kernel, problem = case
     result = verify.verify(hopper, problem, kernel.name)
     assert result.ok, result
 

@@ -87,6 +87,10 @@ BROKEN = [
     ("dtype", fp8("e4m3fnuz"), SM90),
     ("pipeline", change(**TMA), SM80),
     ("pipeline", change(**TMA), GFX942),
+    ("swap", change(swap_ab=True), SM90),
+    ("swap", change(swap_ab=True, epilogue="swiglu", **TMA), SM90),
+    ("swap", change(swap_ab=True, batching="strided", **GLUON), SM90),
+    ("swap", fp8("e4m3fn", swap_ab=True, tile_k=64, scale_a="1x128", **TMA), SM90),
     ("tile", change(tile_m=96), SM90),
     ("tile", change(tile_m=512, tile_n=16), SM90),
     ("tile", change(tile_k=8), SM90),
@@ -318,6 +322,10 @@ LEGAL = [
     (change(alignment=1), SM90),
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),
+    (change(swap_ab=True, tile_m=16, **TMA), SM90),
+    (change(swap_ab=True, tile_m=96, **GLUON), SM90),
+    (change(swap_ab=True, tile_m=160, store="split", **TURNS), SM90),
+    (fp8("e4m3fn", swap_ab=True, tile_m=32, tile_n=192, num_warps=12, **GLUON), SM90),
     (change(batching="pointers"), GFX942),
     (change(batching="nested"), GFX942),
     (change(batching="strided", **TMA), SM90),
@@ -344,6 +352,17 @@ def test_only_that_rule_objects(rule, config, this):
 @pytest.mark.parametrize(("config", "this"), LEGAL)
 def test_legal_configs(config, this):
     assert judge(config, this), str(judge(config, this))
+
+
+def test_with_a_and_b_swapped_rules_are_of_what_the_kernel_computes():
+    tall = judge(change(swap_ab=True, tile_n=96, **GLUON), SM90)
+    assert tall.rule == "tile" and "tile_m = 96" in tall.reason
+    eight_bits = judge(fp8("e4m3fn", swap_ab=True, layout="rrr", **GLUON), SM90)
+    assert "K contiguous" in eight_bits.reason
+    kernel = change(swap_ab=True, tile_m=96, pad_m=True, **GLUON)
+    assert supports(kernel, GemmProblem(80, 512, 256), SM90)
+    refused = supports(kernel, GemmProblem(80, 512, 256, layout="rcc"), SM90)
+    assert refused.rule == "signature" and "layout is rcr, the problem has rcc" in refused.reason
 
 
 def test_every_rule_is_tested():

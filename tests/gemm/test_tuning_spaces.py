@@ -38,6 +38,14 @@ def test_it_has_what_won_on_an_h200():
     }
 
 
+@pytest.mark.parametrize("m", [1, 16, 17, 288, 2048, 2049])
+def test_it_swaps_a_and_b_where_rows_are_few_but_not_one_tile(m):
+    def swaps(arch_name: str) -> bool:
+        return any(name.endswith("_swapab") for name in names(GemmProblem(m, 512, 512), arch_name))
+
+    assert swaps("sm_90") == (16 < m <= 2048) and not swaps("gfx942")
+
+
 def test_tiles_keep_their_bytes_whatever_the_dtype():
     plain = GemmProblem(512, 512, 8192, "fp16")
     assert any("_64x64x64_w4_s13_gluon_ws_" in name for name in names(plain, "sm_90"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-from gemm_cases import awkward, by_turns, cases, few_rows, odd_tiles  # noqa: E402
+from gemm_cases import awkward, by_turns, cases, few_rows, odd_tiles, swapped  # noqa: E402
 from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import verify  # noqa: E402
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 CASES = [*cases(ARCH), *few_rows(ARCH)]
 if ARCH == "sm_90":
-    CASES += [*odd_tiles(), *by_turns()]
+    CASES += [*odd_tiles(), *by_turns(), *swapped()]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))

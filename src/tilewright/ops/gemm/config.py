@@ -11,7 +11,8 @@ the log line and the report:
 
 A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
 only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``batch-strided`` or
+instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``swapab`` (the kernel
+computes the transpose), ``batch-strided`` or
 ``batch-pointers``, what A and B go through before the product (``prea-add-row.scale`` for
 ``add+row_scale``; ``preb-…``), ``sa1x128`` and ``sb128x128`` (blocks of A's and B's scales) and,
 always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
@@ -96,7 +97,8 @@ class GemmConfig:
     tile where it is an operand's innermost. alignment: bytes that base addresses, leading
     dimensions and (except for ``tma`` and its kin) innermost extents are multiples of. mma: matrix
     instruction (m, n, k), or (0, 0, 0) for the compiler's choice. index_bits: 32 when every operand
-    spans under 2 GiB.
+    spans under 2 GiB. swap_ab: the kernel computes the transpose of C, with B's columns as rows
+    (see `swap`); tile_m and tile_n stay those of C.
 
     A config is only checked for being *expressible* (`BadArgument`); whether it is legal on an
     architecture is `rules.judge`'s to say.
@@ -133,6 +135,7 @@ class GemmConfig:
     scale_b: str = ""
     pre_a: str = ""
     pre_b: str = ""
+    swap_ab: bool = False
 
     @property
     def _sharing(self) -> str:
@@ -159,6 +162,8 @@ class GemmConfig:
             name += "_mma{}x{}x{}".format(*self.mma)
         if self.index_bits != 32:
             name += f"_i{self.index_bits}"
+        if self.swap_ab:
+            name += "_swapab"
         if self.batching != "none":
             name += f"_batch-{self.batching}"
         for side, chain in (("a", self.pre_a), ("b", self.pre_b)):
@@ -205,7 +210,7 @@ def check(config: GemmConfig) -> GemmConfig:
         value = getattr(config, field)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise BadArgument(f"{field} = {value!r} is not a positive integer")
-    for field in ("pad_m", "pad_n", "pad_k"):
+    for field in ("pad_m", "pad_n", "pad_k", "swap_ab"):
         if not isinstance(getattr(config, field), bool):
             raise BadArgument(f"{field} = {getattr(config, field)!r} is not true or false")
     for field, known in _CHOICES:
@@ -250,7 +255,8 @@ _NAME = re.compile(
     f"_{_one('pipeline', PIPELINES)}_{_SCHEDULE}_g{_count('group_m')}_{_one('store', STORES)}"
     f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
     f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
-    f"(?:_i(?P<index_bits>64))?(?:_batch-{_one('batching', BATCHINGS[1:])})?"
+    "(?:_i(?P<index_bits>64))?(?:_(?P<swap_ab>swapab))?"
+    f"(?:_batch-{_one('batching', BATCHINGS[1:])})?"
     "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?"
     f"{scales.PATTERN}"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
@@ -288,6 +294,7 @@ def parse(name: str) -> GemmConfig:
                 reduction=said["reduction"] or "none",
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
+                swap_ab=bool(said["swap_ab"]),
                 batching=said["batching"] or "none",
                 scale_a=said["scale_a"] or "",
                 scale_b=said["scale_b"] or "",

@@ -22,7 +22,7 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.estimate import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS, SHARED_MEMORY, Estimate
-from tilewright.ops.gemm import epilogues, estimate_few, lowbit, rates, scales, small_m
+from tilewright.ops.gemm import epilogues, estimate_few, lowbit, rates, scales, small_m, swap
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
@@ -47,6 +47,8 @@ ROW_BYTES = 128
 
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
+    if config.swap_ab:
+        config, problem = swap.config(config), swap.problem(problem)
     this = arch(device.arch)
     if small_m.vector(config):
         return estimate_few.vectors(config, problem, device, this)

@@ -14,7 +14,7 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues, lowbit, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales, swap
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import shared_tiles
@@ -29,6 +29,13 @@ operands of the epilogue, and C last."""
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     """How to launch `config` for `problem` on `device`; operands are A, B, those of `pre_a`, of
     `pre_b`, the scales, those of the epilogue and C."""
+    if config.swap_ab:
+        return swap.launched(_launch(swap.config(config), swap.problem(problem), device))
+    return _launch(config, problem, device)
+
+
+def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
+    """The same, of the product that the kernel computes."""
     tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))

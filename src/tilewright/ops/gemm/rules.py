@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
+from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle, swap
 from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, SPECIALISED, GemmConfig
 from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.problem import GemmProblem
@@ -285,6 +285,10 @@ def _gluon_scaled(c: GemmConfig) -> str | None:
     return None
 
 
+def _swapped(c: GemmConfig, arch: Arch) -> str | None:
+    return swap.objection(c)
+
+
 def _packed(c: GemmConfig, arch: Arch) -> str | None:
     return lowbit.refused(c, arch)
 
@@ -386,6 +390,7 @@ Rule = Callable[[GemmConfig, Arch], "str | None"]
 LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("dtype", _dtype),
     ("pipeline", _pipeline),
+    ("swap", _swapped),
     ("tile", _tile),
     ("warps", _warps),
     ("stages", _stages),
@@ -406,9 +411,11 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
 
 
 def judge(config: GemmConfig, arch: Arch) -> Verdict:
-    """Whether `config` may be built for `arch`; else the first rule of `LEGALITY` against it."""
+    """Whether `config` may be built for `arch`; else the first rule of `LEGALITY` against it, of
+    the product that its kernel computes (`swap`)."""
+    computed = swap.config(config) if config.swap_ab and not swap.objection(config) else config
     for name, rule in LEGALITY:
-        reason = rule(config, arch)
+        reason = rule(computed, arch)
         if reason is not None:
             return no(name, reason)
     return YES
@@ -533,11 +540,15 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
 
 
 def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
-    """Whether `config` on `arch` computes `problem`; else the first rule against it."""
+    """Whether `config` on `arch` computes `problem`; else the first rule against it: of the
+    signature, and then of the product that its kernel computes (`swap`)."""
+    computed, of = config, problem
     for name, rule in SUPPORT:
-        reason = rule(config, problem)
+        reason = rule(computed, of)
         if reason is not None:
             return no(name, reason)
+        if name == "signature" and config.swap_ab and not swap.objection(config):
+            computed, of = swap.config(config), swap.problem(problem)
     # Of a plan's candidates most were judged for the problem before, on this very architecture.
     known = _judged.get((config, id(arch)))
     if known is None or known[0] is not arch:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.family import FLAG_BYTES, KernelSource
-from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle
+from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle, swap
 from tilewright.ops.gemm.config import MASKING, SHARING, SPECIALISED, GemmConfig
 from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.sizes import (
@@ -25,6 +25,7 @@ from tilewright.ops.gemm.small_m import k_parts, vector
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
     """What to compile for `config` on `arch`."""
+    config = swap.config(config)
     options: list[tuple[str, int | bool | str]] = [
         ("num_warps", config.num_warps),
         ("num_stages", config.num_stages),
@@ -49,6 +50,7 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
 
 
 def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
+    taken = _takes(config.epilogue)
     return [
         ("TILE_M", config.tile_m),
         ("TILE_N", config.tile_n),
@@ -63,7 +65,7 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("PRECISION", config.precision),
         ("INT_ACC", config.dtype_acc == "int32" and not scales.count(config)),
         *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
-        ("TAKES", _takes(config.epilogue)),
+        ("TAKES", swap.takes(taken) if config.swap_ab else taken),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
     ]

@@ -56,6 +56,7 @@ AXES: dict[str, Any] = {
     "scale_b": "",
     "pre_a": "",
     "pre_b": "",
+    "swap_ab": False,
 }
 """Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
 
@@ -87,6 +88,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "alignment": ALIGNMENTS,
         "index_bits": INDEX_BITS,
         "batching": BATCHINGS,
+        "swap_ab": (False, True),
     }
     if axis in ("epilogue", "pre_a", "pre_b"):
         raise BadArgument(f"'*' has no meaning on axis {axis}: name the chains, as in bias+gelu")

@@ -16,7 +16,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import lowbit, scales
+from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.ops.gemm.spaces import FEW_ROWS, default_space, power_of_two
@@ -76,6 +76,39 @@ DEEP: tuple[Tile, ...] = (
 )
 """With as many stages as fit, for few tiles and a large K; whole, and shared."""
 
+SWAPPED: tuple[Tile, ...] = (
+    ("gluon_ws", 32, 64, 128, 4, 12, "direct"),
+    ("gluon_ws", 32, 64, 256, 4, 8, "direct"),
+    ("gluon_ws", 32, 128, 128, 8, 9, "direct"),
+    ("gluon_ws", 64, 64, 128, 4, 12, "direct"),
+    ("gluon_ws", 64, 64, 256, 4, 6, "direct"),
+    ("gluon_ws", 64, 128, 128, 8, 8, "direct"),
+    ("gluon_ws", 96, 64, 128, 4, 9, "direct"),
+    ("gluon_ws", 96, 128, 128, 8, 7, "direct"),
+    ("gluon_ws", 96, 192, 128, 12, 5, "direct"),
+    ("gluon_ws", 96, 256, 128, 8, 4, "direct"),
+    ("gluon_ws", 128, 64, 128, 4, 8, "direct"),
+    ("gluon_ws", 128, 128, 128, 8, 6, "direct"),
+    ("gluon_ws", 128, 192, 128, 12, 4, "direct"),
+    ("gluon_ws", 160, 64, 128, 4, 7, "split"),
+    ("gluon_ws", 160, 128, 128, 8, 5, "split"),
+    ("gluon_ws", 160, 192, 128, 12, 4, "split"),
+    ("gluon_ws", 192, 64, 128, 4, 6, "split"),
+    ("gluon_ws", 192, 128, 128, 8, 5, "split"),
+    ("gluon_ws", 192, 192, 128, 12, 4, "split"),
+    ("gluon_ws", 256, 64, 128, 4, 5, "split"),
+    ("gluon_ws", 256, 128, 128, 8, 4, "split"),
+    ("gluon_pingpong", 64, 64, 128, 8, 12, "direct"),
+    ("gluon_pingpong", 64, 128, 128, 8, 8, "split"),
+    ("gluon_pingpong", 96, 128, 128, 8, 6, "direct"),
+    ("gluon_pingpong", 128, 128, 128, 8, 6, "split"),
+    ("gluon_pingpong", 160, 128, 128, 8, 5, "split"),
+    ("gluon_pingpong", 192, 128, 128, 8, 4, "split"),
+)
+"""With A and B swapped (`swap`), whole and shared: where rows of tiles fit M better than 64 do."""
+MOST_SWAPPED = 2048
+"""Rows of A up to which that may matter."""
+
 PORTABLE: tuple[Tile, ...] = tuple(
     (pipeline, rows, columns, 128, warps, stages, "direct")
     for pipeline in ("basic", "tma", "gluon_cdna")
@@ -84,6 +117,7 @@ PORTABLE: tuple[Tile, ...] = tuple(
 )
 """What every architecture has something of; shared."""
 
+_WHOLE = ("persistent", 1, "none")
 SHARED = (
     ("stream_k", 1, "linear"),
     ("stream_k", 1, "tree"),
@@ -130,19 +164,32 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
     if special or problem.pre_a or problem.pre_b:
         return [default]
     bytes_each = DTYPES[problem.dtype_a].bytes
-    rows = [
-        (pipeline, m, n, k_bytes // bytes_each, *rest)
-        for pipeline, m, n, k_bytes, *rest in _algorithms(problem)
-        if pipeline in arch.pipelines
-    ]
-    return [default, KernelSpace("gemm", default.axes, linked={_ALGORITHM: rows})]
+    rows, swapped = (
+        [
+            (pipeline, m, n, k_bytes // bytes_each, *rest)
+            for pipeline, m, n, k_bytes, *rest in algorithms
+            if pipeline in arch.pipelines
+        ]
+        for algorithms in (_algorithms(problem), _swapped(problem))
+    )
+    spaces = [default, KernelSpace("gemm", default.axes, linked={_ALGORITHM: rows})]
+    if swapped:
+        axes = {**default.axes, "swap_ab": [True]}
+        spaces.append(KernelSpace("gemm", axes, linked={_ALGORITHM: swapped}))
+    return spaces
+
+
+def _swapped(problem: GemmProblem) -> list[Sequence[Any]]:
+    """The same of kernels that have A and B swapped."""
+    if not FEW_ROWS // 4 < problem.m <= MOST_SWAPPED or epilogues.fold(problem.epilogue) != 1:
+        return []
+    return [(*t, *how, 8) for t in SWAPPED for how in (_WHOLE, *SHARED)]
 
 
 def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
     """Values of `_ALGORITHM`, K in bytes, each once."""
-    whole = ("persistent", 1, "none")
-    found: list[Sequence[Any]] = [(*t, *whole, order) for t in LARGE for order in ORDERS]
-    found += [(*t, *how, 8) for t in DEEP for how in (whole, *SHARED)]
+    found: list[Sequence[Any]] = [(*t, *_WHOLE, order) for t in LARGE for order in ORDERS]
+    found += [(*t, *how, 8) for t in DEEP for how in (_WHOLE, *SHARED)]
     found += [(*t, *how, 8) for t in PORTABLE for how in SHARED]
     if problem.m <= FEW_ROWS:
         few = power_of_two(problem.m)

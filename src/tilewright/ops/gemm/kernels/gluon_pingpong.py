@@ -91,7 +91,7 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     tiles_of,
 )
 from tilewright.ops.gemm.kernels.gluon_store import write_tile
-from tilewright.ops.gemm.kernels.schedule import begin_of, rows_inside, tile_coordinates
+from tilewright.ops.gemm.kernels.schedule import axes_inside, begin_of, tile_coordinates
 
 
 @jit
@@ -117,8 +117,8 @@ def _take_turns(
     for tile in range(first, tiles, 2 * gl.num_programs(0)):
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, INSIDE)
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         acc, rest = accumulators(a_tiles, TILE_M, TILE_N, INT_ACC)
         mbarrier.wait(turns.index(GROUP), turn)
         turn ^= 1
@@ -148,7 +148,7 @@ def gemm_gluon_pingpong(
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory. Arguments:
     see `gluon_ws`."""
-    INSIDE: gl.constexpr = rows_inside(A_ROW, C_ROW, "persistent", TAKES)
+    INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, "persistent", TAKES)
     a_tiles = tiles_of(a, STAGES)
     b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
     c_tiles = tiles_of(c, 4)

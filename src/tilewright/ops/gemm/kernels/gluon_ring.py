@@ -88,8 +88,8 @@ def fill(
         z_a = shared_or(z, batch, 1, BATCHING)
         z_b = shared_or(z, batch, 2, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, INSIDE)
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
             ready = full.index(stage)
             mbarrier.wait(empty.index(stage), phase)

@@ -135,7 +135,7 @@ def _load(
     for share in range(gl.program_id(0), shares, gl.num_programs(0)):
         tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, True)
+        row = begin_of(tile_m, m, TILE_M, "m", "m")
         col = tile_n * TILE_N
         for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
             ready = full.index(stage)
@@ -275,7 +275,7 @@ def _multiply(
     for share in range(gl.program_id(0), shares, gl.num_programs(0)):
         tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, True) + GROUP * MINE * ROWS
+        row = begin_of(tile_m, m, TILE_M, "m", "m") + GROUP * MINE * ROWS
         col = tile_n * TILE_N
         if SCHEDULER == "split_k":
             flags, partials = workspace(work, FLAG_BYTES, False)

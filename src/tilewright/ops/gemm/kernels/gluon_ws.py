@@ -168,10 +168,10 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
 from tilewright.ops.gemm.kernels.gluon_store import write_tile
 from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
 from tilewright.ops.gemm.kernels.schedule import (
+    axes_inside,
     begin_of,
     contributors,
     next_part,
-    rows_inside,
     tile_coordinates,
 )
 
@@ -204,8 +204,8 @@ def _multiply(
         tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, INSIDE) + GROUP * ROWS
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE) + GROUP * ROWS
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         if SCHEDULER != "persistent":
             shared = stop - begin < steps
             flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
@@ -271,7 +271,7 @@ def gemm_gluon_ws(
     `work` (the workspace) and `splits` belong to the schedulers that share tiles; the others do
     without. `extra`, TAKES and CHAIN: see `epilogue`; C has n / FOLD columns.
     `batch` and BATCHING: as in `tma`."""
-    INSIDE: gl.constexpr = rows_inside(A_ROW, C_ROW, SCHEDULER, TAKES)
+    INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
     a_tiles = tiles_of(a, STAGES * GROUPS)
     b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
     c_tiles = tiles_of(c, 2 * GROUPS)

@@ -14,10 +14,10 @@
                 Shares that follow each other without regard to tiles begin everywhere in K,
                 and no two workgroups read the same at the same time
 
-The last row of tiles may reach beyond the matrix. Where the copy engine loads A, it begins further
-up instead (`begin_of`), so that it ends where the matrix does, and shares rows with the one before,
-for which both write the same. Rows that lie outside cost more than those that are there; of
-M×11264×7168 in bf16 on an H200, in µs (benchmarks/gemm_last_rows.py):
+The last row (and column) of tiles may reach beyond the matrix. Where the copy engine loads them, it
+begins further up instead (`begin_of`), so that it ends where the matrix does, and shares rows with
+the one before, for which both write the same. Rows that lie outside cost more than those that are
+there; of M×11264×7168 in bf16 on an H200, in µs (benchmarks/gemm_last_rows.py):
 
     M                                                  65      80     112     128     208
     gluon_ws 64x64x128, with rows outside           102.6    95.1    59.0    54.0   146.8
@@ -25,9 +25,9 @@ M×11264×7168 in bf16 on an H200, in µs (benchmarks/gemm_last_rows.py):
     tma 64x64x128, with                             113.5   101.6    73.7    71.4   152.5
                    without                           67.7    67.8    68.5    70.4   102.0
 
-Columns outside cost nothing, perhaps since only the last of many workgroups have them: five widths
-that end within a tile of 128, with 64 to 256 rows, took 0.98 to 1.01 of their time when columns
-were moved likewise.
+Columns of B, where few workgroups of many have some outside, make no difference: five widths that
+end within a tile of 128, with 64 to 256 rows, took 0.98 to 1.01 of the time they take where they
+lie. They are columns of A's if the kernel has A and B swapped.
 
 Tiles are numbered so that `GROUP_M` rows of tiles are walked column by column: workgroups that
 run together then share rows of A and columns of B in L2 (the "grouped ordering" of the Triton
@@ -53,22 +53,32 @@ def tile_coordinates(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.constexpr_function
-def rows_inside(a_row, c_row, scheduler, takes):
-    """Whether the last row of tiles may begin further up. Not where A's rows are not what the copy
-    engine counts in, of which nothing was measured; nor with a matrix in the epilogue of a C whose
-    columns are contiguous, whose loads are wider if it is known where tiles begin; nor for
-    stream-K, which cuts each tile elsewhere: two tiles' sums differ in their last bits, and which
-    of them came last would say what is in C."""
-    return a_row and scheduler != "stream_k" and (c_row or "d" not in takes)
+def axes_inside(a_row, b_row, c_row, scheduler, takes):
+    """Along which of m and n the last tile may begin further up. Not where an operand is contiguous
+    that way, of which nothing was measured; nor along C's contiguous axis with a matrix in the
+    epilogue, whose loads are wider if it is known where tiles begin; nor for stream-K, which cuts
+    each tile elsewhere: two tiles' sums differ in their last bits, and which of them came last
+    would say what is in C."""
+    if scheduler == "stream_k":
+        return ""
+    matrix = "d" in takes
+    rows = "m" if a_row and (c_row or not matrix) else ""
+    return rows + ("n" if not b_row and not (c_row and matrix) else "")
+
+
+@triton.constexpr_function
+def _has(axes, axis):
+    return axis in axes
 
 
 @triton.jit
-def begin_of(tile_m, m, TILE_M: tl.constexpr, INSIDE: tl.constexpr):
-    """First row of the tiles in row number `tile_m`; INSIDE as of `rows_inside`."""
-    row = tile_m * TILE_M
-    if INSIDE:
-        row = min(row, max(m - TILE_M, 0))
-    return row
+def begin_of(tile, size, TILE: tl.constexpr, AXIS: tl.constexpr, INSIDE: tl.constexpr):
+    """First row (column, as AXIS says) of the tiles in row number `tile`; INSIDE as of
+    `axes_inside`."""
+    begin = tile * TILE
+    if _has(INSIDE, AXIS):
+        begin = min(begin, max(size - TILE, 0))
+    return begin
 
 
 @triton.jit

@@ -48,9 +48,9 @@ from tilewright.ops.gemm.kernels.reduce import (
 )
 from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 from tilewright.ops.gemm.kernels.schedule import (
+    axes_inside,
     begin_of,
     contributors,
-    rows_inside,
     shared_steps,
     split_range,
     stream_segment,
@@ -158,7 +158,9 @@ def gemm_tma(
     BATCHING: see `batching`; a batch's descriptors have three dimensions, and here `batch` has
     steps of A and B of 1 or 0."""
     # A tile's scale is that of one block, if blocks have whole tiles: these stay in their places.
-    INSIDE: tl.constexpr = SCALES == "" and rows_inside(A_ROW, C_ROW, SCHEDULER, TAKES)
+    INSIDE: tl.constexpr = (
+        "" if SCALES != "" else axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
+    )
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
@@ -172,8 +174,8 @@ def gemm_tma(
         k_begin, k_end = split_range(i, splits, k, TILE_K)
         z, within = in_matrix(tile, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, INSIDE)
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         acc = _accumulate(
             a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
@@ -189,8 +191,8 @@ def gemm_tma(
     elif SCHEDULER == "tile":
         z, within = in_matrix(first, each, BATCHING)
         tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-        row = begin_of(tile_m, m, TILE_M, INSIDE)
-        col = tile_n * TILE_N
+        row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+        col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         acc = _accumulate(
             a, b, scales, m, n, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
@@ -209,8 +211,8 @@ def gemm_tma(
                 tile, k_begin, k_end = stream_segment(at, end, steps, k, TILE_K)
                 z, within = in_matrix(tile, each, BATCHING)
                 tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-                row = begin_of(tile_m, m, TILE_M, INSIDE)
-                col = tile_n * TILE_N
+                row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+                col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
                 acc = _accumulate(
                     a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
                     A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
@@ -236,8 +238,8 @@ def gemm_tma(
         ):  # fmt: skip
             z, within = in_matrix(tile, each, BATCHING)
             tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
-            row = begin_of(tile_m, m, TILE_M, INSIDE)
-            col = tile_n * TILE_N
+            row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+            col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
             acc = _accumulate(
                 a, b, scales, m, n, batch, z, row, col, 0, k, TILE_M, TILE_N, TILE_K,
                 A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,

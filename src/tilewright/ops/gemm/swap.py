@@ -1,0 +1,96 @@
+"""Kernels that compute Cᵀ = Bᵀ·Aᵀ (`GemmConfig.swap_ab`), by the same sources as C = A·B.
+
+Idea. Matrix instructions of sm_90 take 64 rows and any number of columns that 8 divides; so do
+tiles, nearly (see `kernels/gluon_ws.py`). With A's rows as columns, a tile fits 80 or 288 of them
+better than multiples of 64 do; B's columns, which are the rows then, are mostly round numbers.
+TensorRT-LLM and DeepGEMM call it swapAB.
+
+A matrix and its transpose lie in memory alike, but for the name of the layout. So there is nothing
+to move: config and problem are seen with their sides exchanged (`exchanged`), which everything
+about the kernel is then derived from, and its first two operands are B and A (`launched`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from tilewright.ops.family import Argument, Descriptor, Launch, Pointer
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+
+PIPELINES = ("tma", "gluon_ws", "gluon_pingpong")
+"""Those that may have their sides exchanged: the ones with large tiles and no block scales."""
+
+_OTHER = {"r": "c", "c": "r"}
+_AXIS = str.maketrans("mn", "nm")
+
+
+def objection(c: GemmConfig) -> str | None:
+    """Why the sides of `c` may not be exchanged; it may be as it was or exchanged."""
+    if not c.swap_ab:
+        return None
+    if c.pipeline not in PIPELINES:
+        return f"pipeline {c.pipeline} does not swap A and B; {', '.join(PIPELINES)} do"
+    if c.dtype_a != c.dtype_b or c.scale_a or c.scale_b or c.layout[1] == "s":
+        return "A and B of different dtypes, with scales of blocks, or shuffled, are not swapped"
+    if c.batching != "none":
+        return f"A and B are swapped in one product, not in a batch; batching is {c.batching}"
+    if epilogues.fold(c.epilogue) != 1:
+        return f"epilogue {c.epilogue} pairs columns, which are rows where A and B are swapped"
+    return None
+
+
+def config(c: GemmConfig) -> GemmConfig:
+    """`c` as its kernel sees it, if it has A and B swapped: of the product Bᵀ·Aᵀ."""
+    if not c.swap_ab:
+        return c
+    return replace(
+        c,
+        layout=_layout(c.layout),
+        dtype_a=c.dtype_b,
+        dtype_b=c.dtype_a,
+        tile_m=c.tile_n,
+        tile_n=c.tile_m,
+        pad_m=c.pad_n,
+        pad_n=c.pad_m,
+    )
+
+
+@lru_cache(maxsize=1024)
+def problem(p: GemmProblem) -> GemmProblem:
+    """The product Bᵀ·Aᵀ of the same matrices as they lie."""
+    return replace(
+        p,
+        layout=_layout(p.layout),
+        dtype_a=p.dtype_b,
+        dtype_b=p.dtype_a,
+        m=p.n,
+        n=p.m,
+        lda=p.ldb,
+        ldb=p.lda,
+    )
+
+
+def takes(said: str) -> str:
+    """What an epilogue's operations take (see `kernels/epilogue.py`), of the exchanged product:
+    vectors over columns are vectors over rows."""
+    return said.translate(_AXIS)
+
+
+def launched(launch: Launch) -> Launch:
+    """A launch of the exchanged product, whose first operand is B, with operands as callers count
+    them."""
+    return replace(launch, arguments=tuple(_counted(one) for one in launch.arguments))
+
+
+def _counted(argument: Argument) -> Argument:
+    if isinstance(argument, Pointer | Descriptor) and argument.operand in (0, 1):
+        return replace(argument, operand=1 - argument.operand)
+    return argument
+
+
+def _layout(layout: str) -> str:
+    a, b, c = tuple(layout)
+    return _OTHER[b] + _OTHER[a] + _OTHER[c]
