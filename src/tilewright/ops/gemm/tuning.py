@@ -106,8 +106,8 @@ SWAPPED: tuple[Tile, ...] = (
     ("gluon_pingpong", 192, 128, 128, 8, 4, "split"),
 )
 """With A and B swapped (`swap`), whole and shared: where rows of tiles fit M better than 64 do."""
-MOST_SWAPPED = 2048
-"""Rows of A up to which that may matter."""
+LEAST_SWAPPED, MOST_SWAPPED = 17, 2048
+"""Rows of A where that may matter: fewer have kernels of their own, of many few are left over."""
 
 PORTABLE: tuple[Tile, ...] = tuple(
     (pipeline, rows, columns, 128, warps, stages, "direct")
@@ -181,7 +181,9 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
 
 def _swapped(problem: GemmProblem) -> list[Sequence[Any]]:
     """The same of kernels that have A and B swapped."""
-    if not FEW_ROWS // 4 < problem.m <= MOST_SWAPPED or epilogues.fold(problem.epilogue) != 1:
+    if problem.batching != "none" or epilogues.fold(problem.epilogue) != 1:
+        return []
+    if not LEAST_SWAPPED <= problem.m <= MOST_SWAPPED:
         return []
     return [(*t, *how, 8) for t in SWAPPED for how in (_WHOLE, *SHARED)]
 
