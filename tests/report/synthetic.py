@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from tilewright import GemmProblem
 from tilewright.arch import device
-from tilewright.tune.measurement import STATUSES, Environment, Measurement, Settings, Telemetry
+from tilewright.tune.measurement import (
+    STATUSES,
+    Environment,
+    Flag,
+    Measurement,
+    Settings,
+    Telemetry,
+)
 
 H200 = device("h200_sxm")
 ENVIRONMENT = Environment((("tilewright", "0.1.0"), ("triton", "3.6.0")), "580.65.06")
@@ -67,5 +74,5 @@ def sweep(
             elif dice.random() < 0.04:
                 yield one(name, of, us, dice.choice(FAILING), **more)
             else:
-                flags = (dice.choice(("throttled", "contended", "unsettled")),)
+                flags = (dice.choice(get_args(Flag)),)
                 yield one(name, of, us, flags=flags if dice.random() < 0.02 else (), **more)

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from synthetic import ENVIRONMENT, FAILING, H200, REASONS, kernel, one, problem, sweep
@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 from tilewright.cli.app import app
 from tilewright.errors import BadArgument, BadFile
 from tilewright.report import gather, write
+from tilewright.report import page as page_module
 from tilewright.tune.database import SCHEMA
-from tilewright.tune.measurement import STATUSES, Settings
+from tilewright.tune.measurement import STATUSES, Flag, Settings
 from tilewright.tune.results import Results
 
 
@@ -273,3 +274,9 @@ def test_a_failed_write_keeps_the_page_that_was_there(tmp_path, monkeypatch):
         write(folder, page)
     assert page.read_text() == "yesterday's"
     assert [p.name for p in page.parent.iterdir()] == ["page.html"]
+
+
+def test_the_page_says_what_every_flag_means():
+    page = Path(page_module.__file__).with_suffix(".js").read_text()
+    meanings = re.search(r"FLAG_MEANINGS = \{(.*?)\};", page, re.DOTALL)
+    assert meanings and re.findall(r"^  (\w+): ", meanings[1], re.MULTILINE) == [*get_args(Flag)]

@@ -16,6 +16,7 @@ const FLAG_MEANINGS = {
   throttled: "the device lowered its clocks for heat or a power brake meanwhile",
   contended: "another process used the device meanwhile",
   unsettled: "time ran out before the median's interval was as narrow as asked",
+  late: "the GPU waited for the host within samples: times are too long",
 };
 
 function make(tag, attributes = {}, ...children) {
