@@ -37,6 +37,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _nothing_left_on() -> Any:
     assert capturing.active == ()
+    capturing._of_environment.cache_clear()  # a test elsewhere may have made a dispatcher
     yield
     capturing._of_environment.cache_clear()
     assert capturing.active == ()
