@@ -6,8 +6,8 @@ better than multiples of 64 do; B's columns, which are the rows then, are mostly
 TensorRT-LLM and DeepGEMM call it swapAB.
 
 A matrix and its transpose lie in memory alike, but for the name of the layout. So there is nothing
-to move: config and problem are seen with their sides exchanged (`exchanged`), which everything
-about the kernel is then derived from, and its first two operands are B and A (`launched`).
+to move: config and problem are seen with their sides exchanged (`config`, `problem`), from which
+all else about the kernel follows, and its first two operands are B and A (`launched`).
 """
 
 from __future__ import annotations
