@@ -1,12 +1,13 @@
-"""What the last row of tiles costs: kernels and torch.mm by M, over tiles that M does not fill.
+"""What the last row and column of tiles cost: kernels and torch.mm, over tiles that M, or N, does
+not fill.
 
     python benchmarks/gemm_last_rows.py --json benchmarks/results/gemm_last_rows_h200.json
 
 bf16 rcr; all kernels of a product take turns, flushed, 60 rounds. Medians in microseconds, by
 product and kernel; kernels are verified first.
 
-The result's `rows outside` are of the same kernels before their last row of tiles began further up
-(`kernels.schedule.begin_of`): each began at a multiple of its height.
+The result's `outside` is of the same kernels before their last row and column of tiles began
+further up (`kernels.schedule.begin_of`): each began at a multiple of its height and width.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ KERNELS = (
 PRODUCTS = (
     ((4096, 3072), (16, 24, 32, 40, 48, 56, 64, 65, 80, 96, 112, 128, 192, 208, 320, 464)),
     ((11264, 7168), (40, 48, 64, 65, 80, 112, 128, 208)),
+    *(((n, 7168), (64, 128, 256)) for n in (576, 2112, 2240, 2304, 2624, 2880, 3072)),
 )
 ROUNDS = 60
 SETTINGS = Settings(
@@ -79,8 +81,7 @@ def main() -> None:
     document: dict[str, Any] = {"environment": environment(), "rounds": ROUNDS, "us": found}
     if options.json:
         if options.json.is_file():  # of the kernels as they were
-            before = json.loads(options.json.read_text()).get("rows outside")
-            document["rows outside"] = before
+            document["outside"] = json.loads(options.json.read_text()).get("outside")
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
