@@ -9,7 +9,8 @@ shared memory and out by TMA. With SPLIT the accumulator leaves in two halves, s
 staging buffer is half as large and one more operand stage fits.
 
 Edges. The engine fills what lies outside the matrix with zeros and does not write there, so
-there is nothing to mask (and the last tiles begin further up: see `schedule`); in exchange base addresses and rows must be multiples of 16 bytes.
+there is nothing to mask; in exchange base addresses and rows must be multiples of 16 bytes. Where
+there are several, the last row and column of tiles begin further up (see `schedule`).
 Operands of an epilogue come through pointers, masked in both dimensions.
 
 Schedulers (see `schedule`). In `persistent`, the tile loop and the K loop are flattened into one,
