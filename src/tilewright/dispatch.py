@@ -69,9 +69,10 @@ class _Fast:
             self.current_stream,
             self.current_device if self.several_gpus else None,
             torch.is_grad_enabled,
+            torch.cuda.is_current_stream_capturing,
         )
         self.known: dict[Any, Any] = {}
-        """Launches by `describe`'s keys, those that need no workspace."""
+        """Launches by `describe`'s keys."""
 
 
 class Dispatcher(Planner):
@@ -208,14 +209,14 @@ class Dispatcher(Planner):
         assert self._fast is not None
         key, _ = self._fast.describe(what, (*operands, out))
         self._ready[key] = ready
-        if not ready.plan.launch.workspace_bytes:
-            self._fast.known[key] = ready.bound.native
+        self._fast.known[key] = ready.bound.native
 
     def _run_cached(
         self, fast: _Fast, what: Any, operands: Sequence[Any], out: Any, stream: Any
     ) -> bool:
         """A cached plan in a case the compiled path leaves to Python: a stream of the caller's,
-        a workspace, another current device, an operand at a new address."""
+        a workspace on a new stream or for a graph, another current device, an operand at a new
+        address."""
         try:
             key, addresses = fast.describe(what, (*operands, out))
         except AttributeError:  # not torch's tensors, which are all this cache knows
@@ -244,7 +245,8 @@ class Dispatcher(Planner):
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
         if launch.workspace_bytes:
-            workspace = self.workspaces.address(launch, ready.index, stream, current)
+            user = ready.bound if current else None
+            workspace = self.workspaces.address(launch, ready.index, stream, user)
             addresses = (*addresses, workspace)
         if not ready.bound(stream, addresses, elsewhere):
             _refuse_overlap([arrays.view(x) for x in (*operands, out)])

@@ -198,8 +198,8 @@ def test_threads_do_not_mix_their_addresses():
     assert all(s["values"][5] == s["values"][0] + 64 for s in driver.launches)
 
 
-def _torch(stream=5, grad=False):
-    return (lambda device: stream, None, lambda: grad)
+def _torch(stream=5, grad=False, capturing=False):
+    return (lambda device: stream, None, lambda: grad, lambda: capturing)
 
 
 def test_a_known_call_is_launched_whole():
@@ -240,8 +240,33 @@ def test_a_launch_that_is_forgotten_meanwhile_is_launched_all_the_same():
         known.clear()
         return 5
 
-    assert native.call((stream, None, bool), known, "op", (a, out)) == 0
+    assert native.call((stream, None, bool, bool), known, "op", (a, out)) == 0
     assert driver.launches[0]["values"] == [a.data_ptr(), out.data_ptr()]
+
+
+def test_a_workspace_is_the_one_that_its_stream_was_given():
+    native = launcher()
+    driver = StandIn("<Q", "<Q")
+    arguments = (Pointer(1), Pointer(WORKSPACE))
+    ready = bound(driver, Launch((1, 1, 1), arguments, workspace_bytes=64), (1024, 1024))
+    a, out = torch.zeros(16, 16), torch.zeros(16, 16)
+    key, addresses = native.describe("op", (a, out))
+
+    def call(**here):
+        return native.call(_torch(**here), {key: ready.native}, "op", (a, out))
+
+    assert call() == NOT_KNOWN, "none was given yet"
+    streams = [0x500, 0x600, 0x500 + 8 * 256, 0]  # the third takes the place of the first
+    for stream in streams:
+        ready.keep_workspace(stream, 0x9000 + stream)
+    assert [call(stream=stream) for stream in streams] == [NOT_KNOWN, 0, 0, 0]
+    given = [(s["stream"] or 0, s["values"]) for s in driver.launches]
+    assert given == [(s, [out.data_ptr(), 0x9000 + s]) for s in streams[1:]]
+    assert call(stream=0x600, capturing=True) == NOT_KNOWN, "a graph has one of its own"
+    assert call(stream=0x700) == NOT_KNOWN
+    ready.keep_workspace(0, 0)
+    assert [call(stream=stream) for stream in streams] == [NOT_KNOWN] * 4
+    assert ready(0x600, (*addresses, 0x7000)) and driver.launches[-1]["values"][1] == 0x7000
 
 
 def test_what_differs_in_any_way_is_not_known():
@@ -277,9 +302,9 @@ def test_another_current_device_is_left_to_python():
     ready = bound(StandIn(), Launch((1, 1, 1), ()), sizes=(1024, 1024))
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
-    stream, _, grad = _torch()
+    stream, _, grad, capturing = _torch()
     for device, code in ((0, 0), (1, NOT_KNOWN)):
-        here = (stream, lambda device=device: device, grad)
+        here = (stream, lambda device=device: device, grad, capturing)
         assert native.call(here, {key: ready.native}, "op", (a, out)) == code
 
 
@@ -293,7 +318,7 @@ def test_an_exception_from_torch_is_not_swallowed():
         raise RuntimeError("no stream")
 
     with pytest.raises(RuntimeError, match="no stream"):
-        native.call((broken, None, bool), {key: ready.native}, "op", (a, out))
+        native.call((broken, None, bool, bool), {key: ready.native}, "op", (a, out))
 
 
 @pytest.mark.parametrize("compiler", ["", "/no/such/compiler"])

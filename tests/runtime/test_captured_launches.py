@@ -25,7 +25,7 @@ def dispatcher(monkeypatch) -> Dispatcher:
     native, fast = launcher(), object.__new__(_Fast)
     fast.call, fast.describe, fast.known = native.call, native.describe, {}
     fast.current_stream, fast.several_gpus = (lambda index: 5), False
-    fast.torch = (fast.current_stream, None, lambda: False)
+    fast.torch = (fast.current_stream, None, lambda: False, lambda: False)
     made._fast = fast
 
     def prepare(problem, config, index, views):
@@ -41,7 +41,7 @@ def dispatcher(monkeypatch) -> Dispatcher:
     monkeypatch.setattr(made, "_prepare", prepare)
     monkeypatch.setattr(arrays, "view", lambda x: dataclasses.replace(view(x), device="cuda:0"))
     monkeypatch.setattr(arrays, "empty", lambda shape, device, like: empty(shape, "cpu", like))
-    monkeypatch.setattr(Workspaces, "address", lambda self, launch, index, stream, current: 0x9000)
+    monkeypatch.setattr(Workspaces, "address", lambda self, launch, index, stream, user: 0x9000)
     return made
 
 
@@ -58,7 +58,7 @@ def test_every_call_is_counted_by_whichever_path(dispatcher, tmp_path):
     with tilewright.capture(tmp_path / "a.jsonl"):
         call(wide, 5)  # launched by compiled code, but for the first
         assert len(dispatcher._fast.known) == 1
-        call(narrow, 4)  # by `_run_cached`, for the workspace
+        call(narrow, 4)  # by `_run_cached`, since its workspace is kept by nobody
         call(wide, 2, stream=7)
         for _ in range(3):
             dispatcher.run("gemm", a, wide)  # no out: the long way each time

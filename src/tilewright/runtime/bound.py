@@ -52,6 +52,7 @@ class BoundLaunch:
         self._native_launch = native.launch
         self._write_map = native.write_map
         self._launches = native.launches
+        self._keep_workspace = native.keep_workspace
         self.native = native.prepare(
             ctypes.cast(driver.launch_function, ctypes.c_void_p).value,
             function.value,
@@ -89,6 +90,11 @@ class BoundLaunch:
         if status:
             raise LaunchFailed(f"launching {self._name}: {self._driver.error(status)}")
         return True
+
+    def keep_workspace(self, stream: int, address: int) -> None:
+        """Have the compiled path use the workspace at `address` on `stream` from now on; 0: none,
+        on any stream."""
+        self._keep_workspace(self.native, stream, address)
 
     def launches(self) -> int:
         """How often it was handed to the driver, by whichever way."""

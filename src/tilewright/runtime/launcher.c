@@ -3,6 +3,8 @@
    prepare(...) -> launch                            all of a launch but addresses and stream
    launch(launch, stream, addresses, apart) -> code  a driver's status, or a code below
    launches(launch) -> count                         how often it was handed to the driver
+   keep_workspace(launch, stream, address)           what call() may give it on this stream; an
+                                                     address of 0: nothing on any
    write_map(launch, number, address, map)           the tensor map of an operand at an address
    describe(op, tensors) -> (key, addresses)         what tells one call from another, and where
                                                      its operands lie
@@ -24,6 +26,7 @@
 #define MAP_BYTES 128
 
 #define MAPS_KEPT 256 /* for each descriptor; layers of a model share plans, not weights */
+#define WORKSPACES_KEPT 8 /* one for each stream */
 
 #define NEEDS_MAPS -1 /* a descriptor's operand is at an address not met: write_map() and again */
 #define OVERLAPS -2   /* the last operand's bytes lie among another's: look closer */
@@ -42,15 +45,20 @@ typedef struct {
 } Map;
 
 typedef struct {
+  uint64_t stream, address;
+} Workspace;
+
+typedef struct {
   launch_fn call;
   void *function;
   unsigned grid[3], block, shared;
-  int bytes, parameters, pointers, descriptors, operands, device;
+  int bytes, parameters, pointers, descriptors, operands, device, scratch;
   int offsets[MAX_PARAMETERS];
   Slot pointer[MAX_PARAMETERS], descriptor[MAX_OPERANDS];
   Map *maps; /* MAPS_KEPT for each descriptor, found by address; a collision replaces */
   uint64_t sizes[MAX_OPERANDS];
   uint64_t launches; /* counted under Python's lock */
+  Workspace workspaces[WORKSPACES_KEPT]; /* found by stream; a collision replaces */
   char buffer[MAX_BYTES];
 } Launch;
 
@@ -67,6 +75,10 @@ static void destroy(PyObject *capsule) {
 static Map *map_at(Launch *l, int number, uint64_t address) {
   uint64_t mixed = address * 0x9E3779B97F4A7C15ull; /* Fibonacci hashing */
   return l->maps + number * MAPS_KEPT + (mixed >> 56) % MAPS_KEPT;
+}
+
+static Workspace *workspace_of(Launch *l, uint64_t stream) {
+  return l->workspaces + (stream >> 8) % WORKSPACES_KEPT; /* handles are addresses */
 }
 
 static int read_slots(PyObject *pairs, Slot *slots, int most, int bytes) {
@@ -125,6 +137,7 @@ static PyObject *prepare(PyObject *self, PyObject *args) {
     l->sizes[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(sizes, i));
   if (PyErr_Occurred()) goto done;
   if ((l->pointers = read_slots(pointers, l->pointer, MAX_PARAMETERS, l->bytes)) < 0) goto done;
+  for (int i = 0; i < l->pointers; i++) l->scratch |= l->pointer[i].operand < 0;
   l->descriptors = read_slots(descriptors, l->descriptor, MAX_OPERANDS, l->bytes - MAP_BYTES + 8);
   if (l->descriptors < 0) goto done;
   l->maps = PyMem_Calloc((size_t)l->descriptors * MAPS_KEPT + 1, sizeof(Map));
@@ -201,6 +214,17 @@ static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t count)
 static PyObject *launches(PyObject *self, PyObject *capsule) {
   Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
   return l ? PyLong_FromUnsignedLongLong(l->launches) : NULL;
+}
+
+static PyObject *keep_workspace(PyObject *self, PyObject *args) {
+  PyObject *capsule;
+  unsigned long long stream, address;
+  if (!PyArg_ParseTuple(args, "OKK", &capsule, &stream, &address)) return NULL;
+  Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
+  if (!l) return NULL;
+  if (!address) memset(l->workspaces, 0, sizeof(l->workspaces));
+  else *workspace_of(l, stream) = (Workspace){stream, address};
+  Py_RETURN_NONE;
 }
 
 static PyObject *write_map(PyObject *self, PyObject *args) {
@@ -283,11 +307,32 @@ static int records_gradient(PyObject *grad_enabled, PyObject *tensors) {
   return 0;
 }
 
-/* call((current_stream, current_device or None, grad_enabled), known, op, tensors): the path of
-   every call but the first of its kind. `known` maps describe()'s keys to launches without a
-   workspace. */
+/* `addresses` and, where the launch has a workspace, that of its stream; NULL without an exception
+   if none is kept, or if a graph captures the stream, which has a workspace of its own. Takes the
+   reference. */
+static PyObject *with_workspace(Launch *l, uint64_t stream, PyObject *capturing,
+                                PyObject *addresses) {
+  if (!l->scratch) return addresses;
+  Workspace *kept = workspace_of(l, stream);
+  Py_ssize_t count = PyTuple_GET_SIZE(addresses);
+  PyObject *more = NULL, *captured = NULL;
+  if (kept->address && kept->stream == stream && (captured = PyObject_CallNoArgs(capturing)) &&
+      !PyObject_IsTrue(captured) && (more = PyTuple_New(count + 1))) {
+    for (Py_ssize_t i = 0; i < count; i++)
+      PyTuple_SET_ITEM(more, i, Py_NewRef(PyTuple_GET_ITEM(addresses, i)));
+    PyObject *address = PyLong_FromUnsignedLongLong(kept->address);
+    if (address) PyTuple_SET_ITEM(more, count, address);
+    else Py_CLEAR(more);
+  }
+  Py_XDECREF(captured);
+  Py_DECREF(addresses);
+  return more;
+}
+
+/* call((current_stream, current_device or None, grad_enabled, capturing), known, op, tensors): the
+   path of every call but the first of its kind. `known` maps describe()'s keys to launches. */
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-  if (given != 4 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 3 ||
+  if (given != 4 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 ||
       !PyDict_Check(args[1]) || !PyTuple_Check(args[3])) {
     PyErr_SetString(PyExc_TypeError, "call(torch, known, op, tuple of tensors)");
     return NULL;
@@ -314,14 +359,18 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
     if (here) {
       PyObject *number = PyLong_FromLong(l->device);
       PyObject *stream = number ? PyObject_CallOneArg(current_stream, number) : NULL;
-      if (stream) code = do_launch(l, PyLong_AsUnsignedLongLong(stream), addresses, 0);
+      if (stream) {
+        uint64_t handle = PyLong_AsUnsignedLongLong(stream);
+        addresses = with_workspace(l, handle, PyTuple_GET_ITEM(args[0], 3), addresses);
+        if (addresses) code = do_launch(l, handle, addresses, 0);
+      }
       Py_XDECREF(stream);
       Py_XDECREF(number);
     }
   }
   Py_XDECREF(found);
   Py_DECREF(key);
-  Py_DECREF(addresses);
+  Py_XDECREF(addresses);
   return PyErr_Occurred() ? NULL : PyLong_FromLong(code);
 }
 
@@ -329,6 +378,7 @@ static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "A launch, packed."},
     {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL, "Launch it."},
     {"launches", launches, METH_O, "How often it was launched."},
+    {"keep_workspace", keep_workspace, METH_VARARGS, "What call() may give it on a stream."},
     {"write_map", write_map, METH_VARARGS, "Set a descriptor's tensor map."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
      "What tells one call from another."},
