@@ -53,6 +53,12 @@ def by_m(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {words: of_all([row["ratio"] for row in some]) for words, some in ranges.items() if some}
 
 
+def written(document: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """As JSON, each problem in one line."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    return f'{json.dumps(document, indent=1)[:-2]},\n "problems": [\n{lines}\n ]\n}}\n'
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tables", type=Path, nargs="+")
@@ -112,7 +118,7 @@ def main() -> None:
     }
     print(json.dumps(document, indent=1))
     if options.json:
-        options.json.write_text(json.dumps({**document, "problems": rows}, indent=1) + "\n")
+        options.json.write_text(written(document, rows))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,9 @@ def test_there_are_tables_for_the_h200():
     """A row for most of the sizes that are to be had."""
     rows = {path.name: len(file.load(path)) for path in PACKAGED if path.parent.name == "sm_90"}
     assert rows["gemm_bf16.json"] > 1500 and rows["gemm_e4m3fn.json"] > 1400
-    assert rows["gemm_int8.json"] > 500
+    assert rows["gemm_int8.json"] > 500 and rows["gemm_fp16.json"] > 350
+    by_int4 = file.load(next(path for path in PACKAGED if path.name == "gemm_bf16.json"))
+    assert sum(row.problem.dtype_b == "int4" for row in by_int4) > 250
 
 
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")

@@ -8,15 +8,14 @@ sampled for longer; by rounds, 2.16 and 2.18 %.
 
 What one process says of two kernels is off by a share of its own, however many samples it takes:
 where operands, buffers and code lie in memory is drawn once (benchmarks/places.py). From take to
-take, in problems that were in doubt, what rounds say moved by 0.2 % (rms) over 150 µs, 0.5 % to 150
-µs and 0.9 % to 15 µs (benchmarks/tuning.py, when all was in one place). So a take has its operands
-in several places (`Settings.places`), and no problem is decided before `LEAST_TAKES`, each of new
-workers.
+take, in problems that were in doubt, what rounds say moves by 0.4 % (rms) over 150 µs, 0.5 % to 150
+µs and 0.7 % to 15 µs (benchmarks/tuning.py), though a take has its operands in several places
+(`Settings.places`). So no problem is decided before `LEAST_TAKES`, each of new workers.
 
 Two tunings of one GPU are to choose the same kernel. Those that cannot be told from the best, up to
 some limit, are settled by a fixed order (`tables.row.preference`); with another limit, another
-kernel might be the first. No limit is right for all problems: of 100, three had a kernel so near to
-1 % that two tunings disagreed. So the winner is who would win by most of the limits up to
+kernel might be the first. No limit is right for all problems: some have a kernel so near to it that
+two tunings disagree. So the winner is who would win by most of the limits up to
 `TOLD_APART`. Where that is in doubt, as far as takes scatter, there is one more take, until
 `TAKES`.
 

@@ -23,8 +23,8 @@ the way. 8-bit and tf32 operands must have K contiguous, which a rule says.
 Odd tiles. A tile edge is a power of two, or 192 rows: three groups' 64; or 96, 160 or 192 columns:
 two accumulators, 64 and 32, 128 and 32 or 128 and 64 wide, with B copied in boxes of the second's
 width. Such tiles fill the last wave of some shapes where powers of two leave most of it empty: in
-the tables shipped for the H200, 109 of 1,665 sizes in bf16 and 22 of 1,499 in fp8 have a tile of 96
-or 160 columns.
+the tables shipped for the H200, 80 of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of 1,499 in fp8
+have a tile of 96 or 160 columns.
 
 Schedulers (see `schedule`). All but `tile`, without whose next tile there is nothing to overlap.
 Where workgroups share a tile (not with an odd edge), each group has flags and slots of its own
