@@ -269,6 +269,26 @@ def test_a_workspace_is_the_one_that_its_stream_was_given():
     assert ready(0x600, (*addresses, 0x7000)) and driver.launches[-1]["values"][1] == 0x7000
 
 
+def test_a_workspace_that_gives_way_during_a_call_is_used_by_it_still():
+    native = launcher()
+    driver = StandIn("<Q")
+    ready = bound(
+        driver, Launch((1, 1, 1), (Pointer(WORKSPACE),), workspace_bytes=64), (1024, 1024)
+    )
+    a, out = torch.zeros(16, 16), torch.zeros(16, 16)
+    key, _ = native.describe("op", (a, out))
+    stream, device, grad, _ = _torch(stream=0x500)
+
+    def capturing():  # meanwhile, another thread on a stream that takes its place
+        ready.keep_workspace(0x500 + 8 * 256, 0x9999)
+        return False
+
+    ready.keep_workspace(0x500, 0x9500)
+    here = (stream, device, grad, capturing)
+    assert native.call(here, {key: ready.native}, "op", (a, out)) == 0
+    assert driver.launches[0]["values"] == [0x9500]
+
+
 def test_what_differs_in_any_way_is_not_known():
     native = launcher()
     ready = bound(StandIn(), Launch((1, 1, 1), ()), sizes=(1024, 1024))

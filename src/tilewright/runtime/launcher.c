@@ -313,14 +313,14 @@ static int records_gradient(PyObject *grad_enabled, PyObject *tensors) {
 static PyObject *with_workspace(Launch *l, uint64_t stream, PyObject *capturing,
                                 PyObject *addresses) {
   if (!l->scratch) return addresses;
-  Workspace *kept = workspace_of(l, stream);
+  Workspace kept = *workspace_of(l, stream); /* others may run while torch is asked */
   Py_ssize_t count = PyTuple_GET_SIZE(addresses);
   PyObject *more = NULL, *captured = NULL;
-  if (kept->address && kept->stream == stream && (captured = PyObject_CallNoArgs(capturing)) &&
+  if (kept.address && kept.stream == stream && (captured = PyObject_CallNoArgs(capturing)) &&
       !PyObject_IsTrue(captured) && (more = PyTuple_New(count + 1))) {
     for (Py_ssize_t i = 0; i < count; i++)
       PyTuple_SET_ITEM(more, i, Py_NewRef(PyTuple_GET_ITEM(addresses, i)));
-    PyObject *address = PyLong_FromUnsignedLongLong(kept->address);
+    PyObject *address = PyLong_FromUnsignedLongLong(kept.address);
     if (address) PyTuple_SET_ITEM(more, count, address);
     else Py_CLEAR(more);
   }
