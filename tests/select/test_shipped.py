@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,7 +62,7 @@ def test_it_is_read_once_and_damage_is_named(folder):
         Dispatcher(device=H200).select(gemm(64, dtype_a="fp16"))
 
 
-PACKAGED = sorted((Path(tables.__path__[0]) / "shipped").rglob("*.*"))
+PACKAGED = sorted((Path(tables.__path__[0]) / "shipped").rglob("*.json"))
 
 
 def test_there_are_tables_for_the_h200():
@@ -82,6 +84,17 @@ def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_se
             assert still_serves(kernel, one), (kernel, one.problem)
     # Written anew it is the same, so that a change is one of rows.
     assert path.read_text() == file.to_json(table)
+
+
+def test_the_report_beside_them_is_of_these_rows(tmp_path):
+    root = Path(__file__).parents[2]
+    for path in PACKAGED:
+        (tmp_path / path.name).symlink_to(path)
+    script, result = root / "benchmarks/shipped_report.py", "shipped_h200.json"
+    subprocess.run(
+        [sys.executable, script, root / "benchmarks/results" / result, tmp_path], check=True
+    )
+    assert (tmp_path / "report.md").read_text() == (PACKAGED[0].parent / "report.md").read_text()
 
 
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")

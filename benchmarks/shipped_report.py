@@ -1,0 +1,134 @@
+"""The report beside shipped tables: what stands in them, and what it is worth.
+
+    python benchmarks/shipped_report.py benchmarks/results/shipped_h200.json \\
+        src/tilewright/tables/shipped/sm_90
+
+The first is what benchmarks/shipped.py wrote; the second a folder of tables, where report.md is
+written. Problems are told apart by all but their sizes. Rows whose kernel is another by now than
+the one that was compared are counted, and left out of the comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from analytical import ROWS
+from shipped import by_m
+from tilewright.tables import file
+from tilewright.tables.row import Row, meant, said
+
+RANGES = (*(f"M to {most}" for most in ROWS), f"M over {ROWS[-1]}", "all")
+LEAST = 20
+
+Compared = tuple[Any, dict[str, Any]]
+"""A problem, and what the result says of it."""
+
+
+@cache
+def alike(problem: Any) -> str:
+    """What a problem has besides its sizes, as it is printed."""
+    rest = {key: value for key, value in said(problem).items() if key not in ("family", *"mnk")}
+    return " ".join(str(type(problem)(128, 128, 128, **rest)).split()[2:])
+
+
+def line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def head(*words: str) -> list[str]:
+    return [line(words), "|" + "---|" * len(words)]
+
+
+def holds(kinds: dict[str, list[Row]]) -> Iterator[str]:
+    yield from head("what", "rows", "by finals", "measured")
+    for kind, rows in kinds.items():
+        finals = sum(json.loads(row.timed).get("take", 0) > 0 for row in rows)
+        days = sorted({row.measured_at[:10] for row in rows})
+        when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        yield line([f"`{kind}`", len(rows), finals, when])
+
+
+def worth(kinds: dict[str, list[Row]], compared: Sequence[Compared]) -> Iterator[str]:
+    yield from head("what", "problems", *RANGES, "faster", "least")
+    for kind in kinds:
+        yield from worth_of(f"`{kind}`", [one for of, one in compared if alike(of) == kind])
+    yield from worth_of("all", [one for _, one in compared])
+
+
+def worth_of(words: str, some: Sequence[dict[str, Any]]) -> Iterator[str]:
+    if some:
+        found = by_m(some)
+        means = [f"{found[m]['geomean']:.3f}" if m in found else "" for m in RANGES]
+        of_all = found["all"]
+        least = f"{of_all['least']:.3f}"
+        yield line([words, of_all["problems"], *means, of_all["faster"], least])
+
+
+def behind(compared: Sequence[Compared]) -> Iterator[str]:
+    yield from head("problem", "kernel", "µs", "vendor's µs", "ratio")
+    for problem, one in sorted(compared, key=lambda pair: pair[1]["ratio"])[:LEAST]:
+        times = f"{one['us']:.1f}", f"{one['vendor_us']:.1f}", f"{one['ratio']:.3f}"
+        yield line([problem, f"`{one['kernel']}`", *times])
+
+
+def report(result: dict[str, Any], rows: Sequence[Row], source: str) -> str:
+    kinds: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: alike(row.problem)):
+        kinds.setdefault(alike(row.problem), []).append(row)
+    kernels = {row.problem: row.kernel for row in rows}
+    compared = [(meant(one["problem"], source), one) for one in result["problems"]]
+    same = [(problem, one) for problem, one in compared if kernels.get(problem) == one["kernel"]]
+    left_out = {
+        **result["left_out"],
+        "another kernel by now": len(compared) - len(same),
+        "in no table that was compared": len(rows)
+        - len(compared)
+        - sum(result["left_out"].values()),
+    }
+    environment = result["environment"]
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
+    lines = [
+        "# What the tables here hold, and what it is worth",
+        "",
+        "Rows by what problems have besides their sizes, "
+        f"on {rows[0].device.name}. The tables were made by `tilewright tune`; *by finals*: its "
+        "finals decided them, the others are what a search found.",
+        "",
+        *holds(kinds),
+        "",
+        f"The vendor's time over that of the row's kernel, on {environment['date'][:10]}: both "
+        "verified, then measured anew, in turns, with L2 flushed and in several places of memory. "
+        "Above 1, the row's kernel is faster. Geometric means by ranges of M, how many were "
+        "faster, and the least:",
+        "",
+        *worth(kinds, same),
+        "",
+        f"Left out: {'; '.join(f'{why}: {n} problems' for why, n in left_out.items() if n)}.",
+        "",
+        "Behind by most:",
+        "",
+        *behind(same),
+        "",
+        f"With {packages}, by `{environment['command']}`. All {len(compared)} comparisons are in "
+        f"`benchmarks/results/{source}`; `benchmarks/shipped_report.py` made this page of them.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("result", type=Path)
+    parser.add_argument("tables", type=Path)
+    options = parser.parse_args()
+    result = json.loads(options.result.read_text())
+    rows = [row for path in sorted(options.tables.glob("*.json")) for row in file.load(path)]
+    (options.tables / "report.md").write_text(report(result, rows, options.result.name))
+
+
+if __name__ == "__main__":
+    main()
