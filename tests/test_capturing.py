@@ -162,9 +162,9 @@ def test_several_captures_at_once_and_ready_launches_are_met_again(
     file: Path, tmp_path: Path
 ) -> None:
     dispatcher = Dispatcher(device="h200_sxm")
-    dispatcher._ready["a launch"] = None  # type: ignore[assignment]
+    dispatcher._launches.ready["a launch"] = None  # type: ignore[assignment]
     with tilewright.capture(file):
-        assert not dispatcher._ready
+        assert not dispatcher._launches.ready
         capturing.active[0].saw(plan(A))
         with tilewright.capture(tmp_path / "inner.jsonl", "misses"):
             for capture in capturing.active:

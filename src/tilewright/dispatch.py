@@ -71,8 +71,20 @@ class _Fast:
             torch.is_grad_enabled,
             torch.cuda.is_current_stream_capturing,
         )
+
+
+class _Launches:
+    """Launches that are ready, by `describe`'s keys, since they were last forgotten. A call adds
+    its own to those that there were when it began: if they were forgotten meanwhile, so is it."""
+
+    def __init__(self) -> None:
+        self.ready: dict[Any, _Ready] = {}
         self.known: dict[Any, Any] = {}
-        """Launches by `describe`'s keys."""
+        """The same, as the compiled path takes them."""
+
+    def add(self, key: Any, ready: _Ready) -> None:
+        """Of several threads' the first stays, so that what is known is kept alive by `ready`."""
+        self.known[key] = self.ready.setdefault(key, ready).bound.native
 
 
 class Dispatcher(Planner):
@@ -110,16 +122,14 @@ class Dispatcher(Planner):
         self.store = store or Store()
         self.build_missing = build_missing
         self.workspaces = Workspaces()
-        self._ready: dict[Any, _Ready] = {}
+        self._launches = _Launches()
         self._fast: _Fast | None = None
         self._functions: dict[tuple[str, int], tuple[Kernel, Any]] = {}
         capturing.watch(self)
 
     def forget_launches(self) -> None:
         """Prepare every launch anew, from its plan: each call is seen once more by a capture."""
-        self._ready.clear()
-        if self._fast is not None:
-            self._fast.known.clear()
+        self._launches = _Launches()
 
     def _forget(self) -> None:
         super()._forget()
@@ -142,7 +152,8 @@ class Dispatcher(Planner):
         what = _call_of(op, options) if options else op
         if fast is not None and out is not None and what is not None:
             self._forget_if_changed()
-            if stream is None and not fast.call(fast.torch, fast.known, what, (*operands, out)):
+            known, tensors = self._launches.known, (*operands, out)
+            if stream is None and not fast.call(fast.torch, known, what, tensors):
                 return out
             if self._run_cached(fast, what, operands, out, stream):
                 return out
@@ -174,7 +185,8 @@ class Dispatcher(Planner):
         stream: Any,
         options: dict[str, Any],
     ) -> Any:
-        family = ops.family(op)
+        self._forget_if_changed()
+        family, launches = ops.family(op), self._launches
         given = [arrays.adopt(x, f"operand {i}") for i, x in enumerate(operands, 1)]
         target_out = None if out is None else arrays.adopt(out, "out")
         views = [arrays.view(x) for x in [*given, *([] if out is None else [target_out])]]
@@ -202,14 +214,10 @@ class Dispatcher(Planner):
             called = op if config is None else config.name
             for capture in capturing.active if config is None else ():
                 capture.follow(ready.plan, ready.bound.launches)
-            self._remember(_call_of(called, options), ready, operands, out)
+            assert self._fast is not None
+            key, _ = self._fast.describe(_call_of(called, options), (*operands, out))
+            launches.add(key, ready)
         return target_out if out is None else out
-
-    def _remember(self, what: Any, ready: _Ready, operands: Sequence[Any], out: Any) -> None:
-        assert self._fast is not None
-        key, _ = self._fast.describe(what, (*operands, out))
-        self._ready[key] = ready
-        self._fast.known[key] = ready.bound.native
 
     def _run_cached(
         self, fast: _Fast, what: Any, operands: Sequence[Any], out: Any, stream: Any
@@ -221,7 +229,7 @@ class Dispatcher(Planner):
             key, addresses = fast.describe(what, (*operands, out))
         except AttributeError:  # not torch's tensors, which are all this cache knows
             return False
-        ready = self._ready.get(key)
+        ready = self._launches.ready.get(key)
         if ready is not None:
             self._launch(ready, operands, out, addresses, stream)
         return ready is not None

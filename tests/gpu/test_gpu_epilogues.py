@@ -61,7 +61,7 @@ def test_a_cached_plan_follows_new_tensors_and_other_epilogues(dispatcher):
             assert dispatcher.run("gemm", a, b, bias, out=out, epilogue=chain) is out
             expected = function((a @ b).float() + bias.float())
             torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=0.5)
-    known = {key[0] for key in dispatcher._fast.known}
+    known = {key[0] for key in dispatcher._launches.known}
     assert {("gemm", ("epilogue", chain)) for chain in functions} <= known
     with pytest.raises(BadArgument, match="words joined"):
         dispatcher.run("gemm", a, b, bias, out=out, epilogue=["bias"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import pytest
 from test_bound import StandIn, bound
 
 import tilewright
-from tilewright import arrays
+from tilewright import arrays, capturing
 from tilewright.capturing import load
 from tilewright.dispatch import Dispatcher, _Fast, _Ready
 from tilewright.ops.family import WORKSPACE, Launch, Pointer
@@ -23,7 +24,7 @@ def dispatcher(monkeypatch) -> Dispatcher:
     """One that takes CPU tensors for a GPU's; products of 16 columns need a workspace."""
     made = Dispatcher(device="h200_sxm")
     native, fast = launcher(), object.__new__(_Fast)
-    fast.call, fast.describe, fast.known = native.call, native.describe, {}
+    fast.call, fast.describe = native.call, native.describe
     fast.current_stream, fast.several_gpus = (lambda index: 5), False
     fast.torch = (fast.current_stream, None, lambda: False, lambda: False)
     made._fast = fast
@@ -54,10 +55,10 @@ def test_every_call_is_counted_by_whichever_path(dispatcher, tmp_path):
             dispatcher.run("gemm", a, b, out=out, **options)
 
     call(wide, 3)  # ready before the capture begins
-    assert len(dispatcher._fast.known) == 1
+    assert len(dispatcher._launches.known) == 1
     with tilewright.capture(tmp_path / "a.jsonl"):
         call(wide, 5)  # launched by compiled code, but for the first
-        assert len(dispatcher._fast.known) == 1
+        assert len(dispatcher._launches.known) == 1
         call(narrow, 4)  # by `_run_cached`, since its workspace is kept by nobody
         call(wide, 2, stream=7)
         for _ in range(3):
@@ -65,3 +66,30 @@ def test_every_call_is_counted_by_whichever_path(dispatcher, tmp_path):
     call(wide, 3)
     counts = {problem.n: count for problem, count in load(tmp_path / "a.jsonl").items()}
     assert counts == {32: 10, 16: 4}
+
+
+def test_a_call_is_met_by_a_capture_that_begins_before_its_launch_is_kept(dispatcher, tmp_path):
+    a, wide = (torch.ones(16, n, dtype=torch.bfloat16) for n in (16, 32))
+    out, describe = torch.empty(16, 32, dtype=torch.bfloat16), dispatcher._fast.describe
+    with contextlib.ExitStack() as stack:
+
+        def begins(*given):
+            if not capturing.active:
+                stack.enter_context(tilewright.capture(tmp_path / "a.jsonl"))
+            return describe(*given)
+
+        dispatcher._fast.describe = begins
+        dispatcher._first_run("gemm", None, (a, wide), out, None, {})
+        assert capturing.active and not dispatcher._launches.known
+        for _ in range(3):
+            dispatcher.run("gemm", a, wide, out=out)
+    assert [*load(tmp_path / "a.jsonl").values()] == [3]
+
+
+def test_of_two_launches_of_a_call_the_first_is_kept_whole(dispatcher):
+    a, b = torch.ones(16, 16, dtype=torch.bfloat16), torch.ones(16, 32, dtype=torch.bfloat16)
+    out, launches = torch.empty(16, 32, dtype=torch.bfloat16), dispatcher._launches
+    dispatcher._first_run("gemm", None, (a, b), out, None, {})
+    [(key, ready)] = launches.ready.items()
+    dispatcher._first_run("gemm", None, (a, b), out, None, {})  # a thread that found nothing too
+    assert launches.ready == {key: ready} and launches.known == {key: ready.bound.native}

@@ -44,13 +44,13 @@ class Workspaces:
 
         if user is None:
             external: Any = torch.cuda.ExternalStream
-            with torch.cuda.stream(external(stream, device)):
+            with torch.cuda.stream(external(stream, device)), self._lock:
                 buffer, _ = self._buffer(launch, device, stream)
             return int(buffer.data_ptr())
-        buffer, captured = self._buffer(launch, device, stream)
-        address: int = buffer.data_ptr()
-        if not captured:
-            with self._lock:
+        with self._lock:
+            buffer, captured = self._buffer(launch, device, stream)
+            address: int = buffer.data_ptr()
+            if not captured:
                 self._users.add(user)
                 user.keep_workspace(stream, address)
         return address
@@ -62,17 +62,16 @@ class Workspaces:
 
         size, key = launch.workspace_bytes, (device, stream, launch.zero_workspace)
         captured = torch.cuda.is_current_stream_capturing()
-        with self._lock:
-            buffer = None if captured else self._buffers.get(key)
-            if buffer is None or buffer.numel() < size:
-                if buffer is not None:
-                    self._kept.append(buffer)
-                buffer = _allocate(size, torch.device("cuda", device))
-                buffer[: None if launch.zero_workspace else FLAG_BYTES].zero_()
-                if captured:  # it is zeroed by the graph, at each replay, not now
-                    self._kept.append(buffer)
-                else:
-                    self._buffers[key] = buffer
+        buffer = None if captured else self._buffers.get(key)
+        if buffer is None or buffer.numel() < size:
+            if buffer is not None:
+                self._kept.append(buffer)
+            buffer = _allocate(size, torch.device("cuda", device))
+            buffer[: None if launch.zero_workspace else FLAG_BYTES].zero_()
+            if captured:  # it is zeroed by the graph, at each replay, not now
+                self._kept.append(buffer)
+            else:
+                self._buffers[key] = buffer
         return buffer, captured
 
     def release(self) -> None:
