@@ -252,7 +252,7 @@ def summary(folder: Path) -> dict[str, Any]:
 def scatter(sweep_dirs: Sequence[Path]) -> dict[str, Any]:
     """How far a kernel's time over the fastest one's moves from take to take, by rounds and by
     medians: root mean squares of the standard deviations of its logarithm, of the next three of
-    problems with three takes or more (which were in doubt), by what the fastest takes."""
+    problems with three takes or more, by what the fastest takes."""
     tunings: list[list[dict[str, Sequence[float]]]] = []
     for folder in sweep_dirs:
         of_takes: dict[tuple[str, int], dict[str, Sequence[float]]] = {}

@@ -8,9 +8,9 @@ sampled for longer; by rounds, 2.16 and 2.18 %.
 
 What one process says of two kernels is off by a share of its own, however many samples it takes:
 where operands, buffers and code lie in memory is drawn once (benchmarks/places.py). From take to
-take, in problems that were in doubt, what rounds say moves by 0.4 % (rms) over 150 µs, 0.5 % to 150
-µs and 0.7 % to 15 µs (benchmarks/tuning.py), though a take has its operands in several places
-(`Settings.places`). So no problem is decided before `LEAST_TAKES`, each of new workers.
+take what rounds say moves by 0.4 % (rms) over 150 µs, 0.5 % to 150 µs and 0.7 % to 15 µs
+(benchmarks/tuning.py), though a take has its operands in several places (`Settings.places`). So
+between two kernels nothing is decided before `LEAST_TAKES`, each of new workers.
 
 Two tunings of one GPU are to choose the same kernel. Those that cannot be told from the best, up to
 some limit, are settled by a fixed order (`tables.row.preference`); with another limit, another

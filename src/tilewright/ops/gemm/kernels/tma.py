@@ -10,7 +10,7 @@ staging buffer is half as large and one more operand stage fits.
 
 Edges. The engine fills what lies outside the matrix with zeros and does not write there, so
 there is nothing to mask; in exchange base addresses and rows must be multiples of 16 bytes. Where
-there are several, the last row and column of tiles begin further up (see `schedule`).
+there are several, the last row and column of tiles mostly begin further up (see `schedule`).
 Operands of an epilogue come through pointers, masked in both dimensions.
 
 Schedulers (see `schedule`). In `persistent`, the tile loop and the K loop are flattened into one,
