@@ -11,6 +11,7 @@ buffer that is outgrown since is still there, and zero where it has to be.
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -42,15 +43,12 @@ class Workspaces:
         device has no room for them."""
         import torch
 
-        if user is None:
-            external: Any = torch.cuda.ExternalStream
-            with torch.cuda.stream(external(stream, device)), self._lock:
-                buffer, _ = self._buffer(launch, device, stream)
-            return int(buffer.data_ptr())
-        with self._lock:
+        external: Any = torch.cuda.ExternalStream
+        there = nullcontext() if user is not None else torch.cuda.stream(external(stream, device))
+        with there, self._lock:
             buffer, captured = self._buffer(launch, device, stream)
             address: int = buffer.data_ptr()
-            if not captured:
+            if user is not None and not captured:
                 self._users.add(user)
                 user.keep_workspace(stream, address)
         return address

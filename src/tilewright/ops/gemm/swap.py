@@ -43,14 +43,13 @@ def objection(c: GemmConfig) -> str | None:
 
 
 def config(c: GemmConfig) -> GemmConfig:
-    """`c` as its kernel sees it, if it has A and B swapped: of the product Bᵀ·Aᵀ."""
+    """`c` as its kernel sees it, if it has A and B swapped: of the product Bᵀ·Aᵀ. Their dtype is
+    one (`objection`)."""
     if not c.swap_ab:
         return c
     return replace(
         c,
         layout=_layout(c.layout),
-        dtype_a=c.dtype_b,
-        dtype_b=c.dtype_a,
         tile_m=c.tile_n,
         tile_n=c.tile_m,
         pad_m=c.pad_n,
@@ -61,16 +60,7 @@ def config(c: GemmConfig) -> GemmConfig:
 @lru_cache(maxsize=1024)
 def problem(p: GemmProblem) -> GemmProblem:
     """The product Bᵀ·Aᵀ of the same matrices as they lie."""
-    return replace(
-        p,
-        layout=_layout(p.layout),
-        dtype_a=p.dtype_b,
-        dtype_b=p.dtype_a,
-        m=p.n,
-        n=p.m,
-        lda=p.ldb,
-        ldb=p.lda,
-    )
+    return replace(p, layout=_layout(p.layout), m=p.n, n=p.m, lda=p.ldb, ldb=p.lda)
 
 
 def takes(said: str) -> str:

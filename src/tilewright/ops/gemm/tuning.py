@@ -180,7 +180,7 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
 
 
 def _swapped(problem: GemmProblem) -> list[Sequence[Any]]:
-    """The same of kernels that have A and B swapped."""
+    """Values of `_ALGORITHM`, K in bytes, of kernels that have A and B swapped."""
     if problem.batching != "none" or epilogues.fold(problem.epilogue) != 1:
         return []
     if not LEAST_SWAPPED <= problem.m <= MOST_SWAPPED:
