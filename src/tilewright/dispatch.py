@@ -188,16 +188,18 @@ class Dispatcher(Planner):
         self._forget_if_changed()
         family, launches = ops.family(op), self._launches
         given = [arrays.adopt(x, f"operand {i}") for i, x in enumerate(operands, 1)]
+        inputs = [arrays.view(x) for x in given]
         target_out = None if out is None else arrays.adopt(out, "out")
-        views = [arrays.view(x) for x in [*given, *([] if out is None else [target_out])]]
-        places = {v.device for v in views}
+        out_view = None if target_out is None else arrays.view(target_out)
+        places = {v.device for v in (*inputs, *([] if out_view is None else [out_view]))}
         if len(places) > 1:
             raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
-        problem = family.problem_of(views, options, config)
-        if target_out is None:
-            made = family.output(views, options)
-            target_out = arrays.empty(made, views[0].device, given[0])
-            views.append(arrays.view(target_out))
+        problem = family.problem_of(inputs, out_view, options, config)
+        if out_view is None:
+            made = family.output(inputs, options)
+            target_out = arrays.empty(made, inputs[0].device, given[0])
+            out_view = arrays.view(target_out)
+        views = [*inputs, out_view]
         _refuse_overlap(views)
         _refuse_gradients(given)
         if 0 in views[-1].shape:

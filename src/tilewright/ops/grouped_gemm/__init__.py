@@ -142,14 +142,15 @@ class GroupedGemmFamily:
 
     def problem_of(
         self,
-        views: Sequence[View],
+        inputs: Sequence[View],
+        out: View | None,
         options: Mapping[str, Any],
         config: GroupedGemmConfig | None = None,
     ) -> GroupedGemmProblem:
-        return operands.problem_of(views, options, config.layout if config else "rcr")
+        return operands.problem_of(inputs, out, options, config.layout if config else "rcr")
 
-    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
-        return operands.operands(self.problem_of(views, options))[-1]
+    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        return operands.operands(self.problem_of(inputs, None, options))[-1]
 
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
