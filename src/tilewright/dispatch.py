@@ -255,8 +255,7 @@ class Dispatcher(Planner):
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
         if launch.workspace_bytes:
-            user = ready.bound if current else None
-            workspace = self.workspaces.address(launch, ready.index, stream, user)
+            workspace = self.workspaces.address(launch, ready.bound, stream, current)
             addresses = (*addresses, workspace)
         if not ready.bound(stream, addresses, elsewhere):
             _refuse_overlap([arrays.view(x) for x in (*operands, out)])

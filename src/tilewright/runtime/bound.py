@@ -43,8 +43,8 @@ class BoundLaunch:
     ) -> None:
         if kernel.global_scratch or kernel.profile_scratch:
             raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
-        self._driver = driver
-        self._device = device
+        self.driver = driver
+        self.device = device
         self._name = kernel.name
         layout = _layout(kernel, launch)
         self._descriptors = layout.descriptors
@@ -78,17 +78,17 @@ class BoundLaunch:
         `LaunchFailed`.
         """
         if elsewhere:
-            with self._driver.current(self._device):
+            with self.driver.current(self.device):
                 status = self._try(stream, addresses, apart)
         else:
             status = self._try(stream, addresses, apart)
             if status == _NO_CONTEXT:  # a thread's very first use of the GPU
-                with self._driver.current(self._device):
+                with self.driver.current(self.device):
                     status = self._try(stream, addresses, apart)
         if status == OVERLAPS:
             return False
         if status:
-            raise LaunchFailed(f"launching {self._name}: {self._driver.error(status)}")
+            raise LaunchFailed(f"launching {self._name}: {self.driver.error(status)}")
         return True
 
     def keep_workspace(self, stream: int, address: int) -> None:
@@ -111,7 +111,7 @@ class BoundLaunch:
     def _place_maps(self, addresses: tuple[int, ...]) -> None:
         for number, (_, view, layout) in enumerate(self._descriptors):
             address = addresses[view.operand]
-            encoded = self._driver.tensor_map(view, layout, address)
+            encoded = self.driver.tensor_map(view, layout, address)
             self._write_map(self.native, number, address, encoded)
 
 
