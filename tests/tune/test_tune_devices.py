@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import types
 
 import pytest
 
 from tilewright.arch import device
 from tilewright.build import Store
-from tilewright.child import Child, ChildDied, import_path
+from tilewright.child import Child, ChildDied
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.tune import devices, telemetry
 from tilewright.tune.devices import (
@@ -198,11 +197,11 @@ def test_no_driver_says_what_needs_none(monkeypatch):
         devices.parse("all")
 
 
-def test_only_a_gpus_worker_needs_torch(tmp_path):
+def test_only_a_gpus_worker_needs_torch(tmp_path, monkeypatch):
     """Who asks which GPUs there are may have none, whatever the user's environment hides."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    path = os.pathsep.join((str(tmp_path), *import_path()))
-    variables = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0"}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    variables = {"CUDA_VISIBLE_DEVICES": "0"}
     with Child("tilewright.arch.asked", variables) as child:
         answer, _ = child.request({}, timeout=60)
     assert answer.keys() & {"devices", "error"} and "torch" not in str(answer)

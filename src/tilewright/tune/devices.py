@@ -6,7 +6,6 @@ The parent asks a child which GPUs there are, so that it never opens one itself.
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from tilewright.arch import arch, device
 from tilewright.arch.known import devices as known_devices
 from tilewright.arch.model import Device
 from tilewright.build import Store
-from tilewright.child import Child, Message, import_path
+from tilewright.child import Child, Message
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.jsonfile import convert
 from tilewright.plan import PLANNING_DEVICE
@@ -92,8 +91,7 @@ class Place:
     def start(self, store: Store) -> Process:
         """Start a worker here, for kernels of `store`."""
         preload = "" if self.backend == "cpu" else "torch"
-        path = os.pathsep.join(import_path())
-        return Child(WORKER, {**self.variables, "PYTHONPATH": path, PRELOAD_VARIABLE: preload})
+        return Child(WORKER, {**self.variables, PRELOAD_VARIABLE: preload})
 
     def __str__(self) -> str:
         name = "the interpreter" if self.device is None else f"{self.device.name} ({self.uuid})"
