@@ -36,9 +36,9 @@ class Target:
     compute_units: int | None = None
 
     def covers(self, device: Device) -> bool:
-        """Whether `device` is such a GPU."""
-        units = self.compute_units
-        return device.arch == self.arch and units in (None, device.compute_units)
+        """Whether `device` is such a GPU. The interpreter is none."""
+        alike = device.arch == self.arch and self.compute_units in (None, device.compute_units)
+        return alike and not device.interpreted
 
     def meets(self, other: Target) -> bool:
         """Whether some GPU is both."""

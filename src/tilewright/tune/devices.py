@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 from tilewright import __version__
 from tilewright.arch import arch, device
 from tilewright.arch.known import devices as known_devices
-from tilewright.arch.model import Device
+from tilewright.arch.model import INTERPRETED, Device
 from tilewright.build import Store
 from tilewright.child import Child, Message
 from tilewright.errors import BadArgument, NoDriver
@@ -107,7 +107,7 @@ def interpreted_device(arch_name: str) -> Device:
         raise BadArgument(f"no known device has architecture {arch_name}; none can be played")
     usual = device(PLANNING_DEVICE)
     played = usual if usual in known else known[0]
-    return replace(played, name=f"interpreter as {played.name}")
+    return replace(played, name=f"{INTERPRETED}{played.name}")
 
 
 _DRIVER_FILES = {"cuda": "/proc/driver/nvidia/version", "hip": "/sys/module/amdgpu/version"}
