@@ -23,6 +23,7 @@ import itertools
 import json
 import logging
 import os
+import stat
 import sys
 import threading
 import weakref
@@ -280,18 +281,25 @@ def _check(path: Path) -> None:
     if path.suffix != ENDING:
         raise BadArgument(f"cannot capture into {path}: a capture's file ends in {ENDING}")
     try:
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = _open(path)
     except OSError as error:
-        raise BadArgument(f"cannot capture into {path}: {error.strerror}") from None
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise BadArgument(f"cannot capture into {path}: {why}") from None
     with os.fdopen(fd, "rb") as file:
-        begins = file.read(len(_BEGINS))
+        begins = file.read(len(_BEGINS)) if stat.S_ISREG(os.fstat(fd).st_mode) else b"?"
     if not _BEGINS.startswith(begins):
         raise BadArgument(f"cannot capture into {path}, which is no capture; choose a new file")
 
 
+def _open(path: Path) -> int:
+    # Through a link, records would land in a file that nobody named; a pipe would be waited for.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.open(path, flags, 0o666)
+
+
 def _append(path: Path, record: bytes) -> None:
     """Append one line, whole or not at all, whoever else is appending. Raises `OSError`."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = _open(path)
     try:
         # O_APPEND keeps records of one machine apart; the lock, those of several that share a file
         # system, and whoever looks at the end of the file.

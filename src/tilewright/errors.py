@@ -96,6 +96,20 @@ class VerificationFailed(TilewrightError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near.
+
+    Never a word that is one letter's difference in meaning away: ``dtype_b`` for ``dtype_c``. Not
+    for names of GPUs, of which any two that are spelt alike are two GPUs.
+    """
+    meant = [one for one in known if not _siblings(word, one)]
+    close = difflib.get_close_matches(word, meant, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _siblings(one: str, other: str) -> bool:
+    """Whether two words are alike but for a part of one letter."""
+    parts, others = one.split("_"), other.split("_")
+    if len(parts) < 2 or len(parts) != len(others):
+        return False
+    differ = [pair for pair in zip(parts, others, strict=True) if pair[0] != pair[1]]
+    return len(differ) == 1 and all(len(part) == 1 for part in differ[0])

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+INTERPRETED = "interpreter as "
+"""What begins the name of a device that Triton's interpreter played."""
+
 Support = Literal["native", "emulated", "refused"]
 
 
@@ -130,6 +133,11 @@ class Device:
     clock_mhz: int
     partition: str = ""
     matrix_tflops: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether the interpreter played it: its times are a CPU's, and say nothing of any GPU."""
+        return self.name.startswith(INTERPRETED)
 
     def __hash__(self) -> int:
         return hash((self.name, self.partition))  # quicker than all; equal devices have them equal

@@ -17,7 +17,7 @@ from tilewright.build.kernel import Kernel, check_limits
 from tilewright.build.report import BuildResult, Status
 from tilewright.build.store import Store
 from tilewright.build.worker import MARK
-from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit, import_path
+from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit
 from tilewright.errors import BuildFailed, StoreError
 from tilewright.verdict import YES
 
@@ -128,8 +128,7 @@ class Builder(threading.Thread):
     def _running(self, scratch: str) -> Child:
         with self._lock:
             if self._child is None and not self._stopped:
-                path = import_path()
-                self._child = Child(WORKER, environment(scratch, path))
+                self._child = Child(WORKER, environment(scratch))
             if self._child is None:
                 raise BuildFailed("the build was stopped")
             return self._child

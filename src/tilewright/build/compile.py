@@ -39,19 +39,17 @@ class Job:
     module_digest: str
 
 
-def environment(scratch: str, path: list[str]) -> dict[str, str | None]:
+def environment(scratch: str) -> dict[str, str | None]:
     """The changes that make the compiler's environment the same everywhere.
 
     Dozens of variables (``TRITON_*``, ``DISABLE_*``, ``AMDGCN_*``, ``PTXAS_OPTIONS``…) alter what
     Triton makes; everything not known to be harmless goes. `scratch` is a folder of the
-    parent's for temporary files, `path` what the parent imports from.
+    parent's for temporary files.
     """
     return {
         **{name: None for name in os.environ if name not in _INHERITED},
         "LC_ALL": "C.UTF-8",
         "PYTHONHASHSEED": "0",
-        "PYTHONPATH": os.pathsep.join(path),
-        "PYTHONSAFEPATH": "1",
         "TMPDIR": scratch,
         "TRITON_ALWAYS_COMPILE": "1",
         "TRITON_DISABLE_LINE_INFO": "1",  # the source's path would be in the binary

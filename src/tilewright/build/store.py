@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -142,8 +144,8 @@ class Store:
     def check_writable(self) -> None:
         """Raises `StoreError` if a kernel could not be stored now."""
         clear_stale(self._temporary)
-        probe = self._temporary / f"probe-{os.getpid()}"
-        write_whole(probe, b"", self._temporary)
+        probe = self._temporary / f"tilewright-{secrets.token_hex(8)}"
+        self._write(probe, b"")
         probe.unlink(missing_ok=True)
         signing.sign(b"")  # the secret exists or can be made
 
@@ -157,12 +159,12 @@ class Store:
         for kind, blob in blobs.items():
             path = self._blob_path(blob.digest)
             if not self._intact(blob):
-                write_whole(path, files[kind], self._temporary)
+                self._write(path, files[kind])
         kernel = replace(kernel, blobs=blobs)
         manifest = canonical(asdict(kernel))
         signature = signing.sign(manifest).encode()
-        write_whole(self._signature(kernel.key), signature, self._temporary)
-        write_whole(self._entry(kernel.key), manifest, self._temporary)
+        self._write(self._signature(kernel.key), signature)
+        self._write(self._entry(kernel.key), manifest)
         return kernel
 
     def remove(self, key: str) -> bool:
@@ -177,6 +179,14 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot remove {path}: {error.strerror}") from error
         return True
+
+    def _write(self, path: Path, data: bytes) -> None:
+        if self._temporary.is_symlink():
+            raise StoreError(
+                f"{self._temporary} is a link, so files would be written somewhere else; run: "
+                f"rm {shlex.quote(str(self._temporary))}"
+            )
+        write_whole(path, data, self._temporary)
 
     def _intact(self, blob: Blob) -> bool:
         try:

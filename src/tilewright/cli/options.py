@@ -31,14 +31,19 @@ Archs = Annotated[
     list[str] | None,
     typer.Option(
         "--arch",
-        help="Architecture (sm_90, gfx942…), or a list of them (gfx942;gfx950, native); may be "
-        "repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else the GPUs here]",
+        help="Architecture (sm_90, gfx942…) or product (h100), or a list of them "
+        "(gfx942;gfx950, native); may be repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, "
+        "else the GPUs here]",
         metavar="ARCH",
     ),
 ]
 SomeArchs = Annotated[
     list[str] | None,
-    typer.Option("--arch", help="Architecture (sm_90, gfx942…); may be repeated.", metavar="ARCH"),
+    typer.Option(
+        "--arch",
+        help="Architecture (sm_90, gfx942…) or product (h100); may be repeated.",
+        metavar="ARCH",
+    ),
 ]
 StorePath = Annotated[
     Path | None,
@@ -89,7 +94,7 @@ DeviceName = Annotated[
     str | None,
     typer.Option(
         "--device",
-        help="GPU to plan for: a known one (see `devices`) or a JSON file "
+        help="GPU to plan for: a known one (see `devices`), one here (cuda:0) or a JSON file "
         "[default: the first GPU here, else h200_sxm]",
     ),
 ]

@@ -80,8 +80,8 @@ def sweep(
         str,
         typer.Option(
             "--devices",
-            help="all GPUs, how many, which by number or UUID (0,3), ray: a cluster's, or cpu: the "
-            "interpreter.",
+            help="all GPUs, how many, which by number, product or UUID (0,3), ray: a cluster's, "
+            "or cpu: the interpreter.",
         ),
     ] = "all",
     arch: Annotated[

@@ -151,7 +151,3 @@ def _describe(error: BaseException, builder: patch.Builder) -> str:
     lines = [f for f in frames if not f.filename.startswith((*inside, "<"))]
     at = f", {Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
     return f"program {builder.grid_idx}{at}: {text}"
-
-
-if __name__ == "__main__":
-    main()

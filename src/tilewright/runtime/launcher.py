@@ -10,7 +10,6 @@ import hashlib
 import importlib.util
 import os
 import shlex
-import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -20,6 +19,8 @@ from types import ModuleType
 
 import platformdirs
 
+from tilewright.build.files import WRITE, check_own, make_own
+from tilewright.child import program
 from tilewright.errors import NoCompiler
 
 _SOURCE = Path(__file__).with_name("launcher.c")
@@ -30,13 +31,16 @@ NEEDS_MAPS, OVERLAPS, NOT_KNOWN = -1, -2, -3
 
 @cache
 def launcher() -> ModuleType:
-    """The compiled module. Raises `NoCompiler`."""
+    """The compiled module. Raises `NoCompiler`, and `StoreError` if others could have written
+    it."""
     source = _SOURCE.read_bytes()
     tag = sysconfig.get_config_var("EXT_SUFFIX")
     digest = hashlib.sha256(source + str(tag).encode()).hexdigest()[:16]
-    built = _folder() / digest / f"launcher{tag}"
-    if not built.exists():
+    built = _folder().absolute() / digest / f"launcher{tag}"
+    if not os.path.lexists(built):
         _compile(built)
+    for path in (built.parent, built):  # anybody's code otherwise
+        check_own(path, path.lstat(), WRITE)
     spec = importlib.util.spec_from_file_location("launcher", built)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -52,21 +56,28 @@ def _folder() -> Path:
 def _compile(target: Path) -> None:
     compiler = shlex.split(os.environ.get("CC", ""))
     if not compiler:
-        found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+        found = next(filter(None, map(program, ("cc", "gcc", "clang"))), None)
         if found is None:
             raise NoCompiler(
                 "launching on a GPU needs a C compiler once, and there is no cc, gcc or clang: "
                 "install one (Debian: apt install gcc python3-dev) or name one in CC"
             )
         compiler = [found]
-    target.parent.mkdir(parents=True, exist_ok=True)
+    elif os.sep in compiler[0]:
+        compiler[0] = str(Path(compiler[0]).absolute())
+    make_own(_folder())
+    make_own(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         partial = Path(scratch) / target.name
         include = sysconfig.get_paths()["include"]
         command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(_SOURCE)]
         try:
             done = subprocess.run(
-                [*command, "-o", str(partial)], capture_output=True, text=True, check=False
+                [*command, "-o", str(partial)],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=scratch,  # empty: a compiler looks for headers and tools in the current folder
             )
         except OSError as error:
             raise NoCompiler(f"the C compiler '{compiler[0]}' does not start: {error}") from None
@@ -77,4 +88,5 @@ def _compile(target: Path) -> None:
                 else ""
             )
             raise NoCompiler(f"compiling the launcher failed{hint}: {done.stderr.strip()[:500]}")
+        partial.chmod(0o700)
         partial.replace(target)  # whole or not at all, whoever else is compiling it

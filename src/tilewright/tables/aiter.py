@@ -185,6 +185,8 @@ def write_aiter(given: Iterable[Row], form: str) -> Written:
 def _cells(row: Row, form: Form) -> dict[str, str] | str:
     """A line that reads back as `row`; or why there is none."""
     problem, family = row.problem, ops.usual()
+    if row.device.interpreted:
+        return f"it was timed by the interpreter, not on a GPU: {row.device.name}"
     if problem.family != family.name:
         return f"aiter's GEMM files have no {problem.family}"
     cells = form.cells(problem)

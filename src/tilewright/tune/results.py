@@ -95,7 +95,7 @@ class Results:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise BadArgument(f"{self.folder} cannot be made: {error.strerror}") from error
-            who = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
+            who = f"{os.getpid()} on {socket.gethostname()} since {now()}"
             self._lock = take(self.folder, who)
         elif not self.path.is_file():
             raise BadFile(f"{self.folder} has no results ({FILE}); a sweep writes them there")

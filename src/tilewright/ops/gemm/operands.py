@@ -225,7 +225,10 @@ class _Call:
 def _call(inputs: Sequence[View], out: View | None, options: Mapping[str, Any]) -> _Call:
     for option in options:
         if option not in OPTIONS:
-            raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
+            raise BadArgument(
+                f"gemm has no option '{option}'{nearest(option, OPTIONS)}; it has "
+                f"{', '.join(OPTIONS)}; the dtype of C is that of out"
+            )
     of_a, of_b, of_c = (
         [t.name for t in epilogues.takes(options.get(chain, ""))]
         for chain in ("pre_a", "pre_b", "epilogue")
