@@ -75,6 +75,16 @@ def test_tilewright_helpers_count(modules: Path, monkeypatch: pytest.MonkeyPatch
     assert sources_digest("own.kernel") != before
 
 
+def test_a_namespace_package_below_one_that_is_not_imported(modules: Path) -> None:
+    (modules / "bare" / "inner").mkdir(parents=True)
+    leaf = modules / "bare" / "inner" / "leaf.py"
+    leaf.write_text("x = 1\n")
+    (modules / "kernel.py").write_text("from own.bare.inner import leaf\n")
+    before = sources_digest("own.kernel")
+    leaf.write_text("x = 2\n")
+    assert sources_digest("own.kernel") != before
+
+
 def test_missing_and_broken_modules_say_so(modules: Path) -> None:
     with pytest.raises(BuildFailed, match=r"own\.absent cannot be found"):
         sources_digest("own.absent")

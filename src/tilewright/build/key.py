@@ -13,7 +13,7 @@ import importlib.metadata
 import json
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -135,20 +135,31 @@ def _imports(text: bytes, name: str, package: str) -> Iterator[str]:
 
 def _find(name: str) -> ModuleSpec | None:
     """Find a module without importing its parents, which `importlib.util.find_spec` would."""
-    path: Iterable[str] | None = None
+    path: list[str] | None = None
     spec: ModuleSpec | None = None
     full = ""
     for part in name.split("."):
         full = f"{full}.{part}" if full else part
         spec = None
         for finder in sys.meta_path:
-            spec = finder.find_spec(full, None if path is None else list(path))
+            spec = _spec(finder, full, path)
             if spec is not None:
                 break
         if spec is None:
             return None
-        path = spec.submodule_search_locations or []
+        path = [*(spec.submodule_search_locations or ())]
     return spec
+
+
+def _spec(finder: Any, full: str, path: list[str] | None) -> ModuleSpec | None:
+    try:
+        found: ModuleSpec | None = finder.find_spec(full, path)
+    except KeyError:
+        # A namespace package works its folders out from its parent in `sys.modules`, where the
+        # parent is missing since nothing is imported here. Asked for by its last name alone, it
+        # takes `sys.path` for its parent's folders.
+        found = finder.find_spec(full.rpartition(".")[2], path)
+    return found
 
 
 def _installed(origin: str) -> bool:
