@@ -136,6 +136,21 @@ def test_an_edited_compiler_is_another_compiler(
     assert len(set(digests)) == 3
 
 
+@pytest.mark.parametrize(("version", "words"), [("3.5.1", "3.5.1 is"), ("3.10.0", "3.10.0 is")])
+def test_a_triton_out_of_range_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, version: str, words: str
+) -> None:
+    monkeypatch.setattr(key_module.triton_versions, "installed", lambda: version)
+    with pytest.raises(BuildFailed, match=rf"Triton {words} installed.* 3\.6 to 3\.9"):
+        compiler_digest.__wrapped__()
+
+
+def test_no_triton_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_module.triton_versions, "installed", lambda: "")
+    with pytest.raises(BuildFailed, match=r"triton is not installed.*pip install triton"):
+        compiler_digest.__wrapped__()
+
+
 def test_canonical_json_has_one_spelling() -> None:
     assert key_module.canonical({"b": (1, True), "a": "é"}) == b'{"a":"\\u00e9","b":[1,true]}\n'
     assert json.loads(key_module.canonical([1.5, None])) == [1.5, None]

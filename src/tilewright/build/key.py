@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from tilewright import triton_versions
 from tilewright.arch.model import Arch
 from tilewright.errors import BuildFailed
 from tilewright.ops.family import KernelSource
@@ -178,16 +179,15 @@ def _version(package: str, origin: str) -> str:
 @cache
 def compiler_digest() -> str:
     """A digest of the installed Triton: its version and all its files, without importing it.
+    Raises `BuildFailed` if there is none, or one that is not supported.
 
     Small files are read. For a large one (libtriton, ptxas: 500 MB) the digest that its wheel
     recorded is taken, if the file still has the recorded size, and it is read otherwise.
     """
-    try:
-        triton = importlib.metadata.distribution("triton")
-    except importlib.metadata.PackageNotFoundError:
-        raise BuildFailed(
-            "triton is not installed, so no kernel can be built here; pip install triton (Linux)"
-        ) from None
+    refused = triton_versions.refusal(triton_versions.installed())
+    if refused:
+        raise BuildFailed(refused)
+    triton = importlib.metadata.distribution("triton")
     recorded = {
         f.as_posix(): (f.hash.value, f.size) for f in triton.files or () if f.hash is not None
     }
