@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -47,27 +46,22 @@ def problems(this: Arch) -> Iterator[Any]:
     yield GroupedGemmProblem("contiguous", groups=16, m=1024, n=4096, k=4096)
 
 
-def kernels(name: str, each: int) -> list[Any]:
-    """Configs for the architecture `name`: of each problem's default space, `each` of every
-    pipeline and scheduler, spread over the space."""
+def cases(name: str, each: int) -> dict[str, tuple[Any, Any]]:
+    """Configs for the architecture `name`, each with a problem it serves, by name: of each
+    problem's default space, `each` of every pipeline and scheduler, spread over the space."""
     this = arch(name)
-    found: dict[str, Any] = {}
+    found: dict[str, tuple[Any, Any]] = {}
     for problem in problems(this):
         family = ops.family(problem.family)
         space = family.default_space(problem, this).expand(this).configs
-        sizes = Counter(map(_kind, space))
-        seen: Counter[tuple[str, str]] = Counter()
+        kinds: dict[tuple[str, str], list[Any]] = {}
         for config in space:
-            kind = _kind(config)
-            number, size = seen[kind], sizes[kind]
-            if number * each // size != (number - 1) * each // size:
-                found[config.name] = config
-            seen[kind] += 1
-    return [*found.values()]
-
-
-def _kind(config: Any) -> tuple[str, str]:
-    return config.pipeline, getattr(config, "scheduler", "")
+            kinds.setdefault((config.pipeline, getattr(config, "scheduler", "")), []).append(config)
+        for alike in kinds.values():
+            for part in range(each):  # the middle of each of so many parts
+                config = alike[(2 * part + 1) * len(alike) // (2 * each)]
+                found.setdefault(config.name, (config, problem))
+    return found
 
 
 def main() -> None:
@@ -76,7 +70,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="compiling processes")
     parser.add_argument("--json", type=Path, required=True, help="where to write the results")
     options = parser.parse_args()
-    requests = [(config, name) for name in ARCHS for config in kernels(name, options.each)]
+    requests = [(c, name) for name in ARCHS for c, _ in cases(name, options.each).values()]
     with tempfile.TemporaryDirectory() as folder:
         report = build(requests, store=Store(folder), workers=options.workers, timeout=300)
     results = [
