@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from tilewright.build import BuildResult, Store, build, builder, inspect, pool, 
 from tilewright.build.builder import telling
 from tilewright.build.worker import MARK
 from tilewright.errors import BadArgument, BuildFailed, StoreError
+from tilewright.ops.family import Descriptor, Launch, Scalar
+from tilewright.runtime.bound import _layout
 
 HERE = Path(__file__).parent
 GOOD = [
@@ -139,6 +143,18 @@ def test_what_a_kernel_carries(warm: Store) -> None:
     assert amd_scale.resources.sgprs > 0 and amd_tile.resources.registers > 16
     fit = tile.occupancy(arch("sm_90"))
     assert fit.workgroups >= 1 and fit.limiter in ("registers", "shared_memory", "waves")
+
+
+def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
+    """Where every parameter lies, by the compiler's listing and by the launcher, which has to know
+    how this Triton takes descriptors where there are no tensor maps."""
+    _, _, _, made = (r.kernel for r in build(GOOD, store=warm).results)
+    assert made is not None and made.triton == importlib.metadata.version("triton")
+    listing = inspect(made, warm, "amdgcn")
+    offsets = re.findall(r"\.offset: +(\d+)\n +\.size: +\d+\n +\.value_kind: +[bg]", listing)
+    view = Descriptor(0, "bf16", (64, 64), (64, 1), (64, 64))
+    launch = Launch((1, 1, 1), (view, view, view, Scalar("i32", 64)))
+    assert _layout(made, launch).places == [int(offset) for offset in offsets]
 
 
 def test_inspect(warm: Store) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import struct
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,7 @@ def kernel(*tensor_maps: TensorMap) -> Kernel:
         name="k",
         arch="sm_90",
         key="0" * 64,
+        triton="3.9.0",
         binary="cubin",
         entry="k",
         num_warps=4,
@@ -130,6 +132,18 @@ def test_descriptors_become_tensor_maps_shapes_and_strides():
     assert driver.launches[0]["values"][1:] == [100, 64, 72, 1, 0]
     assert driver.encoded == [0x20000, 0x40000]  # once for each address
     assert all(s["addresses"][0] % 64 == 0 for s in driver.launches)
+
+
+@pytest.mark.parametrize(("triton", "flags"), [("3.6.0", 1), ("3.7.1", 2), ("3.9.0", 2)])
+def test_descriptors_without_tensor_maps_are_pointers_with_flags(triton, flags):
+    """As `test_what_a_launch_passes_is_what_the_kernel_takes` sees the compiler order them."""
+    driver = StandIn("<Q", *["<q"] * 4, *["<b"] * flags, "<i", "<i", "<q", "<q", "<i", "<Q", "<Q")
+    view = Descriptor(1, "bf16", (100, 64), (72, 1), (8, 8))
+    launch = Launch((1, 1, 1), (view, Scalar("i32", 7)))
+    bound(driver, launch, built=replace(kernel(), triton=triton))(0, (0x1000, 0x20000))
+    extents = [100, 64, 72, 1]
+    (seen,) = driver.launches
+    assert seen["values"] == [0x20000, *extents, *[0] * flags, *extents, 7, 0, 0]
 
 
 def test_thousands_of_addresses_are_served_right():

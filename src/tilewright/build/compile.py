@@ -85,7 +85,8 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     binary, *texts = KEPT[job.backend]
     files: dict[str, bytes] = {binary: built.asm[binary]}
     files |= {kind: built.asm[kind].encode() for kind in texts}
-    return _kernel(job, built.metadata._asdict(), _resources(job, built)), files
+    made_by = str(triton.__version__)
+    return _kernel(job, made_by, built.metadata._asdict(), _resources(job, built)), files
 
 
 def _triton_source(function: Any, signature: dict[str, Any], *rest: Any) -> Any:
@@ -163,12 +164,13 @@ def _resources(job: Job, built: Any) -> Resources:
     return nvidia_resources(report, built.metadata.tmem_size or 0)
 
 
-def _kernel(job: Job, made: Mapping[str, Any], resources: Resources) -> Kernel:
+def _kernel(job: Job, version: str, made: Mapping[str, Any], resources: Resources) -> Kernel:
     return msgspec.convert(
         {
             "name": job.name,
             "arch": job.arch,
             "key": job.key,
+            "triton": version,
             "binary": KEPT[job.backend][0],
             "entry": made["name"],
             "num_warps": made["num_warps"],

@@ -17,8 +17,9 @@ from tilewright.errors import LaunchFailed
 from tilewright.ops.family import Descriptor, Launch, Pointer, Scalar
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, launcher
+from tilewright.triton_versions import descriptor_flags
 
-_SCALARS = {"i32": "<i", "i64": "<q", "fp32": "<f"}
+_SCALARS = {"i1": "<b", "i32": "<i", "i64": "<q", "fp32": "<f"}
 _TENSOR_MAP_BYTES = 128
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
 
@@ -147,7 +148,8 @@ def _layout(kernel: Kernel, launch: Launch) -> _Layout:
     """The kernel's parameters for this launch, as its compiler orders them: the arguments, with
     each descriptor followed by its shape (i32) and strides (i64), then two scratch pointers.
 
-    A descriptor is a tensor map where the hardware has them and a plain pointer elsewhere.
+    A descriptor is a tensor map where the hardware has them. Elsewhere it is a pointer, its shape
+    and strides (i64) and flags, none of which is set: nothing is padded with NaN or rounded.
     """
     layout = _Layout()
     maps = iter(kernel.tensor_maps)
@@ -162,6 +164,10 @@ def _layout(kernel: Kernel, launch: Launch) -> _Layout:
                 layout.descriptors.append((at, argument, next(maps)))
             else:
                 layout.pointer(argument.operand)
+                for extent in (*argument.shape, *argument.strides):
+                    layout.scalar("i64", extent)
+                for _ in range(descriptor_flags(kernel.triton)):
+                    layout.scalar("i1", 0)
             for extent in argument.shape:
                 layout.scalar("i32", extent)
             for stride in argument.strides:
