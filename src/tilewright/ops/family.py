@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.foreign import Reader
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -219,6 +220,10 @@ class Family(Protocol):
         """A `KernelSpace` from a sweep document in CK Tile Engine's form, and a note for each
         part of it that has no counterpart here. `signature` gives axes the document leaves to
         its caller (dtypes, layout). Raises `BadFile`, and `BadArgument` for the signature."""
+
+    def foreign(self, titles: frozenset[str]) -> Reader | None:
+        """What reads the lines of another library's table with these columns, where it states
+        problems of this family in its own way; None for any other table."""
 
     def default_space(self, problem: Any, arch: Arch) -> Any:
         """The `KernelSpace` to dispatch problems like this one from when the user declares

@@ -127,6 +127,9 @@ class GemmFamily:
     ) -> tuple[Any, list[str]]:
         return tile_engine.read_sweep(document, arch, signature)
 
+    def foreign(self, titles: frozenset[str]) -> None:
+        return None  # aiter's tables of GEMMs are read in tilewright.tables
+
     def default_space(self, problem: GemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
 

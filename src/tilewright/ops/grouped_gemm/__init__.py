@@ -11,6 +11,7 @@ from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.family import KernelSource, Launch, Operand, View
+from tilewright.ops.foreign import Reader
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.sizes import operand_dtype
@@ -20,6 +21,7 @@ from tilewright.ops.grouped_gemm import launch as launch_module
 from tilewright.ops.grouped_gemm import operands, rules, spaces
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.formats import aiter
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.tolerance import Tolerance, tolerance
@@ -105,6 +107,9 @@ class GroupedGemmFamily:
         signature: Mapping[str, str] | None = None,
     ) -> tuple[Any, list[str]]:
         return spaces.read_sweep(document, arch, signature)
+
+    def foreign(self, titles: frozenset[str]) -> Reader | None:
+        return aiter.problems if aiter.states(titles) else None
 
     def default_space(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
