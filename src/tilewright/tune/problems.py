@@ -24,6 +24,7 @@ from typing import Any
 
 from tilewright import capturing, ops
 from tilewright.arch.model import Arch
+from tilewright.cells import plain
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
 from tilewright.jsonfile import convert, parse_json
 from tilewright.tables import aiter
@@ -201,12 +202,12 @@ def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     # A comment becomes an empty line, so that lines keep their numbers.
-    plain = ("" if s.lstrip().startswith("#") else s for s in io.StringIO(text, newline=""))
-    reader = csv.reader(plain, strict=True)
+    lines = ("" if s.lstrip().startswith("#") else s for s in io.StringIO(text, newline=""))
+    reader = csv.reader(lines, strict=True)
     titles: list[str] = []
     try:
         for cells in reader:
-            cells = [cell.strip() for cell in cells]
+            cells = [plain(cell).strip() for cell in cells]
             where = f"{path}: line {reader.line_num}"
             if not any(cells):
                 continue
