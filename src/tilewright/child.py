@@ -41,6 +41,10 @@ _HOME = str(Path(__file__).absolute().parents[1])
 KILL_SECONDS = 60.0
 """How long a killed child may be held by a driver (a GPU that faulted, say) before it is let be."""
 
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+"""Return codes of a child that was killed by somebody, or by the system for want of memory. The
+request in hand may have had no part in it."""
+
 
 class ChildDied(Exception):
     """The child ended while a request was under way; `returncode` is negative for a signal."""

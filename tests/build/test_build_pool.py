@@ -221,6 +221,16 @@ def test_each_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
     assert build([asked[4]], store=store, workers=1).results[0].seconds == 0.0
 
 
+def test_a_compiler_that_somebody_killed_is_tried_once_more(tmp_path: Path) -> None:
+    """The system, for want of memory, say: the kernel may have had no part in it."""
+    asked = [(FakeConfig(module=f"fake_{name}"), "sm_90") for name in ("killed_once", "killed")]
+    once, always = build(asked, store=Store(tmp_path / "store"), workers=1).results
+    assert once.status == "built"
+    assert always.status == "failed"
+    assert "killed by SIGKILL, twice: by somebody, or by the system for want" in always.reason
+    assert our_children() == []
+
+
 def test_an_edit_is_never_served_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even one within the same second that keeps the file's size (stale bytecode)."""
     text = (HERE / "fake_kernels.py").read_text().replace("fake_helper.twice", "FACTOR * ")
@@ -337,7 +347,9 @@ def test_two_builders_share_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_what_a_killed_build_finished_stays(tmp_path: Path, how: signal.Signals) -> None:
+def test_what_a_killed_build_finished_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
     store = Store(tmp_path / "store")
     killed = run_script(store, 16, TMPDIR=str(tmp_path))
     assert killed.stdout is not None and killed.stdout.readline() == "built\n"
@@ -350,7 +362,9 @@ def test_what_a_killed_build_finished_stays(tmp_path: Path, how: signal.Signals)
     assert store.verify() == [] and 1 <= len(list(store.entries())) < 16
     if how == signal.SIGINT:
         assert not list(tmp_path.glob("tilewright-build-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     report = build(requests(16), store=store, workers=2)
+    assert not list(tmp_path.glob("tilewright-build-*")), "what was left was cleared"
     report.raise_if_failed()
     assert {"cached", "built"} == {r.status for r in report.results}
 

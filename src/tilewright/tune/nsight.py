@@ -12,7 +12,6 @@ import math
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from typing import Any
 
 from tilewright import child
 from tilewright.build import Store
+from tilewright.scratch import clear, scratch
 from tilewright.tune.counters import (
     COUNTERS,
     STALLS,
@@ -38,6 +38,7 @@ SECONDS = 120
 """For the counters of one kernel: most of it goes to starting Python and torch under ncu."""
 
 _CUDA = "/usr/local/cuda"
+_SCRATCH = "tilewright-ncu-"
 _COUNTED = "tilewright.tune.counted"
 
 
@@ -85,7 +86,8 @@ def _run(
     ncu: str, metrics: Sequence[str], request: dict[str, Any], place: Place, seconds: float
 ) -> tuple[str, str]:
     """ncu's log, and what else was said."""
-    with tempfile.TemporaryDirectory(prefix="tilewright-ncu-") as folder:
+    clear(_SCRATCH)
+    with scratch(_SCRATCH) as folder:
         log, said = Path(folder, "log"), Path(folder, "said")
         command = [
             ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", os.fspath(log),
