@@ -77,7 +77,7 @@ def explain(
     else:
         show(found, limit, everything)
     if not found.chosen:
-        typer.echo("error: no kernel serves this problem", err=True)
+        output.say("error: no kernel serves this problem", err=True)
         raise typer.Exit(FAILED)
 
 

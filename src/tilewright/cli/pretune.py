@@ -78,7 +78,7 @@ def pretune(
             documents.append({"module": module, **_tuned(work, module, said, budget)})
         except (TilewrightError, OSError) as error:
             documents.append({"module": module, "ok": False, "error": str(error)})
-            typer.echo(f"{module} failed: {error}", err=True)
+            output.say(f"{module} failed: {error}", err=True)
         if not as_json and "rows" in documents[-1]:
             output.heading(module)
             show(documents[-1])

@@ -249,7 +249,7 @@ def _sweep(
                 build_timeout=request.build_timeout,
             )
         except KeyboardInterrupt:
-            typer.echo(
+            output.say(
                 f"stopped; {len(results)} results are in {request.out}, and the same command "
                 "goes on from there",
                 err=True,
