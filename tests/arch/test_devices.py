@@ -65,8 +65,9 @@ def test_a_path_to_nothing_is_a_bad_file() -> None:
     [
         ({"compute_unit": 1}, "unknown field 'compute_unit' .*'compute_units'"),
         ({"compute_units": "132"}, "compute_units: Expected `int`"),
-        ({"compute_units": 0}, "compute_units must be positive, not 0"),
+        ({"compute_units": 0}, "compute_units must be positive and finite, not 0"),
         ({"bandwidth_gbs": -1.0}, "bandwidth_gbs must be positive"),
+        ({"bandwidth_gbs": float("inf")}, "bandwidth_gbs must be positive and finite, not inf"),
         ({"l2_bytes": 1.5}, "l2_bytes: Expected `int`"),
         ({"arch": "sm_86"}, "arch: unknown architecture 'sm_86'"),
         ({"matrix_tflops": [["bf61", 1.0]]}, r"unknown operand dtype 'bf61' .*'bf16'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,8 +100,8 @@ def _checked(data: Any, where: str) -> Device:
     found = convert(data, Device, where)
     for field in dataclasses.fields(found):
         value = getattr(found, field.name)
-        if isinstance(value, (int, float)) and value <= 0:
-            raise BadFile(f"{where}: {field.name} must be positive, not {value}")
+        if isinstance(value, (int, float)) and not 0 < value < math.inf:
+            raise BadFile(f"{where}: {field.name} must be positive and finite, not {value}")
     if found.arch not in archs():
         raise BadFile(
             f"{where}: arch: unknown architecture '{found.arch}'; known: {', '.join(archs())}"
@@ -111,6 +112,8 @@ def _checked(data: Any, where: str) -> Device:
             raise BadFile(
                 f"{where}: matrix_tflops: unknown operand dtype '{name}'{nearest(name, operands)}"
             )
-        if tflops <= 0:
-            raise BadFile(f"{where}: matrix_tflops: {name} must be positive, not {tflops}")
+        if not 0 < tflops < math.inf:
+            raise BadFile(
+                f"{where}: matrix_tflops: {name} must be positive and finite, not {tflops}"
+            )
     return found
