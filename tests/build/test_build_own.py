@@ -61,6 +61,13 @@ def test_a_folder_that_others_can_write_is_refused(home: Path, mode: int) -> Non
     assert repaired(said)
 
 
+def test_no_key_is_made_in_a_folder_that_others_can_write(home: Path) -> None:
+    (home / "signing-key").unlink()
+    home.chmod(0o777)
+    assert refused().startswith(f"{home} can be written by others")
+    assert not [*home.iterdir()]
+
+
 @pytest.mark.parametrize("mode", [0o500, 0o755])
 def test_a_folder_may_be_read_only_or_readable(home: Path, mode: int) -> None:
     home.chmod(mode)

@@ -70,11 +70,12 @@ def _read(folder: Path) -> bytes | None:
     known = _known(folder)  # only a found secret is remembered: it may be made later
     if not known:
         path = folder / "signing-key"
+        with contextlib.suppress(OSError, RuntimeError):  # it is not there, or cannot be read
+            real = folder.resolve()  # the folder may be a link: to another disk, say
+            check_own(real, real.lstat(), WRITE)
         content = read_whole(path, 4096, secret=True)
         if content is None:
             return None
-        real = folder.resolve()  # the folder may be a link: to another disk, say
-        check_own(real, real.lstat(), WRITE)
         if len(content) != _BYTES:
             raise StoreError(
                 f"{path} is damaged; delete it, and what it signed is built again when needed"
