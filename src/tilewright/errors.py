@@ -88,7 +88,7 @@ class NoCluster(TilewrightError):
 
 
 class NoCompiler(TilewrightError):
-    """No working C compiler for the launcher (only GPU machines need one)."""
+    """The launcher cannot be compiled here; launches then go through Python."""
 
 
 class VerificationFailed(TilewrightError):

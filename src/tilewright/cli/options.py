@@ -48,7 +48,9 @@ SomeArchs = Annotated[
 StorePath = Annotated[
     Path | None,
     typer.Option(
-        "--store", help="Folder of built kernels [default: TILEWRIGHT_STORE, else the user's cache]"
+        "--store",
+        help="Folder of built kernels [default: TILEWRIGHT_STORE, else store in TILEWRIGHT_HOME, "
+        "else in the user's cache]",
     ),
 ]
 TrustStore = Annotated[
