@@ -51,6 +51,11 @@ class NoKernelFound(TilewrightError):
     """No registered kernel serves the problem; the message lists the nearest misses and why."""
 
 
+class NotInBundle(NoKernelFound):
+    """A bundle has no kernel for the problem, and nothing is built; the message has the nearest
+    kernels that it has, and the command that adds one."""
+
+
 class BuildFailed(TilewrightError):
     """A kernel could not be built; the message carries its config and the compiler's words."""
 

@@ -37,12 +37,18 @@ def save(table: Table, path: PathLike) -> None:
     """Write `table` to `path`, whole or not at all, in the form that its ending says. The same rows
     give the same bytes. Raises `BadArgument` for another ending, `StoreError`."""
     target = Path(path)
-    if form(target) == COMPACT:
-        head = _MAGIC + SCHEMA.to_bytes(4, "little") + bytes.fromhex(table.digest)
-        content = head + table.data
-    else:
-        content = to_json(table).encode()
+    content = to_bytes(table) if form(target) == COMPACT else to_json(table).encode()
     write_whole(target, content, target.parent)
+
+
+def to_bytes(table: Table) -> bytes:
+    """The content of a compact file of `table`."""
+    return _MAGIC + SCHEMA.to_bytes(4, "little") + bytes.fromhex(table.digest) + table.data
+
+
+def from_bytes(content: bytes, where: str) -> Table:
+    """The table in a compact file's content; `where` names its origin. Raises `BadFile`."""
+    return _compact(content, where)
 
 
 def load(path: PathLike) -> Table:
