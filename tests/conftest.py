@@ -45,9 +45,9 @@ def _own_home(tmp_path_factory):
 @pytest.fixture(autouse=True, scope="session")
 def _nothing_shipped(tmp_path_factory):
     """What is chosen does not depend on the tables that happen to come with the package."""
-    from tilewright.select import shipped
+    from tilewright.tables import named
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(shipped, "FOLDER", tmp_path_factory.mktemp("nothing_shipped"))
+    patch.setattr(named, "FOLDER", tmp_path_factory.mktemp("nothing_shipped"))
     yield
     patch.undo()
