@@ -112,8 +112,7 @@ def _opened(path: Path) -> io.FileIO:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise StoreError(f"cannot read the bundle {path}: {error.strerror}") from error
-    file = io.FileIO(fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        file.close()
+        os.close(fd)
         raise BadFile(f"{path} is not a regular file")
-    return file
+    return io.FileIO(fd)
