@@ -49,11 +49,12 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         short_help="Prebuilt kernels in one file, to serve without Triton or a compiler.",
         epilog=examples(
-            "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o h200.bundle",
-            "tilewright bundle served.jsonl gemm:small --arch sm_90,gfx942 -o both.bundle",
-            "tilewright bundle h200.bundle missing.jsonl --device h200_sxm -o more.bundle",
+            "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
+            "tilewright bundle served.jsonl gemm:small --arch all -o b.bundle",
+            "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
             "tilewright bundle h200.bundle",
-            "tilewright bundle shipped:sm_90 --arch sm_90 --wheel tilewright-kernels-sm90 -o dist",
+            "tilewright bundle shipped:sm_90 --device h200_sxm -o dist \\\n"
+            "      --wheel tilewright-kernels-sm90",
         ),
     )(bundle)
 
@@ -62,8 +63,8 @@ def bundle(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Problems (.csv, .json, a capture's .jsonl, or a set, gemm:small), tables (.twt, "
-            ".json, shipped:gemm_bf16), space files (JSON), kernel names, and other bundles, in "
+            help="Problems (.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), tables (.twt, "
+            ".json, shipped:NAME), space files (JSON), kernel names, and other bundles, in "
             "any mixture.",
             metavar="PROBLEMS|TABLE|SPACE|NAME|BUNDLE…",
         ),

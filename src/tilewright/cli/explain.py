@@ -43,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright explain gemm m=100 n=77 k=33 --registry r.json --all",
             "tilewright explain gemm m=8 n=4096 k=4096 --device gpu.json \\\n"
             "      --table mine.twt --deterministic",
-            "tilewright explain gemm m=8 n=4096 k=4096 --bundle h200.bundle --device h200_sxm",
+            "tilewright explain gemm m=8 n=4096 k=4096 --bundle h200.bundle",
         ),
     )(explain)
 

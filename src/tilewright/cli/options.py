@@ -83,8 +83,8 @@ FamilyName = Annotated[
 Kernels = Annotated[
     list[str],
     typer.Argument(
-        help="Space files (JSON), tables (.twt, .json, aiter's .csv, shipped:gemm_bf16), problems "
-        "(.csv, .json, a capture's .jsonl, or a set, gemm:small), which mean the kernels chosen "
+        help="Space files (JSON), tables (.twt, .json, aiter's .csv, shipped:NAME), problems "
+        "(.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), which mean the kernels chosen "
         "for them, and kernel names, in any mixture.",
         metavar="SPACE|TABLE|PROBLEMS|NAME…",
     ),
