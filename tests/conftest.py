@@ -37,7 +37,8 @@ def _own_home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     patch.setenv("TILEWRIGHT_HOME", str(home))
     patch.setenv("TILEWRIGHT_STORE", str(home / "store"))
-    patch.delenv("TILEWRIGHT_TABLES", raising=False)
+    for name in ("TILEWRIGHT_TABLES", "TILEWRIGHT_BUNDLE", "TILEWRIGHT_BUNDLE_TRUSTED"):
+        patch.delenv(name, raising=False)
     yield
     patch.undo()
 

@@ -22,7 +22,7 @@ from tilewright.arch.model import Device
 from tilewright.build import Store, build, find
 from tilewright.build.kernel import Kernel
 from tilewright.bundle.lacking import lacks
-from tilewright.bundle.shelf import Given, installed, opened
+from tilewright.bundle.shelf import OFF, Given, installed, opened
 from tilewright.errors import (
     BadArgument,
     BadFile,
@@ -110,10 +110,11 @@ class Dispatcher(Planner):
     that need more are not used (0: only those that need none).
 
     bundle: prebuilt kernels: a `Bundle`, the path of one or of several, or ``"none"``; by default
-    those that ``TILEWRIGHT_BUNDLE`` names, else those that wheels of kernels installed. Their
-    binaries are used before the store's. Of bundles given or named, the tables are read unless
-    others are given, and unless `build_missing` is True, their kernels are the only candidates and
-    nothing is built; so it is with installed ones where there is no Triton.
+    those that ``TILEWRIGHT_BUNDLE`` names, else those that wheels of kernels installed, and none
+    where a `store` is given. Their binaries are used before the store's. Of bundles given or named,
+    the tables are read unless others are given, and unless `build_missing` is True, their kernels
+    are the only candidates and nothing is built; so it is with installed ones where there is no
+    Triton.
 
     Raises `BadArgument`, `BadFile`, and `StoreError` for a bundle that cannot be used.
 
@@ -133,6 +134,8 @@ class Dispatcher(Planner):
         tables: Tables | None = None,
         bundle: Given | None = None,
     ) -> None:
+        if bundle is None and store is not None:
+            bundle = OFF  # the caller says where binaries come from
         bundles = opened(bundle)
         if bundles is None and build_missing is None and not _triton_is_here():
             bundles = installed()  # all that can be launched here

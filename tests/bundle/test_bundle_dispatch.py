@@ -180,6 +180,17 @@ def test_the_environment_names_one(path: Path, monkeypatch, tmp_path: Path) -> N
         Dispatcher(device=H200)
 
 
+def test_a_store_that_is_given_turns_off_what_the_environment_names(path, monkeypatch) -> None:
+    """Measuring says where its binaries come from, and must not get others."""
+    bundle(path)
+    monkeypatch.setenv("TILEWRIGHT_BUNDLE", str(path))
+    dispatcher = Dispatcher(device=H200, store=Store(path.parent / "store"))
+    assert dispatcher.select(gemm(512)).config.name not in NAMES
+    monkeypatch.setattr(dispatcher, "_stored", lambda config, target: "built")
+    monkeypatch.setattr(dispatcher.store, "read", lambda kernel: kernel.encode())
+    assert loaded(dispatcher, WIDE) == b"built"
+
+
 def test_several_serve_as_one(tmp_path: Path) -> None:
     two = [
         bundle(tmp_path / "1.bundle", [WIDE, DEEP], table=Table.of([row(gemm(64), WIDE)])),
@@ -214,6 +225,8 @@ def test_an_installed_one_is_all_there_is_without_triton(wheels: Path, monkeypat
     assert dispatcher.select(gemm(512)).config.name in NAMES and not dispatcher.build_missing
     off = Dispatcher(device=H200, bundle="none")
     assert off.select(gemm(512)).config.name not in NAMES
+    with_a_store = Dispatcher(device=H200, store=Store(wheels / "store"))
+    assert with_a_store.select(gemm(512)).config.name not in NAMES
     monkeypatch.setattr(dispatch, "installed", Shelf)
     assert Dispatcher(device=H200).select(gemm(512)).config.name not in NAMES
 
