@@ -102,7 +102,7 @@ def served(path: Path, count: int) -> dict[str, Any]:
     opened = time.perf_counter()
     dispatcher = Dispatcher(bundle=bundle)
     gpu = live_device(0)
-    rows = [row for row in bundle.table or () if row.device == gpu]
+    rows = [row for row in bundle.table or () if row.device.name == gpu.name]
     if not rows:
         sys.exit(f"{path} has no row of this GPU, {gpu}")
     smallest = min(rows, key=lambda row: (row.problem.min_bytes, str(row.problem))).problem

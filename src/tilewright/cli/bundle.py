@@ -159,7 +159,8 @@ def bundle(
         for one in given:
             content.add_bundle(one)
         content.table = _table(table, given, wanted)
-    document = _written(content, out, wheel)
+    with output.busy(f"writing {out}"):
+        document = _written(content, out, wheel)
     if as_json:
         output.emit({**document, "archs": _counts(selections, report), "notes": _notes(selections)})
     else:
