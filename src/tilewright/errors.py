@@ -51,6 +51,11 @@ class NoKernelFound(TilewrightError):
     """No registered kernel serves the problem; the message lists the nearest misses and why."""
 
 
+class NotInBundle(NoKernelFound):
+    """A bundle has no kernel for the problem, and nothing is built; the message has the nearest
+    kernels that it has, and the command that adds one."""
+
+
 class BuildFailed(TilewrightError):
     """A kernel could not be built; the message carries its config and the compiler's words."""
 
@@ -88,7 +93,7 @@ class NoCluster(TilewrightError):
 
 
 class NoCompiler(TilewrightError):
-    """No working C compiler for the launcher (only GPU machines need one)."""
+    """The launcher cannot be compiled here; launches then go through Python."""
 
 
 class VerificationFailed(TilewrightError):

@@ -1,9 +1,10 @@
 """`Target`: a GPU to build for, and the list of them that a user, or the environment, gives.
 
-A list is words with semicolons between them: ``gfx942;gfx950``. A word is an architecture or a
-product that has it (see `tilewright.arch.arch`), with a count of compute units where it matters
-(``gfx942:304``; without one, any); or GPUs of this machine: one, ``cuda:0``, or all, ``native``. A
-list without these means the same on every machine: no GPU is looked at.
+A list is words with commas or semicolons between them: ``gfx942,gfx950``. A word is an
+architecture or a product that has it (see `tilewright.arch.arch`), with a count of compute units
+where it matters (``gfx942:304``; without one, any); ``all``: every architecture that is known; or
+GPUs of this machine: one, ``cuda:0``, or all, ``native``. A list without these GPUs means the same
+on every machine: no GPU is looked at.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tilewright.errors import BadArgument, NoDriver, UnknownArch
 
 VARIABLES = ("TILEWRIGHT_ARCHS", "GPU_ARCHS")
 """Environment variables that hold a list; the first that is not empty counts."""
+
+ALL = "all"
 
 # An architecture as drivers say it, with the features they may add, and the count.
 _WORD = re.compile(
@@ -58,7 +61,7 @@ def parse(text: str, live: Live = live_devices) -> tuple[Target, ...]:
     `live` says which GPUs are here; it is asked only for them. Raises `UnknownArch` and
     `BadArgument` with the known architectures, and `NoDriver` where ``native`` finds no GPU.
     """
-    listed = [word.strip() for word in text.split(";")]
+    listed = [word.strip() for word in re.split("[,;]", text)]
     if listed == [""]:
         listed = [NATIVE]
     elif not any(listed):
@@ -67,6 +70,9 @@ def parse(text: str, live: Live = live_devices) -> tuple[Target, ...]:
     for word in filter(None, listed):
         if word.lower() == NATIVE:
             here = _here(live)
+        elif word.lower() == ALL:
+            found.update((Target(name), None) for name in archs())
+            continue
         elif (number := words.number(word)) is not None:
             here = _here(live)[number : number + 1]
             if not here:
@@ -101,7 +107,7 @@ def _target(word: str, text: str) -> Target:
     try:
         name = arch(said["arch"]).name
     except UnknownArch as error:
-        raise UnknownArch(f"{error}; or {NATIVE}") from None
+        raise UnknownArch(f"{error}; or {NATIVE}, or {ALL}") from None
     units = said["units"]
     if units is not None and int(units) == 0:
         raise BadArgument(f"{where}: no GPU has 0 compute units")
@@ -113,10 +119,10 @@ def _here(live: Live) -> Sequence[Device]:
         return live()
     except NoDriver as error:
         raise NoDriver(
-            f"{error}; to build without a GPU, say what for in {VARIABLES[0]} (gfx942;gfx950) or "
+            f"{error}; to build without a GPU, say what for in {VARIABLES[0]} (gfx942,gfx950) or "
             "by --arch; to build for this machine's GPU, make its driver visible here"
         ) from None
 
 
 def _known() -> str:
-    return f"known: {', '.join(archs())}, or {NATIVE}"
+    return f"known: {', '.join(archs())}, or {NATIVE}, or {ALL}"

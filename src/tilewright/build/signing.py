@@ -14,24 +14,17 @@ import secrets
 from functools import cache
 from pathlib import Path
 
-import platformdirs
-
+from tilewright import home
 from tilewright.build.files import WRITE, cannot_write, check_own, make_own, read_whole
 from tilewright.errors import StoreError
 
 _BYTES = 32
 
 
-def home() -> Path:
-    """The user's Tilewright folder: ``TILEWRIGHT_HOME``, else the platform's data folder."""
-    given = os.environ.get("TILEWRIGHT_HOME")
-    return Path(given) if given else Path(platformdirs.user_data_dir("tilewright"))
-
-
 def sign(data: bytes) -> str:
     """The HMAC-SHA256 of `data` under the user's secret, which is made if there is none.
     Raises `StoreError` if it cannot be made, or is not the user's alone."""
-    secret = _secret(home(), create=True)
+    secret = _secret(home.data(), create=True)
     assert secret is not None
     return hmac.new(secret, data, hashlib.sha256).hexdigest()
 
@@ -39,7 +32,7 @@ def sign(data: bytes) -> str:
 def signed(data: bytes, signature: bytes) -> bool:
     """Was `data` signed with the user's secret? Raises `StoreError` if it is not the user's
     alone."""
-    secret = _secret(home(), create=False)
+    secret = _secret(home.data(), create=False)
     if secret is None:
         return False
     expected = hmac.new(secret, data, hashlib.sha256).hexdigest().encode()
@@ -49,7 +42,7 @@ def signed(data: bytes, signature: bytes) -> bool:
 def signer() -> str:
     """A short public name of the user's secret, so that several users can sign one entry;
     ``""`` while there is no secret."""
-    secret = _secret(home(), create=False)
+    secret = _secret(home.data(), create=False)
     return hashlib.sha256(b"signer" + secret).hexdigest()[:16] if secret else ""
 
 

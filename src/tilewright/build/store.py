@@ -20,8 +20,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
-import platformdirs
 
+from tilewright import home
 from tilewright.build import signing
 from tilewright.build.files import clear_stale, read_whole, write_whole
 from tilewright.build.kernel import Blob, Kernel
@@ -39,9 +39,9 @@ class UntrustedEntry(StoreError):
 
 
 def default_store_path() -> Path:
-    """``TILEWRIGHT_STORE``, else a folder in the user's cache."""
+    """``TILEWRIGHT_STORE``, else a folder of `home.cache`."""
     given = os.environ.get("TILEWRIGHT_STORE")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("tilewright")) / "store"
+    return Path(given) if given else home.cache() / "store"
 
 
 class Store:
@@ -143,11 +143,13 @@ class Store:
     # --- writing ------------------------------------------------------------------------
     def check_writable(self) -> None:
         """Raises `StoreError` if a kernel could not be stored now."""
+        # The secret exists or can be made; first, because its folder, which the store may lie in,
+        # is made for this user alone.
+        signing.sign(b"")
         clear_stale(self._temporary)
         probe = self._temporary / f"tilewright-{secrets.token_hex(8)}"
         self._write(probe, b"")
         probe.unlink(missing_ok=True)
-        signing.sign(b"")  # the secret exists or can be made
 
     def save(self, kernel: Kernel, files: Mapping[str, bytes]) -> Kernel:
         """Store a kernel with its files by kind; returns it with `blobs` filled in.
@@ -156,13 +158,13 @@ class Store:
         permission); whatever was stored before stays intact.
         """
         blobs = {kind: Blob(sha256(data), len(data)) for kind, data in sorted(files.items())}
+        kernel = replace(kernel, blobs=blobs)
+        manifest = canonical(asdict(kernel))
+        signature = signing.sign(manifest).encode()  # before anything is written: see above
         for kind, blob in blobs.items():
             path = self._blob_path(blob.digest)
             if not self._intact(blob):
                 self._write(path, files[kind])
-        kernel = replace(kernel, blobs=blobs)
-        manifest = canonical(asdict(kernel))
-        signature = signing.sign(manifest).encode()
         self._write(self._signature(kernel.key), signature)
         self._write(self._entry(kernel.key), manifest)
         return kernel

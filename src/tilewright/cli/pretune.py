@@ -119,13 +119,13 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
 
 def _usual_table(devices: str) -> Path:
     """In the user's folder, called as the first device."""
+    from tilewright import home
     from tilewright.build.files import make_own
-    from tilewright.build.signing import home
     from tilewright.tune.devices import parse
 
     place = parse(devices)[0]
     name = place.device.name if place.device is not None else str(place)
-    make_own(home())
-    folder = home() / "tables"
+    make_own(home.data())
+    folder = home.data() / "tables"
     folder.mkdir(exist_ok=True)
     return folder / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.twt"

@@ -125,9 +125,23 @@ def _usual(family: str | None) -> str:
 def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterable[Any]:
     if path.endswith(capturing.ENDING):
         return capturing.load(path)
-    if path.endswith(".csv") and aiter.is_aiter(_titles(path)):
+    if is_aiters(path):
         return (entry.problem(arch, words) for entry in aiter.read_aiter(path))
     return _problems(path, arch, family, words)
+
+
+def is_list(path: str) -> bool:
+    """Whether a file is a list of problems, by its ending or, in JSON, by how it begins."""
+    if path.endswith((".csv", capturing.ENDING)):
+        return True
+    with suppress(OSError, ValueError):
+        return path.endswith(".json") and Path(path).read_text("utf-8-sig").lstrip()[:1] == "["
+    return False
+
+
+def is_aiters(path: str) -> bool:
+    """Whether a file is a CSV of aiter's, tuned or not."""
+    return path.endswith(".csv") and aiter.is_aiter(_titles(path))
 
 
 def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterator[Any]:
