@@ -2,12 +2,14 @@
 
 For each Triton: pip installs Tilewright beside it, a few kernels of each kind in the default spaces
 are built for sm_90 and gfx942, and the interpreter's tests run. What differs from the first
-Triton in registers and spills is listed. `--torch` also asks pip which Triton it would install
-beside each torch; nothing of torch is installed or run.
+Triton in registers and spills is listed. `--torch` instead asks pip which Triton it would install
+with Tilewright beside each torch, and installs nothing.
 
     python benchmarks/versions.py --json benchmarks/results/versions.json
-    python benchmarks/versions.py --python python3.10 python3.13 --triton 3.6.0 3.9.0 --short
-    python benchmarks/versions.py --short --triton newest   # what CI runs
+    python benchmarks/versions.py --short --python python3.10 python3.12 python3.13 \\
+        --json benchmarks/results/versions_python.json
+    python benchmarks/versions.py --torch --json benchmarks/results/versions_torch.json
+    python benchmarks/versions.py --short --triton newest   # CI
 
 Environments lie in `--work`, are kept, and used again. Exits with 1 if a kernel fails to build or a
 test fails.
@@ -43,8 +45,11 @@ def main() -> int:
     tritons = [TRITONS[-1] if t == "newest" else t for t in options.triton]
     document: dict[str, Any] = {"environment": environment(), "runs": []}
     if options.torch:
-        document["torch"] = [beside(torch) for torch in TORCHES]
-        _write(options.json, document)
+        for torch in TORCHES:
+            document["runs"].append(beside(torch))
+            print(document["runs"][-1])
+            _write(options.json, document)
+        return 0
     for python in options.python:
         for triton in tritons:
             document["runs"].append(one(python, triton, options))
@@ -253,7 +258,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
     parser.add_argument("--each", type=int, default=2, help="kernels of each kind")
     parser.add_argument("--short", action="store_true", help="one kernel of each kind, few tests")
-    parser.add_argument("--torch", action="store_true", help="ask pip what it installs with torch")
+    parser.add_argument(
+        "--torch", action="store_true", help="only ask pip what goes with each torch"
+    )
     parser.add_argument("--work", type=Path, default=ROOT / ".venv" / "versions")
     parser.add_argument("--json", type=Path, help="where to write the results")
     return parser.parse_args()
