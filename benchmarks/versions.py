@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -160,32 +161,36 @@ def interpret(folder: Path, short: bool) -> dict[str, Any]:
 
 
 def beside(torch: str) -> dict[str, Any]:
-    """The Triton that pip would install with Tilewright beside the newest patch of this torch."""
+    """The Triton that the newest patch of this torch asks for, and the one that pip would install
+    with Tilewright to satisfy both. torch's CUDA libraries are not resolved."""
+    found: dict[str, Any] = {"torch": torch, "python": platform.python_version(), "date": _now()}
+    chosen, refused = _resolved("--no-deps", f"torch=={torch}.*")
+    if refused:
+        return {**found, "refused": refused}
+    wanted = chosen["torch"]["requires_dist"]
+    found |= {
+        "torch": chosen["torch"]["version"],
+        "requires_python": chosen["torch"]["requires_python"],
+    }
+    found["asks"] = [x for x in wanted if x.startswith("triton")]
+    chosen, refused = _resolved(str(ROOT), *found["asks"])
+    if refused:
+        return {**found, "refused": refused}
+    return {**found, **{name: chosen[name]["version"] for name in ("triton", "numpy")}}
+
+
+def _resolved(*asked: str) -> tuple[dict[str, Any], str]:
+    """The metadata of what pip would install, by name; or why it would not."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         done = subprocess.run(
-            [*command, "--report", report, f"torch=={torch}.*", ROOT],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*command, "--report", report, *asked], capture_output=True, text=True, check=False
         )
-        said = report.read_text() if done.returncode == 0 else ""
-    found: dict[str, Any] = {"torch": torch, "python": sys.version.split()[0], "date": _now()}
-    if done.returncode:
-        errors = [x for x in done.stderr.splitlines() if x.startswith("ERROR")]
-        causes = [x.strip() for x in done.stderr.splitlines() if "depends on" in x]
-        return {**found, "refused": " ".join([*causes, *errors]) or done.stderr[-500:]}
-    chosen = [item["metadata"] for item in json.loads(said)["install"]]
-    versions = {item["name"]: item["version"] for item in chosen}
-    wanted = next(item["requires_dist"] for item in chosen if item["name"] == "torch")
-    return {
-        **found,
-        "torch": versions["torch"],
-        "asks": [x for x in wanted if x.startswith("triton")],
-        "triton": versions["triton"],
-        "numpy": versions["numpy"],
-    }
+        if done.returncode:
+            return {}, " ".join(x for x in done.stderr.splitlines() if x.startswith("ERROR"))
+        installed = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    return {item["name"]: item for item in installed}, ""
 
 
 def _compare(runs: list[dict[str, Any]]) -> None:
