@@ -2,12 +2,14 @@
 
 For each Triton: pip installs Tilewright beside it, a few kernels of each kind in the default spaces
 are built for sm_90 and gfx942, and the interpreter's tests run. What differs from the first
-Triton in registers and spills is listed. `--torch` also asks pip which Triton it would install
-beside each torch; nothing of torch is installed or run.
+Triton in registers and spills is listed. `--torch` instead asks pip which Triton it would install
+with Tilewright beside each torch, and installs nothing.
 
     python benchmarks/versions.py --json benchmarks/results/versions.json
-    python benchmarks/versions.py --python python3.10 python3.13 --triton 3.6.0 3.9.0 --short
-    python benchmarks/versions.py --short --triton newest   # what CI runs
+    python benchmarks/versions.py --short --python python3.10 python3.12 python3.13 \\
+        --json benchmarks/results/versions_python.json
+    python benchmarks/versions.py --torch --json benchmarks/results/versions_torch.json
+    python benchmarks/versions.py --short --triton newest   # CI
 
 Environments lie in `--work`, are kept, and used again. Exits with 1 if a kernel fails to build or a
 test fails.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -43,8 +46,11 @@ def main() -> int:
     tritons = [TRITONS[-1] if t == "newest" else t for t in options.triton]
     document: dict[str, Any] = {"environment": environment(), "runs": []}
     if options.torch:
-        document["torch"] = [beside(torch) for torch in TORCHES]
-        _write(options.json, document)
+        for torch in TORCHES:
+            document["runs"].append(beside(torch))
+            print(document["runs"][-1])
+            _write(options.json, document)
+        return 0
     for python in options.python:
         for triton in tritons:
             document["runs"].append(one(python, triton, options))
@@ -155,32 +161,36 @@ def interpret(folder: Path, short: bool) -> dict[str, Any]:
 
 
 def beside(torch: str) -> dict[str, Any]:
-    """The Triton that pip would install with Tilewright beside the newest patch of this torch."""
+    """The Triton that the newest patch of this torch asks for, and the one that pip would install
+    with Tilewright to satisfy both. torch's CUDA libraries are not resolved."""
+    found: dict[str, Any] = {"torch": torch, "python": platform.python_version(), "date": _now()}
+    chosen, refused = _resolved("--no-deps", f"torch=={torch}.*")
+    if refused:
+        return {**found, "refused": refused}
+    wanted = chosen["torch"]["requires_dist"]
+    found |= {
+        "torch": chosen["torch"]["version"],
+        "requires_python": chosen["torch"]["requires_python"],
+    }
+    found["asks"] = [x for x in wanted if x.startswith("triton")]
+    chosen, refused = _resolved(str(ROOT), *found["asks"])
+    if refused:
+        return {**found, "refused": refused}
+    return {**found, **{name: chosen[name]["version"] for name in ("triton", "numpy")}}
+
+
+def _resolved(*asked: str) -> tuple[dict[str, Any], str]:
+    """The metadata of what pip would install, by name; or why it would not."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         done = subprocess.run(
-            [*command, "--report", report, f"torch=={torch}.*", ROOT],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*command, "--report", report, *asked], capture_output=True, text=True, check=False
         )
-        said = report.read_text() if done.returncode == 0 else ""
-    found: dict[str, Any] = {"torch": torch, "python": sys.version.split()[0], "date": _now()}
-    if done.returncode:
-        errors = [x for x in done.stderr.splitlines() if x.startswith("ERROR")]
-        causes = [x.strip() for x in done.stderr.splitlines() if "depends on" in x]
-        return {**found, "refused": " ".join([*causes, *errors]) or done.stderr[-500:]}
-    chosen = [item["metadata"] for item in json.loads(said)["install"]]
-    versions = {item["name"]: item["version"] for item in chosen}
-    wanted = next(item["requires_dist"] for item in chosen if item["name"] == "torch")
-    return {
-        **found,
-        "torch": versions["torch"],
-        "asks": [x for x in wanted if x.startswith("triton")],
-        "triton": versions["triton"],
-        "numpy": versions["numpy"],
-    }
+        if done.returncode:
+            return {}, " ".join(x for x in done.stderr.splitlines() if x.startswith("ERROR"))
+        installed = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    return {item["name"]: item for item in installed}, ""
 
 
 def _compare(runs: list[dict[str, Any]]) -> None:
@@ -253,7 +263,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
     parser.add_argument("--each", type=int, default=2, help="kernels of each kind")
     parser.add_argument("--short", action="store_true", help="one kernel of each kind, few tests")
-    parser.add_argument("--torch", action="store_true", help="ask pip what it installs with torch")
+    parser.add_argument(
+        "--torch", action="store_true", help="only ask pip what goes with each torch"
+    )
     parser.add_argument("--work", type=Path, default=ROOT / ".venv" / "versions")
     parser.add_argument("--json", type=Path, help="where to write the results")
     return parser.parse_args()

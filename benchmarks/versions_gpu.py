@@ -123,6 +123,10 @@ def run(options: argparse.Namespace) -> int:
             for triton, dispatcher in made.items()
         }
         todo = [*chosen()]
+        for triton, dispatcher in made.items():
+            missing = [config.name for config, _ in todo if config.name not in dispatcher.kernels]
+            if missing:
+                raise SystemExit(f"the store of triton {triton} lacks {missing}; pack it anew")
         flush = timing.flusher(live_device(0).l2_bytes, GPU)
         for number, (config, problems) in enumerate(todo, 1):
             found: dict[str, Any] = {"name": config.name, "resources": {}, "problems": []}

@@ -1,8 +1,8 @@
 """Triton's interpreter, put right. Everything that leans on Triton's insides is in this file.
 
-Triton's interpreter keeps bf16 as 16-bit integers and computes with the bit patterns, and rounds
-fp8 casts wrongly (3.6 to 3.9). Here bf16 and fp8 values are ml_dtypes arrays, so that every NumPy
-operation on them is right, and the few operations NumPy lacks are overridden:
+Triton 3.6's own keeps bf16 as 16-bit integers and computes with the bit patterns, and rounds fp8
+casts wrongly; later ones are not relied on. Here bf16 and fp8 values are ml_dtypes arrays, so that
+every NumPy operation on them is right, and the few operations NumPy lacks are overridden:
 
 - Casts round to nearest even. To fp8 they saturate: beyond the largest finite value, infinity
   included, becomes the largest finite value and NaN stays NaN. Triton compiles fp32 sources to
