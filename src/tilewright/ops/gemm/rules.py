@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle, swap, warpgroups
-from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, SPECIALISED, GemmConfig
+from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     BATCHED,
@@ -23,8 +23,6 @@ from tilewright.ops.gemm.sizes import (
     MAX_TILE,
     MAX_TILES,
     MOST_SCALED_K,
-    ODD_COLUMNS,
-    ODD_ROWS,
     OVERHEAD_REGISTERS,
     PART_COLUMNS,
     SCALED,
@@ -32,6 +30,7 @@ from tilewright.ops.gemm.sizes import (
     WARPGROUP_ROWS,
     gated,
     meetings,
+    odd_edges,
     operand_dtype,
     shared_memory,
     tiles,
@@ -77,8 +76,11 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
     for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
-        if size & (size - 1) and not _is_odd_edge(c, axis, size):
-            return f"tile_{axis} = {size} is not a power of two"
+        others = odd_edges(c.pipeline, axis)
+        if size & (size - 1) and size not in others:
+            also = f" or {', '.join(map(str, others))}" if others else ""
+            has = f"as pipeline {c.pipeline} has them"
+            return f"tile_{axis} = {size} is not a power of two{also}, {has}"
         if size < low:
             return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
         if size > high:
@@ -91,13 +93,6 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         if c.tile_k < rows or c.tile_n < columns:
             return f"a {c.tile_k}×{c.tile_n} tile of B is under a shuffled block, {rows}×{columns}"
     return None
-
-
-def _is_odd_edge(c: GemmConfig, axis: str, size: int) -> bool:
-    """Whether a tile may be so large that way, though it is no power of two."""
-    if axis == "m":
-        return c.pipeline == "gluon_ws" and size == ODD_ROWS
-    return axis == "n" and c.pipeline in SPECIALISED and size in ODD_COLUMNS
 
 
 def _vector_tile(c: GemmConfig) -> str | None:

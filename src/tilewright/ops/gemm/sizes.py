@@ -48,6 +48,15 @@ ODD_ROWS = 192
 ODD_COLUMNS = (96, 160, 192)
 """The columns that are none: those of the `SPECIALISED`, in two accumulators (`widths.wide`)."""
 
+
+def odd_edges(pipeline: str, axis: str) -> tuple[int, ...]:
+    """Edges of a tile along ``m``, ``n`` or ``k`` that a pipeline has and that are no powers of
+    two."""
+    if axis == "m" and pipeline == "gluon_ws":
+        return (ODD_ROWS,)
+    return ODD_COLUMNS if axis == "n" and pipeline in SPECIALISED else ()
+
+
 PART_COLUMNS = 128
 """Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
 
