@@ -26,6 +26,7 @@ from tilewright.ops.gemm.sizes import (
     OVERHEAD_REGISTERS,
     PART_COLUMNS,
     SCALED,
+    VECTOR_DOT_PRODUCTS,
     WARPGROUP,
     WARPGROUP_ROWS,
     gated,
@@ -34,6 +35,7 @@ from tilewright.ops.gemm.sizes import (
     operand_dtype,
     shared_memory,
     tiles,
+    vector_dot,
 )
 from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
 from tilewright.verdict import YES, Verdict, no
@@ -79,8 +81,8 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         others = odd_edges(c.pipeline, axis)
         if size & (size - 1) and size not in others:
             also = f" or {', '.join(map(str, others))}" if others else ""
-            has = f"as pipeline {c.pipeline} has them"
-            return f"tile_{axis} = {size} is not a power of two{also}, {has}"
+            none = f"pipeline {c.pipeline} has no other edges"
+            return f"tile_{axis} = {size} is not a power of two{also}: {none}"
         if size < low:
             return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
         if size > high:
@@ -278,6 +280,21 @@ def _registers(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _dot(c: GemmConfig, arch: Arch) -> str | None:
+    """A dot on the vector units is written out, product by product."""
+    if not vector_dot(c, arch):
+        return None
+    products = c.tile_m * c.tile_n * c.tile_k // (c.num_warps * arch.warp_size)
+    a = DTYPES[c.dtype_a]
+    most = VECTOR_DOT_PRODUCTS // (2 if a.bits == 8 and a.kind == "float" else 1)
+    if products > most:
+        return (
+            f"the compiler multiplies tl.dot on the vector units of {arch.name}: {products} "
+            f"products a thread in a step, over {most}"
+        )
+    return None
+
+
 def _shared_memory(c: GemmConfig, arch: Arch) -> str | None:
     need = shared_memory(c, arch)
     if need > arch.shared_memory:
@@ -305,6 +322,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("index", _index),
     ("batching", _batching),
     ("mma", _mma),
+    ("dot", _dot),
     ("registers", _registers),
     ("shared_memory", _shared_memory),
 )

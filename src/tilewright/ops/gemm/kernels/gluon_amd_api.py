@@ -6,7 +6,7 @@ Written for Triton 3.6 to 3.9 (`triton.experimental.gluon.language.amd`). Triton
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.amd import AMDMFMALayout
+from triton.experimental.gluon.language.amd import AMDMFMALayout, AMDWMMALayout
 from triton.experimental.gluon.language.amd.cdna3 import buffer_load, buffer_store, mfma
 from triton.experimental.gluon.language.amd.cdna4 import mfma_scaled
 from triton.experimental.gluon.language.amd.cdna4.async_copy import (
@@ -15,6 +15,7 @@ from triton.experimental.gluon.language.amd.cdna4.async_copy import (
     load_shared_relaxed,
     wait_group,
 )
+from triton.experimental.gluon.language.amd.gfx1250 import wmma
 from triton.runtime.jit import constexpr_function
 
 from tilewright.ops.gemm.kernels.gluon_api import reinterpreted as _reinterpreted
@@ -49,6 +50,7 @@ def whole_registers(tile):
 
 __all__ = [
     "AMDMFMALayout",
+    "AMDWMMALayout",
     "buffer_load",
     "buffer_load_to_shared",
     "buffer_store",
@@ -63,4 +65,5 @@ __all__ = [
     "reinterpreted",
     "wait_group",
     "whole_registers",
+    "wmma",
 ]
