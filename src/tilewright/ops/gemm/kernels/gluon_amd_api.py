@@ -23,6 +23,17 @@ from tilewright.ops.gemm.kernels.gluon_api import reinterpreted as _reinterprete
 jit = gluon.jit
 
 
+@constexpr_function
+def wmma_layout(transposed, warps_m, warps_n, shape):
+    """The accumulators of gfx1250's WMMA of this (m, n, k), warps beside each other along N first.
+    Triton 3.6 takes the numbers of warps, later ones where each bit of a warp's number leads."""
+    if "warps_per_cta" in AMDWMMALayout.__dataclass_fields__:
+        return AMDWMMALayout(3, transposed, [warps_m, warps_n], shape)
+    across = [[0, 1 << i] for i in range(warps_n.bit_length() - 1)]
+    down = [[1 << i, 0] for i in range(warps_m.bit_length() - 1)]
+    return AMDWMMALayout(3, transposed, across + down, instr_shape=shape)
+
+
 @gluon.jit
 def reinterpreted(tile, LAYOUT: gl.constexpr):
     """A tile in shared memory, its bytes read through another layout."""
@@ -66,4 +77,5 @@ __all__ = [
     "wait_group",
     "whole_registers",
     "wmma",
+    "wmma_layout",
 ]

@@ -104,6 +104,7 @@ from tilewright.ops.gemm.kernels.gluon_amd_api import (
     wait_group,
     whole_registers,
     wmma,
+    wmma_layout,
 )
 from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
 from tilewright.ops.gemm.kernels.schedule import across_dies, split_range, tile_coordinates
@@ -120,7 +121,7 @@ def matrix_layout(generation, edge, depth, c_row, warps_m, warps_n):
     """How the accumulators lie: transposed where C is row-major, so that a lane has neighbours
     along C's contiguous dimension."""
     if generation == 5:
-        return AMDWMMALayout(3, c_row, [warps_m, warps_n], [edge, edge, depth])
+        return wmma_layout(c_row, warps_m, warps_n, [edge, edge, depth])
     return AMDMFMALayout(generation, [edge, edge, depth], c_row, [warps_m, warps_n])
 
 
