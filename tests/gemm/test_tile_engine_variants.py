@@ -179,7 +179,8 @@ def test_groups_of_scales(load: Any) -> None:
 
 
 def test_profiles_go_with_their_groups(load: Any) -> None:
-    document = traits(profile={"values": ["aquantdecode", "bquantprefill", "rowcol", "tensor"]})
+    profiles = ["aquantdecode", "bquantprefill", "bquantpreshufflequant", "rowcol", "tensor"]
+    document = traits(profile={"values": profiles})
     del document["trait_config"]["pipeline"], document["trait_config"]["scheduler"]
     document["quant_config"] = {
         "a_group": {"values": ["1x1x1", "1x1x128"]},
@@ -190,7 +191,8 @@ def test_profiles_go_with_their_groups(load: Any) -> None:
         ("1x128", "", ""), ("", "128x1", ""), ("", "128x32", ""),
         ("", "", "row_scale+col_scale"), ("", "", "scale"),
     }  # fmt: skip
-    assert "5 ways to scale" in notes
+    assert "5 ways to scale" in notes and "a_group: 1x1x1 left out" in notes
+    assert "preshuffle of bquantpreshufflequant ignored" in notes
 
 
 def test_shuffled_and_plain_kernels_have_layouts_of_their_own(load: Any) -> None:

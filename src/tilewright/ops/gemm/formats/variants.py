@@ -106,10 +106,11 @@ _WORDS = (
     "elementwise_op", "elementwise_ops", "a_elementwise_op", "b_elementwise_op",
     "cde_elementwise_op", "profile", "a_group", "b_group",
 )  # fmt: skip
+_STRIDES = "scales are read by their strides, not in an order of their own"
 _IGNORED: dict[str, str] = {
     "permute_n": "a shuffled B has one order here, which tilewright.shuffle makes",
-    "a_preshuffle_quant": "scales are read by their strides, not in an order of their own",
-    "b_preshuffle_quant": "scales are read by their strides, not in an order of their own",
+    "a_preshuffle_quant": _STRIDES,
+    "b_preshuffle_quant": _STRIDES,
     "structured_sparsity": "no matrix instruction for sparse operands is used",
 }
 FIELDS = (*_COUNTS, *_WORDS, *_IGNORED, "preshuffle")
@@ -278,6 +279,14 @@ def _profiles(
             rows["", "", what] = None
     if "epilogue" in axes or "scale_a" in axes or "scale_b" in axes:
         raise BadFile(f"{axis.place}: scales, or an epilogue, were given before")
+    shuffled = [profile for profile in axis.values if "preshuffle" in profile]
+    if shuffled:
+        notes.append(f"{axis.place}: preshuffle of {', '.join(shuffled)} ignored: {_STRIDES}")
+    notes.extend(
+        f"{taken[groups].place}: 1x1x1 left out: a scale for each element is no block"
+        for groups in ("a_group", "b_group")
+        if groups in taken and "1x1x1" in taken[groups].values
+    )
     linked["scale_a", "scale_b", "epilogue"] = list(rows)
     axes["pipeline"], axes["num_stages"] = ["basic"], [2]
     notes.append(
