@@ -6,8 +6,8 @@ Triton in registers and spills is listed. `--torch` instead asks pip which Trito
 with Tilewright beside each torch, and installs nothing.
 
     python benchmarks/versions.py --json benchmarks/results/versions.json
-    python benchmarks/versions.py --short --triton newest --python python3.10 python3.13 \\
-        --json benchmarks/results/versions_python.json
+    python benchmarks/versions.py --short --triton newest \\
+        --python python3.10 python3.12 python3.13 --json benchmarks/results/versions_python.json
     python benchmarks/versions.py --torch --json benchmarks/results/versions_torch.json
     python benchmarks/versions.py --short --triton newest   # CI
 
