@@ -1,12 +1,21 @@
 """What every test starts from: a home and a store of its own, no shipped tables, and GPU tests only
-on request."""
+on request; and patience with a busy machine."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 import pytest
+
+with contextlib.suppress(ImportError):  # the GPU tests do without it
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
 
 for _shared in ("gemm", "grouped_gemm", "tables"):  # the cases that several folders share
     sys.path.insert(0, str(Path(__file__).parent / _shared))
@@ -41,6 +50,27 @@ def _own_home(tmp_path_factory):
         patch.delenv(name, raising=False)
     yield
     patch.undo()
+
+
+WORK_SECONDS = 5.0
+"""A child process that may take less is one that a test lets hang."""
+PATIENCE = 20
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patience():
+    """What a child process may take for its work is many times what users wait for it."""
+    from tilewright.child import Child
+
+    request = Child.request
+
+    def patient(self, message, blobs=(), timeout=None):
+        longer = timeout is not None and timeout >= WORK_SECONDS
+        return request(self, message, blobs, timeout * PATIENCE if longer else timeout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "request", patient)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
