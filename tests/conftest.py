@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import shared_builds
+
 with contextlib.suppress(ImportError):  # the GPU tests do without it
     from hypothesis import HealthCheck, settings
 
@@ -50,6 +52,16 @@ def _own_home(tmp_path_factory):
         patch.delenv(name, raising=False)
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    """For kernels that are built as they are by default: the processes of the run fill it together
+    (`shared_builds.build_once`), each with a home of its own, so that its entries are trusted."""
+    from tilewright.build import Store
+
+    base = tmp_path_factory.getbasetemp()
+    return Store((base.parent if shared_builds.processes() > 1 else base) / "store", trusted=True)
 
 
 WORK_SECONDS = 5.0

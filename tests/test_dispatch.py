@@ -23,7 +23,7 @@ from tilewright.errors import (
 )
 from tilewright.ops.gemm import GemmConfig, GemmProblem
 from tilewright.registry import Registry
-from tilewright.select import Chain, Choice, FirstFit
+from tilewright.select import Chain, FirstFit
 from tilewright.select.analytical import Analytical
 
 SMALL, LARGE = config(), config(tile_m=128, tile_n=128, num_warps=8)
@@ -404,7 +404,3 @@ def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
         Dispatcher(device="mi300x")._live(0)
     assert Dispatcher(device="h20")._live(0) == device("h20")  # same code, other size
     assert Dispatcher()._live(0) == device("h200_sxm")
-
-
-def test_a_choice_says_where_it_comes_from():
-    assert Choice(SMALL, "x", "because").selector == "x"
