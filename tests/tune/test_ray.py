@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import planted
@@ -49,9 +51,15 @@ def head():
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (HERE, os.environ.get("PYTHONPATH")))))
+    patch.setenv("RAY_gcs_server_request_timeout_seconds", str(int(LIMIT_SECONDS)))
     import ray
+    import ray._private.node
     from ray.cluster_utils import Cluster
 
+    # The 30 seconds that Ray gives a node to start are in its code: a clock that runs slower.
+    slow = SimpleNamespace(**vars(time) | {"monotonic": lambda: time.monotonic() / 30})
+    patch.setattr(ray._private.node, "time", slow)
+    patch.setattr(Cluster._wait_for_node, "__defaults__", (LIMIT_SECONDS,))
     folder = Path(tempfile.mkdtemp(prefix="tw"))  # short: it has sockets
     inside = folder / "ray"  # where Ray writes a cluster's address down, and does not make it
     inside.mkdir()
@@ -59,16 +67,18 @@ def head():
     before = descendants(os.getpid())
     made = Cluster(shutdown_at_exit=False)
     own = {"temp_dir": str(inside), "include_dashboard": False}
-    made.add_node(**NODE, **own, _system_config=QUICK_TO_NOTICE)
-    patch.setenv("RAY_ADDRESS", made.address)
-    for limit in ("JOIN_SECONDS", "GRACE_SECONDS", "CONNECT_SECONDS"):
-        patch.setattr(cluster, limit, LIMIT_SECONDS)
-    yield made
-    started = descendants(os.getpid()) - before
-    ray.shutdown()
-    made.shutdown()
-    patch.undo()
-    shutil.rmtree(folder)
+    try:
+        made.add_node(**NODE, **own, _system_config=QUICK_TO_NOTICE)
+        patch.setenv("RAY_ADDRESS", made.address)
+        for limit in ("JOIN_SECONDS", "GRACE_SECONDS", "CONNECT_SECONDS"):
+            patch.setattr(cluster, limit, LIMIT_SECONDS)
+        yield made
+    finally:
+        started = descendants(os.getpid()) - before
+        ray.shutdown()
+        made.shutdown()
+        patch.undo()
+        shutil.rmtree(folder)
     until_gone(started)
 
 
