@@ -26,11 +26,11 @@ import scale_cases
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import TilewrightError
-from tilewright.ops.gemm import GemmProblem
+from tilewright.ops.gemm import GemmProblem, sizes
 from tilewright.verdict import Verdict
 
 RECORD = Path(__file__).with_name("verdicts.json")
-CHANGES = 3000
+CHANGES = 4000
 """How many changes of configs are tried for an architecture, and of problems."""
 
 EDGES = (8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 512)
@@ -50,7 +50,6 @@ CONFIG_FIELDS: dict[str, tuple[Any, ...]] = {
     "store": ("direct", "split"),
     "epilogue": ("", "bias", "bias+gelu", "bias+swiglu", "row_scale+col_scale"),
     "alignment": (1, 2, 4, 8, 16),
-    "mma": ((0, 0, 0), (16, 16, 16), (32, 32, 8), (32, 32, 16), (16, 16, 32), (16, 16, 128)),
     "index_bits": (32, 64),
     "swap_ab": (False, True),
     "group_m": (1, 4, 8),
@@ -142,13 +141,17 @@ def verdicts(arch_name: str) -> dict[str, list[str]]:
         rule = "ok" if verdict else verdict.rule
         found[rule].append(" ".join(map(str, (*case, verdict))))
 
+    shapes = [shape for unit in this.mma for shape in unit.shapes]
+    fields = CONFIG_FIELDS | {"mma": ((0, 0, 0), *dict.fromkeys(shapes))}
     pairs = bases(arch_name)
     for _ in range(CHANGES):
         kernel, problem = rng.choice(pairs)
         family = ops.family(kernel.family)
-        other = changed(rng, kernel, CONFIG_FIELDS)
+        other = changed(rng, kernel, fields)
         if other is not None:
-            add(family.judge(other, this), other.name)
+            verdict = family.judge(other, this)
+            room = sizes.shared_memory(other, this) if verdict and family.name == "gemm" else 0
+            add(verdict, other.name, room)
         asked = changed(rng, problem, PROBLEM_FIELDS)
         if asked is not None:
             add(family.supports(kernel, asked, this), kernel.name, asked, asked.alignment)

@@ -159,12 +159,14 @@ for m in crew.run([task((64, 64)), task((16, 32), num_stages=3)][::-1]):
 
 def test_workers_die_with_their_parent(tmp_path):
     here = Path(__file__).parent
-    arguments = [str(here), str(here.parent / "gemm"), str(Path(tilewright.__file__).parents[1])]
+    package = Path(tilewright.__file__).parents[1]
+    arguments = [*map(str, (here, here.parent, here.parent / "gemm", package))]
     script = [sys.executable, "-c", SCRIPT, *arguments]
     hangs = tmp_path / "hangs"
     variables = {**os.environ, planted.HANGS_VARIABLE: str(hangs)}
     with subprocess.Popen(script, cwd=tmp_path, env=variables) as parent:
-        until(hangs.exists)
+        until(lambda: hangs.exists() or parent.poll() is not None)
+        assert parent.poll() is None
         below = descendants(parent.pid)
         assert len(below) >= 2, "a worker and its interpreter"
         parent.kill()
