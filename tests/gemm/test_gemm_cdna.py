@@ -11,8 +11,9 @@ import pytest
 from gemm_cases import config
 from gluon_stand_in import places, run
 
+from shared_builds import build_once
 from tilewright.arch import arch, devices
-from tilewright.build import Store, build, inspect
+from tilewright.build import inspect
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmProblem, cdna
 from tilewright.ops.gemm.problem import LAYOUTS
@@ -281,10 +282,9 @@ BUILT = [
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    store = Store(tmp_path_factory.mktemp("store"))
+def built(store):
     requests = [(kernel(name, **fields), name) for name, fields, _ in BUILT]
-    report = build(requests, store=store)
+    report = build_once(requests, store)
     report.raise_if_failed()
     return [(r.kernel, inspect(r.kernel, store, "amdgcn")) for r in report.results]
 
@@ -353,7 +353,7 @@ def test_the_main_loop_is_as_designed(built, number):
     assert not any(kind.startswith(("scratch", "v_accvgpr", "ds_bpermute")) for kind in kinds)
 
 
-def test_shared_tiles_meet_in_whole_vectors(tmp_path):
+def test_shared_tiles_meet_in_whole_vectors(store):
     """Partial sums are stored and read 16 bytes a lane, published at the scope of the whole GPU,
     and nothing spills; a full shared memory has room for flags."""
     how = {"scheduler": "split_k", "split_k": 4}
@@ -363,8 +363,7 @@ def test_shared_tiles_meet_in_whole_vectors(tmp_path):
         for reduction in ("atomic", "linear", "tree")
         for fields in ({}, {"dtype_a": "int8", "tile_k": 128, "layout": "rcc"})
     ]
-    store = Store(tmp_path)
-    report = build(requests, store=store)
+    report = build_once(requests, store)
     report.raise_if_failed()
     for result in report.results:
         made, this = result.config, result.arch
@@ -381,10 +380,9 @@ def test_shared_tiles_meet_in_whole_vectors(tmp_path):
         assert loads and all(line.startswith("buffer_load_dwordx4") for line in loads)
 
 
-def test_both_schedulers_are_one_binary(tmp_path):
+def test_both_schedulers_are_one_binary(store):
     requests = [(kernel("gfx942", scheduler=s), "gfx942") for s in ("tile", "persistent")]
-    store = Store(tmp_path)
-    tile, persistent = (store.read(r.kernel) for r in build(requests, store=store).results)
+    tile, persistent = (store.read(r.kernel) for r in build_once(requests, store).results)
     assert tile == persistent
 
 

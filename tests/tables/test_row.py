@@ -25,6 +25,7 @@ def test_a_row_knows_its_rates():
     [
         ({"median_us": 0.0, "interval_us": (0.0, 0.0)}, "no interval"),
         ({"median_us": float("nan")}, "no interval"),
+        ({"median_us": 1.0, "interval_us": (0.0, 2.0)}, "no interval"),
         ({"interval_us": (11.0, 12.0)}, "no interval"),
         ({"kernel": ""}, "not different names"),
         ({"ties": (PLAIN,)}, "not different names"),
