@@ -23,6 +23,7 @@ import itertools
 import json
 import logging
 import os
+import stat
 import sys
 import threading
 import weakref
@@ -33,9 +34,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from tilewright.errors import BadArgument, BadFile
+from tilewright.checks import MOST_WHOLE
+from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.jsonfile import parse_json
 from tilewright.plan import Plan
+from tilewright.reading import text as read_text
 from tilewright.tables.row import meant, said
 
 log = logging.getLogger("tilewright")
@@ -248,13 +251,7 @@ def load(path: str | os.PathLike[str]) -> dict[Any, int]:
     A record that a killed process left incomplete is skipped with a warning. Raises `BadFile`,
     naming the line, for anything else that is no record.
     """
-    where = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise BadFile(f"{where}: cannot be read: {error.strerror}") from error
+    where, text = os.fspath(path), read_text(path)
     counts: dict[Any, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -270,7 +267,7 @@ def load(path: str | os.PathLike[str]) -> dict[Any, int]:
 def _record(line: str, where: str) -> tuple[Any, int]:
     data = parse_json(line, where)
     count = data.get("count") if isinstance(data, dict) else None
-    if type(count) is not int or count < 1 or set(data) != {"problem", "count"}:
+    if type(count) is not int or not 1 <= count <= MOST_WHOLE or set(data) != {"problem", "count"}:
         raise BadFile(f"{where}: a record has a problem, and a count from 1")
     return meant(data["problem"], f"{where}: problem"), count
 
@@ -280,10 +277,16 @@ def _check(path: Path) -> None:
     if path.suffix != ENDING:
         raise BadArgument(f"cannot capture into {path}: a capture's file ends in {ENDING}")
     try:
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # O_NONBLOCK: opening a pipe that somebody put there must not hang.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(path, flags, 0o666)
     except OSError as error:
         raise BadArgument(f"cannot capture into {path}: {error.strerror}") from None
-    with os.fdopen(fd, "rb") as file:
+    except ValueError as error:  # a NUL or half a surrogate pair in the path
+        raise BadArgument(f"cannot capture into {shown(str(path))}: {error}") from None
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise BadArgument(f"cannot capture into {path}: not a regular file")
         begins = file.read(len(_BEGINS))
     if not _BEGINS.startswith(begins):
         raise BadArgument(f"cannot capture into {path}, which is no capture; choose a new file")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright import checks
 from tilewright.arch.detect import live_devices
 from tilewright.arch.load import arch, archs
 from tilewright.arch.model import Device
@@ -93,10 +94,12 @@ def _target(word: str, text: str) -> Target:
         name = arch(said["arch"]).name
     except UnknownArch as error:
         raise UnknownArch(f"{error}; or {NATIVE}") from None
-    units = said["units"]
-    if units is not None and int(units) == 0:
+    if said["units"] is None:
+        return Target(name)
+    units = checks.read_whole(f"{where}: compute units", said["units"])
+    if units == 0:
         raise BadArgument(f"{where}: no GPU has 0 compute units")
-    return Target(name, None if units is None else int(units))
+    return Target(name, units)
 
 
 def _here(live: Live) -> Sequence[Device]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import tempfile
 import time
 from pathlib import Path
 
-from tilewright.errors import BadFile, StoreError
+from tilewright.errors import BadFile, StoreError, shown
+from tilewright.reading import regular
 
 _PREFIX = "tilewright-"
 _STALE = 3600.0
@@ -37,6 +37,8 @@ def write_whole(path: Path, data: bytes, temporary: Path) -> None:
         written = None
     except OSError as error:
         raise cannot_write(path, error) from error
+    except ValueError as error:  # a NUL or half a surrogate pair in the path
+        raise StoreError(f"cannot write {shown(str(path))}: {error}") from error
     finally:
         if written is not None:
             with contextlib.suppress(OSError):
@@ -62,24 +64,15 @@ def read_whole(path: Path, limit: int) -> bytes | None:
     system refuses.
     """
     try:
-        # O_NONBLOCK: opening a pipe that somebody put there must not hang.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return regular(path, limit)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadFile(f"{path} is not a regular file")
-        if status.st_size > limit:
-            raise BadFile(f"{path} has {status.st_size} bytes where at most {limit} are expected")
-        with os.fdopen(os.dup(fd), "rb") as file:
-            return file.read(limit + 1)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    finally:
-        os.close(fd)
+    except ValueError as error:
+        if isinstance(error, BadFile):
+            raise
+        raise StoreError(f"cannot read {shown(str(path))}: {error}") from error
 
 
 def clear_stale(temporary: Path) -> None:

@@ -23,11 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright import ops
+from tilewright import checks, ops
 from tilewright.arch import arch, archs
 from tilewright.arch.model import Arch, Device
 from tilewright.arch.targets import Target
-from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
+from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName, shown
+from tilewright.reading import csv_rows
+from tilewright.reading import text as read_text
 from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of
 from tilewright.tables.merge import Placed
 from tilewright.tables.row import Row
@@ -262,8 +264,10 @@ def _entry(place: str, form: Form, cells: Mapping[str, str], target: Target | No
     try:
         us = float(cells["us"] or "nan")
     except ValueError:
-        raise BadArgument(f"us = '{cells['us']}' is not a number") from None
+        raise BadArgument(f"us = {shown(cells['us'])} is not a number") from None
     timed = 0 < us < math.inf  # aiter writes -1 or inf where nothing worked
+    if timed:
+        checks.microseconds("us", us)
     kernel = cells.get("kernelName", "") or f"{cells.get('kernelId') or cells.get('solidx', '')}"
     return Entry(
         place, form, words, target, cells.get("libtype", ""), kernel, us if timed else None
@@ -271,27 +275,17 @@ def _entry(place: str, form: Form, cells: Mapping[str, str], target: Target | No
 
 
 def _whole(cells: Mapping[str, str], column: str) -> int:
-    word = cells.get(column, "")
-    if not word.isascii() or not word.isdigit():
-        raise BadArgument(f"{column} = '{word}' is not a whole number")
-    return int(word)
+    return checks.read_whole(column, cells.get(column, ""))
 
 
 def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, str]]]]:
     """The titles and the lines with their numbers, cells stripped. As aiter does, empty lines and
     empty columns at the end are passed over, and titles that are repeated further down (of files
     put one behind the other)."""
-    try:
-        text = Path(where).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise BadFile(f"{where}: cannot be read: {error.strerror}") from error
-    reader = csv.reader(io.StringIO(text, newline=""))
     titles: tuple[str, ...] = ()
     lines: list[tuple[int, dict[str, str]]] = []
-    for cells in reader:
-        stripped = tuple(cell.strip() for cell in cells)
+    for number, cells in csv_rows(read_text(where, marked=True), where):
+        stripped = tuple(cells)
         if not any(stripped):
             continue
         while stripped[-1] == "" and len(stripped) > len(titles):
@@ -299,14 +293,13 @@ def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, s
         if not titles:
             titles = stripped
             if "" in titles or len(set(titles)) < len(titles):
-                raise BadFile(f"{where}: line {reader.line_num}: every column needs a title")
+                raise BadFile(f"{where}: line {number}: every column needs a title")
         elif stripped != titles:
             if len(stripped) != len(titles):
                 raise BadFile(
-                    f"{where}: line {reader.line_num}: {len(stripped)} cells under {len(titles)} "
-                    "titles"
+                    f"{where}: line {number}: {len(stripped)} cells under {len(titles)} titles"
                 )
-            lines.append((reader.line_num, dict(zip(titles, stripped, strict=True))))
+            lines.append((number, dict(zip(titles, stripped, strict=True))))
     if not titles:
         raise BadFile(f"{where}: is empty")
     return titles, lines

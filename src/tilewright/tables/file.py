@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from tilewright.arch.model import Device
 from tilewright.build.files import write_whole
-from tilewright.errors import BadArgument, BadFile
+from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.jsonfile import convert, parse_json
+from tilewright.reading import content, decoded
 from tilewright.tables.row import Row, meant, said
 from tilewright.tables.table import Table
 
@@ -39,20 +40,20 @@ def save(table: Table, path: PathLike) -> None:
     target = Path(path)
     if form(target) == COMPACT:
         head = _MAGIC + SCHEMA.to_bytes(4, "little") + bytes.fromhex(table.digest)
-        content = head + table.data
+        written = head + table.data
     else:
-        content = to_json(table).encode()
-    write_whole(target, content, target.parent)
+        written = to_json(table).encode()
+    write_whole(target, written, target.parent)
 
 
 def load(path: PathLike) -> Table:
     """The table in a file of either form. Raises `BadFile`, which names the file and what is wrong
     with it: damage, a newer schema, two rows of one problem."""
-    where, content = os.fspath(path), _content(path)
+    where, read = os.fspath(path), content(path)
     if form(Path(path)) == COMPACT:
-        return _compact(content, where)
+        return _compact(read, where)
     try:
-        return Table.of((row for _, row in _json_rows(content, where)), where)
+        return Table.of((row for _, row in _json_rows(read, where)), where)
     except BadArgument as error:
         raise BadFile(str(error)) from None
 
@@ -60,11 +61,11 @@ def load(path: PathLike) -> Table:
 def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
     """Each row of a file of either form, with where it stands; a JSON file may have several of one
     problem. Raises `BadFile`."""
-    where, content = os.fspath(path), _content(path)
+    where, read = os.fspath(path), content(path)
     if form(Path(path)) == JSON:
-        yield from _json_rows(content, where)
+        yield from _json_rows(read, where)
         return
-    for number, row in enumerate(_compact(content, where), 1):
+    for number, row in enumerate(_compact(read, where), 1):
         yield f"{where}: row {number}", row
 
 
@@ -129,11 +130,8 @@ def _stated(row: Row) -> dict[str, Any]:
     }
 
 
-def _json_rows(content: bytes, where: str) -> Iterator[tuple[str, Row]]:
-    try:
-        document = parse_json(content.decode(), where)
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from None
+def _json_rows(read: bytes, where: str) -> Iterator[tuple[str, Row]]:
+    document = parse_json(decoded(read, where), where)
     lists = ("devices", "made", "rows")
     if not isinstance(document, dict) or "schema" not in document:
         raise BadFile(f"{where}: is no table: a table is an object with schema, {', '.join(lists)}")
@@ -173,28 +171,21 @@ def _numbered(listed: Sequence[T], number: int, place: str) -> T:
     raise BadFile(f"{place}: there is no number {number} among {len(listed)}")
 
 
-def _compact(content: bytes, where: str) -> Table:
-    if not content.startswith(_MAGIC):
+def _compact(read: bytes, where: str) -> Table:
+    if not read.startswith(_MAGIC):
         raise BadFile(f"{where}: is no table: it does not begin as one")
-    _check_schema(int.from_bytes(content[len(_MAGIC) : _HEAD - 32], "little"), where)
-    return Table(content[_HEAD:], where, content[_HEAD - 32 : _HEAD].hex())
+    _check_schema(int.from_bytes(read[len(_MAGIC) : _HEAD - 32], "little"), where)
+    return Table(read[_HEAD:], where, read[_HEAD - 32 : _HEAD].hex())
 
 
 def _check_schema(schema: object, where: str) -> None:
     if type(schema) is not int or schema < 1:
-        raise BadFile(f"{where}: its schema is {schema!r}, which is no version of tables")
+        raise BadFile(f"{where}: its schema is {shown(schema)}, which is no version of tables")
     if schema > SCHEMA:
         raise BadFile(
             f"{where}: its schema is {schema}, made by a newer Tilewright; this one reads up to "
             f"{SCHEMA}"
         )
-
-
-def _content(path: PathLike) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise BadFile(f"{os.fspath(path)}: cannot be read: {error.strerror}") from None
 
 
 def form(path: Path) -> str:

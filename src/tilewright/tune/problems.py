@@ -12,20 +12,20 @@ called ``<family>:<set>``.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright import capturing, ops
 from tilewright.arch.model import Arch
-from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
+from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.jsonfile import convert, parse_json
+from tilewright.reading import csv_rows
+from tilewright.reading import text as read_text
 from tilewright.tables import aiter
 
 _ROOT = Path(ops.__path__[0])
@@ -124,7 +124,7 @@ def _usual(family: str | None) -> str:
 def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterable[Any]:
     if path.endswith(capturing.ENDING):
         return capturing.load(path)
-    if path.endswith(".csv") and aiter.is_aiter(_titles(path)):
+    if path.endswith(".csv") and aiter.is_aiter(_read(path).partition("\n")[0].split(",")):
         return (entry.problem(arch, words) for entry in aiter.read_aiter(path))
     return _problems(path, arch, family, words)
 
@@ -158,7 +158,7 @@ def _word(value: Any, word: str) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    raise BadArgument(f"{word} = {json.dumps(value)} is neither a word nor a whole number")
+    raise BadArgument(f"{word} = {shown(value)} is neither a word nor a whole number")
 
 
 def _read(path: str) -> str:
@@ -167,20 +167,7 @@ def _read(path: str) -> str:
             f"{path}: problems stand in a .json, .csv or .jsonl file, or in one of the sets "
             f"{', '.join(sets())}"
         )
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{path}: not UTF-8 at byte {error.start}") from error
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BadFile(f"{path}: cannot be read: {why}") from error
-
-
-def _titles(path: str) -> list[str]:
-    """The first line of a CSV."""
-    with suppress(OSError, ValueError), Path(path).open(encoding="utf-8-sig") as file:
-        return file.readline().split(",")
-    return []  # what is wrong is said when it is read
+    return read_text(path, marked=True)
 
 
 def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -188,36 +175,31 @@ def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     if not isinstance(document, list):
         raise BadFile(f"{path}: problems are a list of objects")
     # Parsed once more, one by one, for the lines they begin on.
-    decoder, place = json.JSONDecoder(), text.index("[") + 1
+    decoder, place, line, counted = json.JSONDecoder(), text.index("[") + 1, 1, 0
     for row in document:
         while text[place] in " \t\r\n,":
             place += 1
-        line = text.count("\n", 0, place) + 1
+        line += text.count("\n", counted, place)
+        counted = place
         place = decoder.raw_decode(text, place)[1]
         if not isinstance(row, dict):
-            raise BadFile(f"{path}: line {line}: a problem is an object, not {json.dumps(row)}")
+            raise BadFile(f"{path}: line {line}: a problem is an object, not {shown(row)}")
         yield line, row
 
 
 def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     # A comment becomes an empty line, so that lines keep their numbers.
     plain = ("" if s.lstrip().startswith("#") else s for s in io.StringIO(text, newline=""))
-    reader = csv.reader(plain, strict=True)
     titles: list[str] = []
-    try:
-        for cells in reader:
-            cells = [cell.strip() for cell in cells]
-            where = f"{path}: line {reader.line_num}"
-            if not any(cells):
-                continue
-            if not titles:
-                titles = cells
-                if not all(titles) or len(set(titles)) < len(titles):
-                    raise BadFile(f"{where}: every column needs a word of its own as its title")
-                continue
-            if len(cells) != len(titles):
-                raise BadFile(f"{where}: {len(cells)} cells under {len(titles)} titles")
+    for line, cells in csv_rows(plain, path, strict=True):
+        if not any(cells):
+            continue
+        if not titles:
+            titles = cells
+            if not all(titles) or len(set(titles)) < len(titles):
+                raise BadFile(f"{path}: line {line}: every column needs a title of its own")
+        elif len(cells) != len(titles):
+            raise BadFile(f"{path}: line {line}: {len(cells)} cells under {len(titles)} titles")
+        else:
             # An empty cell says nothing about its word.
-            yield reader.line_num, {t: c for t, c in zip(titles, cells, strict=True) if c}
-    except csv.Error as error:
-        raise BadFile(f"{path}: line {reader.line_num}: {error}") from error
+            yield line, {t: c for t, c in zip(titles, cells, strict=True) if c}
