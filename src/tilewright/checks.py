@@ -19,6 +19,9 @@ LEAST_US, MOST_US = 1e-6, 1e13
 
 LEAST_POSITIVE = 1e-9
 
+MOST_ERROR = 1e300
+"""The largest error, as a multiple of what is allowed."""
+
 MOST_SECONDS = 1e7
 """Seconds that a limit, a budget or a piece of work can last: a hundred days."""
 
@@ -51,9 +54,10 @@ def number(name: str, value: object, least: float = 0.0, most: float = 1e18) -> 
 
 
 def positive(name: str, value: object) -> None:
-    """`number` over 0. Numbers close to 0, by which a division overflows, are not meant either."""
-    if type(value) not in (int, float) or not LEAST_POSITIVE <= value <= 1e18:  # type: ignore[operator]
+    """`number` over 0. Numbers so close to it that a division overflows are not meant either."""
+    if isinstance(value, int | float) and value <= 0:
         raise BadArgument(f"{name} must be positive, not {shown(value)}")
+    number(name, value, LEAST_POSITIVE)
 
 
 def microseconds(name: str, value: object) -> None:
@@ -62,5 +66,5 @@ def microseconds(name: str, value: object) -> None:
 
 
 def _not(name: str, said: str, kind: str, least: float, most: float) -> str:
-    upper = f" to {most}" if most != MOST_WHOLE else ""
-    return f"{name} = {said} is not {kind} from {least}{upper}"
+    upper = f" to {most:g}" if most != MOST_WHOLE else ""
+    return f"{name} = {said} is not {kind} from {least:g}{upper}"

@@ -72,19 +72,13 @@ def _word(name: str) -> str:
 
 def _checked(data: Any, where: str) -> Device:
     found = convert(data, Device, where)
-    for field in dataclasses.fields(found):
-        value = getattr(found, field.name)
-        if isinstance(value, (int, float)) and value <= 0:
-            raise BadFile(f"{where}: {field.name} must be positive, not {value}")
     try:
         operands = arch(found.arch).dtypes
     except UnknownArch as error:
         raise BadFile(f"{where}: arch: {error}") from error
-    for name, tflops in found.matrix_tflops:
+    for name, _ in found.matrix_tflops:
         if name not in operands:
             raise BadFile(
                 f"{where}: matrix_tflops: unknown operand dtype '{name}'{nearest(name, operands)}"
             )
-        if tflops <= 0:
-            raise BadFile(f"{where}: matrix_tflops: {name} must be positive, not {tflops}")
     return found

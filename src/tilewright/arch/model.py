@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewright.checks import MOST_WHOLE, positive, whole
+
 Support = Literal["native", "emulated", "refused"]
 
 
@@ -119,6 +121,8 @@ class Device:
     partition's name (a MIG profile, ``CPX``…). matrix_tflops: published dense peaks (operand
     dtype, TFLOP/s) of a product that does not reach its architecture's rate at `clock_mhz`
     (a lower matrix clock, a part capped for its market); empty when the rate holds.
+
+    Raises `BadArgument` for a figure that is not positive: estimates divide by them.
     """
 
     name: str
@@ -130,6 +134,14 @@ class Device:
     clock_mhz: int
     partition: str = ""
     matrix_tflops: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("compute_units", "l2_bytes", "memory_bytes", "clock_mhz"):
+            whole(field, getattr(self, field), -MOST_WHOLE)
+            positive(field, getattr(self, field))
+        positive("bandwidth_gbs", self.bandwidth_gbs)
+        for name, tflops in self.matrix_tflops:
+            positive(f"matrix_tflops: {name}", tflops)
 
     def __hash__(self) -> int:
         return hash((self.name, self.partition))  # quicker than all; equal devices have them equal

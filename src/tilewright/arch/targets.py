@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright import checks
 from tilewright.arch.detect import live_devices
 from tilewright.arch.load import arch, archs
 from tilewright.arch.model import Device
+from tilewright.checks import read_whole
 from tilewright.errors import BadArgument, NoDriver, UnknownArch
 
 VARIABLES = ("TILEWRIGHT_ARCHS", "GPU_ARCHS")
@@ -96,7 +96,7 @@ def _target(word: str, text: str) -> Target:
         raise UnknownArch(f"{error}; or {NATIVE}") from None
     if said["units"] is None:
         return Target(name)
-    units = checks.read_whole(f"{where}: compute units", said["units"])
+    units = read_whole(f"{where}: compute units", said["units"])
     if units == 0:
         raise BadArgument(f"{where}: no GPU has 0 compute units")
     return Target(name, units)
