@@ -160,7 +160,7 @@ def test_a_full_disk_is_said_and_costs_nothing_that_was_kept(tmp_path):
     assert int(kept) > 10
     with Results(folder, write=True) as results:
         assert {m.build for m in results.measurements()} == {str(n) for n in range(int(kept))}
-        assert results.query("PRAGMA integrity_check")[1] == [("ok",)]
+        assert results._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         results.add(some())
 
 
