@@ -81,6 +81,8 @@ def column_of(name: str, values):
         (TEXT_ENDS, lambda ends: words(ends, 0, 2**31), "texts do not end where it says"),
         (TIES, lambda ties: struct.pack("<I", 999), "point outside"),
         (TIES, lambda ties: ties * 2, "point outside"),
+        (TIMES, lambda times: times[:-3], "of different lengths, or point outside"),
+        (REFERENCES, lambda said: said[:-3], "of different lengths, or point outside"),
         (TIMES, lambda times: doubles(times, 0, 0.0), "times or error are none"),
         (TIMES, lambda times: doubles(times, 1, 5e-324), "times or error are none"),
         (TIMES, lambda times: doubles(times, 2, float("inf")), "times or error are none"),

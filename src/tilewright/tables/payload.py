@@ -12,7 +12,7 @@ import operator
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -79,19 +79,19 @@ def decode(data: bytes, where: str) -> tuple[Payload, tuple[Device, ...]]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFile(f"{where}: is no table: {error}") from None
     devices = tuple(convert(d, Device, f"{where}: device") for d in found.devices)
-    for sound, what in (
-        (_distinct(devices), "a device stands there twice"),
-        (_distinct([f.name for f in found.families]), "a family stands there twice"),
-        (_distinct([(b.device, b.family) for b in found.blocks]), "two blocks are of the same"),
-        (
-            all(b.device < len(devices) and b.family < len(found.families) for b in found.blocks),
-            "a block is of a device or a family that is not there",
-        ),
-        (_texts_fit(found), "its texts do not end where it says"),
-        (_rows_fit(found), "its columns are of different lengths, or point outside"),
-        (_times_fit(found), "a row's times or error are none"),
-    ):
-        if not sound:
+    inside = [b.device < len(devices) and b.family < len(found.families) for b in found.blocks]
+    owners = [(block.device, block.family) for block in found.blocks]
+    checks: Sequence[tuple[Callable[[], bool], str]] = (
+        (lambda: _distinct(devices), "a device stands there twice"),
+        (lambda: _distinct([f.name for f in found.families]), "a family stands there twice"),
+        (lambda: _distinct(owners), "two blocks are of the same"),
+        (lambda: all(inside), "a block is of a device or a family that is not there"),
+        (lambda: _texts_fit(found), "its texts do not end where it says"),
+        (lambda: _rows_fit(found), "its columns are of different lengths, or point outside"),
+        (lambda: _times_fit(found), "a row's times or error are none"),
+    )
+    for sound, what in checks:
+        if not sound():
             raise BadFile(f"{where}: is no table: {what}")
     return found, devices
 

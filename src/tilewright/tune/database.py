@@ -71,6 +71,8 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
         elif version == 0:
             raise BadFile(f"{path} holds no results: the sweep that made it never began")
         _check_tables(db, path)
+    except UnicodeDecodeError as error:  # SQL that is no text
+        raise BadFile(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
         # What is no database, or a damaged one, is no OperationalError.
         if write and isinstance(error, sqlite3.OperationalError):

@@ -324,7 +324,7 @@ class Results:
         try:
             for row in self._db.execute(sql, values):
                 yield msgspec.convert(row, kind, builtin_types=(bytes,))
-        except (sqlite3.DatabaseError, msgspec.ValidationError) as error:
+        except (sqlite3.DatabaseError, msgspec.ValidationError, UnicodeDecodeError) as error:
             raise BadFile(f"{self.path}: is damaged: {error}") from error
 
     def query(
