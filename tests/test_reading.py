@@ -94,12 +94,14 @@ def test_a_registry_from_text_is_as_strict_as_one_from_a_file():
         lambda: parse_json(
             "{" + ", ".join(f'"{n}": 1' for n in range(60_000)) + ', "0": 1}', "here"
         ),
-        lambda: [*_json_rows("[" + ",\n".join(["{}"] * 200_000) + ",\n7]", "here")],
+        lambda: [
+            *_json_rows("[" + (",\n" * 1 + "\n" * 9).join(["{}"] * 100_000) + ",\n7]", "here")
+        ],
     ],
     ids=["one key often", "many keys", "many lines"],
 )
 def test_work_does_not_grow_with_the_square_of_a_file(work):
     begun = time.process_time()
-    with pytest.raises(BadFile, match=r"appears twice|line 200001: a problem is an object, not 7"):
+    with pytest.raises(BadFile, match=r"appears twice|line 999992: a problem is an object, not 7"):
         work()
-    assert time.process_time() - begun < 5  # of CPU time; with the square, tens
+    assert time.process_time() - begun < 10  # of CPU time; with the square, more
