@@ -3,13 +3,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check setup clean
+.PHONY: demo test versions check setup clean
 
 demo: .venv/demo.stamp
 	$(BIN)/tilewright demo
 
 test: .venv/dev.stamp check
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+# In an environment of its own under .venv: another Triton is 200 MB to fetch.
+versions: .venv/demo.stamp
+	$(BIN)/python benchmarks/versions.py --short --triton newest
 
 check: .venv/dev.stamp
 	$(BIN)/ruff check .

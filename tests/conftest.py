@@ -37,7 +37,8 @@ def _own_home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     patch.setenv("TILEWRIGHT_HOME", str(home))
     patch.setenv("TILEWRIGHT_STORE", str(home / "store"))
-    patch.delenv("TILEWRIGHT_TABLES", raising=False)
+    for name in ("TILEWRIGHT_TABLES", "TILEWRIGHT_BUNDLE", "TILEWRIGHT_BUNDLE_TRUSTED"):
+        patch.delenv(name, raising=False)
     yield
     patch.undo()
 
@@ -45,9 +46,9 @@ def _own_home(tmp_path_factory):
 @pytest.fixture(autouse=True, scope="session")
 def _nothing_shipped(tmp_path_factory):
     """What is chosen does not depend on the tables that happen to come with the package."""
-    from tilewright.select import shipped
+    from tilewright.tables import named
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(shipped, "FOLDER", tmp_path_factory.mktemp("nothing_shipped"))
+    patch.setattr(named, "FOLDER", tmp_path_factory.mktemp("nothing_shipped"))
     yield
     patch.undo()

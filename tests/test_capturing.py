@@ -233,14 +233,22 @@ def test_a_full_disk_ends_the_capture_with_a_warning(
 def test_a_file_that_is_no_capture_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "notes.jsonl"
     other.write_text('{"name": 1}\n')
+    for name in ("other", "nowhere"):  # a folder may be one that others write
+        (tmp_path / f"to_{name}.jsonl").symlink_to(tmp_path / name)
+    (tmp_path / "other").write_text("")
+    os.mkfifo(tmp_path / "pipe.jsonl")
     for path, why in (
         (other, "which is no capture"),
+        (tmp_path / "to_other.jsonl", "it is a link"),
+        (tmp_path / "to_nowhere.jsonl", "it is a link"),
+        (tmp_path / "pipe.jsonl", "which is no capture"),
         (tmp_path / "shapes.json", r"ends in \.jsonl"),
         (tmp_path / "no" / "shapes.jsonl", "No such file"),
     ):
         with pytest.raises(BadArgument, match=why), tilewright.capture(path):
             pass
     assert other.read_text() == '{"name": 1}\n' and capturing.active == ()
+    assert (tmp_path / "other").read_text() == "" and not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.arch import Arch, Device
     from tilewright.arch.detect import live_device, live_devices
     from tilewright.build import BuildReport, Kernel, Store
+    from tilewright.bundle import Bundle
     from tilewright.capturing import capture
     from tilewright.dispatch import Dispatcher, default_dispatcher
     from tilewright.errors import TilewrightError
@@ -38,6 +39,7 @@ _EXPORTS = {
     "arch": ("Arch", "Device"),
     "arch.detect": ("live_device", "live_devices"),
     "build": ("BuildReport", "Kernel", "Store"),
+    "bundle": ("Bundle",),
     "capturing": ("capture",),
     "dispatch": ("Dispatcher", "default_dispatcher"),
     "plan": ("Plan",),
@@ -58,6 +60,7 @@ _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 _ROOMS = (
     "arch",
     "build",
+    "bundle",
     "dispatch",
     "errors",
     "ops",

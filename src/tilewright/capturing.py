@@ -277,14 +277,13 @@ def _check(path: Path) -> None:
     if path.suffix != ENDING:
         raise BadArgument(f"cannot capture into {path}: a capture's file ends in {ENDING}")
     try:
-        # O_NONBLOCK: opening a pipe that somebody put there must not hang.
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(path, flags, 0o666)
+        fd = _open(path)
     except OSError as error:
-        raise BadArgument(f"cannot capture into {path}: {error.strerror}") from None
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise BadArgument(f"cannot capture into {path}: {why}") from None
     except ValueError as error:  # a NUL or half a surrogate pair in the path
         raise BadArgument(f"cannot capture into {shown(str(path))}: {error}") from None
-    with os.fdopen(fd, "rb", buffering=0) as file:
+    with os.fdopen(fd, "rb", buffering=0) as file:  # a pipe cannot be buffered
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise BadArgument(f"cannot capture into {path}: not a regular file")
         begins = file.read(len(_BEGINS))
@@ -292,9 +291,15 @@ def _check(path: Path) -> None:
         raise BadArgument(f"cannot capture into {path}, which is no capture; choose a new file")
 
 
+def _open(path: Path) -> int:
+    # Through a link, records would land in a file that nobody named; a pipe would be waited for.
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    return os.open(path, flags, 0o666)
+
+
 def _append(path: Path, record: bytes) -> None:
     """Append one line, whole or not at all, whoever else is appending. Raises `OSError`."""
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = _open(path)
     try:
         # O_APPEND keeps records of one machine apart; the lock, those of several that share a file
         # system, and whoever looks at the end of the file.

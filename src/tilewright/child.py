@@ -1,10 +1,13 @@
 """Helper processes: a child Python that answers requests over its pipes.
 
 The compiler can abort, and the interpreter must be switched on before Triton is imported, so
-both live in children. A child is started as ``python -m MODULE`` (never by fork or by
+both live in children. A child runs a module's `main` in a fresh Python (never by fork or by
 `multiprocessing`'s spawn, which would re-import the user's script), speaks one JSON document
 per message with optional binary blobs behind it, dies with its parent, and can be killed at
 any time at the price of the request in hand.
+
+A child imports from where its parent imports, in the same order, and from nowhere else. In
+particular not from the current folder, which ``python -m`` would put first.
 
 Frame: 4-byte little-endian header length, JSON header, then the blobs whose sizes the header
 lists under ``"blobs"``.
@@ -17,6 +20,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -32,9 +36,14 @@ from typing import Any, BinaryIO
 Message = dict[str, Any]
 Blob = bytes | bytearray | memoryview
 _LENGTH = struct.Struct("<I")
+_HOME = str(Path(__file__).absolute().parents[1])
 
 KILL_SECONDS = 60.0
 """How long a killed child may be held by a driver (a GPU that faulted, say) before it is let be."""
+
+KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+"""Return codes of a child that was killed by somebody, or by the system for want of memory. The
+request in hand may have had no part in it."""
 
 
 class ChildDied(Exception):
@@ -69,7 +78,7 @@ class Child:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         start = partial[subprocess.Popen[bytes]](
             subprocess.Popen,
-            [sys.executable, "-m", module],
+            command(module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -140,9 +149,30 @@ class Child:
         self.kill()
 
 
+def command(module: str) -> list[str]:
+    """The command of a Python that runs the function `main` of `module` and imports from this
+    process's `import_path`. Arguments for `main` may be appended."""
+    # `-c` puts the current folder first, so nothing but what is built in may be imported before
+    # the path is set. PYTHONSAFEPATH would need Python 3.11; PYTHONPATH cannot say a folder
+    # with a colon in its name, and would also lead `site` to the files of the user's script.
+    start = f"import sys; sys.path[:] = {import_path()!r}; from {module} import main; main()"
+    return [sys.executable, "-c", start]
+
+
 def import_path() -> list[str]:
-    """What this process imports from, for the PYTHONPATH of a child."""
-    return [entry or str(Path.cwd()) for entry in sys.path]
+    """The folders that this process imports from, and last the one that Tilewright itself lies in.
+    The current folder is among them only if `sys.path` has it, as in an interactive session."""
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    # What is no folder (an archive, the name of an import hook) stays as it is.
+    folders = [str(Path(entry).absolute()) if Path(entry).is_dir() else entry for entry in path]
+    return list(dict.fromkeys((*filter(None, folders), _HOME)))
+
+
+def program(name: str, path: str | None = None) -> str | None:
+    """The absolute path of the program `name` on `path` (by default the PATH); None if there is
+    none. A part of the PATH that means the current folder does not count."""
+    parts = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
+    return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, parts)))
 
 
 def serve(handle: Callable[[Message, list[bytes]], tuple[Message, Sequence[Blob]]]) -> None:

@@ -1,6 +1,7 @@
 """`Dispatcher`: from a problem, or the operands that state one, to the right kernel, launched.
 
-    Problem → candidates (registry, rules, constraints) → selector → Plan → build or load → launch
+    Problem → candidates (registry or bundles, rules, constraints) → selector → Plan
+            → load or build → launch
 
 Planning (`select`, `explain`, `is_supported`) needs no GPU, torch or triton. Running launches on
 the GPU where the operands are, or, for CPU arrays, through Triton's interpreter.
@@ -8,6 +9,7 @@ the GPU where the operands are, or, for CPU arrays, through Triton's interpreter
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +21,13 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.build import Store, build, find
 from tilewright.build.kernel import Kernel
+from tilewright.bundle.lacking import lacks
+from tilewright.bundle.shelf import OFF, Given, installed, opened
 from tilewright.errors import (
     BadArgument,
+    BadFile,
     BuildFailed,
+    NotInBundle,
     UnsupportedProblem,
     WrongDevice,
 )
@@ -97,11 +103,20 @@ class Dispatcher(Planner):
     best first; ``"tuned"``, ``"shipped"``, ``"analytical"`` or ``"first_fit"``; or several of
     these, asked in turn; by default those named, in this order. tables: what ``tuned`` reads, a
     `Table` or the path of one or of several; by default the files that ``TILEWRIGHT_TABLES`` names,
-    and none without. store: where binaries are kept. build_missing: whether kernels that are not in
-    the store are built when first needed. constraints: what kernels must keep to, whoever chooses
-    (see `Constraints`). max_workspace: its field of that name: bytes of scratch memory that one
-    launch may take; kernels that need more are not used (0: only those that need none). Raises
-    `BadArgument`, `BadFile`.
+    and none without. store: where binaries are kept. build_missing: whether kernels that are
+    neither in a bundle nor in the store are built when first needed; by default they are, unless a
+    bundle is given. constraints: what kernels must keep to, whoever chooses (see `Constraints`).
+    max_workspace: its field of that name: bytes of scratch memory that one launch may take; kernels
+    that need more are not used (0: only those that need none).
+
+    bundle: prebuilt kernels: a `Bundle`, the path of one or of several, or ``"none"``; by default
+    those that ``TILEWRIGHT_BUNDLE`` names, else those that wheels of kernels installed, and none
+    where a `store` is given. Their binaries are used before the store's. Of bundles given or named,
+    the tables are read unless others are given, and unless `build_missing` is True, their kernels
+    are the only candidates and nothing is built; so it is with installed ones where there is no
+    Triton.
+
+    Raises `BadArgument`, `BadFile`, and `StoreError` for a bundle that cannot be used.
 
     Thread-safe. Plans are cached until the registry changes.
     """
@@ -113,14 +128,28 @@ class Dispatcher(Planner):
         *,
         selector: Wanted | None = None,
         store: Store | None = None,
-        build_missing: bool = True,
+        build_missing: bool | None = None,
         max_workspace: int | None = None,
         constraints: Constraints | None = None,
         tables: Tables | None = None,
+        bundle: Given | None = None,
     ) -> None:
-        super().__init__(registry, device, selector, max_workspace, constraints, tables)
+        if bundle is None and store is not None:
+            bundle = OFF  # the caller says where binaries come from
+        bundles = opened(bundle)
+        if bundles is None and build_missing is None and not _triton_is_here():
+            bundles = installed()  # all that can be launched here
+        prebuilt = bool(bundles) and not build_missing
+        if prebuilt and store is not None:
+            raise BadArgument(
+                "a dispatcher that has a bundle and does not build has no use for a store: leave "
+                "it out, or say build_missing=True"
+            )
+        super().__init__(
+            registry, device, selector, max_workspace, constraints, tables, bundles, prebuilt
+        )
         self.store = store or Store()
-        self.build_missing = build_missing
+        self.build_missing = not prebuilt if build_missing is None else build_missing
         self.workspaces = Workspaces()
         self._launches = _Launches()
         self._fast: _Fast | None = None
@@ -188,16 +217,18 @@ class Dispatcher(Planner):
         self._forget_if_changed()
         family, launches = ops.family(op), self._launches
         given = [arrays.adopt(x, f"operand {i}") for i, x in enumerate(operands, 1)]
+        inputs = [arrays.view(x) for x in given]
         target_out = None if out is None else arrays.adopt(out, "out")
-        views = [arrays.view(x) for x in [*given, *([] if out is None else [target_out])]]
-        places = {v.device for v in views}
+        out_view = None if target_out is None else arrays.view(target_out)
+        places = {v.device for v in (*inputs, *([] if out_view is None else [out_view]))}
         if len(places) > 1:
             raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
-        problem = family.problem_of(views, options, config)
-        if target_out is None:
-            made = family.output(views, options)
-            target_out = arrays.empty(made, views[0].device, given[0])
-            views.append(arrays.view(target_out))
+        problem = family.problem_of(inputs, out_view, options, config)
+        if out_view is None:
+            made = family.output(inputs, options)
+            target_out = arrays.empty(made, inputs[0].device, given[0])
+            out_view = arrays.view(target_out)
+        views = [*inputs, out_view]
         _refuse_overlap(views)
         _refuse_gradients(given)
         if 0 in views[-1].shape:
@@ -253,8 +284,7 @@ class Dispatcher(Planner):
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
         if launch.workspace_bytes:
-            user = ready.bound if current else None
-            workspace = self.workspaces.address(launch, ready.index, stream, user)
+            workspace = self.workspaces.address(launch, ready.bound, stream, current)
             addresses = (*addresses, workspace)
         if not ready.bound(stream, addresses, elsewhere):
             _refuse_overlap([arrays.view(x) for x in (*operands, out)])
@@ -302,15 +332,29 @@ class Dispatcher(Planner):
         """The kernel and its loaded function on GPU `index`."""
         found = self._functions.get((config.name, index))
         if found is None:
-            kernel = self._kernel(config, target)
+            kernel, binary = self._kernel(config, target)
             this = arch(target.arch)
-            function = driver(this.backend).load(
-                index, self.store.read(kernel), kernel.entry, kernel.shared
-            )
+            function = driver(this.backend).load(index, binary, kernel.entry, kernel.shared)
             found = self._functions[config.name, index] = (kernel, function)
         return found
 
-    def _kernel(self, config: Any, target: Device) -> Kernel:
+    def _kernel(self, config: Any, target: Device) -> tuple[Kernel, bytes]:
+        """A kernel and its binary: from a bundle, else from the store, else built."""
+        bundles = installed() if self._bundles is None else self._bundles
+        bundle = bundles.find(config.name, target.arch)
+        if bundle is not None:
+            try:
+                return bundle.load(config, target.arch)
+            except (BadFile, BuildFailed) as error:
+                if self._prebuilt is not None:
+                    raise BuildFailed(str(error)) from None
+                log.warning("%s", error)
+        if self._prebuilt is not None:
+            raise NotInBundle(lacks(self._prebuilt, config.name, target))
+        kernel = self._stored(config, target)
+        return kernel, self.store.read(kernel)
+
+    def _stored(self, config: Any, target: Device) -> Kernel:
         if self.build_missing:
             report = build([(config, target.arch)], store=self.store, workers=1)
             report.raise_if_failed()
@@ -351,6 +395,13 @@ class Dispatcher(Planner):
         launch = plan.launch if runs == plan.config else family.launch(runs, problem, target)
         host = [arrays.to_numpy(x) for x in (*operands, out)]
         interpreter().run(source, launch, host, outputs=[len(host) - 1])
+
+
+def _triton_is_here() -> bool:
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except ImportError:
+        return False
 
 
 @cache

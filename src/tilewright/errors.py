@@ -51,6 +51,11 @@ class NoKernelFound(TilewrightError):
     """No registered kernel serves the problem; the message lists the nearest misses and why."""
 
 
+class NotInBundle(NoKernelFound):
+    """A bundle has no kernel for the problem, and nothing is built; the message has the nearest
+    kernels that it has, and the command that adds one."""
+
+
 class BuildFailed(TilewrightError):
     """A kernel could not be built; the message carries its config and the compiler's words."""
 
@@ -88,7 +93,7 @@ class NoCluster(TilewrightError):
 
 
 class NoCompiler(TilewrightError):
-    """No working C compiler for the launcher (only GPU machines need one)."""
+    """The launcher cannot be compiled here; launches then go through Python."""
 
 
 class VerificationFailed(TilewrightError):
@@ -101,12 +106,26 @@ comparing takes time with the square of its length."""
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near, or
-    `word` is no text."""
+    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near,
+    or `word` is no text.
+
+    Never a word that is one letter's difference in meaning away: ``dtype_b`` for ``dtype_c``. Not
+    for names of GPUs, of which any two that are spelt alike are two GPUs.
+    """
     if not isinstance(word, str) or len(word) > LONGEST_HINT:
         return ""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    meant = [one for one in known if not _siblings(word, one)]
+    close = difflib.get_close_matches(word, meant, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def _siblings(one: str, other: str) -> bool:
+    """Whether two words are alike but for a part of one letter."""
+    parts, others = one.split("_"), other.split("_")
+    if len(parts) < 2 or len(parts) != len(others):
+        return False
+    differ = [pair for pair in zip(parts, others, strict=True) if pair[0] != pair[1]]
+    return len(differ) == 1 and all(len(part) == 1 for part in differ[0])
 
 
 def shown(value: object, most: int = 80) -> str:

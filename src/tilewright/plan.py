@@ -1,6 +1,6 @@
 """`Planner`: from a problem to the kernel for it, with the reason; needs no GPU, torch or triton.
 
-Problem → candidates (registry, rules, constraints) → selector → Plan
+Problem → candidates (registry or bundles, rules, constraints) → selector → Plan
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch import arch, detect, device
 from tilewright.arch.model import Device
+from tilewright.bundle.lacking import lacking
+from tilewright.bundle.shelf import Shelf
 from tilewright.errors import (
     EmptySpace,
     NoDriver,
     NoKernelFound,
+    NotInBundle,
     UnsupportedProblem,
 )
 from tilewright.explain import Explanation, Fate
@@ -65,7 +68,11 @@ class _Asked:
 
 
 class Planner:
-    """Chooses. `Dispatcher` adds building and launching, and documents the parameters."""
+    """Chooses. `Dispatcher` adds building and launching, and documents the parameters.
+
+    bundles: whose tables are read where no others are given. prebuilt: only kernels that `bundles`
+    have are candidates.
+    """
 
     def __init__(
         self,
@@ -75,10 +82,14 @@ class Planner:
         max_workspace: int | None = None,
         constraints: Constraints | None = None,
         tables: Tables | None = None,
+        bundles: Shelf | None = None,
+        prebuilt: bool = False,
     ) -> None:
         self.registry = registry
         self._device = _device(device) if device is not None else None
-        self.selector = configured(selector, tables)
+        self._bundles = bundles
+        self._prebuilt = bundles if prebuilt else None
+        self.selector = configured(selector, tables, bundles.table if bundles else None)
         self.constraints = constraints or Constraints()
         if max_workspace is not None:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
@@ -162,7 +173,11 @@ class Planner:
                 break
             why = verdicts.get(known.config)
             if known.config not in candidates:
-                why = no("registry", "is not registered")
+                why = (
+                    no("registry", "is not registered")
+                    if self.registry is not None or self._prebuilt is None
+                    else self._present(known.config.name, asked.target)
+                )
             if why is not None:
                 reason = f"{known.reason}; {why}"
                 fates.append(Fate(known.config.name, "skipped", known.selector, reason))
@@ -190,7 +205,7 @@ class Planner:
             choices, refused = self._consider(asked, entries)
             choice = next(choices, None)
             if choice is None:
-                raise NoKernelFound(_nothing(asked.problem, asked.target, entries, refused))
+                raise self._none(asked, entries, refused)
         own = self._serves_itself(choice.config, asked)
         if not own:
             raise NoKernelFound(
@@ -199,10 +214,25 @@ class Planner:
             )
         return choice
 
+    def _none(
+        self, asked: _Asked, entries: Sequence[Entry], refused: Sequence[tuple[Entry, Verdict]]
+    ) -> NoKernelFound:
+        """The error where no candidate serves the problem."""
+        problem, target = asked.problem, asked.target
+        if self._prebuilt is None:
+            return NoKernelFound(_nothing(problem, target, entries, refused))
+        why = f"no kernel for {problem} on {target.name}"
+        if entries:
+            why = _nothing(problem, target, entries, refused)
+        return NotInBundle(f"{why}; {lacking(self._prebuilt, problem, target)}")
+
     def _recalled(self, asked: _Asked) -> Choice | None:
         """What the selector chooses whatever the candidates are, if anything: found without a look
-        at the default space. A registry says which kernels there are, and their priorities."""
+        at the default space. A registry says which kernels there are, and their priorities, and so
+        may a bundle."""
         if self.registry is not None or not isinstance(self.selector, Recalls):
+            return None
+        if self._prebuilt is not None and self._prebuilt.prioritised:
             return None
         for choice in self.selector.recall(asked.stated[0], asked.target):
             if isinstance(choice, Skipped):
@@ -244,12 +274,23 @@ class Planner:
             broken = self._unbuildable.get((entry.name, target.arch))
             if broken is not None:
                 return no("build", broken)
+        if self._prebuilt is not None:
+            present = self._present(entry.name, target)
+            if not present:
+                return present
         family, this = ops.family(problem.family), arch(target.arch)
         for stated in asked.stated:
             verdict: Verdict = family.supports(entry.config, stated, this)
             if not verdict:
                 return verdict
         return asked.constraints.allows(entry.config, problem, target)
+
+    def _present(self, name: str, target: Device) -> Verdict:
+        """Whether the only kernels that may be used have this one."""
+        kept = self._prebuilt
+        if kept is None or kept.find(name, target.arch) is not None:
+            return YES
+        return no("bundle", f"is not in {kept.where} for {target.arch}")
 
     def _serves_itself(self, config: Any, asked: _Asked) -> Verdict:
         """Whether a kernel that was chosen for other problems serves the one asked about."""
@@ -258,9 +299,11 @@ class Planner:
         return self._usable(Entry(config), replace(asked, stated=(asked.problem,)))
 
     def _candidates(self, asked: _Asked) -> Sequence[Entry]:
-        """The registry's kernels; without one, the default space's and those the selector knows."""
+        """The registry's kernels; without one, a bundle's, or the default space's and those the
+        selector knows."""
         entries = self._entries(asked.stated[-1], asked.target)
-        if self.registry is not None or not isinstance(self.selector, Recalls):
+        stated = self.registry is not None or self._prebuilt is not None
+        if stated or not isinstance(self.selector, Recalls):
             return entries
         known = {entry.config for entry in entries}
         known_to = self.selector.recall(asked.stated[0], asked.target)
@@ -270,6 +313,8 @@ class Planner:
     def _entries(self, problem: Any, target: Device) -> Sequence[Entry]:
         if self.registry is not None:
             return tuple(self.registry)
+        if self._prebuilt is not None:
+            return self._prebuilt.entries(target.arch)
         family, this = ops.family(problem.family), arch(target.arch)
         space = family.default_space(problem, this)
         key = (this.name, space.key)

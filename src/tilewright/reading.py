@@ -10,7 +10,7 @@ import csv
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tilewright.errors import BadFile, shown
 
@@ -37,14 +37,22 @@ def content(path: PathLike, limit: int = MOST_BYTES) -> bytes:
         raise BadFile(f"{shown(os.fspath(path))}: cannot be read: {error}") from error
 
 
-def regular(path: PathLike, limit: int) -> bytes:
-    """As `content`, but `OSError` and `ValueError` are the caller's to explain."""
+def regular(
+    path: PathLike,
+    limit: int,
+    flags: int = 0,
+    judge: Callable[[os.stat_result], None] | None = None,
+) -> bytes:
+    """As `content`, but `OSError` and `ValueError` are the caller's to explain. flags: for
+    `os.open`, beside the usual. judge: is asked about the open file before it is read."""
     # O_NONBLOCK: opening a pipe that somebody put there must not hang.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise BadFile(f"{os.fspath(path)}: cannot be read: not a regular file")
+        if judge is not None:
+            judge(status)
         if status.st_size > limit:
             raise BadFile(
                 f"{os.fspath(path)}: has {status.st_size} bytes where at most {limit} are expected"

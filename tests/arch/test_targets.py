@@ -30,10 +30,11 @@ items = st.builds(Target, names, st.one_of(st.none(), st.integers(1, 999)))
 
 @given(st.lists(st.tuples(items, space, space, st.booleans()), min_size=1), st.integers(0, 3))
 def test_what_is_listed_is_read(said: list, extra: int) -> None:
-    """Trimmed, in any case, in order, each once, between any number of separators."""
+    """Trimmed, in any case, in order, each once, between any number of separators of both kinds."""
     words = [a + (str(t).upper() if upper else str(t)) + b for t, a, b, upper in said]
-    text = ";" * extra + ";".join(words) + ";" * extra
-    assert parse(text, never) == tuple(dict.fromkeys(t for t, *_ in said))
+    for separator in ";,":
+        text = ";" * extra + separator.join(words) + "," * extra
+        assert parse(text, never) == tuple(dict.fromkeys(t for t, *_ in said))
 
 
 @given(st.text(max_size=30))
@@ -48,16 +49,22 @@ def test_any_text_gives_targets_or_one_of_the_errors(text: str) -> None:
     assert parse(";".join(map(str, found)), never) == found
 
 
-@given(st.text("; \t", min_size=1).filter(lambda text: ";" in text))
+def test_all_is_every_architecture_once() -> None:
+    every = tuple(map(Target, archs()))
+    assert parse("ALL", never) == every
+    assert parse("gfx942:304, all", never) == (Target("gfx942", 304), *every)
+
+
+@given(st.text("; ,\t", min_size=1).filter(lambda text: ";" in text or "," in text))
 def test_separators_alone_are_an_error_that_lists_the_known(text: str) -> None:
     with pytest.raises(BadArgument, match=r"separators.*gfx942, gfx950.*native"):
         parse(text, never)
 
 
 def test_an_unknown_architecture_lists_the_known() -> None:
-    with pytest.raises(UnknownArch, match=r"'gfx943' \(did you mean.*known: gfx1100.*or native"):
+    with pytest.raises(UnknownArch, match=r"'gfx943'; known: gfx1100.*or native"):
         parse("gfx942;gfx943", never)
-    for bad in ("gfx942:x", "gfx942:-1", "gfx942:304:304", "gfx942,gfx950", "gfx942 gfx950"):
+    for bad in ("gfx942:x", "gfx942:-1", "gfx942:304:304", "gfx942|gfx950", "gfx942 gfx950"):
         with pytest.raises(BadArgument, match="known: gfx1100"):
             parse(bad, never)
     with pytest.raises(BadArgument, match="0 compute units"):

@@ -14,6 +14,7 @@ def make_kernel(name: str = "fake_a", key: str = "") -> Kernel:
         name=name,
         arch="sm_90",
         key=key or sha256(name.encode()),
+        triton="3.6.0",
         binary="cubin",
         entry="scale",
         num_warps=4,

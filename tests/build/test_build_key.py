@@ -75,6 +75,16 @@ def test_tilewright_helpers_count(modules: Path, monkeypatch: pytest.MonkeyPatch
     assert sources_digest("own.kernel") != before
 
 
+def test_a_namespace_package_below_one_that_is_not_imported(modules: Path) -> None:
+    (modules / "bare" / "inner").mkdir(parents=True)
+    leaf = modules / "bare" / "inner" / "leaf.py"
+    leaf.write_text("x = 1\n")
+    (modules / "kernel.py").write_text("from own.bare.inner import leaf\n")
+    before = sources_digest("own.kernel")
+    leaf.write_text("x = 2\n")
+    assert sources_digest("own.kernel") != before
+
+
 def test_missing_and_broken_modules_say_so(modules: Path) -> None:
     with pytest.raises(BuildFailed, match=r"own\.absent cannot be found"):
         sources_digest("own.absent")
@@ -124,6 +134,21 @@ def test_an_edited_compiler_is_another_compiler(
     (folder / "_C" / "libtriton.so").write_bytes(b"\1" + bytes((2 << 20) - 1))
     digests.append(compiler_digest.__wrapped__())
     assert len(set(digests)) == 3
+
+
+@pytest.mark.parametrize(("version", "words"), [("3.5.1", "3.5.1 is"), ("3.10.0", "3.10.0 is")])
+def test_a_triton_out_of_range_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, version: str, words: str
+) -> None:
+    monkeypatch.setattr(key_module.triton_versions, "installed", lambda: version)
+    with pytest.raises(BuildFailed, match=rf"Triton {words} installed.* 3\.6 to 3\.9"):
+        compiler_digest.__wrapped__()
+
+
+def test_no_triton_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_module.triton_versions, "installed", lambda: "")
+    with pytest.raises(BuildFailed, match=r"triton is not installed.*pip install triton"):
+        compiler_digest.__wrapped__()
 
 
 def test_canonical_json_has_one_spelling() -> None:

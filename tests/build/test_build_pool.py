@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import importlib.metadata
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from tilewright.build import BuildResult, Store, build, builder, inspect, pool, 
 from tilewright.build.builder import telling
 from tilewright.build.worker import MARK
 from tilewright.errors import BadArgument, BuildFailed, StoreError
+from tilewright.ops.family import Descriptor, Launch, Scalar
+from tilewright.runtime.bound import _layout
 
 HERE = Path(__file__).parent
 GOOD = [
@@ -141,6 +145,18 @@ def test_what_a_kernel_carries(warm: Store) -> None:
     assert fit.workgroups >= 1 and fit.limiter in ("registers", "shared_memory", "waves")
 
 
+def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
+    """Where every parameter lies, by the compiler's listing and by the launcher, which has to know
+    how this Triton takes descriptors where there are no tensor maps."""
+    _, _, _, made = (r.kernel for r in build(GOOD, store=warm).results)
+    assert made is not None and made.triton == importlib.metadata.version("triton")
+    listing = inspect(made, warm, "amdgcn")
+    offsets = re.findall(r"\.offset: +(\d+)\n +\.size: +\d+\n +\.value_kind: +[bg]", listing)
+    view = Descriptor(0, "bf16", (64, 64), (64, 1), (64, 64))
+    launch = Launch((1, 1, 1), (view, view, view, Scalar("i32", 64)))
+    assert _layout(made, launch).places == [int(offset) for offset in offsets]
+
+
 def test_inspect(warm: Store) -> None:
     _, tile, _, amd = (r.kernel for r in build(GOOD, store=warm).results)
     assert tile is not None and amd is not None
@@ -203,6 +219,16 @@ def test_each_bad_kernel_costs_only_itself(tmp_path: Path) -> None:
     assert our_children() == []
     # The rejected one is remembered with its numbers, and not compiled again.
     assert build([asked[4]], store=store, workers=1).results[0].seconds == 0.0
+
+
+def test_a_compiler_that_somebody_killed_is_tried_once_more(tmp_path: Path) -> None:
+    """The system, for want of memory, say: the kernel may have had no part in it."""
+    asked = [(FakeConfig(module=f"fake_{name}"), "sm_90") for name in ("killed_once", "killed")]
+    once, always = build(asked, store=Store(tmp_path / "store"), workers=1).results
+    assert once.status == "built"
+    assert always.status == "failed"
+    assert "killed by SIGKILL, twice: by somebody, or by the system for want" in always.reason
+    assert our_children() == []
 
 
 def test_an_edit_is_never_served_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +347,9 @@ def test_two_builders_share_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_what_a_killed_build_finished_stays(tmp_path: Path, how: signal.Signals) -> None:
+def test_what_a_killed_build_finished_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
     store = Store(tmp_path / "store")
     killed = run_script(store, 16, TMPDIR=str(tmp_path))
     assert killed.stdout is not None and killed.stdout.readline() == "built\n"
@@ -334,7 +362,9 @@ def test_what_a_killed_build_finished_stays(tmp_path: Path, how: signal.Signals)
     assert store.verify() == [] and 1 <= len(list(store.entries())) < 16
     if how == signal.SIGINT:
         assert not list(tmp_path.glob("tilewright-build-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     report = build(requests(16), store=store, workers=2)
+    assert not list(tmp_path.glob("tilewright-build-*")), "what was left was cleared"
     report.raise_if_failed()
     assert {"cached", "built"} == {r.status for r in report.results}
 

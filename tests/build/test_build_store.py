@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import FILES, make_kernel
 
+from tilewright import home
 from tilewright.build import Store, UntrustedEntry, signing
 from tilewright.build.key import canonical, sha256
 from tilewright.build.store import default_store_path, parse_manifest
@@ -161,9 +162,9 @@ def test_a_strangers_store_needs_explicit_trust(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = store.save(make_kernel(), FILES)
-    for home in ("nobody", "somebody"):  # without a secret of one's own, and with
-        monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / home))
-        if home == "somebody":
+    for owner in ("nobody", "somebody"):  # without a secret of one's own, and with
+        monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / owner))
+        if owner == "somebody":
             signing.sign(b"")
         with pytest.raises(UntrustedEntry, match="not made by this user"):
             store.load(saved.key)
@@ -188,9 +189,9 @@ def test_two_users_can_sign_one_entry(
 
 def test_the_secret_is_private_and_checked(store: Store) -> None:
     saved = store.save(make_kernel(), FILES)
-    path = signing.home() / "signing-key"
+    path = home.data() / "signing-key"
     assert path.stat().st_mode & 0o777 == 0o600 and len(path.read_bytes()) == 32
-    assert [p.name for p in signing.home().iterdir()] == ["signing-key"]
+    assert [p.name for p in home.data().iterdir()] == ["signing-key"]
     path.write_bytes(b"short")
     signing._known.cache_clear()
     with pytest.raises(StoreError, match="damaged"):
@@ -299,6 +300,9 @@ def test_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_STORE", str(tmp_path / "s"))
     assert default_store_path() == tmp_path / "s" == Store().path
     monkeypatch.delenv("TILEWRIGHT_STORE")
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "home"))
+    assert default_store_path() == tmp_path / "home" / "store"
+    monkeypatch.delenv("TILEWRIGHT_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_store_path() == tmp_path / "tilewright" / "store"
 

@@ -134,4 +134,4 @@ def test_no_list_and_no_gpu_says_both_ways_out(cli, monkeypatch):
 
     monkeypatch.setattr(targets.targets, "__defaults__", ({}, none))
     said = cli.fails(1, "build", NAME)
-    assert "in TILEWRIGHT_ARCHS (gfx942;gfx950) or by --arch" in said and "driver visible" in said
+    assert "in TILEWRIGHT_ARCHS (gfx942,gfx950) or by --arch" in said and "driver visible" in said

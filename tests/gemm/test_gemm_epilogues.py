@@ -239,7 +239,7 @@ A, B = view((8, 16)), view((16, 24), (1, 16))
 @pytest.mark.parametrize(
     ("chain", "extra", "words"),
     [
-        ("bias", (), "gemm takes A, B, bias and optionally out; 2"),
+        ("bias", (), r"gemm takes 3 operands \(A, B, bias\) and was given 2"),
         ("bias", (view((8,)),), "bias of shape"),
         ("bias", (view((24,), dtype="fp32"),), "bias is fp32; with C as bf16 it must be bf16"),
         ("bias", (view((24,), (2,)),), "contiguous"),
@@ -252,7 +252,7 @@ A, B = view((8, 16)), view((16, 24), (1, 16))
 )
 def test_operands_that_do_not_fit(chain, extra, words):
     with pytest.raises(BadArgument, match=words):
-        problem_of([A, B, *extra], {"epilogue": chain})
+        problem_of([A, B, *extra], None, {"epilogue": chain})
 
 
 @pytest.mark.parametrize("chain", [*OPERATIONS, *CHAINS])
@@ -261,14 +261,14 @@ def test_operands_lie_as_the_problem_says_and_say_it_again(chain, layout):
     ldd = 128 if epilogues.has_matrix(chain) else 0
     p = GemmProblem(64, 16, 32, layout=layout, epilogue=chain, ldc=96, ldd=ldd)
     found = [view(o.shape, o.strides, o.dtype) for o in operands(p)]
-    assert problem_of(found, FAMILY.options(p)) == p
+    assert problem_of(found[:-1], found[-1], FAMILY.options(p)) == p
     assert FAMILY.parse_name(config(epilogue=chain).name).epilogue == chain
 
 
 def test_only_matrices_count_towards_alignment():
     bias, matrix = view((24,), address=2), view((8, 24), address=264)
-    assert problem_of([A, B, bias], {"epilogue": "bias"}).alignment == 16
-    assert problem_of([A, B, matrix], {"epilogue": "add"}).alignment == 8
+    assert problem_of([A, B, bias], None, {"epilogue": "bias"}).alignment == 16
+    assert problem_of([A, B, matrix], None, {"epilogue": "add"}).alignment == 8
 
 
 def test_operands_of_the_epilogue_count_as_bytes():

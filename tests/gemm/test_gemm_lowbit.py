@@ -108,13 +108,8 @@ def test_sizes_in_bytes_count_half_bytes():
     assert GemmProblem(2, 2, 2**20, dtype_b="int4", ldb=2**30).spans_bytes[1] == 2**29 + 2**19
     operand = FAMILY.operands(problem)[1]
     assert (operand.shape, operand.strides, operand.dtype) == ((128, 64), (1, 128), "uint8")
-    assert (
-        FAMILY.problem_of(
-            [View(o.shape, o.strides, o.dtype, 0, "cpu") for o in FAMILY.operands(problem)],
-            FAMILY.options(problem),
-        )
-        == problem
-    )
+    *inputs, out = [View(o.shape, o.strides, o.dtype, 0, "cpu") for o in FAMILY.operands(problem)]
+    assert FAMILY.problem_of(inputs, out, FAMILY.options(problem)) == problem
 
 
 A = np.zeros((4, 64), ml_dtypes.bfloat16)

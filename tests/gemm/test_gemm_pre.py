@@ -140,7 +140,7 @@ A, B = view((8, 16)), view((16, 24), (1, 16))
 @pytest.mark.parametrize(
     ("chains", "extra", "words"),
     [
-        ({"pre_a": "add"}, (), "gemm takes A, B, add and optionally out; 2"),
+        ({"pre_a": "add"}, (), r"gemm takes 3 operands \(A, B, add\) and was given 2"),
         ({"pre_a": "bias"}, (view((8,)),), "over A's columns, which is 8×16"),
         ({"pre_b": "row_scale"}, (view((24,), dtype="fp32"),), "over B's rows, which is 16×"),
         ({"pre_a": "add"}, (view((8, 16), (1, 8)),), "column-major, A is row-major"),
@@ -156,7 +156,7 @@ A, B = view((8, 16)), view((16, 24), (1, 16))
 )
 def test_operands_that_do_not_fit(chains, extra, words):
     with pytest.raises(BadArgument, match=words):
-        problem_of([A, B, *extra], chains)
+        problem_of([A, B, *extra], None, chains)
 
 
 @pytest.mark.parametrize("pipeline", ["tma", "gluon_ws"])
@@ -195,7 +195,7 @@ def test_operands_lie_as_the_problem_says_and_say_it_again(chain, layout):
     chains = {"pre_a": chain, "pre_b": chain, "epilogue": "bias"}
     p = GemmProblem(64, 16, 32, layout=layout, ldpa=ld, ldpb=ld, **chains)
     found = [view(o.shape, o.strides, o.dtype) for o in operands(p)]
-    assert problem_of(found, FAMILY.options(p)) == p
+    assert problem_of(found[:-1], found[-1], FAMILY.options(p)) == p
     assert FAMILY.options(p) == chains
 
 

@@ -183,7 +183,7 @@ def test_the_wrong_kind_of_b_is_refused_with_what_to_call(hopper):
 )
 def test_a_b_that_shuffle_did_not_make(b, words):
     with pytest.raises(BadArgument, match=words):
-        problem_of([View((8, 64), (64, 1), "bf16", 0, "cpu"), b], {})
+        problem_of([View((8, 64), (64, 1), "bf16", 0, "cpu"), b], None, {})
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_operands_lie_as_the_problem_says_and_say_it_again(layout):
     p = GemmProblem(64, 32, 128, layout=layout, lda=160, ldb=4096, ldc=128)
     found = [View(o.shape, o.strides, o.dtype, 256, "cpu") for o in operands(p)]
     assert found[1].shape == (2, 4, 64, 8) and found[1].strides[0] == 4096
-    assert problem_of(found, {}) == p
+    assert problem_of(found[:2], found[2], {}) == p
     assert p.spans_bytes[1] == (4096 + 16 * 128) * 2
     assert replace(p, ldb=0).min_bytes == GemmProblem(64, 32, 128).min_bytes
 

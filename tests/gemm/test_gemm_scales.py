@@ -149,7 +149,7 @@ SA, SB = view((8, 2), dtype="fp32"), view((2, 2), dtype="fp32")
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((A, B, SA), "gemm takes A, B, scale_a, scale_b and optionally out; 3"),
+        ((A, B, SA), r"gemm takes 4 operands \(A, B, scale_a, scale_b\) and was given 3"),
         ((A, B, view((8, 3), dtype="fp32"), SB), r"scale_a has shape \(8, 3\).*of shape \(8, 2\)"),
         ((A, B, SA, view((200, 2), dtype="fp32")), r"scale_b has shape \(200, 2\)"),
         ((A, B, view((8, 2), dtype="bf16"), SB), "scale_a is bf16, but '1x128' means fp32"),
@@ -159,7 +159,7 @@ SA, SB = view((8, 2), dtype="fp32"), view((2, 2), dtype="fp32")
 )
 def test_scales_that_do_not_fit(given, words):
     with pytest.raises(BadArgument, match=words):
-        problem_of(given, {"scale_a": "1x128", "scale_b": "128x128"})
+        problem_of(given, None, {"scale_a": "1x128", "scale_b": "128x128"})
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -173,7 +173,7 @@ def test_operands_lie_as_the_problem_says_and_say_it_again(form, chain):
         name for name, word in zip(("scale_a", "scale_b"), form, strict=True) if word
     ]
     found = [view(o.shape, o.strides, o.dtype) for o in made]
-    assert problem_of(found, FAMILY.options(p)) == p
+    assert problem_of(found[:-1], found[-1], FAMILY.options(p)) == p
     assert FAMILY.parse_name(config(scale_a=form[0], scale_b=form[1]).name).scale_b == form[1]
 
 
@@ -187,9 +187,9 @@ def test_batches_equations_and_sums_over_nothing_have_no_scales():
             GemmProblem(**{"m": 8, "n": 8, "k": 256, **DEEPSEEK, **fields})
     many = View((3, 8, 256), (8 * 256, 256, 1), "e4m3fn", 256, "cpu")
     with pytest.raises(BadArgument, match="no batches"):
-        problem_of([many, B, SA, SB], {"scale_a": "1x128", "scale_b": "128x128"})
+        problem_of([many, B, SA, SB], None, {"scale_a": "1x128", "scale_b": "128x128"})
     with pytest.raises(BadArgument, match="no equation"):
-        problem_of([A, B, SA], {"scale_a": "1x128", "equation": "mk,kn->mn"})
+        problem_of([A, B, SA], None, {"scale_a": "1x128", "equation": "mk,kn->mn"})
 
 
 def test_scales_count_as_bytes_and_are_told():

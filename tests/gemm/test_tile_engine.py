@@ -448,7 +448,7 @@ BAD = [
     ({"tile_m": values([64])}, ["$.tile_config.tile_m", "[64]"]),
     ({"tile_m": values({})}, ["$.tile_config.tile_m"]),
     ({"tile_mm": values(64)}, ["$.tile_config.tile_mm", "did you mean 'tile_m'"]),
-    ({"warp_tile_x": values(16)}, ["$.tile_config.warp_tile_x", "did you mean"]),
+    ({"warp_tile_x": values(16)}, ["$.tile_config.warp_tile_x", "unknown field"]),
     ({"pipline": values("mem")}, ["$.trait_config.pipline", "did you mean 'pipeline'"]),
     ({"pipeline": values("compv33")}, ["$.trait_config.pipeline", "did you mean 'compv3'"]),
     ({"pipeline": values(3)}, ["$.trait_config.pipeline", "3"]),

@@ -107,6 +107,20 @@ def test_gradients_are_refused_not_dropped(dispatcher):
         dispatcher.run("gemm", a, a, out=out)
 
 
+def test_a_third_operand_without_an_epilogue_is_refused_and_left_alone(dispatcher):
+    a = torch.randn(64, 128, device="cuda").bfloat16()
+    b = torch.randn(64, 128, device="cuda").bfloat16().T
+    residual = torch.randn(64, 64, device="cuda").bfloat16()
+    before, out = residual.clone(), torch.empty(64, 64, device="cuda", dtype=torch.bfloat16)
+    for _ in range(2):
+        with pytest.raises(BadArgument, match="pass the output as out="):
+            dispatcher.run("gemm", a, b, residual)
+        with pytest.raises(BadArgument, match="was given 3"):
+            dispatcher.run("gemm", a, b, residual, out=out)
+        dispatcher.run("gemm", a, b, out=out)  # the right call in between, cached the second time
+    assert torch.equal(residual, before)
+
+
 def test_overlap_is_found_on_the_cached_path(dispatcher):
     memory = torch.zeros(64, 256, device="cuda", dtype=torch.bfloat16)
     other = torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16)

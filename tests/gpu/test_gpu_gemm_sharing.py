@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -73,6 +75,66 @@ def test_stream_k_is_right_however_often_it_is_replayed(dispatcher, reduction):
     for result in (out, others):
         assert verify.check(problem, kernel, inputs, result).ok
         assert reduction == "atomic" or torch.equal(result, first)
+
+
+def nodes(graph: torch.cuda.CUDAGraph) -> list[str]:
+    """The kinds of a captured graph's nodes. The graph was made with ``keep_graph=True``."""
+    kinds = {0: "kernel", 1: "memcpy", 2: "memset"}
+    lib, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(graph.raw_cuda_graph())
+    count = ctypes.c_size_t()
+    assert lib.cuGraphGetNodes(handle, None, ctypes.byref(count)) == 0
+    found = (ctypes.c_void_p * count.value)()
+    assert lib.cuGraphGetNodes(handle, found, ctypes.byref(count)) == 0
+    listed = []
+    for node in found:
+        kind = ctypes.c_int()
+        assert lib.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)) == 0
+        listed.append(kinds.get(kind.value, str(kind.value)))
+    return listed
+
+
+@pytest.mark.parametrize("reduction", ["linear", "tree", "atomic"])
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_graph_holds_one_node_for_each_call(store, reduction, warm):
+    """Also where the capture is the first to need a workspace, or to see the kernel."""
+    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction=reduction)
+    dispatcher = Dispatcher(store=store)
+    a = torch.randn(128, 1024, device="cuda").bfloat16()
+    b = torch.randn(64, 1024, device="cuda").bfloat16().T
+    out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)
+    if warm:
+        dispatcher.run_named(kernel.name, a, b, out=out)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        for _ in range(3):
+            dispatcher.run_named(kernel.name, a, b, out=out)
+    assert nodes(graph) == ["kernel"] * 3
+    graph.instantiate()
+    for _ in range(20):
+        a.copy_(torch.randn_like(a))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=0.5)
+
+
+def test_a_graphs_workspace_is_apart_from_what_else_the_graph_allocates(store):
+    """Temporaries of a graph reuse its pool: none may come to lie where the flags are."""
+    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
+    dispatcher = Dispatcher(store=store)
+    a = torch.randn(128, 1024, device="cuda").bfloat16()
+    b = torch.randn(64, 1024, device="cuda").bfloat16().T
+    out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for size in (1 << 12, 1 << 17, 1 << 21):
+            torch.full((size,), 255, dtype=torch.uint8, device="cuda")  # freed at once
+            dispatcher.run_named(kernel.name, a, b, out=out)
+            torch.full((size,), 255, dtype=torch.uint8, device="cuda")
+    for _ in range(20):
+        a.copy_(torch.randn_like(a))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=0.5)
 
 
 def test_a_captured_launch_has_a_workspace_of_its_own(dispatcher):

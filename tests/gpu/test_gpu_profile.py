@@ -59,3 +59,19 @@ def test_a_kernel_that_keeps_flags_in_a_workspace_can_be_run_again_and_again(sto
     kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
     found = counted(kernel, GemmProblem(256, 256, 8192), store)
     assert found.values["dram_read"] > 0 and found.values["time"] > 0
+
+
+def test_ncu_and_what_it_watches_execute_nothing_of_the_current_folder(
+    store, monkeypatch, tmp_path
+):
+    kernel = config(ARCH, tile_m=128, tile_n=128, num_warps=8, num_stages=3)
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    for name in ("numpy", "torch", "json", "tilewright"):
+        text = f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r} + ' ')\n"
+        (folder / f"{name}.py").write_text(text)
+    # ncu takes options from such a file in the folder that it is started in.
+    (folder / "config.ncu-cfg").write_text("[Launch-and-attach]\n--kernel-name = nothing\n")
+    monkeypatch.chdir(folder)
+    assert counted(kernel, PROBLEM, store).values["time"] > 0
+    assert not (tmp_path / "executed").exists()

@@ -157,7 +157,7 @@ A, B = operands()
     ("given", "options", "said"),
     [
         ((), {}, "no operands"),
-        ((A, B), {}, "takes A, B, offsets"),
+        ((A, B), {}, r"takes 3 operands \(A, B, offsets\) and was given 2"),
         ((A[0], B, int32(20)), {}, "the table is int32 of shape"),
         ((A[None, None], B, int32(20)), {}, "A has shape"),
         ((A, B[0], int32(5, 9, 20)), {}, "B is \\[groups, k, n\\]"),

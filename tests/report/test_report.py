@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from tilewright.cli.app import app
 from tilewright.errors import BadArgument, BadFile
+from tilewright.printable import printable
 from tilewright.report import gather, write
 from tilewright.report import page as page_module
 from tilewright.tune.database import SCHEMA
@@ -167,7 +168,8 @@ def test_roofs_are_those_of_the_device(tmp_path):
 
 
 HOSTILE = (
-    "</script><script>document.title='owned'</script><!-- <img src=x onerror=alert(1)> & \u2028"
+    "</script><script>document.title='owned'</script><!-- <img src=x onerror=alert(1)> & "
+    "\u2028\u202e\x1b]0;owned\x07"
 )
 
 
@@ -176,7 +178,7 @@ def test_hostile_names_stay_text(tmp_path):
         one(f"gemm_{HOSTILE}", problem(0), 10),
         one(kernel(0), problem(0), 10, "crashed", reason=HOSTILE),
     ]
-    folder = results(tmp_path / "<script>alert(1)<", made)
+    folder = results(tmp_path / "<script>alert(1)<\x1b[2J", made)
     write(folder, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "<script>document" not in text
@@ -185,8 +187,9 @@ def test_hostile_names_stay_text(tmp_path):
     page = Parsed(tmp_path / "page.html")
     assert sum(tag == "script" for tag, _ in page.tags) == 2
     (setup,) = page.data["setups"]
-    assert f"gemm_{HOSTILE}" in setup["kernels"]
-    assert setup["reasons"] == [HOSTILE]
+    assert f"gemm_{printable(HOSTILE)}" in setup["kernels"]
+    assert setup["reasons"] == [printable(HOSTILE)]
+    assert "\x1b" not in text and "\u202e" not in text, "nor is anything turned round"
 
 
 def test_a_hundred_kernels_on_five_hundred_problems_in_time_and_size(tmp_path):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -13,9 +15,11 @@ from tilewright.build.kernel import Kernel, TensorMap
 from tilewright.build.resources import Resources
 from tilewright.errors import LaunchFailed, NoCompiler
 from tilewright.ops.family import WORKSPACE, Descriptor, Launch, Pointer, Scalar
+from tilewright.runtime import bound as bound_module
 from tilewright.runtime import launcher as launcher_module
+from tilewright.runtime import python_launcher
 from tilewright.runtime.bound import BoundLaunch
-from tilewright.runtime.launcher import NOT_KNOWN, launcher
+from tilewright.runtime.launcher import NOT_KNOWN, compiled
 
 torch = pytest.importorskip("torch")
 
@@ -28,6 +32,14 @@ LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
 )
 MAP = TensorMap(swizzle=3, elem_size=2, elem_type=10, block_size=(8, 8), fp4_padded=False)
+
+
+@pytest.fixture(autouse=True, params=["compiled", "python"])
+def native(request, monkeypatch):
+    """The launcher, compiled and in Python: both do all that is said here."""
+    module = compiled() if request.param == "compiled" else python_launcher
+    monkeypatch.setattr(bound_module, "launcher", lambda: module)
+    return module
 
 
 class StandIn:
@@ -79,6 +91,7 @@ def kernel(*tensor_maps: TensorMap) -> Kernel:
         name="k",
         arch="sm_90",
         key="0" * 64,
+        triton="3.9.0",
         binary="cubin",
         entry="k",
         num_warps=4,
@@ -130,6 +143,18 @@ def test_descriptors_become_tensor_maps_shapes_and_strides():
     assert driver.launches[0]["values"][1:] == [100, 64, 72, 1, 0]
     assert driver.encoded == [0x20000, 0x40000]  # once for each address
     assert all(s["addresses"][0] % 64 == 0 for s in driver.launches)
+
+
+@pytest.mark.parametrize(("triton", "flags"), [("3.6.0", 1), ("3.7.1", 2), ("3.9.0", 2)])
+def test_descriptors_without_tensor_maps_are_pointers_with_flags(triton, flags):
+    """As `test_what_a_launch_passes_is_what_the_kernel_takes` sees the compiler order them."""
+    driver = StandIn("<Q", *["<q"] * 4, *["<b"] * flags, "<i", "<i", "<q", "<q", "<i", "<Q", "<Q")
+    view = Descriptor(1, "bf16", (100, 64), (72, 1), (8, 8))
+    launch = Launch((1, 1, 1), (view, Scalar("i32", 7)))
+    bound(driver, launch, built=replace(kernel(), triton=triton))(0, (0x1000, 0x20000))
+    extents = [100, 64, 72, 1]
+    (seen,) = driver.launches
+    assert seen["values"] == [0x20000, *extents, *[0] * flags, *extents, 7, 0, 0]
 
 
 def test_thousands_of_addresses_are_served_right():
@@ -202,8 +227,7 @@ def _torch(stream=5, grad=False, capturing=False):
     return (lambda device: stream, None, lambda: grad, lambda: capturing)
 
 
-def test_a_known_call_is_launched_whole():
-    native = launcher()
+def test_a_known_call_is_launched_whole(native):
     driver = StandIn("<Q", "<Q")
     ready = bound(driver, Launch((1, 1, 1), (Pointer(0), Pointer(1))), sizes=(1024, 1024))
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
@@ -214,8 +238,7 @@ def test_a_known_call_is_launched_whole():
     assert driver.launches[0]["stream"] == 5
 
 
-def test_launches_are_counted_by_whichever_way():
-    native = launcher()
+def test_launches_are_counted_by_whichever_way(native):
     ready = bound(StandIn("<Q", "<Q"), Launch((1, 1, 1), (Pointer(0), Pointer(1))), (1024, 1024))
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, addresses = native.describe("op", (a, out))
@@ -228,8 +251,7 @@ def test_launches_are_counted_by_whichever_way():
     assert ready.launches() == 4
 
 
-def test_a_launch_that_is_forgotten_meanwhile_is_launched_all_the_same():
-    native = launcher()
+def test_a_launch_that_is_forgotten_meanwhile_is_launched_all_the_same(native):
     driver = StandIn("<Q", "<Q")
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
@@ -244,8 +266,7 @@ def test_a_launch_that_is_forgotten_meanwhile_is_launched_all_the_same():
     assert driver.launches[0]["values"] == [a.data_ptr(), out.data_ptr()]
 
 
-def test_a_workspace_is_the_one_that_its_stream_was_given():
-    native = launcher()
+def test_a_workspace_is_the_one_that_its_stream_was_given(native):
     driver = StandIn("<Q", "<Q")
     arguments = (Pointer(1), Pointer(WORKSPACE))
     ready = bound(driver, Launch((1, 1, 1), arguments, workspace_bytes=64), (1024, 1024))
@@ -269,8 +290,7 @@ def test_a_workspace_is_the_one_that_its_stream_was_given():
     assert ready(0x600, (*addresses, 0x7000)) and driver.launches[-1]["values"][1] == 0x7000
 
 
-def test_a_workspace_that_gives_way_during_a_call_is_used_by_it_still():
-    native = launcher()
+def test_a_workspace_that_gives_way_during_a_call_is_used_by_it_still(native):
     driver = StandIn("<Q")
     ready = bound(
         driver, Launch((1, 1, 1), (Pointer(WORKSPACE),), workspace_bytes=64), (1024, 1024)
@@ -289,8 +309,7 @@ def test_a_workspace_that_gives_way_during_a_call_is_used_by_it_still():
     assert driver.launches[0]["values"] == [0x9500]
 
 
-def test_what_differs_in_any_way_is_not_known():
-    native = launcher()
+def test_what_differs_in_any_way_is_not_known(native):
     ready = bound(StandIn(), Launch((1, 1, 1), ()), sizes=(1024, 1024))
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
@@ -308,8 +327,7 @@ def test_what_differs_in_any_way_is_not_known():
     assert native.call(_torch(), known, "op", (a, [1])) == NOT_KNOWN
 
 
-def test_recorded_gradients_are_left_to_python():
-    native = launcher()
+def test_recorded_gradients_are_left_to_python(native):
     ready = bound(StandIn(), Launch((1, 1, 1), ()), sizes=(1024, 1024))
     a, out = torch.zeros(16, 16, requires_grad=True), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
@@ -317,8 +335,7 @@ def test_recorded_gradients_are_left_to_python():
     assert native.call(_torch(grad=False), {key: ready.native}, "op", (a, out)) == 0
 
 
-def test_another_current_device_is_left_to_python():
-    native = launcher()
+def test_another_current_device_is_left_to_python(native):
     ready = bound(StandIn(), Launch((1, 1, 1), ()), sizes=(1024, 1024))
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
@@ -328,8 +345,7 @@ def test_another_current_device_is_left_to_python():
         assert native.call(here, {key: ready.native}, "op", (a, out)) == code
 
 
-def test_an_exception_from_torch_is_not_swallowed():
-    native = launcher()
+def test_an_exception_from_torch_is_not_swallowed(native):
     ready = bound(StandIn(), Launch((1, 1, 1), ()), sizes=(1024, 1024))
     a, out = torch.zeros(16, 16), torch.zeros(16, 16)
     key, _ = native.describe("op", (a, out))
@@ -342,16 +358,26 @@ def test_an_exception_from_torch_is_not_swallowed():
 
 
 @pytest.mark.parametrize("compiler", ["", "/no/such/compiler"])
-def test_no_compiler_is_one_clear_error(monkeypatch, tmp_path, compiler):
+def test_without_a_compiler_launches_go_through_python(monkeypatch, tmp_path, caplog, compiler):
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CC", compiler)
     with pytest.raises(NoCompiler, match=r"install one|does not start"):
-        launcher_module.launcher.__wrapped__()
+        compiled()
+    assert launcher_module.launcher.__wrapped__() is python_launcher
+    (said,) = caplog.messages
+    assert re.search(r"(install one|does not start).*10 µs more", said)
 
 
 def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
     monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path))
     monkeypatch.setenv("CC", "gcc -DPyMODINIT_FUNC=@")
     with pytest.raises(NoCompiler, match=r"compiling the launcher failed.*stray"):
-        launcher_module.launcher.__wrapped__()
+        compiled()
+
+
+def test_a_folder_that_cannot_be_written_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "file"))
+    with pytest.raises(NoCompiler, match=r"cannot be kept in .*file.*TILEWRIGHT_HOME"):
+        compiled()

@@ -42,7 +42,7 @@ def dispatcher(monkeypatch) -> Dispatcher:
     monkeypatch.setattr(made, "_prepare", prepare)
     monkeypatch.setattr(arrays, "view", lambda x: dataclasses.replace(view(x), device="cuda:0"))
     monkeypatch.setattr(arrays, "empty", lambda shape, device, like: empty(shape, "cpu", like))
-    monkeypatch.setattr(Workspaces, "address", lambda self, launch, index, stream, user: 0x9000)
+    monkeypatch.setattr(Workspaces, "address", lambda self, launch, user, stream, current: 0x9000)
     return made
 
 

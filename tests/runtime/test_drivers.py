@@ -145,3 +145,38 @@ def test_hip_has_no_tensor_maps(monkeypatch):
 def test_no_driver_says_both_ways_out():
     with pytest.raises(NoDriver, match="install it, or pass CPU arrays"):
         driver_module.library(("libno-such-driver.so",), "CUDA")
+
+
+@pytest.mark.parametrize(("module", "kind"), [(cuda, CudaDriver), (hip, HipDriver)])
+@pytest.mark.parametrize(("status", "number"), [(0, 0), (1, 99)])
+def test_a_stream_has_the_number_of_the_capture_it_is_part_of(
+    monkeypatch, module, kind, status, number
+):
+    driver, library = opened(monkeypatch, module, kind)
+
+    def info(stream, status_at, number_at, *rest):
+        assert stream.value == 5 and not any(rest)
+        status_at._obj.value, number_at._obj.value = status, 99
+        return 0
+
+    for name in ("cuStreamGetCaptureInfo_v2", "hipStreamGetCaptureInfo"):
+        library.functions[name] = info
+    assert driver.capture(5) == number
+
+
+@pytest.mark.parametrize(("module", "kind"), [(cuda, CudaDriver), (hip, HipDriver)])
+def test_captures_are_allowed_inside_the_context_and_as_before_after_it(monkeypatch, module, kind):
+    driver, library = opened(monkeypatch, module, kind)
+    modes = [0]  # the thread's: global
+
+    def exchange(mode_at):
+        modes.append(mode_at._obj.value)
+        mode_at._obj.value = modes[-2]
+        return 0
+
+    for name in ("cuThreadExchangeStreamCaptureMode", "hipThreadExchangeStreamCaptureMode"):
+        library.functions[name] = exchange
+    with pytest.raises(ZeroDivisionError), driver.capture_allowed():
+        assert modes == [0, 2]  # relaxed
+        raise ZeroDivisionError
+    assert modes == [0, 2, 0]

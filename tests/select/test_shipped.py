@@ -15,7 +15,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile
 from tilewright.select import shipped
 from tilewright.select.configured import NAMES
-from tilewright.tables import file
+from tilewright.tables import file, named
 from tilewright.tables.row import still_serves
 from tilewright.tables.table import Table
 
@@ -23,7 +23,7 @@ from tilewright.tables.table import Table
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Has a table of one row, for M = 64 on an H200."""
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    monkeypatch.setattr(named, "FOLDER", tmp_path)
     monkeypatch.delenv("TILEWRIGHT_TABLES", raising=False)
     (tmp_path / "sm_90").mkdir()
     file.save(Table.of([row(gemm(64), WIDE)]), tmp_path / "sm_90" / "gemm_bf16.json")
@@ -99,7 +99,7 @@ def test_the_report_beside_them_is_of_these_rows(tmp_path):
 
 @pytest.mark.parametrize("path", PACKAGED, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_a_dispatcher_takes_what_it_says(path, monkeypatch):
-    monkeypatch.setattr(shipped, "FOLDER", path.parent.parent)
+    monkeypatch.setattr(named, "FOLDER", path.parent.parent)
     rows = [*file.load(path)]
     for one in rows[:: len(rows) // 20]:
         plan = Dispatcher(device=one.device).select(one.problem)

@@ -37,6 +37,24 @@ gfx950,256,16,128,256,torch.float8_e4m3fn,79,3,7.5,a8w8_rowwise_y,2.7,1366.7,0.1
 """
 
 
+LAYER = (
+    "cu_num,token,model_dim,inter_dim,expert,topk,act_type,dtype,q_dtype_a,q_dtype_w,q_type,"
+    "use_g1u1,doweight_stage1"
+)
+RESULTS = "block_m,ksplit,us1,kernelName1,err1,us2,kernelName2,err2,us,run_1stage,tflops,bw,_tag"
+
+
+def layer(
+    cu: int = 304, kind: str = "No", dtype: str = "bfloat16", act: str = "Silu", gate: int = 1,
+    first: int = 0, weights: str = "",
+) -> str:  # fmt: skip
+    """A layer of 6 rows, each to 2 of 8 experts, 256 wide outside and 96 inside."""
+    return (
+        f"{cu},6,256,96,8,2,ActivationType.{act},torch.bfloat16,torch.{dtype},"
+        f"torch.{weights or dtype},QuantType.{kind},{gate},{first}"
+    )
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Any:
     def made(name: str, text: str) -> Path:
@@ -221,6 +239,12 @@ def test_without_gfx_the_target_is_inferred_with_one_warning_or_asked_for(
         ("a8w8_untuned_gemm.csv", "M,N,K\n8,8\n", "line 2: 2 cells under 3 titles"),
         ("a8w8_untuned_gemm.csv", "M,N,N\n8,8,8\n", "line 1: every column"),
         ("a8w8_untuned_gemm.csv", "\n\n", "is empty"),
+        ("a8w8_untuned_gemm.csv", f"M,N,K\n8,8,{'8' * 200_000}\n", "line 2: field larger"),
+        ("a8w8_untuned_gemm.csv", f"M,N,K\n8,8,{'8' * 5_000}\n", "line 2: K = '888"),
+        ("f.csv", f"{LAYER}\n{layer()[:-1]}maybe\n", "line 2: doweight_stage1 = 'maybe' is"),
+        ("f.csv", f"{LAYER}\n{layer().replace(',6,', ',six,')}\n", "line 2: token = 'six' is n"),
+        ("kernels.csv", "knl_name,co_name,tile_m\nx,y,64\n", "lists aiter's assembly kernels"),
+        ("gdn.csv", "gfx,cu_num,H,Hg,V\n", "gated delta rules, a linear attention"),
         ("a8w8_tuned_gemm.csv", A8W8.replace("torch.int8", "torch.int9"), "line 2: dtype 'torch.i"),
         ("a8w8_tuned_gemm.csv", A8W8.replace("20.5", "fast"), "line 2: us = 'fast' is not"),
         ("x.csv", BF16.replace("True,False,asm", "maybe,False,asm"), "line 4: scaleAB = 'maybe'"),
@@ -231,6 +255,110 @@ def test_what_is_wrong_is_said_with_its_line(write: Any, name: str, text: str, s
     with pytest.raises(BadFile, match=said) as caught:
         read_aiter(path)
     assert str(path) in str(caught.value)
+
+
+def grouped(n: int, k: int, dtype: str, epilogue: str) -> Any:
+    return ops.family("grouped_gemm").problem_type(
+        "contiguous", groups=8, m=12, n=n, k=k, dtype_a=dtype, dtype_c="bf16", epilogue=epilogue
+    )
+
+
+FP8 = "float8_e4m3fnuz"
+
+
+@pytest.mark.parametrize(
+    ("line", "first", "second"),
+    [
+        (layer(), ("bf16", "swiglu"), ("bf16", "row_scale")),
+        (layer(first=1), ("bf16", "row_scale+swiglu"), ("bf16", "")),
+        (layer(gate=0, act="Gelu"), ("bf16", "gelu"), ("bf16", "row_scale")),
+        (
+            layer(kind="per_Token", dtype=FP8),
+            ("e4m3fnuz", "row_scale+col_scale+swiglu"),
+            ("e4m3fnuz", "row_scale+col_scale"),
+        ),
+        (
+            layer(kind="per_Tensor", dtype="int8", first=1),
+            ("int8", "row_scale+col_scale+swiglu"),
+            ("int8", "col_scale"),
+        ),
+    ],
+)
+def test_a_fused_layer_is_two_grouped_products(
+    write: Any, line: str, first: tuple[str, str], second: tuple[str, str]
+) -> None:
+    path = write("untuned_fmoe.csv", f"{LAYER}\n{line}\n")
+    width = 96 if ",0,0" in line else 192
+    wanted = [grouped(width, 256, *first), grouped(256, 96, *second)]
+    assert problems(read_aiter(path)) == wanted
+    assert list(load_problems([path], CDNA3).problems) == wanted
+
+
+def test_the_stages_of_a_layer_have_times_of_their_own(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = (
+        f"{LAYER},{RESULTS}\n"
+        f"{layer()},32,0,17.5,moe_one,0.0%,14.25,moe_two,0.0%,31.75,0,5.2,26.4,\n"
+        f"{layer(first=1)},32,0,40.5,fmoe_all,0.0%,0,,0.0%,40.5,1,5.2,26.4\n"  # and no remark
+    )
+    with caplog.at_level(logging.WARNING, "tilewright"):
+        entries = read_aiter(write("tuned_fmoe.csv", text))
+    assert [(e.kernel, e.us) for e in entries] == [
+        ("moe_one", 17.5), ("moe_two", 14.25), ("fmoe_all", None), ("", None)
+    ]  # fmt: skip
+    assert [r.kernel for r in rows(entries, MI300X, foreign=True)] == [
+        "aiter.moe_one", "aiter.moe_two"
+    ]  # fmt: skip
+    assert rows(entries, MI300X) == [] and rows(entries, MI355X, foreign=True) == []
+    assert "1 lines: aiter's stages also gather rows" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (layer(kind="per_1x128", dtype=FP8), "left out: scales 1x128 of torch.float8_e4m3fnuz"),
+        (layer(kind="per_1x32", weights="float4_e2m1fn_x2"), "by torch.float4_e2m1fn_x2: a grou"),
+        (layer(weights="int4"), "torch.bfloat16 by torch.int4 to torch.bfloat16: a grouped GEMM"),
+    ],
+)
+def test_layers_that_no_grouped_product_is_are_counted_with_the_reason(
+    write: Any, caplog: pytest.LogCaptureFixture, line: str, why: str
+) -> None:
+    path = write("untuned_fmoe.csv", f"{LAYER}\n{line}\n{layer()}\n{line}\n")
+    with caplog.at_level(logging.WARNING, "tilewright"):
+        assert len(read_aiter(path)) == 2
+    said, _inferred = caplog.messages
+    assert said.startswith(f"{path}: 2 lines: left out: ") and why in said
+
+
+def test_a_gate_that_no_operation_is_leaves_the_product_alone(
+    write: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("untuned_fmoe.csv", f"{LAYER}\n{layer(act='Swiglu', first=1)}\n")
+    with caplog.at_level(logging.WARNING, "tilewright"):
+        first, _ = problems(read_aiter(path))
+    assert first == grouped(192, 256, "bf16", "row_scale")
+    assert "1 lines: activation Swiglu of a gate has no operation here" in caplog.text
+
+
+def test_batches_with_block_scales_say_that_there_are_none_here(write: Any) -> None:
+    path = write("x.csv", "gfx,b,m,n,k,libtype,us,kernelName\ngfx950,2,1,1024,512,opus,7.5,bmm\n")
+    assert is_aiter(["gfx", "b", "m", "n", "k"])
+    (entry,) = read_aiter(path)
+    assert (entry.us, entry.kernel) == (7.5, "bmm")
+    with pytest.raises(BadFile, match="line 2: operands with block scales have no batches"):
+        entry.problem(CDNA4)
+
+
+def test_the_oldest_int8_table_is_read_and_not_written(write: Any) -> None:
+    text = "M,N,K,bias,outdtype,splitK,us\n8,256,512,True,torch.bfloat16,0,9.5\n"
+    (entry,) = read_aiter(write("asm_a8w8_gemm.csv", text))
+    chain = "row_scale+col_scale+bias"
+    assert entry.problem(CDNA3) == row_scaled(8, 256, 512, "int8", layout="rsr", epilogue=chain)
+    assert entry.us == 9.5 and rows([entry], MI300X, foreign=True) == [], "of an unknown GPU"
+    (left,) = write_aiter([row(entry.problem(CDNA3), SPLIT)], "a8w8_asm").left
+    assert left[1] == "a file of form a8w8_asm names no kernels"
 
 
 def test_a_problem_that_is_none_here_says_why(write: Any) -> None:
@@ -317,6 +445,8 @@ COLUMNS = {
     "a8w8_blockscale_bpreshuffle": "M,N,K,"
     "libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
     "a4w4_blockscale": "M,N,K,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a8w8_blockscale_batched": "b,m,n,k,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio",
+    "a8w8_asm": "M,N,K,bias,outdtype,splitK,us",
 }  # fmt: skip
 """Behind gfx and cu_num, in aiter/configs as of August 2026."""
 
@@ -327,7 +457,8 @@ def test_files_have_aiters_columns_in_aiters_order() -> None:
     }
 
 
-STATED = [form for name, form in FORMS.items() if name != "a8w8_blockscale_bpreshuffle"]
+NO_PROBLEM = ("a8w8_blockscale_bpreshuffle", "a8w8_blockscale_batched")
+STATED = [form for name, form in FORMS.items() if name not in NO_PROBLEM]
 SIZES = st.integers(1, 512).map(lambda size: str(64 * size))
 DRAWN: dict[str, st.SearchStrategy[str]] = {
     "B": st.integers(1, 64).map(str),

@@ -187,3 +187,13 @@ def test_a_miss_is_logged_once_for_each_shape(caplog):
         finder.missed(gemm(m), H200)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2 and said[0].startswith("mine.twt has no row for gemm 64×512×512")
+
+
+def test_where_no_triton_is_installed_its_version_does_not_count(monkeypatch, caplog):
+    """A machine that plans, or serves prebuilt kernels, compiles nothing."""
+    table = Table.of([row(gemm(64), PLAIN)])
+    monkeypatch.setattr(lookup, "installed", lambda: (("tilewright", "0.1.0"),))
+    assert [*lookup.Lookup(table, "same").find(gemm(64), H200)]
+    assert not caplog.messages
+    monkeypatch.setattr(lookup, "installed", lambda: (("tilewright", "9.9"),))
+    assert not [*lookup.Lookup(table, "same").find(gemm(64), H200)]

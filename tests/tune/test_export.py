@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from dataclasses import replace
 
 import pytest
 from fake_crew import GROUP, measurement, other
+from hypothesis import given
+from hypothesis import strategies as st
 from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright import ops
-from tilewright.errors import BadArgument, TilewrightError
+from tilewright.arch import arch
+from tilewright.cells import guarded, plain
+from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.tune.database import FILE
 from tilewright.tune.export import columns, export
 from tilewright.tune.measurement import Telemetry, problem_text
 from tilewright.tune.merge import merge
+from tilewright.tune.problems import load_problems
 from tilewright.tune.results import Build, Results
 from tilewright.tune.summary import best, coverage, seconds_each, slowest_builds
 
@@ -229,3 +235,45 @@ def test_builds_and_times(tmp_path):
         results.add_builds(builds)
         assert [b.seconds for b in slowest_builds(results, 2)] == [5, 4]
         assert seconds_each(results) == (2.0, 3.0)
+
+
+def test_no_cell_is_a_formula_and_what_was_said_can_be_had(tmp_path):
+    """Names and reasons come from files and compilers; a spreadsheet runs cells like these."""
+    reasons = [
+        "=cmd|' /C calc'!A0",
+        "+1+1",
+        "-x",
+        "@SUM(A1)",
+        "\tx",
+        "\rx",
+        "'=x",
+        "''=x",
+        "'x",
+        "-1",
+    ]
+    made = [
+        measurement(NAMES[0], PROBLEMS[0], status="crashed", reason=reason, samples_us=(),
+                    interval_us=(0.0, 0.0), check=None, build=str(number))
+        for number, reason in enumerate(reasons)
+    ]  # fmt: skip
+    folder = filled(tmp_path / "hostile", made)
+    with Results(folder) as results:
+        export(results, tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        cells = [row["reason"] for row in csv.DictReader(file)]
+    assert not [cell for cell in cells if cell[0] in "=+-@\t\r" and cell != "-1"]
+    assert [plain(cell) for cell in cells] == reasons
+
+
+@given(st.text("'=+-@\t\r1.ex "))
+def test_a_guarded_cell_is_had_back(text):
+    assert plain(guarded(text)) == text
+    if guarded(text)[:1] in tuple("=+-@\t\r"):
+        assert math.isfinite(float(text)), "a number"
+
+
+def test_a_problem_list_reads_guarded_cells(tmp_path):
+    list_of_problems = tmp_path / "shapes.csv"
+    list_of_problems.write_text("m,n,k,dtype\n8,8,8,'=bf16\n")
+    with pytest.raises(BadFile, match="'=bf16'"):
+        load_problems([list_of_problems], arch("sm_90"))

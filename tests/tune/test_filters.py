@@ -71,7 +71,7 @@ def test_nothing_else_can_be_said(where):
 
 
 def test_fields_and_values_that_do_not_fit():
-    with pytest.raises(BadArgument, match=r"no field 'tile_x' \(did you mean 'tile_"):
+    with pytest.raises(BadArgument, match=r"no field 'tile_x'; they have "):
         kept(where="tile_x > 3")
     with pytest.raises(BadArgument, match="cannot be said of gemm_"):
         kept(where="tile_m > 'a'")

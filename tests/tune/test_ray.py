@@ -114,6 +114,24 @@ def test_two_nodes_measure_what_one_machine_does(second, tmp_path):
     assert [p.uuid for p in places] == ["cpu", "cpu"] and len({p.machine for p in places}) == 2
 
 
+def test_a_node_executes_nothing_of_the_folder_that_the_command_is_called_in(head, tmp_path):
+    """Ray itself would have its workers import from there before anything else."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    for name in ("tilewright", "msgspec", "numpy", "typer"):
+        text = f"open({str(tmp_path / 'executed')!r}, 'a').write({name!r} + ' ')\n"
+        (folder / f"{name}.py").write_text(text)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from tilewright.tune.devices import parse\nprint([p.uuid for p in parse('ray:cpu')])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert not (tmp_path / "executed").exists(), (tmp_path / "executed").read_text()
+    assert ran.stdout.endswith("['cpu']\n"), ran.stderr
+
+
 def test_a_node_that_is_killed_midway_costs_nothing_and_no_kernel_is_blamed(
     second, tmp_path, caplog, capsys
 ):

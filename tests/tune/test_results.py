@@ -130,6 +130,47 @@ def test_the_second_writer_is_told_who_the_first_is(tmp_path):
     Results(tmp_path, write=True).close()
 
 
+@pytest.mark.parametrize("name", ["sweep.lock", FILE])
+def test_a_link_in_the_place_of_a_file_of_ours_is_refused(name, tmp_path):
+    """The folder may be one that others write; what the link leads to stays as it is."""
+    mine, folder = tmp_path / "mine", tmp_path / "d"
+    mine.write_text("mine")
+    folder.mkdir()
+    for target in (mine, tmp_path / "nowhere"):
+        (folder / name).symlink_to(target)
+        with pytest.raises(TilewrightError, match=f"{name} is a link"):
+            Results(folder, write=True)
+        (folder / name).unlink()
+    assert mine.read_text() == "mine" and not (tmp_path / "nowhere").exists()
+    Results(folder, write=True).close()
+
+
+def test_a_file_of_somebody_elses_is_not_taken_for_a_lock(tmp_path):
+    lock = tmp_path / "sweep.lock"
+    lock.write_text("procedures of mine")
+    with pytest.raises(TilewrightError, match="not made by a sweep"):
+        Results(tmp_path, write=True)
+    assert lock.read_text() == "procedures of mine"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(TilewrightError, match="not made by a sweep"):
+        Results(tmp_path, write=True)
+    lock.unlink()
+    lock.write_text("proc")  # the disk was full
+    Results(tmp_path, write=True).close()
+
+
+def test_another_programs_database_stays_as_it_is(tmp_path):
+    path = tmp_path / FILE
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE history (url TEXT)")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(BadFile, match="another program's"):
+        Results(tmp_path, write=True)
+    assert path.read_bytes() == before
+
+
 FULL = """
 import resource, signal, sys
 sys.path[:0] = {paths!r}

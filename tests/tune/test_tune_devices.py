@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import types
 
 import pytest
 
 from tilewright.arch import device
 from tilewright.build import Store
-from tilewright.child import Child, ChildDied, import_path
+from tilewright.child import Child, ChildDied
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.tune import devices, telemetry
 from tilewright.tune.devices import (
@@ -41,10 +40,23 @@ HERE = [Place(uuid, environment("cuda"), H200) for uuid in UUIDS]
         ("77AA", [2]),
         ("GPU-1b2c,1", [0, 1]),
         ("mig-1", [3]),
+        ("native", [0, 1, 2, 3]),
+        ("cuda:2", [2]),
+        ("h200", [0, 1, 2, 3]),
     ],
 )
 def test_words_name_gpus(words, numbers):
     assert parse(words, HERE) == [HERE[n] for n in numbers]
+
+
+def test_a_product_names_all_gpus_that_are():
+    mixed = [*HERE[:2], Place("GPU-f", environment("hip"), MI300X), *HERE[2:]]
+    assert parse("H200", mixed) == HERE
+    assert parse("mi300x,0", mixed) == [mixed[2], mixed[0]]
+    with pytest.raises(BadArgument, match=r"no GPU 'h100' here; these are: NVIDIA H200 \(GPU-1"):
+        parse("h100", mixed)
+    hexadecimal = [Place("GPU-a100b", environment("cuda"), H200)]
+    assert parse("a100,", hexadecimal) == hexadecimal
 
 
 @pytest.mark.parametrize(
@@ -55,7 +67,7 @@ def test_words_name_gpus(words, numbers):
         ("0", "0 GPUs are asked for, this machine has 4.*'0,'"),
         ("5", "5 GPUs are asked for, this machine has 4"),
         ("0,4", "no GPU 4: this machine has 4, from 0"),
-        ("GPU-ff", "no GPU 'GPU-ff' here; these are: GPU-1b2c-0, "),
+        ("GPU-ff", r"no GPU 'GPU-ff' here; these are: NVIDIA H200 \(GPU-1b2c-0\), "),
         ("GPU-1b2", "beginning of 2 GPUs' UUIDs"),
         ("0,0", "GPU-1b2c-0 more than once"),
         ("0,GPU-1b2c", "more than once"),
@@ -198,11 +210,11 @@ def test_no_driver_says_what_needs_none(monkeypatch):
         devices.parse("all")
 
 
-def test_only_a_gpus_worker_needs_torch(tmp_path):
+def test_only_a_gpus_worker_needs_torch(tmp_path, monkeypatch):
     """Who asks which GPUs there are may have none, whatever the user's environment hides."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    path = os.pathsep.join((str(tmp_path), *import_path()))
-    variables = {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "0"}
+    monkeypatch.syspath_prepend(str(tmp_path))
+    variables = {"CUDA_VISIBLE_DEVICES": "0"}
     with Child("tilewright.arch.asked", variables) as child:
         answer, _ = child.request({}, timeout=60)
     assert answer.keys() & {"devices", "error"} and "torch" not in str(answer)

@@ -1,4 +1,4 @@
-"""The process that is asked which GPUs there are: ``python -m tilewright.arch.asked``.
+"""The process that is asked which GPUs there are.
 
 Its parent would open a driver by looking for itself. It imports no more than it needs, since every
 command that uses GPUs waits for it first.
@@ -29,7 +29,3 @@ def main() -> None:
         return answer(), ()
 
     serve(handle)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,6 +11,9 @@ from typing import Literal
 
 from tilewright.checks import MOST_WHOLE, positive, whole
 
+INTERPRETED = "interpreter as "
+"""What begins the name of a device that Triton's interpreter played."""
+
 Support = Literal["native", "emulated", "refused"]
 
 
@@ -142,6 +145,11 @@ class Device:
         positive("bandwidth_gbs", self.bandwidth_gbs)
         for name, tflops in self.matrix_tflops:
             positive(f"matrix_tflops: {name}", tflops)
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether the interpreter played it: its times are a CPU's, and say nothing of any GPU."""
+        return self.name.startswith(INTERPRETED)
 
     def __hash__(self) -> int:
         return hash((self.name, self.partition))  # quicker than all; equal devices have them equal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass, replace
@@ -17,11 +16,14 @@ from tilewright.build.kernel import Kernel, check_limits
 from tilewright.build.report import BuildResult, Status
 from tilewright.build.store import Store
 from tilewright.build.worker import MARK
-from tilewright.child import Child, ChildDied, ChildTimeout, describe_exit, import_path
+from tilewright.child import KILLED, Child, ChildDied, ChildTimeout, describe_exit
 from tilewright.errors import BuildFailed, StoreError
+from tilewright.scratch import scratch
 from tilewright.verdict import YES
 
 WORKER = "tilewright.build.worker"
+SCRATCH = "tilewright-build-"
+"""What the names of folders for the compiler's temporary files begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +77,11 @@ class Builder(threading.Thread):
 
     def run(self) -> None:
         try:
-            with tempfile.TemporaryDirectory(
-                prefix="tilewright-build-", ignore_cleanup_errors=True
-            ) as scratch:
+            with scratch(SCRATCH) as folder:
                 try:
                     while not self._stopped:
                         task = self._queue.get_nowait()
-                        self._outcomes.put((task.job.key, self._build(task, scratch)))
+                        self._outcomes.put((task.job.key, self._build(task, folder)))
                 except Empty:
                     pass
                 finally:
@@ -96,40 +96,52 @@ class Builder(threading.Thread):
             if self._child is not None:
                 self._child.interrupt()
 
-    def _build(self, task: Task, scratch: str) -> BuildResult:
+    def _build(self, task: Task, folder: str) -> BuildResult:
         start = time.monotonic()
+        result = self._tried(task, folder)
+        if result is None:
+            result = self._tried(task, folder, last=True)
+            assert result is not None
+        return replace(result, seconds=time.monotonic() - start)
+
+    def _tried(self, task: Task, folder: str, last: bool = False) -> BuildResult | None:
+        """The result of compiling; None where somebody killed the compiler, who may not have meant
+        the kernel: it is to be tried again, unless this was the `last` time."""
         try:
-            child = self._running(scratch)
+            child = self._running(folder)
             answer, files = child.request({"job": asdict(task.job)}, timeout=self._timeout)
             if answer.get("disk_full"):
                 raise StoreError(
-                    f"no space left for the compiler's temporary files in {Path(scratch).parent}; "
+                    f"no space left for the compiler's temporary files in {Path(folder).parent}; "
                     "what was built already is intact"
                 )
             if "error" in answer:
                 raise BuildFailed(f"{answer['error']}\n{telling(child.stderr_tail())}".strip())
             kernel = msgspec.convert(answer["kernel"], Kernel)
             kernel = self._store.save(kernel, dict(zip(answer["kinds"], files, strict=True)))
-            result = judged(task.result, kernel, "built")
+            return judged(task.result, kernel, "built")
         except ChildDied as error:
             self._drop()
+            killed = error.returncode in KILLED and not self._stopped
+            if killed and not last:
+                return None
             lost = f"the compiler's process was lost: {describe_exit(error.returncode)}"
-            result = replace(task.result, reason=f"{lost}\n{telling(error.stderr_tail)}".strip())
+            if killed:
+                lost += ", twice: by somebody, or by the system for want of memory"
+            return replace(task.result, reason=f"{lost}\n{telling(error.stderr_tail)}".strip())
         except ChildTimeout:
             self._drop()
-            result = replace(
+            return replace(
                 task.result,
                 reason=f"the compiler took longer than {self._timeout:g} s and was killed",
             )
         except BuildFailed as error:
-            result = replace(task.result, reason=str(error))
-        return replace(result, seconds=time.monotonic() - start)
+            return replace(task.result, reason=str(error))
 
-    def _running(self, scratch: str) -> Child:
+    def _running(self, folder: str) -> Child:
         with self._lock:
             if self._child is None and not self._stopped:
-                path = import_path()
-                self._child = Child(WORKER, environment(scratch, path))
+                self._child = Child(WORKER, environment(folder))
             if self._child is None:
                 raise BuildFailed("the build was stopped")
             return self._child

@@ -39,19 +39,17 @@ class Job:
     module_digest: str
 
 
-def environment(scratch: str, path: list[str]) -> dict[str, str | None]:
+def environment(scratch: str) -> dict[str, str | None]:
     """The changes that make the compiler's environment the same everywhere.
 
     Dozens of variables (``TRITON_*``, ``DISABLE_*``, ``AMDGCN_*``, ``PTXAS_OPTIONS``…) alter what
     Triton makes; everything not known to be harmless goes. `scratch` is a folder of the
-    parent's for temporary files, `path` what the parent imports from.
+    parent's for temporary files.
     """
     return {
         **{name: None for name in os.environ if name not in _INHERITED},
         "LC_ALL": "C.UTF-8",
         "PYTHONHASHSEED": "0",
-        "PYTHONPATH": os.pathsep.join(path),
-        "PYTHONSAFEPATH": "1",
         "TMPDIR": scratch,
         "TRITON_ALWAYS_COMPILE": "1",
         "TRITON_DISABLE_LINE_INFO": "1",  # the source's path would be in the binary
@@ -87,7 +85,8 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     binary, *texts = KEPT[job.backend]
     files: dict[str, bytes] = {binary: built.asm[binary]}
     files |= {kind: built.asm[kind].encode() for kind in texts}
-    return _kernel(job, built.metadata._asdict(), _resources(job, built)), files
+    made_by = str(triton.__version__)
+    return _kernel(job, made_by, built.metadata._asdict(), _resources(job, built)), files
 
 
 def _triton_source(function: Any, signature: dict[str, Any], *rest: Any) -> Any:
@@ -165,12 +164,13 @@ def _resources(job: Job, built: Any) -> Resources:
     return nvidia_resources(report, built.metadata.tmem_size or 0)
 
 
-def _kernel(job: Job, made: Mapping[str, Any], resources: Resources) -> Kernel:
+def _kernel(job: Job, version: str, made: Mapping[str, Any], resources: Resources) -> Kernel:
     return msgspec.convert(
         {
             "name": job.name,
             "arch": job.arch,
             "key": job.key,
+            "triton": version,
             "binary": KEPT[job.backend][0],
             "entry": made["name"],
             "num_warps": made["num_warps"],

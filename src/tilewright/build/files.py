@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
+import shlex
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +18,9 @@ from tilewright.reading import regular
 _PREFIX = "tilewright-"
 _STALE = 3600.0
 """Seconds after which a temporary file's writer is taken for dead."""
+
+READ_OR_WRITE, WRITE = 0o077, 0o022
+"""Permissions that `check_own` denies to everybody but the owner."""
 
 
 def write_whole(path: Path, data: bytes, temporary: Path) -> None:
@@ -57,17 +63,26 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
     return StoreError(f"cannot write {path}: {error.strerror or error}; {hint}")
 
 
-def read_whole(path: Path, limit: int) -> bytes | None:
+def read_whole(path: Path, limit: int, secret: bool = False) -> bytes | None:
     """The content of a regular file of at most `limit` bytes; None if there is no such file.
 
+    secret: the file must be this user's own, readable by nobody else, and no link.
+
     Raises `BadFile` for anything else (too large, a pipe, a folder) and `StoreError` when the
-    system refuses.
+    system refuses, or a secret is not one.
     """
+
+    def judge(status: os.stat_result) -> None:
+        check_own(path, status, READ_OR_WRITE)
+
+    flags = os.O_NOFOLLOW if secret else 0
     try:
-        return regular(path, limit)
+        return regular(path, limit, flags, judge if secret else None)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if secret and error.errno == errno.ELOOP:
+            raise _is_link(path) from None
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         if isinstance(error, BadFile):
@@ -75,10 +90,62 @@ def read_whole(path: Path, limit: int) -> bytes | None:
         raise StoreError(f"cannot read {shown(str(path))}: {error}") from error
 
 
+def check_own(path: Path, status: os.stat_result, denied: int) -> None:
+    """Check that nobody but this user, and root, can have changed the file or folder `path`, whose
+    `lstat` is `status`. denied: the permissions that others must not have (`READ_OR_WRITE` for a
+    secret, else `WRITE`). Raises `StoreError`, which says how to repair it."""
+    quoted = shlex.quote(str(path))
+    if stat.S_ISLNK(status.st_mode):
+        raise _is_link(path)
+    secret = denied == READ_OR_WRITE
+    if status.st_uid != os.geteuid() and (secret or status.st_uid != 0):
+        raise StoreError(
+            f"{path} belongs to {_user(status.st_uid)}, so {_user(os.geteuid())} cannot trust it; "
+            f"name a folder of your own in TILEWRIGHT_HOME, or: sudo chown "
+            f"{_user(os.geteuid())} {quoted}"
+        )
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & denied:
+        raise StoreError(
+            f"{path} can be {'read or ' if secret else ''}written by others (mode {mode:04o}), so "
+            f"it cannot be trusted; run: chmod {'go-rwx' if secret else 'go-w'} {quoted}"
+        )
+
+
+def _is_link(path: Path) -> StoreError:
+    return StoreError(
+        f"{path} is a link, which may lead to anybody's file; run: rm {shlex.quote(str(path))}"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # in a container
+        return str(uid)
+
+
+def make_own(folder: Path) -> None:
+    """Make `folder`, if it is not there, for this user alone, whatever the umask is. Raises
+    `OSError`."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def clear_stale(temporary: Path) -> None:
-    """Remove what killed writers of `write_whole` left in `temporary`, and nothing else."""
+    """Remove what killed writers of `write_whole`, run by this user, left in `temporary`, and
+    nothing else."""
     with contextlib.suppress(OSError):
-        for path in temporary.glob(f"{_PREFIX}*"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _STALE:
-                    path.unlink()
+        folder = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(folder):  # noqa: PTH208 - the folder that was opened
+                with contextlib.suppress(OSError):
+                    if name.startswith(_PREFIX) and _is_stale(os.lstat(name, dir_fd=folder)):
+                        os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+def _is_stale(status: os.stat_result) -> bool:
+    own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return own and time.time() - status.st_mtime > _STALE

@@ -45,18 +45,20 @@ class Blob:
 class Kernel:
     """A built kernel: everything a launcher needs except the bytes, which the store holds.
 
-    name: the config's name. key: the build key it was made under. entry: the symbol in the
-    binary. num_warps: warps of a workgroup, those that warp specialisation adds included.
-    shared: dynamic shared memory, in bytes. global_scratch, profile_scratch: bytes of scratch
-    that one program needs, and their alignment. arguments: (name, Triton type) of the arguments
-    left at run time, in order. tensor_maps: one for each descriptor argument in order, or none
-    where descriptors are passed as pointer, shape and strides. blobs: what is stored, by kind;
-    `binary` says which kind is loaded (``"cubin"``, ``"hsaco"``).
+    name: the config's name. key: the build key it was made under. triton: the version that
+    compiled it. entry: the symbol in the binary. num_warps: warps of a workgroup, those that warp
+    specialisation adds included. shared: dynamic shared memory, in bytes. global_scratch,
+    profile_scratch: bytes of scratch that one program needs, and their alignment. arguments:
+    (name, Triton type) of the arguments left at run time, in order. tensor_maps: one for each
+    descriptor argument in order, or none where descriptors are passed as pointer, shape, strides
+    and flags. blobs: the stored files, by kind; `binary` says which kind is loaded (``"cubin"``,
+    ``"hsaco"``).
     """
 
     name: str
     arch: str
     key: Digest
+    triton: Annotated[str, Meta(pattern=r"^\d+\.\d+")]
     binary: Literal["cubin", "hsaco"]
     entry: str
     num_warps: Annotated[int, Meta(ge=1, le=1024)]

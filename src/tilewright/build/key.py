@@ -13,13 +13,14 @@ import importlib.metadata
 import json
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from tilewright import triton_versions
 from tilewright.arch.model import Arch
 from tilewright.errors import BuildFailed
 from tilewright.ops.family import KernelSource
@@ -135,20 +136,31 @@ def _imports(text: bytes, name: str, package: str) -> Iterator[str]:
 
 def _find(name: str) -> ModuleSpec | None:
     """Find a module without importing its parents, which `importlib.util.find_spec` would."""
-    path: Iterable[str] | None = None
+    path: list[str] | None = None
     spec: ModuleSpec | None = None
     full = ""
     for part in name.split("."):
         full = f"{full}.{part}" if full else part
         spec = None
         for finder in sys.meta_path:
-            spec = finder.find_spec(full, None if path is None else list(path))
+            spec = _spec(finder, full, path)
             if spec is not None:
                 break
         if spec is None:
             return None
-        path = spec.submodule_search_locations or []
+        path = [*(spec.submodule_search_locations or ())]
     return spec
+
+
+def _spec(finder: Any, full: str, path: list[str] | None) -> ModuleSpec | None:
+    try:
+        found: ModuleSpec | None = finder.find_spec(full, path)
+    except KeyError:
+        # A namespace package works its folders out from its parent in `sys.modules`, where the
+        # parent is missing since nothing is imported here. Asked for by its last name alone, it
+        # takes `sys.path` for its parent's folders.
+        found = finder.find_spec(full.rpartition(".")[2], path)
+    return found
 
 
 def _installed(origin: str) -> bool:
@@ -167,16 +179,15 @@ def _version(package: str, origin: str) -> str:
 @cache
 def compiler_digest() -> str:
     """A digest of the installed Triton: its version and all its files, without importing it.
+    Raises `BuildFailed` if there is none, or one that is not supported.
 
     Small files are read. For a large one (libtriton, ptxas: 500 MB) the digest that its wheel
     recorded is taken, if the file still has the recorded size, and it is read otherwise.
     """
-    try:
-        triton = importlib.metadata.distribution("triton")
-    except importlib.metadata.PackageNotFoundError:
-        raise BuildFailed(
-            "triton is not installed, so no kernel can be built here; pip install triton (Linux)"
-        ) from None
+    refused = triton_versions.refusal(triton_versions.installed())
+    if refused:
+        raise BuildFailed(refused)
+    triton = importlib.metadata.distribution("triton")
     recorded = {
         f.as_posix(): (f.hash.value, f.size) for f in triton.files or () if f.hash is not None
     }

@@ -12,13 +12,14 @@ from typing import Any
 
 from tilewright.arch import arch as by_name
 from tilewright.arch.model import Arch
-from tilewright.build.builder import Builder, Outcome, Task, judged
+from tilewright.build.builder import SCRATCH, Builder, Outcome, Task, judged
 from tilewright.build.compile import Job
 from tilewright.build.kernel import Kernel
 from tilewright.build.key import build_key, sources_digest
 from tilewright.build.report import BuildReport, BuildResult, Progress
 from tilewright.build.store import Store, UntrustedEntry, log
 from tilewright.errors import StoreError, TilewrightError
+from tilewright.scratch import clear
 
 
 def build(
@@ -56,6 +57,7 @@ def build(
             progress(known, number, len(requests))
     if tasks:
         _check_writable(store, tasks)
+        clear(SCRATCH)
     with closing(
         _compile(tasks, store, workers or len(os.sched_getaffinity(0)), timeout)
     ) as outcomes:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from tilewright.build.report import BuildResult, Progress
+from tilewright.printable import printable
 
 WIDE = 140
 """Columns of a terminal that has room for a kernel's name beside the bar."""
@@ -48,8 +49,8 @@ def show_progress(stream: TextIO | None = None) -> Iterator[Progress]:
 
         def update(result: BuildResult, done: int, total: int) -> None:
             if not result.ok:
-                bar.console.print(str(result), markup=False, highlight=False)
-            bar.update(task, completed=done, total=total, description=result.name)
+                bar.console.print(printable(str(result)), markup=False, highlight=False)
+            bar.update(task, completed=done, total=total, description=printable(result.name))
 
         yield update
 
@@ -57,7 +58,7 @@ def show_progress(stream: TextIO | None = None) -> Iterator[Progress]:
 def _lines(out: TextIO) -> Progress:
     def update(result: BuildResult, done: int, total: int) -> None:
         if not result.ok:
-            print(result, file=out)
+            print(printable(str(result)), file=out)
         if done * 10 // total != (done - 1) * 10 // total:
             print(f"kernels done: {done} of {total}", file=out, flush=True)
 

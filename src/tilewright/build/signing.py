@@ -1,4 +1,8 @@
-"""Who made a manifest: a signature with a secret that only this user has."""
+"""Who made a manifest: a signature with a secret that only this user has.
+
+As ssh does with its keys, a secret is refused if others can read or write it, or put another in its
+place: it could be theirs, and with it every kernel that it signed.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +14,25 @@ import secrets
 from functools import cache
 from pathlib import Path
 
-import platformdirs
-
-from tilewright.build.files import cannot_write, read_whole
+from tilewright import home
+from tilewright.build.files import WRITE, cannot_write, check_own, make_own, read_whole
 from tilewright.errors import StoreError
 
 _BYTES = 32
 
 
-def home() -> Path:
-    """The user's Tilewright folder: ``TILEWRIGHT_HOME``, else the platform's data folder."""
-    given = os.environ.get("TILEWRIGHT_HOME")
-    return Path(given) if given else Path(platformdirs.user_data_dir("tilewright"))
-
-
 def sign(data: bytes) -> str:
     """The HMAC-SHA256 of `data` under the user's secret, which is made if there is none.
-    Raises `StoreError` if it cannot be made."""
-    secret = _secret(home(), create=True)
+    Raises `StoreError` if it cannot be made, or is not the user's alone."""
+    secret = _secret(home.data(), create=True)
     assert secret is not None
     return hmac.new(secret, data, hashlib.sha256).hexdigest()
 
 
 def signed(data: bytes, signature: bytes) -> bool:
-    """Was `data` signed with the user's secret?"""
-    secret = _secret(home(), create=False)
+    """Was `data` signed with the user's secret? Raises `StoreError` if it is not the user's
+    alone."""
+    secret = _secret(home.data(), create=False)
     if secret is None:
         return False
     expected = hmac.new(secret, data, hashlib.sha256).hexdigest().encode()
@@ -44,7 +42,7 @@ def signed(data: bytes, signature: bytes) -> bool:
 def signer() -> str:
     """A short public name of the user's secret, so that several users can sign one entry;
     ``""`` while there is no secret."""
-    secret = _secret(home(), create=False)
+    secret = _secret(home.data(), create=False)
     return hashlib.sha256(b"signer" + secret).hexdigest()[:16] if secret else ""
 
 
@@ -65,7 +63,10 @@ def _read(folder: Path) -> bytes | None:
     known = _known(folder)  # only a found secret is remembered: it may be made later
     if not known:
         path = folder / "signing-key"
-        content = read_whole(path, 4096)
+        with contextlib.suppress(OSError, RuntimeError):  # it is not there, or cannot be read
+            real = folder.resolve()  # the folder may be a link: to another disk, say
+            check_own(real, real.lstat(), WRITE)
+        content = read_whole(path, 4096, secret=True)
         if content is None:
             return None
         if len(content) != _BYTES:
@@ -80,7 +81,7 @@ def _create(folder: Path) -> None:
     path = folder / "signing-key"
     temporary = folder / f".signing-key-{secrets.token_hex(8)}"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_own(folder)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import platformdirs
-
+from tilewright import home
 from tilewright.build import signing
 from tilewright.build.files import clear_stale, read_whole, write_whole
 from tilewright.build.kernel import Blob, Kernel
@@ -37,9 +38,9 @@ class UntrustedEntry(StoreError):
 
 
 def default_store_path() -> Path:
-    """``TILEWRIGHT_STORE``, else a folder in the user's cache."""
+    """``TILEWRIGHT_STORE``, else a folder of `home.cache`."""
     given = os.environ.get("TILEWRIGHT_STORE")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("tilewright")) / "store"
+    return Path(given) if given else home.cache() / "store"
 
 
 class Store:
@@ -141,11 +142,13 @@ class Store:
     # --- writing ------------------------------------------------------------------------
     def check_writable(self) -> None:
         """Raises `StoreError` if a kernel could not be stored now."""
+        # The secret exists or can be made; first, because its folder, which the store may lie in,
+        # is made for this user alone.
+        signing.sign(b"")
         clear_stale(self._temporary)
-        probe = self._temporary / f"probe-{os.getpid()}"
-        write_whole(probe, b"", self._temporary)
+        probe = self._temporary / f"tilewright-{secrets.token_hex(8)}"
+        self._write(probe, b"")
         probe.unlink(missing_ok=True)
-        signing.sign(b"")  # the secret exists or can be made
 
     def save(self, kernel: Kernel, files: Mapping[str, bytes]) -> Kernel:
         """Store a kernel with its files by kind; returns it with `blobs` filled in.
@@ -154,15 +157,15 @@ class Store:
         permission); whatever was stored before stays intact.
         """
         blobs = {kind: Blob(sha256(data), len(data)) for kind, data in sorted(files.items())}
+        kernel = replace(kernel, blobs=blobs)
+        manifest = canonical(asdict(kernel))
+        signature = signing.sign(manifest).encode()  # before anything is written: see above
         for kind, blob in blobs.items():
             path = self._blob_path(blob.digest)
             if not self._intact(blob):
-                write_whole(path, files[kind], self._temporary)
-        kernel = replace(kernel, blobs=blobs)
-        manifest = canonical(asdict(kernel))
-        signature = signing.sign(manifest).encode()
-        write_whole(self._signature(kernel.key), signature, self._temporary)
-        write_whole(self._entry(kernel.key), manifest, self._temporary)
+                self._write(path, files[kind])
+        self._write(self._signature(kernel.key), signature)
+        self._write(self._entry(kernel.key), manifest)
         return kernel
 
     def remove(self, key: str) -> bool:
@@ -177,6 +180,14 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot remove {path}: {error.strerror}") from error
         return True
+
+    def _write(self, path: Path, data: bytes) -> None:
+        if self._temporary.is_symlink():
+            raise StoreError(
+                f"{self._temporary} is a link, so files would be written somewhere else; run: "
+                f"rm {shlex.quote(str(self._temporary))}"
+            )
+        write_whole(path, data, self._temporary)
 
     def _intact(self, blob: Blob) -> bool:
         try:

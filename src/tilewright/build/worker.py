@@ -1,4 +1,4 @@
-"""The compiler's child process: ``python -m tilewright.build.worker``, one kernel a request."""
+"""The compiler's child process, one kernel a request."""
 
 from __future__ import annotations
 
@@ -58,15 +58,9 @@ def describe(error: BaseException) -> str:
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):  # newer ones heed PYTHONSAFEPATH
-        sys.path.pop(0)  # the current folder, which the parent need not import from
     import triton  # noqa: F401 - before the next line, so that its compiled modules are used
 
     # A module edited twice within a second, to the same size, matches its stale bytecode:
     # kernels are compiled from their source each time.
     sys.pycache_prefix = tempfile.mkdtemp()  # in the scratch folder, which the parent removes
     serve(handle)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ import typer
 from tilewright.cli import (
     archs,
     build,
+    bundle,
     compare,
     demo,
     expand,
@@ -78,6 +79,7 @@ for module in (
     archs,
     expand,
     build,
+    bundle,
     explain,
     run,
     compare,

@@ -47,7 +47,8 @@ def add_to(app: typer.Typer) -> None:
             "tilewright build space.json --arch sm_90 --arch gfx942",
             "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
             "tilewright build KERNEL_NAME --arch sm_100",
-            "tilewright build tuned.twt --arch 'gfx942:304;gfx950'",
+            "tilewright build tuned.twt --arch gfx942:304,gfx950",
+            "tilewright build gemm:small shapes.csv --arch all",
             "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
         ),
     )(build)
@@ -70,16 +71,20 @@ def build(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Build the legal kernels of spaces, those of tables' rows, and named kernels into the store.
-    Needs no GPU.
+    """Build the legal kernels of spaces, those of tables' rows, those chosen for problems, and
+    named kernels into the store. Needs no GPU.
+
+    Kernels are chosen for the known GPUs of each --arch.
 
     What a rule drops is counted, and no failure unless nothing is left. Exits with 1 if any
     kernel cannot be built.
     """
-    from tilewright.cli.selection import select
+    from tilewright.cli.planned import Planning
+    from tilewright.cli.selection import select, tables_of
 
-    wanted = targets(archs)
-    selections = [select(inputs, arch, family, words(signature), wanted) for arch in names(wanted)]
+    wanted, said = targets(archs), words(signature)
+    how = Planning(table=tables_of(inputs))
+    selections = [select(inputs, arch, family, said, wanted, how) for arch in names(wanted)]
     kept = open_store(store, trust_store)
     requests = [(c, s.arch) for s in selections for c in s.configs[:limit]]
     report = compile_all(requests, kept, workers, timeout)

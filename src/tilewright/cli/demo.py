@@ -274,11 +274,11 @@ def _show_ran(ran: Sequence[Ran]) -> None:
 def _show_plans(plans: Sequence[Plan]) -> None:
     _section("4  Choose a kernel for each problem and GPU (by estimate: nothing is measured here)")
     for problem in dict.fromkeys(str(p.problem) for p in plans):
-        typer.echo(problem)
+        output.say(problem)
         for plan in plans:
             if str(plan.problem) == problem:
                 output.line(f"  {plan.device.name}: {plan.reason}")
-                typer.echo(f"    {plan.config.name}")
+                output.say(f"    {plan.config.name}")
 
 
 def _close(
@@ -303,4 +303,4 @@ def _close(
         "kernels list",
         f"expand {space} --arch sm_90",
     ):
-        typer.echo(f"  tilewright {command}")
+        output.say(f"  tilewright {command}")

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from tilewright.cli import output
+from tilewright.cli import INTERRUPTED, output
 from tilewright.errors import (
     BadArgument,
     BadFile,
@@ -18,12 +18,12 @@ from tilewright.errors import (
     UnsupportedProblem,
     WrongDevice,
 )
+from tilewright.printable import printable
 
 FAILED = 1
 """The request was fine, the work failed."""
 WRONG_REQUEST = 2
 """The request cannot be meant; the same command will never work."""
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
@@ -43,23 +43,62 @@ def exit_code(error: Exception) -> int:
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
 
 
+# typer has click in it, or beside it, as its version is.
+_Usage: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
+
+
 class Commands(TyperGroup):
     """The root of all commands: turns what they raise into a line and an exit code."""
+
+    def make_context(self, *words: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*words, **options)
+        except _Usage as error:
+            raise _harmless(error) from None
+        except KeyboardInterrupt:
+            raise _interrupted() from None
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except _Usage as error:
+            raise _harmless(error) from None
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_output()
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise _interrupted() from None
         except (TilewrightError, OSError) as error:
-            message = str(error)
-            if isinstance(error, OSError) and error.filename:
-                message = f"{error.filename}: {error.strerror}"
-            typer.echo(f"error: {message}", err=True)
-            if output.wants_json(ctx):
-                output.emit({"error": message, "type": type(error).__name__})
+            message = said(error)
+            output.say(f"error: {message}", err=True)
+            try:
+                sys.stdout.flush()
+                if output.wants_json(ctx):
+                    output.emit({"error": message, "type": type(error).__name__})
+            except OSError:  # standard output is what went wrong
+                discard_output()
             raise typer.Exit(exit_code(error)) from None
+
+
+def _harmless(error: Any) -> Any:
+    """A usage error whose message, which quotes what was typed (or a shell put there, for ``*``),
+    may be printed."""
+    error.message = printable(error.message)
+    return error
+
+
+def said(error: Exception) -> str:
+    """What to say of an error in one sentence."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+
+
+def _interrupted() -> typer.Exit:
+    output.say("interrupted", err=True)
+    return typer.Exit(INTERRUPTED)
+
+
+def discard_output() -> None:
+    """Have standard output go nowhere: Python writes what is left of it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -81,7 +81,7 @@ def expand(
                 output.line()
             _show(result, listed, dropped)
     for error in empty:
-        typer.echo(f"error: {error}", err=True)
+        output.say(f"error: {error}", err=True)
     if empty:
         raise typer.Exit(WRONG_REQUEST)
 
@@ -164,7 +164,7 @@ def _show(result: Selection, listed: bool, dropped: bool) -> None:
     if listed:
         output.line()
         for config in result.configs:
-            typer.echo(config.name)
+            output.say(config.name)
     if dropped and result.dropped:
         _show_dropped(result)
 

@@ -12,6 +12,7 @@ from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
     BatchInvariant,
     Blocked,
+    BundleFiles,
     Deterministic,
     DeviceName,
     Family,
@@ -21,6 +22,7 @@ from tilewright.cli.options import (
     ProblemWords,
     RegistryFile,
     TableFiles,
+    TrustBundle,
     constraints,
     dispatcher,
     examples,
@@ -41,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright explain gemm m=100 n=77 k=33 --registry r.json --all",
             "tilewright explain gemm m=8 n=4096 k=4096 --device gpu.json \\\n"
             "      --table mine.twt --deterministic",
+            "tilewright explain gemm m=8 n=4096 k=4096 --bundle h200.bundle",
         ),
     )(explain)
 
@@ -51,6 +54,8 @@ def explain(
     device: DeviceName = None,
     registry: RegistryFile = None,
     tables: TableFiles = None,
+    bundles: BundleFiles = None,
+    trust_bundle: TrustBundle = False,
     deterministic: Deterministic = False,
     batch_invariant: BatchInvariant = False,
     max_workspace: MaxWorkspace = None,
@@ -70,14 +75,16 @@ def explain(
     serves the problem.
     """
     asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
-    target = dispatcher(device, registry, asked=asked, tables=tables)
+    target = dispatcher(
+        device, registry, asked=asked, tables=tables, bundles=bundles, trust_bundles=trust_bundle
+    )
     found = target.explain(problem(family, pairs, target))
     if as_json:
         output.emit(found.to_dict())
     else:
         show(found, limit, everything)
     if not found.chosen:
-        typer.echo("error: no kernel serves this problem", err=True)
+        output.say("error: no kernel serves this problem", err=True)
         raise typer.Exit(FAILED)
 
 

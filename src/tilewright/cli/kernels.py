@@ -238,7 +238,7 @@ def inspect(
     if as_json:
         output.emit({"name": config.name, "arch": this.name, "what": what, "text": text})
     else:
-        typer.echo(text.rstrip("\n"))
+        output.say(text.rstrip("\n"))
 
 
 @app.command(

@@ -31,19 +31,26 @@ Archs = Annotated[
     list[str] | None,
     typer.Option(
         "--arch",
-        help="Architecture (sm_90, gfx942…), or a list of them (gfx942;gfx950, native); may be "
-        "repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else the GPUs here]",
+        help="Architecture (sm_90, gfx942…) or product (h100), or a list of them (gfx942,gfx950), "
+        "native or all; may be repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else the GPUs "
+        "here]",
         metavar="ARCH",
     ),
 ]
 SomeArchs = Annotated[
     list[str] | None,
-    typer.Option("--arch", help="Architecture (sm_90, gfx942…); may be repeated.", metavar="ARCH"),
+    typer.Option(
+        "--arch",
+        help="Architecture (sm_90, gfx942…) or product (h100); may be repeated.",
+        metavar="ARCH",
+    ),
 ]
 StorePath = Annotated[
     Path | None,
     typer.Option(
-        "--store", help="Folder of built kernels [default: TILEWRIGHT_STORE, else the user's cache]"
+        "--store",
+        help="Folder of built kernels [default: TILEWRIGHT_STORE, else store in TILEWRIGHT_HOME, "
+        "else in the user's cache]",
     ),
 ]
 TrustStore = Annotated[
@@ -76,8 +83,10 @@ FamilyName = Annotated[
 Kernels = Annotated[
     list[str],
     typer.Argument(
-        help="Space files (JSON), tables (.twt, or aiter's .csv), kernel names, in any mixture.",
-        metavar="SPACE.json|TABLE|NAME…",
+        help="Space files (JSON), tables (.twt, .json, aiter's .csv, shipped:NAME), problems "
+        "(.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), which mean the kernels chosen "
+        "for them, and kernel names, in any mixture.",
+        metavar="SPACE|TABLE|PROBLEMS|NAME…",
     ),
 ]
 Family = Annotated[str, typer.Argument(help="Operation family.", metavar="FAMILY")]
@@ -89,7 +98,7 @@ DeviceName = Annotated[
     str | None,
     typer.Option(
         "--device",
-        help="GPU to plan for: a known one (see `devices`) or a JSON file "
+        help="GPU to plan for: a known one (see `devices`), one here (cuda:0) or a JSON file "
         "[default: the first GPU here, else h200_sxm]",
     ),
 ]
@@ -99,6 +108,15 @@ RegistryFile = Annotated[
         "--registry", help="Choose from the kernels of this registry file [default: all usual ones]"
     ),
 ]
+BundleFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--bundle",
+        help="Only the kernels of this bundle; may be repeated [default: TILEWRIGHT_BUNDLE]",
+        metavar="FILE",
+    ),
+]
+TrustBundle = Annotated[bool, typer.Option("--trust-bundle", help="Use bundles that others made.")]
 MaxWorkspace = Annotated[
     int | None,
     typer.Option(
@@ -198,13 +216,24 @@ def dispatcher(
     kept: Store | None = None,
     asked: Constraints | None = None,
     tables: Sequence[Path] | None = None,
+    bundles: Sequence[Path] | None = None,
+    trust_bundles: bool = False,
 ) -> Dispatcher:
     """A dispatcher as the options describe it."""
+    from tilewright.bundle import Bundle
     from tilewright.dispatch import Dispatcher
     from tilewright.registry import Registry
 
     loaded = Registry.load(registry) if registry is not None else None
-    return Dispatcher(loaded, device, store=kept, constraints=asked, tables=tables or None)
+    opened = [Bundle(path, trust_bundles) for path in bundles or ()]
+    return Dispatcher(
+        loaded,
+        device,
+        store=kept,
+        constraints=asked,
+        tables=tables or None,
+        bundle=opened or None,
+    )
 
 
 def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any:

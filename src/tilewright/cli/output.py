@@ -3,11 +3,15 @@
 On a terminal, headings are bold and long text wraps to the window; a table too wide for it
 becomes a list, so that a kernel's name always stands whole on a line of its own. Elsewhere every
 row is one line, whatever its length. Rich would cut or fold the names, so tables are made here.
+
+Everything that a command prints goes through `say`, which makes terminal escapes harmless.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import shutil
 import sys
@@ -20,10 +24,14 @@ from typing import Any
 
 import typer
 
+from tilewright.printable import printable
+
 _JSON_KEY = "tilewright.json"
 _GAP = "  "
 _LEAST_PROSE = 24
-"""Narrowest column that text is still wrapped into."""
+"""Narrowest column beside others that text is still wrapped into."""
+_LEAST_WIDTH = 8
+"""What a narrower terminal is taken for, which wraps then."""
 
 
 def remember_json(ctx: typer.Context, wanted: bool) -> bool:
@@ -37,15 +45,41 @@ def wants_json(ctx: Any) -> bool:
     return bool(ctx.meta.get(_JSON_KEY))
 
 
+def say(text: str, err: bool = False, bold: bool = False) -> None:
+    """Print lines as they are, on standard error if `err`."""
+    shown = printable(text)
+    typer.echo(typer.style(shown, bold=True) if bold and not _plain() else shown, err=err)
+
+
+def clean_log() -> None:
+    """Have what modules log, which goes to standard error, be as harmless as what is printed."""
+    handler = logging.lastResort
+    if handler is not None:
+        handler.setFormatter(_Printable())
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def emit(document: Any) -> None:
-    """Print a JSON document."""
-    typer.echo(json.dumps(document, indent=1))
+    """Print a JSON document. JSON has no infinity and no NaN: such numbers are null."""
+    say(json.dumps(_finite(document), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def line(text: str = "") -> None:
     """Print a line of text, wrapped on a terminal."""
     width = _width()
-    typer.echo(_wrap(text, width) if width else text)
+    say(_wrap(text, width) if width else text)
 
 
 def counts(of: Mapping[Any, int]) -> str:
@@ -55,7 +89,8 @@ def counts(of: Mapping[Any, int]) -> str:
 
 def heading(text: str) -> None:
     """Print a heading."""
-    typer.echo(_bold(text))
+    width = _width()
+    say(_wrap(text, width) if width else text, bold=True)
 
 
 def fields(pairs: Mapping[str, Any]) -> None:
@@ -68,7 +103,10 @@ def fields(pairs: Mapping[str, Any]) -> None:
         text = str(value)
         if width >= indent + _LEAST_PROSE:
             text = _wrap(text, width - indent).replace("\n", "\n" + " " * indent)
-        typer.echo(f"{name:<{indent}}{text}".rstrip())
+        elif width:  # too narrow for two columns
+            say(_wrap(f"{name}: {text}", width, indent=_GAP))
+            continue
+        say(f"{name:<{indent}}{text}".rstrip())
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -77,7 +115,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         all(isinstance(row[i], int | float) for row in rows) and bool(rows)
         for i in range(len(titles))
     ]
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(r[i]) for r in [list(titles), *cells]) for i in range(len(titles))]
     before = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
     room = _width() - before if _width() else 0
@@ -95,18 +133,18 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
             parts[-1] = _wrap(row[-1], room).replace("\n", "\n" + " " * before)
         return _GAP.join(parts).rstrip()
 
-    typer.echo(_bold(text(titles)))
+    say(text(titles), bold=True)
     for row in cells:
-        typer.echo(text(row))
+        say(text(row))
 
 
 def _records(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """Each row as a list: its first cell, then the others with their titles."""
     for row in cells:
-        typer.echo(_bold(row[0]))
+        say(row[0], bold=True)
         width = _width() - len(_GAP)
         items = [_item(t, c, width) for t, c in zip(titles[1:], row[1:], strict=True) if c]
-        typer.echo(textwrap.indent(_pack(items, width), _GAP))
+        say(textwrap.indent(_pack(items, width), _GAP))
 
 
 def _item(title: str, cell: str, width: int) -> str:
@@ -137,13 +175,13 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
 
 
 def _width() -> int:
-    """Columns of the terminal; 0 when standard output is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    """Columns to write in: the terminal's, more or less; 0 when standard output is none."""
+    return max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else 0
 
 
-def _bold(text: str) -> str:
-    plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return text if plain else typer.style(text, bold=True)
+def _plain() -> bool:
+    dumb = os.environ.get("TERM") == "dumb"
+    return not sys.stdout.isatty() or bool(os.environ.get("NO_COLOR")) or dumb
 
 
 @contextmanager
@@ -153,13 +191,13 @@ def busy(what: str, first: float = 2.0, every: float = 10.0) -> Iterator[None]:
     done = threading.Event()
     start = time.monotonic()
 
-    def say() -> None:
+    def tell() -> None:
         wait = first
         while not done.wait(wait):
-            typer.echo(f"{what} … {time.monotonic() - start:.0f} s", err=True)
+            say(f"{what} … {time.monotonic() - start:.0f} s", err=True)
             wait = every
 
-    thread = threading.Thread(target=say, daemon=True)
+    thread = threading.Thread(target=tell, daemon=True)
     thread.start()
     try:
         yield

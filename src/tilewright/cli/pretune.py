@@ -78,7 +78,7 @@ def pretune(
             documents.append({"module": module, **_tuned(work, module, said, budget)})
         except (TilewrightError, OSError) as error:
             documents.append({"module": module, "ok": False, "error": str(error)})
-            typer.echo(f"{module} failed: {error}", err=True)
+            output.say(f"{module} failed: {error}", err=True)
         if not as_json and "rows" in documents[-1]:
             output.heading(module)
             show(documents[-1])
@@ -119,11 +119,13 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
 
 def _usual_table(devices: str) -> Path:
     """In the user's folder, called as the first device."""
-    from tilewright.build.signing import home
+    from tilewright import home
+    from tilewright.build.files import make_own
     from tilewright.tune.devices import parse
 
     place = parse(devices)[0]
     name = place.device.name if place.device is not None else str(place)
-    folder = home() / "tables"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_own(home.data())
+    folder = home.data() / "tables"
+    folder.mkdir(exist_ok=True)
     return folder / f"{re.sub(r'[^a-z0-9]+', '_', name.lower()).strip('_')}.twt"

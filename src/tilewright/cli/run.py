@@ -87,7 +87,8 @@ def run(
     index = gpu_index(on)
     gpu = live_device(index) if index is not None and device is None else device
     asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
-    target = dispatcher(gpu, registry, open_store(store, trust_store), asked, tables)
+    kept = open_store(store, trust_store) if store is not None or trust_store else None
+    target = dispatcher(gpu, registry, kept, asked, tables)
     ran = run_once(target, problem(family, pairs, target), kernel, on, verify, seed)
     if as_json:
         output.emit(ran.document())

@@ -1,4 +1,5 @@
-"""Which kernels a command line means: those of space files, those of tables, and those it names."""
+"""Which kernels a command line means: those of space files, those of tables, those chosen for
+problems, and those it names."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from tilewright import ops
 from tilewright.arch import Arch, arch
 from tilewright.arch.targets import Target
 from tilewright.cli import output
+from tilewright.cli.planned import Planning, planned
 from tilewright.errors import EmptySpace, UnknownName
 from tilewright.space import Dropped, load_space
-
-TABLES = (".csv", ".twt")
-"""Endings of tables; one in JSON looks like a space."""
+from tilewright.tables import file as tables
+from tilewright.tables.merge import merge
+from tilewright.tables.named import PREFIX, name_of, shipped_tables
+from tilewright.tables.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,11 @@ def select(
     family: str | None = None,
     signature: Mapping[str, str] | None = None,
     targets: Sequence[Target] = (),
+    how: Planning | None = None,
 ) -> Selection:
     """The kernels that `inputs` mean on an architecture, each once. Of a table, those of its rows
-    that `targets` cover; of any device of the architecture, without targets.
+    that `targets` cover; of any device of the architecture, without targets. Of problems, those
+    that are chosen as `how` says.
 
     Raises `EmptySpace` when none is legal there, and what reading files and names raises.
     """
@@ -48,9 +53,12 @@ def select(
     notes: list[str] = []
     duplicates = 0
     found: Sequence[Any]
-    for text in inputs:
-        if Path(text).suffix in TABLES:
+    for text in one_by_one(inputs):
+        if is_table(text) or _has_kernels(text):
             found, said = _tabled(text, targets or [Target(this.name)], this)
+            notes += said
+        elif is_problems(text):
+            found, said = planned(text, this, targets, family, signature or {}, how or Planning())
             notes += said
         elif is_file(text):
             space, said = load_space(text, this, family, signature)
@@ -74,6 +82,50 @@ def select(
     return Selection(this, tuple(configs), tuple(dropped), duplicates, tuple(notes))
 
 
+def one_by_one(inputs: Sequence[str]) -> list[str]:
+    """The inputs, with every table for a name that means several shipped ones."""
+    found: list[str] = []
+    for text in inputs:
+        if text.startswith(PREFIX):
+            found += map(name_of, shipped_tables(text))
+        else:
+            found.append(text)
+    return found
+
+
+def is_table(text: str) -> bool:
+    """Whether an argument means a table: by its ending, by the shipped one's name, or, in JSON, by
+    what it holds."""
+    if text.startswith(PREFIX) or text.endswith(tables.COMPACT):
+        return True
+    return text.endswith(tables.JSON) and tables.is_json(Path(text))
+
+
+def tables_of(inputs: Sequence[str]) -> Table | None:
+    """The tables among the inputs as one, by which kernels are chosen for the problems among them;
+    the fastest of rows that differ counts."""
+    files = [text for text in one_by_one(inputs) if is_table(text)]
+    if not files:
+        return None
+    with output.busy(f"reading {', '.join(files)}"):
+        return merge(files, "fastest").table
+
+
+def is_problems(text: str) -> bool:
+    """Whether an argument means problems: a set, a capture, a CSV, or a list in JSON."""
+    from tilewright.tune.problems import is_list, shipped
+
+    return shipped(text, "problems.csv") is not None or is_list(text)
+
+
+def _has_kernels(text: str) -> bool:
+    """Whether a file is one of aiter's that says which kernels were best."""
+    from tilewright.tables.aiter import read_aiter
+    from tilewright.tune.problems import is_aiters
+
+    return is_aiters(text) and any(entry.kernel for entry in read_aiter(text))
+
+
 def _tabled(text: str, targets: Sequence[Target], this: Arch) -> tuple[list[Any], list[str]]:
     """The kernels of a table's rows for such devices, and notes on those that are left out."""
     wanted = [target for target in targets if target.arch == this.name]
@@ -83,9 +135,10 @@ def _tabled(text: str, targets: Sequence[Target], this: Arch) -> tuple[list[Any]
         entries = [e for e in read_aiter(text) if e.ours]
         rows = [(e.kernel, any(e.target and e.target.meets(t) for t in wanted)) for e in entries]
     else:
-        from tilewright.tables.file import load
-
-        rows = [(row.kernel, any(t.covers(row.device) for t in wanted)) for row in load(text)]
+        with output.busy(f"reading {text}"):
+            rows = [
+                (row.kernel, any(t.covers(row.device) for t in wanted)) for row in tables.load(text)
+            ]
     names = dict.fromkeys(name for name, here in rows if here)
     notes = [] if names else [f"{text} has no row of our kernels for {', '.join(map(str, wanted))}"]
     found = []

@@ -80,8 +80,8 @@ def sweep(
         str,
         typer.Option(
             "--devices",
-            help="all GPUs, how many, which by number or UUID (0,3), ray: a cluster's, or cpu: the "
-            "interpreter.",
+            help="all GPUs, how many, which by number, product or UUID (0,3), ray: a cluster's, "
+            "or cpu: the interpreter.",
         ),
     ] = "all",
     arch: Annotated[
@@ -249,7 +249,7 @@ def _sweep(
                 build_timeout=request.build_timeout,
             )
         except KeyboardInterrupt:
-            typer.echo(
+            output.say(
                 f"stopped; {len(results)} results are in {request.out}, and the same command "
                 "goes on from there",
                 err=True,

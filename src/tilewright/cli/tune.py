@@ -331,7 +331,7 @@ class Work:
             try:
                 tuned = tuner.run()
             except KeyboardInterrupt:
-                typer.echo(
+                output.say(
                     f"stopped; what was found is in {self.path}, and the same command goes on",
                     err=True,
                 )

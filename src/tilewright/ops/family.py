@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.foreign import Reader
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -220,6 +221,10 @@ class Family(Protocol):
         part of it that has no counterpart here. `signature` gives axes the document leaves to
         its caller (dtypes, layout). Raises `BadFile`, and `BadArgument` for the signature."""
 
+    def foreign(self, titles: frozenset[str]) -> Reader | None:
+        """What reads the lines of another library's table with these columns, where it states
+        problems of this family in its own way; None for any other table."""
+
     def default_space(self, problem: Any, arch: Arch) -> Any:
         """The `KernelSpace` to dispatch problems like this one from when the user declares
         none."""
@@ -257,13 +262,22 @@ class Family(Protocol):
         """The problem's operands, inputs first, the one output last."""
 
     def problem_of(
-        self, views: Sequence[View], options: Mapping[str, Any], config: Any = None
+        self,
+        inputs: Sequence[View],
+        out: View | None,
+        options: Mapping[str, Any],
+        config: Any = None,
     ) -> Any:
-        """The problem that these operands state: all inputs, then the output if there is one;
-        where they can be read in more than one way, in `config`'s. Raises `BadArgument` when
-        they do not fit together or no kernel can read them."""
+        """The problem that a call's operands state.
 
-    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        inputs: the operands the kernel reads, in order. out: the output, None where the caller
+        gives none; it is never counted among the inputs, so one input too many is an error and
+        not an output. config: how to read operands that can be read in more than one way.
+
+        Raises `BadArgument` for a wrong number of inputs, for operands that do not fit together
+        and for operands that no kernel can read."""
+
+    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
         """The output to make for a call with these inputs, where the caller gives none."""
 
     def options(self, problem: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from tilewright import __version__
 from tilewright.arch import arch, peak_tflops
-from tilewright.arch.model import Device
+from tilewright.arch.model import INTERPRETED, Device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
 from tilewright.tune.measurement import STATUSES, Environment, Flag, Settings, Status, Telemetry
@@ -254,7 +254,8 @@ def _labels(setups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _ran_on(leaves: Mapping[str, str]) -> str:
     """The device's name, and whether the interpreter only played it."""
-    return f"interpreter as {leaves['name']}" if leaves["timer"] == "wall" else leaves["name"]
+    played = leaves["timer"] == "wall" and not leaves["name"].startswith(INTERPRETED)
+    return f"{INTERPRETED}{leaves['name']}" if played else leaves["name"]
 
 
 def _leaves(setup: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import BadArgument
+from tilewright.printable import printable
 from tilewright.report.data import gather
 from tilewright.tune.results import Results
 
@@ -63,7 +64,7 @@ def render(data: Mapping[str, Any]) -> str:
     script = _part("page.js")
     known = hashlib.sha256(script.encode()).digest()
     parts = {
-        "title": html.escape(f"Tilewright: {data['folder']}"),
+        "title": html.escape(printable(f"Tilewright: {data['folder']}")),
         "policy": base64.b64encode(known).decode(),
         "style": _part("page.css"),
         "data": _embedded(data),
@@ -74,10 +75,19 @@ def render(data: Mapping[str, Any]) -> str:
 
 def _embedded(data: Mapping[str, Any]) -> str:
     """JSON that no HTML parser can take for markup, whatever stands in its strings."""
-    said = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    for sign in "<>&\u2028\u2029":
+    said = json.dumps(_cleaned(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&":
         said = said.replace(sign, f"\\u{ord(sign):04x}")
     return said
+
+
+def _cleaned(value: Any) -> Any:
+    """Data with its strings made `printable`: some signs have browsers write from right to left."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {key: _cleaned(one) for key, one in value.items()}
+    return [*map(_cleaned, value)] if isinstance(value, list | tuple) else value
 
 
 def _part(name: str) -> str:

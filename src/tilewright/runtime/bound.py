@@ -17,8 +17,9 @@ from tilewright.errors import LaunchFailed
 from tilewright.ops.family import Descriptor, Launch, Pointer, Scalar
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, launcher
+from tilewright.triton_versions import descriptor_flags
 
-_SCALARS = {"i32": "<i", "i64": "<q", "fp32": "<f"}
+_SCALARS = {"i1": "<b", "i32": "<i", "i64": "<q", "fp32": "<f"}
 _TENSOR_MAP_BYTES = 128
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
 
@@ -43,8 +44,8 @@ class BoundLaunch:
     ) -> None:
         if kernel.global_scratch or kernel.profile_scratch:
             raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
-        self._driver = driver
-        self._device = device
+        self.driver = driver
+        self.device = device
         self._name = kernel.name
         layout = _layout(kernel, launch)
         self._descriptors = layout.descriptors
@@ -78,17 +79,17 @@ class BoundLaunch:
         `LaunchFailed`.
         """
         if elsewhere:
-            with self._driver.current(self._device):
+            with self.driver.current(self.device):
                 status = self._try(stream, addresses, apart)
         else:
             status = self._try(stream, addresses, apart)
             if status == _NO_CONTEXT:  # a thread's very first use of the GPU
-                with self._driver.current(self._device):
+                with self.driver.current(self.device):
                     status = self._try(stream, addresses, apart)
         if status == OVERLAPS:
             return False
         if status:
-            raise LaunchFailed(f"launching {self._name}: {self._driver.error(status)}")
+            raise LaunchFailed(f"launching {self._name}: {self.driver.error(status)}")
         return True
 
     def keep_workspace(self, stream: int, address: int) -> None:
@@ -111,7 +112,7 @@ class BoundLaunch:
     def _place_maps(self, addresses: tuple[int, ...]) -> None:
         for number, (_, view, layout) in enumerate(self._descriptors):
             address = addresses[view.operand]
-            encoded = self._driver.tensor_map(view, layout, address)
+            encoded = self.driver.tensor_map(view, layout, address)
             self._write_map(self.native, number, address, encoded)
 
 
@@ -147,7 +148,8 @@ def _layout(kernel: Kernel, launch: Launch) -> _Layout:
     """The kernel's parameters for this launch, as its compiler orders them: the arguments, with
     each descriptor followed by its shape (i32) and strides (i64), then two scratch pointers.
 
-    A descriptor is a tensor map where the hardware has them and a plain pointer elsewhere.
+    A descriptor is a tensor map where the hardware has them. Elsewhere it is a pointer, its shape
+    and strides (i64) and flags, none of which is set: nothing is padded with NaN or rounded.
     """
     layout = _Layout()
     maps = iter(kernel.tensor_maps)
@@ -162,6 +164,10 @@ def _layout(kernel: Kernel, launch: Launch) -> _Layout:
                 layout.descriptors.append((at, argument, next(maps)))
             else:
                 layout.pointer(argument.operand)
+                for extent in (*argument.shape, *argument.strides):
+                    layout.scalar("i64", extent)
+                for _ in range(descriptor_flags(kernel.triton)):
+                    layout.scalar("i1", 0)
             for extent in argument.shape:
                 layout.scalar("i32", extent)
             for stride in argument.strides:

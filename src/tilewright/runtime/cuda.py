@@ -35,7 +35,7 @@ class CudaDriver:
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
         lib, module, function = self._lib, ctypes.c_void_p(), ctypes.c_void_p()
-        with self.current(device), self._capture_allowed():
+        with self.current(device), self.capture_allowed():
             status = lib.cuModuleLoadData(ctypes.byref(module), binary)
             check(self, status, f"load the binary of {entry}")
             status = lib.cuModuleGetFunction(ctypes.byref(function), module, entry.encode())
@@ -63,9 +63,16 @@ class CudaDriver:
             self._contexts[device] = context
         return self._contexts[device]
 
+    def capture(self, stream: int) -> int:
+        status, number = ctypes.c_int(), ctypes.c_uint64()
+        code = self._lib.cuStreamGetCaptureInfo_v2(
+            ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
+        )
+        check(self, code, "say whether a graph captures a stream")
+        return number.value if status.value else 0
+
     @contextmanager
-    def _capture_allowed(self) -> Iterator[None]:
-        """Loading a module is no stream operation: allow it while a graph is being captured."""
+    def capture_allowed(self) -> Iterator[None]:
         mode = ctypes.c_int(_CAPTURE_RELAXED)
         self._lib.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         try:

@@ -32,6 +32,13 @@ class Driver(Protocol):
     def current(self, device: int) -> AbstractContextManager[None]:
         """Make `device` current for this thread inside the context."""
 
+    def capture(self, stream: int) -> int:
+        """The number of the graph capture that `stream` is part of; 0 if it is part of none."""
+
+    def capture_allowed(self) -> AbstractContextManager[None]:
+        """Allow this thread, inside the context, to load modules and to allocate memory while a
+        graph is being captured: neither is work for a stream, so neither belongs to the graph."""
+
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         """The 128-byte tensor map of a descriptor. Raises `LaunchFailed`."""
 

@@ -15,6 +15,8 @@ from tilewright.errors import LaunchFailed
 from tilewright.ops.family import Descriptor
 from tilewright.runtime.driver import check, library
 
+_CAPTURE_RELAXED = 2  # hipStreamCaptureModeRelaxed
+
 
 class HipDriver:
     """See `tilewright.runtime.driver.Driver`."""
@@ -30,7 +32,7 @@ class HipDriver:
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
         # Dynamic LDS up to the hardware's limit needs no permission on AMD, unlike on NVIDIA.
         lib, module, function = self._lib, ctypes.c_void_p(), ctypes.c_void_p()
-        with self.current(device):
+        with self.current(device), self.capture_allowed():
             status = lib.hipModuleLoadData(ctypes.byref(module), binary)
             check(self, status, f"load the binary of {entry}")
             status = lib.hipModuleGetFunction(ctypes.byref(function), module, entry.encode())
@@ -46,6 +48,23 @@ class HipDriver:
             yield
         finally:
             self._lib.hipSetDevice(before)
+
+    def capture(self, stream: int) -> int:
+        status, number = ctypes.c_int(), ctypes.c_uint64()
+        code = self._lib.hipStreamGetCaptureInfo(
+            ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number)
+        )
+        check(self, code, "say whether a graph captures a stream")
+        return number.value if status.value else 0
+
+    @contextmanager
+    def capture_allowed(self) -> Iterator[None]:
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
+        self._lib.hipThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._lib.hipThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         raise LaunchFailed("AMD GPUs have no tensor maps; their kernels take pointers and strides")

@@ -1,8 +1,8 @@
 """Triton's interpreter, put right. Everything that leans on Triton's insides is in this file.
 
-Triton 3.6.0's interpreter keeps bf16 as 16-bit integers and computes with the bit patterns, and
-rounds fp8 casts wrongly. Here bf16 and fp8 values are ml_dtypes arrays, so that every NumPy
-operation on them is right, and the few operations NumPy lacks are overridden:
+Triton 3.6's own keeps bf16 as 16-bit integers and computes with the bit patterns, and rounds fp8
+casts wrongly; later ones are not relied on. Here bf16 and fp8 values are ml_dtypes arrays, so that
+every NumPy operation on them is right, and the few operations NumPy lacks are overridden:
 
 - Casts round to nearest even. To fp8 they saturate: beyond the largest finite value, infinity
   included, becomes the largest finite value and NaN stays NaN. Triton compiles fp32 sources to
@@ -39,8 +39,8 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as base
 
 from tilewright import dtypes, packing
+from tilewright.triton_versions import release
 
-TESTED_VERSION = "3.6.0"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _NUMPY_DTYPES = {
@@ -48,10 +48,6 @@ _NUMPY_DTYPES = {
 }
 _triton_numpy_dtype = base._get_np_dtype
 _triton_patch_lang = base._patch_lang
-
-
-class UntestedTriton(Exception):
-    """This Triton is not the version whose interpreter the overrides were written for."""
 
 
 class BadAccess(Exception):
@@ -122,13 +118,23 @@ class Builder(base.InterpreterBuilder):  # type: ignore[misc]
         itemsize = _numpy_dtype(ptrs.get_element_ty()).itemsize
         self.memory.check(verb, ptrs.data, np.asarray(mask.data).astype(bool), itemsize, write)
 
-    def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any, **options: Any) -> Any:
+    # Behind `other` and `mask` stand hints for caches, which differ between Triton's releases.
+    # Elements are moved as integers of their width: Triton 3.9 moves NumPy's own types only.
+    def create_masked_load(
+        self, ptrs: Any, mask: Any, other: Any, *_hints: Any, **_more_hints: Any
+    ) -> Any:
         self._check("read", ptrs, mask, write=False)
-        return super().create_masked_load(ptrs, mask, *rest, **options)
+        kind = ptrs.get_element_ty()
+        dtype = _numpy_dtype(kind)
+        instead = np.zeros(ptrs.data.shape, dtype) if other is None else other.data
+        bits = _bits(dtype)
+        found = base._interpreter.load(ptrs.data, mask.data, instead.view(bits), bits)
+        return base.TensorHandle(found.view(dtype), kind)
 
-    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *_hints: Any) -> None:
         self._check("wrote", ptrs, mask, write=True)
-        return super().create_masked_store(ptrs, value, mask, *rest)
+        bits = _bits(value.data.dtype)
+        base._interpreter.store(ptrs.data, value.data.view(bits), mask.data)
 
     def create_atomic_cas(self, ptr: Any, *rest: Any) -> Any:
         self._check("updated", ptr, base.TensorHandle(np.array([True]), tl.int1), write=True)
@@ -142,8 +148,8 @@ class Builder(base.InterpreterBuilder):  # type: ignore[misc]
         active = ptr.data[np.broadcast_to(np.asarray(mask.data).astype(bool), ptr.data.shape)]
         if np.unique(active).size < active.size:
             raise NotImplementedError("bf16 atomic add to one address twice in one access")
-        old = super().create_masked_load(ptr, mask, None, None, None, False)
-        super().create_masked_store(ptr, self.create_fadd(old, val), mask, None, None)
+        old = self.create_masked_load(ptr, mask, None)
+        self.create_masked_store(ptr, self.create_fadd(old, val), mask)
         return old
 
     # --- casts --------------------------------------------------------------------------
@@ -213,20 +219,14 @@ class Builder(base.InterpreterBuilder):  # type: ignore[misc]
 
 
 def install() -> Builder:
-    """Replace Triton's builder by ours in this process, for good, and return it.
-
-    Raises `UntestedTriton` for any Triton but the one these overrides were written for.
-    """
-    if triton.__version__ != TESTED_VERSION:
-        raise UntestedTriton(
-            f"the CPU interpreter needs Triton {TESTED_VERSION}, found {triton.__version__}"
-        )
+    """Replace Triton's builder by ours in this process, for good, and return it."""
     builder = Builder()
     base.interpreter_builder = builder
     base.interpreter_semantic = TritonSemantic(builder)
     base._get_np_dtype = _numpy_dtype
     base._patch_lang = _PatchLang()
-    _take_plain_formats()
+    if release(triton.__version__) < (3, 8):
+        _take_plain_formats()
     return builder
 
 
@@ -293,7 +293,7 @@ def _add_fnuz_types() -> None:
 
 
 def _take_plain_formats() -> None:
-    """`tl.dot_scaled` wants its formats as only the compiler passes them."""
+    """Triton's `dot_scaled` before 3.8 wants its formats as only the compiler passes them."""
     triton_dot_scaled = TritonSemantic.dot_scaled
 
     def dot_scaled(self: Any, *arguments: Any) -> Any:
@@ -306,6 +306,11 @@ def _take_plain_formats() -> None:
 def _numpy_dtype(kind: Any) -> np.dtype[Any]:
     found = _NUMPY_DTYPES.get(kind.scalar.name)
     return _triton_numpy_dtype(kind) if found is None else found
+
+
+def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The integer type as wide as `dtype`; bool stays."""
+    return dtype if dtype.kind == "b" else np.dtype(f"u{dtype.itemsize}")
 
 
 def _round(data: Array, dtype: np.dtype[Any]) -> Array:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright import triton_versions
 from tilewright.child import Blob, Message, serve
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ def main() -> None:
     """Serve launches until the parent is gone."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         sys.exit("the interpreter's process needs TRITON_INTERPRET=1")
+    refused = triton_versions.refusal(triton_versions.installed())
+    if refused:
+        sys.exit(refused)
     from tilewright.runtime import interpreter_patch
 
-    try:
-        builder = interpreter_patch.install()
-    except interpreter_patch.UntestedTriton as error:
-        sys.exit(str(error))
+    builder = interpreter_patch.install()
     serve(lambda message, blobs: handle(message, blobs, builder))
 
 
@@ -151,7 +152,3 @@ def _describe(error: BaseException, builder: patch.Builder) -> str:
     lines = [f for f in frames if not f.filename.startswith((*inside, "<"))]
     at = f", {Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
     return f"program {builder.grid_idx}{at}: {text}"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,16 +1,17 @@
 """Compiles and loads `launcher.c`, the few lines of a launch that Python is too slow for.
 
-It is built once for each Python version by the system's C compiler and kept in the user's cache
-folder; its name carries a digest of its source.
+The system's C compiler builds it once for each Python version. The result is kept in the cache
+folder (see `tilewright.home`) under a digest of its source. Where it cannot be built,
+`python_launcher` does the same, more slowly.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import shlex
-import shutil
 import subprocess
 import sysconfig
 import tempfile
@@ -18,55 +19,80 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-import platformdirs
-
+from tilewright import home
+from tilewright.build.files import WRITE, check_own, make_own
+from tilewright.child import program
 from tilewright.errors import NoCompiler
+from tilewright.runtime import python_launcher
+from tilewright.runtime.python_launcher import NEEDS_MAPS, NOT_KNOWN, OVERLAPS
+
+__all__ = ["NEEDS_MAPS", "NOT_KNOWN", "OVERLAPS", "compiled", "launcher"]
+
+log = logging.getLogger("tilewright")
 
 _SOURCE = Path(__file__).with_name("launcher.c")
-
-NEEDS_MAPS, OVERLAPS, NOT_KNOWN = -1, -2, -3
-"""Codes of ``launch`` and ``call`` that are no driver's status; see launcher.c."""
 
 
 @cache
 def launcher() -> ModuleType:
-    """The compiled module. Raises `NoCompiler`."""
+    """The compiled module; where it cannot be compiled, the same in Python, which a warning says
+    once. Raises `StoreError` if others could have written the compiled one."""
+    try:
+        return compiled()
+    except NoCompiler as error:
+        log.warning("%s; until then a launch takes some 10 µs more, through Python", error)
+        return python_launcher
+
+
+def compiled() -> ModuleType:
+    """The compiled module. Raises `NoCompiler` if it cannot be compiled, kept or loaded, and
+    `StoreError` if others could have written it."""
     source = _SOURCE.read_bytes()
     tag = sysconfig.get_config_var("EXT_SUFFIX")
     digest = hashlib.sha256(source + str(tag).encode()).hexdigest()[:16]
-    built = _folder() / digest / f"launcher{tag}"
-    if not built.exists():
-        _compile(built)
-    spec = importlib.util.spec_from_file_location("launcher", built)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    built = home.cache().absolute() / digest / f"launcher{tag}"
+    try:
+        if not os.path.lexists(built):
+            _compile(built)
+        for path in (built.parent, built):  # anybody's code otherwise
+            check_own(path, path.lstat(), WRITE)
+        spec = importlib.util.spec_from_file_location("launcher", built)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (OSError, ImportError) as error:
+        raise NoCompiler(
+            f"the compiled launcher cannot be kept in {built.parent} ({error}): name a folder that "
+            f"can be written in {home.VARIABLE}"
+        ) from None
     return module
-
-
-def _folder() -> Path:
-    home = os.environ.get("TILEWRIGHT_HOME")
-    return Path(home) if home else platformdirs.user_cache_path("tilewright")
 
 
 def _compile(target: Path) -> None:
     compiler = shlex.split(os.environ.get("CC", ""))
     if not compiler:
-        found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+        found = next(filter(None, map(program, ("cc", "gcc", "clang"))), None)
         if found is None:
             raise NoCompiler(
-                "launching on a GPU needs a C compiler once, and there is no cc, gcc or clang: "
-                "install one (Debian: apt install gcc python3-dev) or name one in CC"
+                "quick launches need a C compiler once, and there is no cc, gcc or clang: install "
+                "one (Debian: apt install gcc python3-dev) or name one in CC"
             )
         compiler = [found]
-    target.parent.mkdir(parents=True, exist_ok=True)
+    elif os.sep in compiler[0]:
+        compiler[0] = str(Path(compiler[0]).absolute())
+    make_own(home.cache())
+    make_own(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         partial = Path(scratch) / target.name
         include = sysconfig.get_paths()["include"]
         command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(_SOURCE)]
         try:
             done = subprocess.run(
-                [*command, "-o", str(partial)], capture_output=True, text=True, check=False
+                [*command, "-o", str(partial)],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=scratch,  # empty: a compiler looks for headers and tools in the current folder
             )
         except OSError as error:
             raise NoCompiler(f"the C compiler '{compiler[0]}' does not start: {error}") from None
@@ -77,4 +103,5 @@ def _compile(target: Path) -> None:
                 else ""
             )
             raise NoCompiler(f"compiling the launcher failed{hint}: {done.stderr.strip()[:500]}")
+        partial.chmod(0o700)
         partial.replace(target)  # whole or not at all, whoever else is compiling it

@@ -1,17 +1,23 @@
-"""Scratch memory for launches that need some: one buffer a device and stream, grown on demand,
-and another for launches whose kernels keep theirs zero (`Launch.zero_workspace`).
+"""Scratch memory for launches: one buffer for each stream and kind, grown on demand.
 
-Launches on one stream run one after another, so they can share; each launch that a graph captures
-has a buffer of its own, since the graph may be replayed anywhere. The memory comes from torch's
-allocator, so it counts in the user's own accounting and is legal while a graph is captured. The
-compiled path of a call keeps the address that the first one got (`BoundLaunch.keep_workspace`): a
-buffer that is outgrown since is still there, and zero where it has to be.
+Launches on one stream run one after another, so they share a buffer. There are two kinds: kernels
+that keep all of their workspace zero between launches (`Launch.zero_workspace`) have a buffer
+apart from those that keep only its flags zero.
+
+A graph may be replayed on any stream, so the launches that one capture records on one stream share
+a buffer that belongs to the capture. It is zeroed when it is made, on a stream that no graph
+captures: the graph holds the kernel and no fill, and kernels leave their flags as they found them.
+It cannot come from the capture's own memory pool, since memory there is used by other nodes too,
+which would overwrite the flags at each replay.
+
+Memory comes from torch's allocator, so it counts in the user's accounting. The compiled path of a
+call keeps the address that its first call got (`BoundLaunch.keep_workspace`): an outgrown buffer is
+kept for it, and its flags are still zero.
 """
 
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -21,56 +27,48 @@ from tilewright.ops.family import FLAG_BYTES, Launch
 if TYPE_CHECKING:
     from tilewright.runtime.bound import BoundLaunch
 
+_STREAMS_OF_TORCH = 32
+"""torch hands out this many streams in turn; a graph may be capturing some of them."""
+
 
 class Workspaces:
     """The workspaces of one dispatcher. Thread-safe."""
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[int, int, bool], Any] = {}
-        self._kept: list[Any] = []  # outgrown, or a captured graph's
+        self._buffers: dict[tuple[int, int, bool, int], Any] = {}
+        self._outgrown: list[Any] = []
         self._users: WeakSet[BoundLaunch] = WeakSet()  # that keep an address
         self._lock = threading.Lock()
 
     def bytes(self) -> int:
-        """Total size in bytes, outgrown and captured ones included."""
-        return sum(b.numel() for b in [*self._buffers.values(), *self._kept])
+        """Total size in bytes, outgrown buffers and those of captured graphs included."""
+        return sum(b.numel() for b in [*self._buffers.values(), *self._outgrown])
 
-    def address(self, launch: Launch, device: int, stream: int, user: BoundLaunch | None) -> int:
+    def address(self, launch: Launch, user: BoundLaunch, stream: int, current: bool) -> int:
         """Address of at least ``launch.workspace_bytes`` bytes for work on `stream`: the flags
-        zero, and the rest too if the launch asks for it. user: whose launch it is, if `stream` is
-        the calling thread's current one, which then need not be made so first; it keeps the address
-        for its next launches there, unless a graph captures this one. Raises `LaunchFailed` if the
-        device has no room for them."""
-        import torch
+        zero, and the rest too if the launch asks for it.
 
-        external: Any = torch.cuda.ExternalStream
-        there = nullcontext() if user is not None else torch.cuda.stream(external(stream, device))
-        with there, self._lock:
-            buffer, captured = self._buffer(launch, device, stream)
+        user: the launch that needs it. current: whether `stream` is the calling thread's current
+        stream on the launch's device; if so, and if no graph captures it, `user` keeps the address
+        for its next calls. Raises `LaunchFailed` if the device has no room.
+        """
+        size = launch.workspace_bytes
+        zeroed = size if launch.zero_workspace else FLAG_BYTES
+        with self._lock:
+            with user.driver.current(user.device):
+                capture = user.driver.capture(stream)
+            key = (user.device, stream, launch.zero_workspace, capture)
+            buffer = self._buffers.get(key)
+            if buffer is None or buffer.numel() < size:
+                if buffer is not None:
+                    self._outgrown.append(buffer)
+                made = _made_beside if capture else _made_on
+                buffer = self._buffers[key] = made(user, stream, size, zeroed)
             address: int = buffer.data_ptr()
-            if user is not None and not captured:
+            if current and not capture:
                 self._users.add(user)
                 user.keep_workspace(stream, address)
         return address
-
-    def _buffer(self, launch: Launch, device: int, stream: int) -> tuple[Any, bool]:
-        """A buffer for `launch` on the current stream, which is `stream`, and whether it is for the
-        graph that captures it."""
-        import torch
-
-        size, key = launch.workspace_bytes, (device, stream, launch.zero_workspace)
-        captured = torch.cuda.is_current_stream_capturing()
-        buffer = None if captured else self._buffers.get(key)
-        if buffer is None or buffer.numel() < size:
-            if buffer is not None:
-                self._kept.append(buffer)
-            buffer = _allocate(size, torch.device("cuda", device))
-            buffer[: None if launch.zero_workspace else FLAG_BYTES].zero_()
-            if captured:  # it is zeroed by the graph, at each replay, not now
-                self._kept.append(buffer)
-            else:
-                self._buffers[key] = buffer
-        return buffer, captured
 
     def release(self) -> None:
         """Give all of it back. Only when no launch is under way and no captured graph is kept."""
@@ -79,16 +77,48 @@ class Workspaces:
                 user.keep_workspace(0, 0)
             self._users.clear()
             self._buffers.clear()
-            self._kept.clear()
+            self._outgrown.clear()
 
 
-def _allocate(size: int, place: Any) -> Any:
+def _made_on(user: BoundLaunch, stream: int, size: int, zeroed: int) -> Any:
+    """A buffer whose first `zeroed` bytes are zeroed by `stream` itself, before its next work."""
     import torch
 
+    external: Any = torch.cuda.ExternalStream
+    with torch.cuda.stream(external(stream, user.device)):
+        return _zeroed(user.device, size, zeroed)
+
+
+def _made_beside(user: BoundLaunch, stream: int, size: int, zeroed: int) -> Any:
+    """A buffer for the graph that captures `stream`, zeroed now on a stream that none captures."""
+    import torch
+
+    stream_of: Any = torch.cuda.Stream
+    with user.driver.capture_allowed():
+        for _ in range(_STREAMS_OF_TORCH):
+            beside = stream_of(user.device)
+            if user.driver.capture(beside.cuda_stream):
+                continue
+            with torch.cuda.stream(beside):
+                buffer = _zeroed(user.device, size, zeroed)
+                beside.synchronize()
+                return buffer
+    raise LaunchFailed(
+        "graphs capture every stream that torch has, so none is left to zero a workspace on; "
+        "capture fewer streams at a time"
+    )
+
+
+def _zeroed(device: int, size: int, zeroed: int) -> Any:
+    import torch
+
+    place = torch.device("cuda", device)
     try:
-        return torch.empty(size, dtype=torch.uint8, device=place)
+        buffer = torch.empty(size, dtype=torch.uint8, device=place)
     except torch.OutOfMemoryError as error:
         raise LaunchFailed(
             f"no memory on {place} for a workspace of {size} bytes; free some, or limit the "
             f"dispatcher's max_workspace so that it chooses kernels that need less ({error})"
         ) from None
+    buffer[:zeroed].zero_()
+    return buffer

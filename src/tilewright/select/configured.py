@@ -19,12 +19,17 @@ NAMES = ("tuned", "shipped", "analytical", "first_fit")
 Wanted = Selector | Callable[..., Sequence[Any]] | str | Sequence[Selector | str]
 
 
-def configured(wanted: Wanted | None = None, tables: Tables | None = None) -> Selector:
+def configured(
+    wanted: Wanted | None = None,
+    tables: Tables | None = None,
+    usual: Table | Several | None = None,
+) -> Selector:
     """The selector that is asked for: one, a function that ranks, a name of `NAMES`, or several of
     these for a chain; None for the default chain, which has ``tuned`` only where there are tables.
 
-    tables: what ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names. Raises
-    `BadArgument` (an unknown name, tables that nothing reads, none for ``tuned``) and `BadFile`.
+    tables: what ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names, and for
+    `usual` where it names none. Raises `BadArgument` (an unknown name, tables that nothing reads,
+    none for ``tuned``) and `BadFile`.
     """
     if wanted is not None and not isinstance(wanted, str | Sequence):
         if tables is not None:
@@ -33,7 +38,7 @@ def configured(wanted: Wanted | None = None, tables: Tables | None = None) -> Se
     listed = NAMES if wanted is None else (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if "tuned" not in listed and tables is not None:
         raise _unread()
-    table = gather(tables) if "tuned" in listed else None
+    table = (gather(tables) or usual) if "tuned" in listed else None
     if wanted is None and table is None:
         listed = tuple(name for name in listed if name != "tuned")
     found = tuple(_named(one, table) if isinstance(one, str) else one for one in listed)

@@ -7,15 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilewright import tables
 from tilewright.arch.model import Device
 from tilewright.select import Choice, Skipped
 from tilewright.select.tuned import Tuned
-from tilewright.tables import file
-
-FOLDER = Path(tables.__path__[0]) / "shipped"
-"""A folder for each architecture, in it a table for each family and type of A: ``gemm_bf16.json``.
-A table is read when a problem first asks for it."""
+from tilewright.tables import file, named
 
 
 class Shipped:
@@ -36,7 +31,7 @@ class Shipped:
 
 
 def _tuned(problem: Any, device: Device) -> Tuned | None:
-    return _read(FOLDER, f"{device.arch}/{problem.family}_{problem.dtype_a}.json")
+    return _read(named.FOLDER, f"{device.arch}/{problem.family}_{problem.dtype_a}.json")
 
 
 @cache

@@ -1,5 +1,8 @@
 """aiter's tuning files, both ways: CSV with the problem, the GPU and the kernel that was best.
 
+A table of fused mixture-of-experts layers states grouped products: the family that has these reads
+its lines (`Family.foreign`), and two entries come of each.
+
 Most kernels that aiter names are its own (CK, assembly, hipBLASLt) and do not exist here. Such a
 line is a problem to tune, and a time to compare with: `rows` gives it, if asked, as a row whose
 kernel is called ``aiter.<library>.<name>``, which no table serves. A line that names a kernel of
@@ -15,7 +18,6 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,14 +25,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright import checks, ops
+from tilewright import ops
 from tilewright.arch import arch, archs
 from tilewright.arch.model import Arch, Device
 from tilewright.arch.targets import Target
-from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName, shown
+from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
+from tilewright.ops.family import Family
+from tilewright.ops.foreign import Reader, microseconds, whole
 from tilewright.reading import csv_rows
 from tilewright.reading import text as read_text
-from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of
+from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of, other
 from tilewright.tables.merge import Placed
 from tilewright.tables.row import Row
 
@@ -51,23 +55,30 @@ _PROBLEM = {column for form in FORMS.values() for column in form.key}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line: its problem in words, and, as far as it says so, the GPU it was tuned on, the kernel,
-    and microseconds. where: file and line. us is None in untuned files, and where aiter failed."""
+    """A problem of a line, in words, and, as far as the line says so, the GPU it was tuned on, the
+    kernel, and microseconds. where: file and line. form: of a GEMM's line; None where another
+    family read it, which is `family`. us is None in untuned files, and where aiter failed."""
 
     where: str
-    form: Form
+    form: Form | None
     words: tuple[tuple[str, str], ...]
     target: Target | None = None
     library: str = ""
     kernel: str = ""
     us: float | None = None
+    family: str = ""
+
+    @property
+    def _family(self) -> Family:
+        return ops.family(self.family) if self.family else ops.usual()
 
     def problem(self, this: Arch, words: Mapping[str, str] | None = None) -> Any:
         """The problem, on an architecture, which says what ``fp8`` is. `words` count where neither
         the line nor aiter's operator says anything. Raises `BadFile`."""
-        said = {"dtype": self.form.dtype, **(words or {}), **dict(self.words)}
+        operator = {"dtype": self.form.dtype} if self.form else {}
+        said = {**operator, **(words or {}), **dict(self.words)}
         try:
-            return ops.usual().parse_problem(said, this)
+            return self._family.parse_problem(said, this)
         except BadArgument as error:
             raise BadFile(f"{self.where}: {error}") from None
 
@@ -77,7 +88,7 @@ class Entry:
         if self.library:
             return self.library == LIBRARY
         try:
-            ops.usual().parse_name(self.kernel)
+            self._family.parse_name(self.kernel)
         except UnknownName:
             return False
         return True
@@ -85,7 +96,18 @@ class Entry:
 
 def is_aiter(titles: Iterable[str]) -> bool:
     """Whether a CSV with these titles is aiter's."""
-    return set(SHAPE) <= {title.strip() for title in titles}
+    has = tuple(title.strip() for title in titles)
+    return set(SHAPE) <= set(has) or form_of("", has) is not None or _of_family(has) is not None
+
+
+def _of_family(titles: Iterable[str]) -> tuple[str, Reader] | None:
+    """The family whose problems a table with these titles states in its own way, and what reads
+    its lines."""
+    has = frozenset(titles)
+    for name in ops.families():
+        if reader := ops.family(name).foreign(has):
+            return name, reader
+    return None
 
 
 def read_aiter(
@@ -102,23 +124,33 @@ def read_aiter(
     where = os.fspath(path)
     given = arch(gfx).name if gfx is not None else None
     titles, lines = _table(where)
+    family = _of_family(titles) if form is None else None
     this = form_called(form) if form is not None else form_of(Path(path).name, titles)
-    if this is None:
+    if family is None and this is None:
+        if what := other(titles):
+            raise BadFile(f"{where}: {what}: there is nothing to read in it")
         raise BadFile(
             f"{where}: neither its columns nor its name say which of aiter's files it is: say the "
             f"form, one of {', '.join(FORMS)}, or call it as aiter does (a8w8_tuned_gemm.csv); a "
             "list in Tilewright's words has columns m, n, k"
         )
-    _check_titles(titles, this, where)
+    if family is None and this is not None:
+        _check_titles(titles, this, where)
     inferred: dict[Target, None] = {}
-    entries = []
+    entries: list[Entry] = []
+    said: Counter[str] = Counter()
     for number, cells in lines:
         place = f"{where}: line {number}"
         try:
             target = _target(cells, given, inferred)
-            entries.append(_entry(place, this, cells, target))
+            if family is not None:
+                entries += _stated(place, family, cells, target, said)
+            elif this is not None:
+                entries.append(_entry(place, this, cells, target))
         except BadArgument as error:
             raise BadFile(f"{place}: {error}") from None
+    for what, count in said.items():
+        log.warning("%s: %d lines: %s", where, count, what)
     unknown = Counter(e.target.arch for e in entries if e.target and e.target.arch not in archs())
     if unknown:
         log.warning(
@@ -126,7 +158,7 @@ def read_aiter(
             where,
             ", ".join(f"{count} lines ({name})" for name, count in unknown.items()),
         )
-    if this.differs and entries:
+    if this is not None and this.differs and entries:
         log.warning("%s: %s", where, this.differs)
     if inferred:
         log.warning(
@@ -187,8 +219,12 @@ def write_aiter(given: Iterable[Row], form: str) -> Written:
 def _cells(row: Row, form: Form) -> dict[str, str] | str:
     """A line that reads back as `row`; or why there is none."""
     problem, family = row.problem, ops.usual()
+    if row.device.interpreted:
+        return f"it was timed by the interpreter, not on a GPU: {row.device.name}"
     if problem.family != family.name:
         return f"aiter's GEMM files have no {problem.family}"
+    if "kernelName" not in form.results:
+        return f"a file of form {form.name} names no kernels"
     cells = form.cells(problem)
     try:
         config = family.parse_name(row.kernel)
@@ -231,7 +267,7 @@ def _target(
     cells: Mapping[str, str], given: str | None, inferred: dict[Target, None]
 ) -> Target | None:
     """The GPU of a line; None in a file that has none."""
-    units = _whole(cells, "cu_num") if cells.get("cu_num") else None
+    units = whole(cells, "cu_num") if cells.get("cu_num") else None
     if cells.get("gfx"):
         return Target(_called(cells["gfx"]), units)
     if units is None:
@@ -257,25 +293,31 @@ def _called(gfx: str) -> str:
 
 def _entry(place: str, form: Form, cells: Mapping[str, str], target: Target | None) -> Entry:
     for column in form.sizes:
-        _whole(cells, column)
+        whole(cells, column)
     words = tuple(form.words(cells).items())
+    kernel = cells.get("kernelName", "") or f"{cells.get('kernelId') or cells.get('solidx', '')}"
+    us = microseconds(cells, "us")
     if "us" not in cells:
         return Entry(place, form, words, target)
-    try:
-        us = float(cells["us"] or "nan")
-    except ValueError:
-        raise BadArgument(f"us = {shown(cells['us'])} is not a number") from None
-    timed = 0 < us < math.inf  # aiter writes -1 or inf where nothing worked
-    if timed:
-        checks.microseconds("us", us)
-    kernel = cells.get("kernelName", "") or f"{cells.get('kernelId') or cells.get('solidx', '')}"
-    return Entry(
-        place, form, words, target, cells.get("libtype", ""), kernel, us if timed else None
-    )
+    return Entry(place, form, words, target, cells.get("libtype", ""), kernel, us)
 
 
-def _whole(cells: Mapping[str, str], column: str) -> int:
-    return checks.read_whole(column, cells.get(column, ""))
+def _stated(
+    place: str,
+    family: tuple[str, Reader],
+    cells: Mapping[str, str],
+    target: Target | None,
+    said: Counter[str],
+) -> list[Entry]:
+    """The entries of a line of another family; why there are none, and how they differ, is counted
+    in `said`."""
+    name, reader = family
+    found = reader(cells)
+    if isinstance(found, str):
+        said[f"left out: {found}"] += 1
+        return []
+    said.update({differs for one in found for differs in one.differs})
+    return [Entry(place, None, one.words, target, "", one.kernel, one.us, name) for one in found]
 
 
 def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, str]]]]:
@@ -295,6 +337,9 @@ def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, s
             if "" in titles or len(set(titles)) < len(titles):
                 raise BadFile(f"{where}: line {number}: every column needs a title")
         elif stripped != titles:
+            missing = titles[len(stripped) :]
+            if all(title.startswith("_") for title in missing):  # remarks; aiter adds them as empty
+                stripped += ("",) * len(missing)
             if len(stripped) != len(titles):
                 raise BadFile(
                     f"{where}: line {number}: {len(stripped)} cells under {len(titles)} titles"

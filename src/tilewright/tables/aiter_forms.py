@@ -12,6 +12,10 @@ columns; the rest is what the operator does:
     a8w8_blockscale    fp8, with a scale for 1×128 of X and 128×128 of W
     a8w8_blockscale_bpreshuffle   the same with W shuffled, which no kernel here reads
     a4w4_blockscale    MXFP4: a power of two for each 32 of K
+    a8w8_blockscale_batched   a8w8_blockscale, B times, its scales powers of two
+                       (batched_gemm_a8w8_blockscale_mxscale_tuned.csv), which no kernel here reads
+    a8w8_asm           a8w8 in int8 with W shuffled and a bias, of aiter's assembly kernels
+                       (asm_a8w8_gemm.csv, which aiter itself reads no more)
 
 aiter's W is N × K, so every layout here is ``rcr``, or ``rsr`` where it is shuffled.
 """
@@ -19,12 +23,13 @@ aiter's W is N × K, so every layout here is ``rcr``, or ``rsr`` where it is shu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import DTYPES, torch_called
 from tilewright.errors import BadArgument
+from tilewright.ops.foreign import flag
 
 GPU = ("gfx", "cu_num")
 SHAPE = ("M", "N", "K")
@@ -50,7 +55,7 @@ class Form:
     @property
     def sizes(self) -> tuple[str, ...]:
         """The columns that no file may leave out."""
-        return tuple(column for column in self.key if column in ("B", *SHAPE))
+        return tuple(column for column in self.key if column in _SIZES)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -67,10 +72,10 @@ class Form:
                 said["dtype"] = _dtype(cells[column])
         if cells.get("outdtype"):
             said["dtype_c"] = _dtype(cells["outdtype"])
-        steps = [step for column, step in _STEPS.items() if _flag(cells, column)]
+        steps = [step for column, step in _STEPS.items() if flag(cells, column)]
         if steps:
-            said["epilogue"] = "+".join(steps)
-        if _flag(cells, "bpreshuffle"):
+            said["epilogue"] = "+".join(filter(None, (said.get("epilogue"), *steps)))
+        if flag(cells, "bpreshuffle"):
             said["layout"] = "rsr"
         return said
 
@@ -89,10 +94,11 @@ class Form:
 
 
 _SIZES = {"B": "batch", "M": "m", "N": "n", "K": "k"}
+_SIZES |= {column.lower(): word for column, word in _SIZES.items()}
 _STEPS = {"scaleAB": "scale", "bias": "bias"}  # in the order of the operator
 _RESULTS = ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio")
 _BF16 = ("bias", "dtype", "outdtype", "scaleAB", "bpreshuffle")
-_ALWAYS_BF16 = {"bias", "dtype"}  # the oldest of its columns, and no other form's together
+_ALWAYS_BF16 = {*SHAPE, "bias", "dtype"}  # the oldest of its columns
 _BF16_RESULTS = (
     "libtype", "solidx", "splitK", "us", "kernelName", "err_ratio", "tflops", "bw",
 )  # fmt: skip
@@ -136,8 +142,37 @@ FORMS: dict[str, Form] = {
             "e2m1",
             _RESULTS,
         ),
+        Form(
+            "a8w8_blockscale_batched",
+            ("b", "m", "n", "k"),
+            (("dtype_c", "bf16"), ("scale_a", "1x128-e8m0"), ("scale_b", "128x128-e8m0")),
+            "fp8",
+            ("libtype", *_RESULTS),
+        ),
+        Form(
+            "a8w8_asm",
+            (*SHAPE, "bias", "outdtype"),
+            (*_ROWWISE, _SHUFFLED),
+            "int8",
+            ("splitK", "us"),
+        ),
     )
 }
+
+_BY_COLUMNS = {
+    "bf16": _ALWAYS_BF16,
+    "a8w8_blockscale_batched": {"gfx", "b", "m", "n", "k"},
+    "a8w8_asm": {*SHAPE, "bias", "outdtype"},
+}
+"""Columns that only one form's files have together; the first that fits counts."""
+
+_DELTA_RULES = "it tunes gated delta rules, a linear attention, which are no GEMM"
+_OTHERS = (
+    ({"knl_name", "co_name"}, "it lists aiter's assembly kernels, and no problems"),
+    ({"H", "Hg"}, _DELTA_RULES),
+    ({"num_k_heads", "num_v_heads"}, _DELTA_RULES),
+)
+"""Columns of aiter's tables of something else, and what that is."""
 
 _FILE = re.compile(r"(?P<form>.+?)_(?:un)?tuned_(?P<batched>batched_)?gemm")
 
@@ -151,14 +186,21 @@ def form_called(name: str) -> Form:
 
 def form_of(file: str, columns: tuple[str, ...]) -> Form | None:
     """The form that a file's columns, or its name, say it has."""
-    if _ALWAYS_BF16.issubset(columns):
-        return FORMS["bf16"]
+    for name, together in _BY_COLUMNS.items():
+        if together.issubset(columns):
+            return FORMS[name]
     said = _FILE.match(file)
     if said is None:
         return None
     called = said["form"].removesuffix("_cktile") + ("_batched" if said["batched"] else "")
     fits = [name for name in FORMS if called == name or called.endswith(f"_{name}")]
     return FORMS[max(fits, key=len)] if fits else None
+
+
+def other(columns: Iterable[str]) -> str | None:
+    """What a table of aiter's with these columns is, if it is none of GEMMs."""
+    has = set(columns)
+    return next((what for together, what in _OTHERS if together <= has), None)
 
 
 def _dtype(cell: str) -> str:
@@ -170,10 +212,3 @@ def _dtype(cell: str) -> str:
 
 def _torch(dtype: str) -> str:
     return f"torch.{DTYPES[dtype].torch}"
-
-
-def _flag(cells: Mapping[str, str], column: str) -> bool:
-    word = cells.get(column, "").lower()
-    if word not in ("", "true", "false", "0", "1"):
-        raise BadArgument(f"{column} = '{cells[column]}' is neither True nor False")
-    return word in ("true", "1")

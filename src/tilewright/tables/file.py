@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,8 +19,9 @@ from typing import Any, TypeVar
 from tilewright.arch.model import Device
 from tilewright.build.files import write_whole
 from tilewright.errors import BadArgument, BadFile, shown
-from tilewright.jsonfile import convert, parse_json
+from tilewright.jsonfile import convert, load_json, parse_json
 from tilewright.reading import content, decoded
+from tilewright.tables.named import file_of
 from tilewright.tables.row import Row, meant, said
 from tilewright.tables.table import Table
 
@@ -38,19 +40,27 @@ def save(table: Table, path: PathLike) -> None:
     """Write `table` to `path`, whole or not at all, in the form that its ending says. The same rows
     give the same bytes. Raises `BadArgument` for another ending, `StoreError`."""
     target = Path(path)
-    if form(target) == COMPACT:
-        head = _MAGIC + SCHEMA.to_bytes(4, "little") + bytes.fromhex(table.digest)
-        written = head + table.data
-    else:
-        written = to_json(table).encode()
+    written = to_bytes(table) if form(target) == COMPACT else to_json(table).encode()
     write_whole(target, written, target.parent)
 
 
+def to_bytes(table: Table) -> bytes:
+    """The content of a compact file of `table`."""
+    return _MAGIC + SCHEMA.to_bytes(4, "little") + bytes.fromhex(table.digest) + table.data
+
+
+def from_bytes(content: bytes, where: str) -> Table:
+    """The table in a compact file's content; `where` names its origin. Raises `BadFile`."""
+    return _compact(content, where)
+
+
 def load(path: PathLike) -> Table:
-    """The table in a file of either form. Raises `BadFile`, which names the file and what is wrong
-    with it: damage, a newer schema, two rows of one problem."""
-    where, read = os.fspath(path), content(path)
-    if form(Path(path)) == COMPACT:
+    """The table in a file of either form, or a shipped one by its name (``shipped:gemm_bf16``).
+    Raises `BadFile`, which names the file and what is wrong with it: damage, a newer schema, two
+    rows of one problem; and `UnknownName`."""
+    where, file = os.fspath(path), file_of(path)
+    read = content(file)
+    if form(file) == COMPACT:
         return _compact(read, where)
     try:
         return Table.of((row for _, row in _json_rows(read, where)), where)
@@ -59,10 +69,11 @@ def load(path: PathLike) -> Table:
 
 
 def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
-    """Each row of a file of either form, with where it stands; a JSON file may have several of one
-    problem. Raises `BadFile`."""
-    where, read = os.fspath(path), content(path)
-    if form(Path(path)) == JSON:
+    """Each row of a table, given as `load` takes it, with where it stands; a JSON file may have
+    several of one problem. Raises as `load` does."""
+    where, file = os.fspath(path), file_of(path)
+    read = content(file)
+    if form(file) == JSON:
         yield from _json_rows(read, where)
         return
     for number, row in enumerate(_compact(read, where), 1):
@@ -186,6 +197,14 @@ def _check_schema(schema: object, where: str) -> None:
             f"{where}: its schema is {schema}, made by a newer Tilewright; this one reads up to "
             f"{SCHEMA}"
         )
+
+
+def is_json(path: Path) -> bool:
+    """Whether a JSON file looks like a table rather than anything else in JSON."""
+    with suppress(BadFile):
+        document = load_json(path)
+        return isinstance(document, dict) and {"schema", "made", "rows"} <= document.keys()
+    return False
 
 
 def form(path: Path) -> str:

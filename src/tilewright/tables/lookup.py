@@ -150,9 +150,11 @@ class Lookup:
         )  # fmt: skip
 
     def _made_elsewhere(self, row: Row) -> str:
-        """The versions the row was made with, if they are not those here; warns of them."""
+        """The versions the row was made with, if they are not those here; warns of them. Where no
+        Triton is installed none compiles, so its version does not count."""
         made = tuple((name, version) for name, version in row.versions if name in COMPILERS)
-        if made == installed():
+        here = dict(installed())
+        if tuple((name, version) for name, version in made if name in here) == installed():
             return ""
         listed = _listed(made) or "unknown versions"
         self._tell(

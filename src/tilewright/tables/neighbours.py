@@ -1,8 +1,9 @@
 """Which other GPU's rows to borrow where a GPU has none of its own.
 
 Only a GPU of the same architecture can lend: another's kernels are other binaries, with other
-limits. The distance of two is the sum over what holds kernels up of how many times larger one's is,
-as a logarithm, so that half as much is as far as twice as much:
+limits. The interpreter lends to no GPU, whichever it played, and no GPU lends to the interpreter.
+The distance of two is the sum over what holds kernels up of how many times larger one's is, as a
+logarithm, so that half as much is as far as twice as much:
 
     d(a, b) = Σ |ln(q(a) / q(b))|,  q in compute units, L2 bytes, memory bandwidth, clock, peak rate
 
@@ -21,8 +22,9 @@ from tilewright.arch.peak import peak_tflops
 
 
 def distance(one: Device, other: Device) -> float:
-    """How different two GPUs are to a kernel: 0 if not at all, infinite across architectures."""
-    if one.arch != other.arch:
+    """How different two GPUs are to a kernel: 0 if not at all, infinite across architectures, and
+    between the interpreter and a GPU."""
+    if (one.arch, one.interpreted) != (other.arch, other.interpreted):
         return math.inf
     pairs = zip(_quantities(one), _quantities(other), strict=True)
     return sum(abs(math.log(a / b)) for a, b in pairs)

@@ -21,6 +21,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -33,7 +34,7 @@ import tilewright
 from tilewright.build import Store
 from tilewright.build.key import canonical, compiler_digest, sha256
 from tilewright.build.store import parse_manifest
-from tilewright.child import ChildDied, ChildTimeout, Message
+from tilewright.child import ChildDied, ChildTimeout, Message, import_path
 from tilewright.errors import BadArgument, NoCluster, StoreError, TilewrightError
 from tilewright.jsonfile import convert
 from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
@@ -371,7 +372,8 @@ def _connected() -> Any:
         host, colon, port = address.rpartition(":")
         if colon and port.isdigit():  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-        ray.init("auto", logging_level=logging.WARNING, log_to_driver=False)
+        job = _job_config()
+        ray.init("auto", job_config=job, logging_level=logging.WARNING, log_to_driver=False)
         # Of a lost node Ray still writes, on standard output, which is for the command's own.
         ray._private.worker._worker_logs_enabled = False
     except (OSError, RuntimeError, ValueError) as error:
@@ -381,6 +383,20 @@ def _connected() -> Any:
             "this machine join one"
         ) from None
     return ray
+
+
+def _job_config() -> Any:
+    """What Ray tells the nodes of this process. Ray would have them import from this process's
+    current folder first, and from the folder of its script: only where this process does so too."""
+    from ray.job_config import JobConfig
+
+    class Config(JobConfig):  # type: ignore[misc]
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True  # Ray then adds no folder of its own
+
+    path = import_path()
+    folders = map(str, dict.fromkeys((Path(sys.argv[0]).resolve().parent, Path.cwd())))
+    return Config(_py_driver_sys_path=[folder for folder in folders if folder in path])
 
 
 def _brief(error: Exception) -> str:

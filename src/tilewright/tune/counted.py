@@ -1,14 +1,16 @@
-"""The process that Nsight Compute watches: ``python -m tilewright.tune.counted REQUEST``.
+"""The process that Nsight Compute watches.
 
 It runs one kernel on one problem, and marks one call, of which ncu (``--profile-from-start off``)
-profiles every launch. REQUEST is JSON: ``kernel``, ``problem`` (as `problem_text` writes it),
-``device`` (its fingerprint), ``store``, ``trusted``, ``seconds``.
+profiles every launch. Its one argument is a request in JSON: ``kernel``, ``problem`` (as
+`problem_text` writes it), ``device`` (its fingerprint), ``store``, ``trusted``, ``seconds``,
+``folder`` (which relative paths start from).
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import signal
 import sys
 from typing import Any
@@ -54,11 +56,8 @@ def run(request: dict[str, Any]) -> None:
 def main() -> None:
     """Run what the command line asks for."""
     request = json.loads(sys.argv[1])
+    os.chdir(request["folder"])
     signal.alarm(request["seconds"])  # ends this process even if nobody is left who would
     for module in named_modules():
         importlib.import_module(module)
     run(request)
-
-
-if __name__ == "__main__":
-    main()

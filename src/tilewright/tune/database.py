@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
+import stat
 from contextlib import closing, suppress
 from pathlib import Path
 
 from tilewright.errors import BadFile, TilewrightError, shown
 
 FILE = "results.db"
+_SAID = b"process "
+"""What the text in a lock begins with."""
 SCHEMA = 1
 """Version of the tables; a file of a newer one is refused."""
 
@@ -51,14 +55,13 @@ class ResultsInUse(TilewrightError):
 def opened(path: Path, write: bool) -> sqlite3.Connection:
     """The database at `path`, to read or to write, made if it is to be written and is not there.
     Raises `BadFile`, and `TilewrightError` where it cannot be written: a full disk, say."""
+    if write and path.is_symlink():
+        raise BadFile(f"{path} is a link; put the file itself there, or take another directory")
     where = path.absolute().as_uri() + ("" if write else "?mode=ro")
     try:
         db = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA cell_size_check = ON")
-        if write:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version < 0:
             raise BadFile(f"{path} is of version {version}, which is none of a sweep's")
@@ -66,6 +69,11 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
             raise BadFile(
                 f"{path} is of version {version}, this Tilewright knows {SCHEMA}: use a newer one"
             )
+        if write and version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise BadFile(f"{path} is another program's database; take another directory")
+        if write:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
         if version == 0 and write:
             db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
         elif version == 0:
@@ -111,22 +119,30 @@ def cannot_write(path: Path, error: sqlite3.DatabaseError) -> TilewrightError:
 
 
 def take(folder: Path, who: str) -> int:
-    """The lock of a sweep directory, as an open file, in which it says `who` has it. Raises
-    `ResultsInUse`."""
+    """The lock of a sweep directory, as an open file, which names the process that has it: `who`.
+    Raises `ResultsInUse`, and `TilewrightError` where no lock can be made, or its name is something
+    else's."""
     path = folder / "sweep.lock"
     try:
-        held = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError as error:
-        raise TilewrightError(f"{path} cannot be made: {error.strerror}") from error
+        why = "is a link" if error.errno == errno.ELOOP else f"cannot be made: {error.strerror}"
+        raise TilewrightError(f"{path} {why}; remove it, or take another directory") from error
+    said = os.read(held, 1000) if stat.S_ISREG(os.fstat(held).st_mode) else b"?"
+    if not _SAID.startswith(said[: len(_SAID)]):
+        os.close(held)
+        raise TilewrightError(
+            f"{path} was not made by a sweep; move it away, or take another directory"
+        )
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        other = os.read(held, 1000).decode(errors="replace").strip() or "another process"
+        other = said.decode(errors="replace").strip() or "another process"
         os.close(held)
         raise ResultsInUse(
             f"{folder} is being written by {other}; wait for it, stop it, or take another directory"
         ) from None
     os.ftruncate(held, 0)
     with suppress(OSError):  # a full disk: the lock holds all the same
-        os.write(held, who.encode())
+        os.pwrite(held, _SAID + who.encode(), 0)
     return held

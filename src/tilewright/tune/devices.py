@@ -6,7 +6,6 @@ The parent asks a child which GPUs there are, so that it never opens one itself.
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,9 +17,11 @@ from typing import Literal, Protocol
 from tilewright import __version__
 from tilewright.arch import arch, device
 from tilewright.arch.known import devices as known_devices
-from tilewright.arch.model import Device
+from tilewright.arch.model import INTERPRETED, Device
+from tilewright.arch.words import NATIVE, joined, product_of
+from tilewright.arch.words import number as numbered
 from tilewright.build import Store
-from tilewright.child import Child, Message, import_path
+from tilewright.child import Child, Message
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.jsonfile import convert
 from tilewright.plan import PLANNING_DEVICE
@@ -92,8 +93,7 @@ class Place:
     def start(self, store: Store) -> Process:
         """Start a worker here, for kernels of `store`."""
         preload = "" if self.backend == "cpu" else "torch"
-        path = os.pathsep.join(import_path())
-        return Child(WORKER, {**self.variables, "PYTHONPATH": path, PRELOAD_VARIABLE: preload})
+        return Child(WORKER, {**self.variables, PRELOAD_VARIABLE: preload})
 
     def __str__(self) -> str:
         name = "the interpreter" if self.device is None else f"{self.device.name} ({self.uuid})"
@@ -109,7 +109,7 @@ def interpreted_device(arch_name: str) -> Device:
         raise BadArgument(f"no known device has architecture {arch_name}; none can be played")
     usual = device(PLANNING_DEVICE)
     played = usual if usual in known else known[0]
-    return replace(played, name=f"interpreter as {played.name}")
+    return replace(played, name=f"{INTERPRETED}{played.name}")
 
 
 _DRIVER_FILES = {"cuda": "/proc/driver/nvidia/version", "hip": "/sys/module/amdgpu/version"}
@@ -154,10 +154,13 @@ def gpus() -> list[Place]:
 
 
 def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
-    """The places that `words` name: ``all`` GPUs; a number, ``4``: the first so many; a list of
-    GPUs by their numbers or the beginning of their UUIDs, ``0,3``, ``3,`` (a list of one),
-    ``GPU-1b2c``; or ``cpu``, the interpreter, also in a list, as often as there are to be workers;
-    or ``ray`` and ``ray:cpu``, a Ray cluster's GPUs and CPUs (see `cluster.places`).
+    """The places that `words` name.
+
+    ``all`` or ``native``: all GPUs. A number, ``4``: the first so many. A list of GPUs, each by its
+    number (``0,3``, ``cuda:3``; ``3,`` is a list of one), the beginning of its UUID (``GPU-1b2c``),
+    or its product (``h200``: all that are). ``cpu``: the interpreter, also in a list, as often as
+    there are to be workers. ``ray`` and ``ray:cpu``: a Ray cluster's GPUs and CPUs (see
+    `cluster.places`).
 
     `here`: the GPUs there are, found if not given. Raises `BadArgument`, `NoDriver`, and
     `NoCluster`.
@@ -174,7 +177,7 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
     found = list(gpus() if here is None else here)
     if not found:
         raise NoDriver(f"no GPU can be used here ({_WITHOUT})")
-    if items == ["all"]:
+    if items in (["all"], [NATIVE]):
         return found
     if items[0].isdigit() and "," not in words:
         if not 1 <= (count := int(items[0])) <= len(found):
@@ -183,26 +186,32 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
                 f"(GPU number {count} alone is '{count},')"
             )
         return found[:count]
-    chosen = [interpreter_place() if item == CPU else _one(item, found) for item in items]
+    chosen: list[Place] = []
+    for item in items:
+        chosen += [interpreter_place()] if item == CPU else _called(item, found)
     twice = {p.uuid for p in chosen if p.uuid != CPU and chosen.count(p) > 1}
     if twice:
         raise BadArgument(f"devices '{words}' names {', '.join(sorted(twice))} more than once")
     return chosen
 
 
-def _one(word: str, found: Sequence[Place]) -> Place:
-    """The GPU of this number, or whose UUID begins like this."""
-    if word.isdigit():
-        if int(word) < len(found):
-            return found[int(word)]
-        raise BadArgument(f"there is no GPU {word}: this machine has {len(found)}, from 0")
+def _called(word: str, found: Sequence[Place]) -> list[Place]:
+    """The GPU of this number, or whose UUID begins like this; all of this product."""
+    number = int(word) if word.isdigit() else numbered(word)
+    if number is not None:
+        if number < len(found):
+            return [found[number]]
+        raise BadArgument(f"there is no GPU {number}: this machine has {len(found)}, from 0")
+    product = product_of(word)
+    if product and joined(product) == joined(word):
+        same = [p for p in found if p.device is not None and product_of(p.device.name) == product]
+        if same:
+            return same
     begins = word.lower().removeprefix("gpu-")
     same = [p for p in found if p.uuid.lower().removeprefix("gpu-").startswith(begins)]
     if len(same) == 1:
-        return same[0]
-    listed = ", ".join(p.uuid for p in same or found)
-    raise BadArgument(
-        f"'{word}' is the beginning of {len(same)} GPUs' UUIDs ({listed})"
-        if same
-        else f"there is no GPU '{word}' here; these are: {listed}"
-    )
+        return same
+    if same:
+        listed = ", ".join(p.uuid for p in same)
+        raise BadArgument(f"'{word}' is the beginning of {len(same)} GPUs' UUIDs ({listed})")
+    raise BadArgument(f"there is no GPU '{word}' here; these are: {', '.join(map(str, found))}")

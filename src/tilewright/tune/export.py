@@ -4,7 +4,8 @@ The first columns are CK Tile Engine's: kernel, the problem's fields, device, la
 non_zero, max_rel, verified. non_zero is how many elements of the output that was verified are not
 zero; max_rel is the largest error over the rms of the reference. Then come ours.
 Cells of what was not timed, or not verified, are empty. Of a problem's field that is a list, and of
-settings and environment, the cell is JSON.
+settings and environment, the cell is JSON. In a CSV, text that a spreadsheet would take for a
+formula has an apostrophe before it (see `tilewright.cells`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tilewright.cells import guarded
 from tilewright.errors import BadArgument, TilewrightError
 from tilewright.jsonfile import convert, parse_json
 from tilewright.tune.measurement import Measurement, text
@@ -142,16 +144,25 @@ def export(results: Results, path: str | os.PathLike[str]) -> int:
 def _csv(results: Results, target: Path) -> int:
     count = 0
     with _whole(target) as written, written.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns(results), restval="", lineterminator="\n")
+        names = columns(results)
+        writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+        # Before Python 3.13, csv does not quote a carriage return, at which readers end a row.
+        quoting = csv.DictWriter(
+            file, names, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL
+        )
         writer.writeheader()
         for row in rows(results):
-            writer.writerow({k: _cell(v) for k, v in row.items()})
+            cells = {k: _cell(v) for k, v in row.items()}
+            returns = any("\r" in cell for cell in cells.values() if isinstance(cell, str))
+            (quoting if returns else writer).writerow(cells)
             count += 1
     return count
 
 
 def _cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return guarded(value) if isinstance(value, str) else value
 
 
 def _parquet(results: Results, target: Path) -> int:

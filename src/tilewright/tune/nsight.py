@@ -10,19 +10,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tilewright import child
 from tilewright.build import Store
-from tilewright.child import import_path
+from tilewright.scratch import clear, scratch
 from tilewright.tune.counters import (
     COUNTERS,
     STALLS,
@@ -40,6 +38,7 @@ SECONDS = 120
 """For the counters of one kernel: most of it goes to starting Python and torch under ncu."""
 
 _CUDA = "/usr/local/cuda"
+_SCRATCH = "tilewright-ncu-"
 _COUNTED = "tilewright.tune.counted"
 
 
@@ -47,7 +46,7 @@ def find_ncu() -> str | None:
     """Nsight Compute's command: on the PATH, or in the CUDA toolkit (CUDA_HOME, or where it is
     usually installed); None if there is none."""
     toolkit = Path(os.environ.get("CUDA_HOME") or _CUDA, "bin")
-    return shutil.which("ncu") or shutil.which("ncu", path=toolkit)
+    return child.program("ncu") or child.program("ncu", str(toolkit.absolute()))
 
 
 def read(kernel: str, problem: Any, place: Place, store: Store, seconds: int = SECONDS) -> Counters:
@@ -70,6 +69,7 @@ def read(kernel: str, problem: Any, place: Place, store: Store, seconds: int = S
         "store": os.fspath(store.path),
         "trusted": store.trusted,
         "seconds": math.ceil(seconds),
+        "folder": str(Path.cwd()),
     }
     metrics = [counter.metric for counter in COUNTERS]
     log, said = _run(ncu, metrics, request, place, seconds)
@@ -86,19 +86,20 @@ def _run(
     ncu: str, metrics: Sequence[str], request: dict[str, Any], place: Place, seconds: float
 ) -> tuple[str, str]:
     """ncu's log, and what else was said."""
-    with tempfile.TemporaryDirectory(prefix="tilewright-ncu-") as folder:
+    clear(_SCRATCH)
+    with scratch(_SCRATCH) as folder:
         log, said = Path(folder, "log"), Path(folder, "said")
         command = [
             ncu, "--csv", "--page", "raw", "--print-units", "base", "--log-file", os.fspath(log),
             "--clock-control", "none", "--profile-from-start", "off",
             "--section", STALLS, "--metrics", ",".join(metrics),
-            sys.executable, "-m", _COUNTED, json.dumps(request),
+            *child.command(_COUNTED), json.dumps(request),
         ]  # fmt: skip
-        path = os.pathsep.join(import_path())
-        changed = {**os.environ, **place.variables, "LC_ALL": "C", "PYTHONPATH": path}
+        changed = {**os.environ, **place.variables, "LC_ALL": "C"}
         with said.open("wb") as output:
             process = subprocess.Popen(
                 command,
+                cwd=folder,  # ncu obeys a config.ncu-cfg of the folder that it is started in
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

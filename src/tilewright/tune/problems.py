@@ -16,12 +16,14 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright import capturing, ops
 from tilewright.arch.model import Arch
+from tilewright.cells import plain
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.jsonfile import convert, parse_json
 from tilewright.reading import csv_rows
@@ -124,9 +126,25 @@ def _usual(family: str | None) -> str:
 def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterable[Any]:
     if path.endswith(capturing.ENDING):
         return capturing.load(path)
-    if path.endswith(".csv") and aiter.is_aiter(_read(path).partition("\n")[0].split(",")):
+    if is_aiters(path):
         return (entry.problem(arch, words) for entry in aiter.read_aiter(path))
     return _problems(path, arch, family, words)
+
+
+def is_list(path: str) -> bool:
+    """Whether a file is a list of problems, by its ending or, in JSON, by how it begins."""
+    if path.endswith((".csv", capturing.ENDING)):
+        return True
+    with suppress(BadFile):
+        return path.endswith(".json") and _read(path).lstrip()[:1] == "["
+    return False
+
+
+def is_aiters(path: str) -> bool:
+    """Whether a file is a CSV of aiter's, tuned or not."""
+    with suppress(BadFile):  # what is wrong is said when it is read
+        return path.endswith(".csv") and aiter.is_aiter(_read(path).partition("\n")[0].split(","))
+    return False
 
 
 def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterator[Any]:
@@ -189,9 +207,10 @@ def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     # A comment becomes an empty line, so that lines keep their numbers.
-    plain = ("" if s.lstrip().startswith("#") else s for s in io.StringIO(text, newline=""))
+    lines = ("" if s.lstrip().startswith("#") else s for s in io.StringIO(text, newline=""))
     titles: list[str] = []
-    for line, cells in csv_rows(plain, path, strict=True):
+    for line, stated in csv_rows(lines, path, strict=True):
+        cells = [plain(cell).strip() for cell in stated]
         if not any(cells):
             continue
         if not titles:

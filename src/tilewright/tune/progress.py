@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from tilewright.printable import printable
 from tilewright.tune.measurement import Measurement
 from tilewright.tune.sweep import Progress
 
@@ -81,7 +82,7 @@ def _lines(out: TextIO) -> Progress:
 
 
 def _sentence(m: Measurement) -> str:
-    return f"{m.status} {m.kernel} on {m.problem}: {m.reason}"
+    return printable(f"{m.status} {m.kernel} on {m.problem}: {m.reason}")
 
 
 def _said(counts: Counter[str]) -> str:

@@ -115,7 +115,7 @@ class Results:
                 raise BadArgument(f"{self.folder} cannot be made: {error.strerror}") from error
             except ValueError as error:  # a NUL or half a surrogate pair in its name
                 raise BadArgument(f"{shown(str(folder))} cannot be made: {error}") from error
-            who = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
+            who = f"{os.getpid()} on {socket.gethostname()} since {now()}"
             self._lock = take(self.folder, who)
         elif not _is_file(self.path):
             raise BadFile(f"{self.folder} has no results ({FILE}); a sweep writes them there")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from dataclasses import asdict
 
 from tilewright.build import Store
-from tilewright.child import ChildDied, ChildTimeout, Message
+from tilewright.child import KILLED, ChildDied, ChildTimeout, Message
 from tilewright.tune.devices import CPU, Place, Process
 from tilewright.tune.measurement import Settings, Status
 
@@ -127,7 +126,7 @@ class Station:
             by_signal = died.returncode < 0
             words = died.stderr_tail.strip().rpartition("\n")[2]
             reason = f"its process was {died}" if by_signal else f"its process {died}: {words}"
-            somebody = died.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+            somebody = died.returncode in KILLED
             # ROCm's runtime ends the process itself, with these words.
             fault = "memory access fault" in died.stderr_tail.lower()
             raise Lost("illegal_access" if fault else "crashed", reason, killed=somebody) from None

@@ -1,4 +1,4 @@
-"""The process that measures on one device: ``python -m tilewright.tune.worker``.
+"""The process that measures on one device.
 
 One request, one step (`Worker.answer`), so that whatever ends the process costs only the step in
 hand: ``open`` once, then for each batch ``problem`` (operands, reference), ``verify`` for each
@@ -390,7 +390,3 @@ def main() -> None:
         return worker.answer(message), ()
 
     serve(handle)
-
-
-if __name__ == "__main__":
-    main()

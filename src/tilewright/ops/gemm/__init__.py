@@ -125,6 +125,9 @@ class GemmFamily:
     ) -> tuple[Any, list[str]]:
         return tile_engine.read_sweep(document, arch, signature)
 
+    def foreign(self, titles: frozenset[str]) -> None:
+        return None  # aiter's tables of GEMMs are read in tilewright.tables
+
     def default_space(self, problem: GemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
 
@@ -168,14 +171,18 @@ class GemmFamily:
         return operands.operands(problem)
 
     def problem_of(
-        self, views: Sequence[View], options: Mapping[str, Any], config: GemmConfig | None = None
+        self,
+        inputs: Sequence[View],
+        out: View | None,
+        options: Mapping[str, Any],
+        config: GemmConfig | None = None,
     ) -> GemmProblem:
         if config is None:
-            return operands.problem_of(views, options)
-        return operands.problem_of(views, options, config.layout, config.batching)
+            return operands.problem_of(inputs, out, options)
+        return operands.problem_of(inputs, out, options, config.layout, config.batching)
 
-    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
-        return operands.output(views, options)
+    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        return operands.output(inputs, options)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         said = {name: getattr(problem, name) for name in operands.TOLD}

@@ -97,13 +97,14 @@ def _made_up(usual: float, down: float = 1.0) -> dict[str, tuple[float, float] |
 
 
 def problem_of(
-    views: Sequence[View],
+    inputs: Sequence[View],
+    out: View | None,
     options: Mapping[str, Any],
     prefer: str = "rcr",
     batching: str = "",
 ) -> GemmProblem:
     """The GEMM of A [m, k] and B [k, n], or a shuffled B, and the operands of its chains, into
-    C [m, n] if it is there; or a batch of them, with one more dimension in front.
+    `out`, C [m, n], if it is given; or a batch of them, with one more dimension in front.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
@@ -117,7 +118,7 @@ def problem_of(
     """
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    call = _call(views, options)
+    call = _call(inputs, out, options)
     matrices = [t.kind == "d" for t in taken]
     b = _as_matrix(call.b) if call.shuffled else call.b
     named = [("A", call.a), ("B", b), ("out", call.c)]
@@ -221,30 +222,38 @@ class _Call:
     extras: Sequence[View]
 
 
-def _call(views: Sequence[View], options: Mapping[str, Any]) -> _Call:
+def _call(inputs: Sequence[View], out: View | None, options: Mapping[str, Any]) -> _Call:
     for option in options:
         if option not in OPTIONS:
-            raise BadArgument(f"gemm has no option '{option}'{nearest(option, OPTIONS)}")
+            raise BadArgument(
+                f"gemm has no option '{option}'{nearest(option, OPTIONS)}; it has "
+                f"{', '.join(OPTIONS)}; the dtype of C is that of out"
+            )
     of_a, of_b, of_c = (
         [t.name for t in epilogues.takes(options.get(chain, ""))]
         for chain in ("pre_a", "pre_b", "epilogue")
     )
     scaled = [name for name in SCALES if options.get(name)]
     groups = (of_a, of_b, scaled, of_c)
-    count = 2 + sum(map(len, groups))
-    if len(views) not in (count, count + 1):
-        names = ", ".join(("A", "B", *(name for group in groups for name in group)))
-        raise BadArgument(
-            f"gemm takes {names} and optionally out; {len(views)} operands were given"
-        )
+    check_count("gemm", ("A", "B", *(name for group in groups for name in group)), inputs)
     if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
         raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
     if "equation" in options and scaled:
         raise BadArgument("block scales are of matrices, so a call with them has no equation")
-    a, b = lowbit.read(views[0], views[1], options)
-    c = views[count] if len(views) > count else _output(a, b, options)
-    given = iter(views[2:count])
+    a, b = lowbit.read(inputs[0], inputs[1], options)
+    c = _output(a, b, options) if out is None else out
+    given = iter(inputs[2:])
     return _Call(a, b, c, _is_shuffled(a, b, options), *([next(given) for _ in g] for g in groups))
+
+
+def check_count(op: str, names: Sequence[str], inputs: Sequence[View]) -> None:
+    """Raise `BadArgument` unless a call of `op` has one input for each of `names`."""
+    if len(inputs) != len(names):
+        raise BadArgument(
+            f"{op} takes {len(names)} operands ({', '.join(names)}) and was given {len(inputs)}; "
+            "pass the output as out=, and name the operation that reads a further operand, as in "
+            "epilogue='add'"
+        )
 
 
 def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
@@ -264,9 +273,9 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
     return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)
 
 
-def output(views: Sequence[View], options: Mapping[str, Any]) -> Operand:
+def output(inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
     """The output of a call, where the caller gives none."""
-    c = _call(views, options).c
+    c = _call(inputs, None, options).c
     return Operand("C", c.shape, c.strides, c.dtype, is_output=True, pointers=bool(c.pointers))
 
 

@@ -12,6 +12,7 @@ from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.family import KernelSource, Launch, Operand, View
+from tilewright.ops.foreign import Reader
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.sizes import operand_dtype
@@ -21,6 +22,7 @@ from tilewright.ops.grouped_gemm import launch as launch_module
 from tilewright.ops.grouped_gemm import operands, rules, spaces
 from tilewright.ops.grouped_gemm import reference as reference_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.formats import aiter
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
 from tilewright.tolerance import Tolerance, tolerance
@@ -107,6 +109,9 @@ class GroupedGemmFamily:
     ) -> tuple[Any, list[str]]:
         return spaces.read_sweep(document, arch, signature)
 
+    def foreign(self, titles: frozenset[str]) -> Reader | None:
+        return aiter.problems if aiter.states(titles) else None
+
     def default_space(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
 
@@ -143,14 +148,15 @@ class GroupedGemmFamily:
 
     def problem_of(
         self,
-        views: Sequence[View],
+        inputs: Sequence[View],
+        out: View | None,
         options: Mapping[str, Any],
         config: GroupedGemmConfig | None = None,
     ) -> GroupedGemmProblem:
-        return operands.problem_of(views, options, config.layout if config else "rcr")
+        return operands.problem_of(inputs, out, options, config.layout if config else "rcr")
 
-    def output(self, views: Sequence[View], options: Mapping[str, Any]) -> Operand:
-        return operands.operands(self.problem_of(views, options))[-1]
+    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        return operands.operands(self.problem_of(inputs, None, options))[-1]
 
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}

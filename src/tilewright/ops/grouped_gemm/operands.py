@@ -116,18 +116,18 @@ def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
 
 
 def problem_of(
-    views: Sequence[View], options: Mapping[str, Any], prefer: str = "rcr"
+    inputs: Sequence[View], out: View | None, options: Mapping[str, Any], prefer: str = "rcr"
 ) -> GroupedGemmProblem:
-    """The problem of A, B, the groups' sizes and the operands of the epilogue, into C if it is
-    there. A's dimensions say the form: 2 ``contiguous``, 3 ``masked``, 1 ``list``."""
+    """The problem of A, B, the groups' sizes and the operands of the epilogue, into `out` if it is
+    given. A's dimensions say the form: 2 ``contiguous``, 3 ``masked``, 1 ``list``."""
     forms = {1: "list", 2: "contiguous", 3: "masked"}
-    if not views or len(views[0].shape) not in forms:
-        got = f"A has shape {views[0].shape}" if views else "no operands were given"
+    if not inputs or len(inputs[0].shape) not in forms:
+        got = f"A has shape {inputs[0].shape}" if inputs else "no operands were given"
         raise BadArgument(
             f"{got}; grouped_gemm takes A as rows sorted by group [m, k], or [groups, capacity, k],"
             " or a packed list"
         )
-    form = forms[len(views[0].shape)]
+    form = forms[len(inputs[0].shape)]
     known = OPTIONS["list" if form == "list" else "stacked"]
     for option in options:
         if option not in known:
@@ -136,39 +136,35 @@ def problem_of(
             )
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    count = 3 + len(taken)
     sizes = {"contiguous": "offsets", "masked": "counts", "list": "table"}[form]
-    if len(views) not in (count, count + 1):
-        names = ", ".join(("A", "B", sizes, *(t.name for t in taken)))
-        raise BadArgument(
-            f"a {form} grouped_gemm takes {names} and optionally out; {len(views)} operands were "
-            "given"
-        )
+    names = ("A", "B", sizes, *(t.name for t in taken))
+    gemm.check_count(f"a {form} grouped_gemm", names, inputs)
     made = _of_list if form == "list" else _of_stacked
-    return made(form, views, taken, options, prefer)
+    return made(form, inputs, out, taken, options, prefer)
 
 
 def _of_list(
     form: str,
-    views: Sequence[View],
+    inputs: Sequence[View],
+    out: View | None,
     taken: Sequence[Takes],
     options: Mapping[str, Any],
     prefer: str,
 ) -> GroupedGemmProblem:
-    a, b, table = views[:3]
+    a, b, table = inputs[:3]
     sizes: Sizes = options.get("sizes", ())
     if table.dtype != "int64" or table.shape != (len(sizes), 9) or table.strides != (9, 1):
         raise BadArgument(
             f"the table is {table.dtype} of shape {table.shape}; for {len(sizes)} sizes it is int64"
             f" of shape ({len(sizes)}, 9): pack() makes both"
         )
-    if len(views) == 3 + len(taken):
+    if out is None:
         raise BadArgument("a list needs its out, which pack() makes")
-    for name, view in (("A", a), ("B", b), ("out", views[-1])):
+    for name, view in (("A", a), ("B", b), ("out", out)):
         if len(view.shape) != 1 or (view.strides != (1,) and view.shape[0] > 1):
             raise BadArgument(f"{name} of a list has shape {view.shape}; pack() makes it 1-D")
-    dtype_c = views[-1].dtype
-    for t, view in zip(taken, views[3:], strict=False):
+    dtype_c = out.dtype
+    for t, view in zip(taken, inputs[3:], strict=True):
         _scalar(t, view, dtype_c)
     return GroupedGemmProblem(
         form,
@@ -185,12 +181,13 @@ def _of_list(
 
 def _of_stacked(
     form: str,
-    views: Sequence[View],
+    inputs: Sequence[View],
+    out: View | None,
     taken: Sequence[Takes],
     options: Mapping[str, Any],
     prefer: str,
 ) -> GroupedGemmProblem:
-    a, b, sizes = views[:3]
+    a, b, sizes = inputs[:3]
     epilogue = options.get("epilogue", "")
     if len(b.shape) != 3 or 0 in b.shape or 0 in a.shape[-1:]:
         raise BadArgument(
@@ -215,18 +212,17 @@ def _of_stacked(
     lda = _leading("A", a)
     columns = n // epilogues.fold(epilogue)
     addresses = [a.address, b.address]
-    if len(views) > 3 + len(taken):
-        c = views[-1]
+    if out is not None:
         wanted = (*a.shape[:-1], columns)
-        if c.shape != wanted:
-            raise BadArgument(f"out has shape {c.shape} but the result has {wanted}")
-        dtype_c, ldc = c.dtype, _leading("out", c)
-        addresses.append(c.address)
+        if out.shape != wanted:
+            raise BadArgument(f"out has shape {out.shape} but the result has {wanted}")
+        dtype_c, ldc = out.dtype, _leading("out", out)
+        addresses.append(out.address)
     else:
         dtype_c, ldc = _default_output(a.dtype, epilogue), columns
     ldd = 0
     widths = epilogues.columns(epilogue, n)
-    for t, view, width in zip(taken, views[3:], widths, strict=False):
+    for t, view, width in zip(taken, inputs[3:], widths, strict=True):
         ld = _extra(t, view, (groups, *a.shape[:-1][-2:]), width, form, dtype_c)
         if ld and ldd not in (0, ld):
             raise BadArgument(

@@ -1,8 +1,7 @@
 """Gluon for CDNA as the kernels use it: every name whose spelling depends on the Triton release.
 
-Written for Triton 3.6 (`triton.experimental.gluon.language.amd`). What that calls `cdna3` and
-`cdna4` is mostly one set of functions; those used for gfx90a are the `cdna3` ones, which compile
-for it.
+Written for Triton 3.6 to 3.9 (`triton.experimental.gluon.language.amd`). Triton's `cdna3` and
+`cdna4` are mostly one set of functions; gfx90a uses the `cdna3` ones, which compile for it.
 """
 
 from triton.experimental import gluon
@@ -18,13 +17,15 @@ from triton.experimental.gluon.language.amd.cdna4.async_copy import (
 )
 from triton.runtime.jit import constexpr_function
 
+from tilewright.ops.gemm.kernels.gluon_api import reinterpreted as _reinterpreted
+
 jit = gluon.jit
 
 
 @gluon.jit
 def reinterpreted(tile, LAYOUT: gl.constexpr):
     """A tile in shared memory, its bytes read through another layout."""
-    return tile._reinterpret(tile.dtype, tile.shape, LAYOUT)
+    return _reinterpreted(tile, tile.dtype, tile.shape, LAYOUT)
 
 
 @gluon.jit

@@ -1,31 +1,46 @@
 """Gluon as the kernels use it: every name here whose spelling depends on the Triton release.
 
-Written for Triton 3.6 (`triton.experimental.gluon`). Later releases rename some of these
-(`async_copy_global_to_shared` became `async_load`); a new release is met by editing this file.
+Written for Triton 3.6 to 3.9 (`triton.experimental.gluon`). The copies were renamed on the way
+(`async_copy_global_to_shared` became `async_load`, `async_copy_shared_to_global` became
+`async_store`), and `_reinterpret` became `reinterpret`. Triton 3.9 keeps the old names of the
+copies, but they raise, so the new names come first. Edit this file for a new release.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import (
     async_copy,
     fence_async_shared,
     mbarrier,
+    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.language.nvidia.hopper.tma import (
-    async_copy_global_to_shared as tma_load,
-)
-from triton.experimental.gluon.language.nvidia.hopper.tma import (
-    async_copy_shared_to_global as tma_store,
-)
-from triton.experimental.gluon.language.nvidia.hopper.tma import store_wait as tma_store_wait
 
 jit = gluon.jit
 constexpr_function = gluon.constexpr_function
-copy_load = async_copy.async_copy_global_to_shared
 copy_arrive = async_copy.mbarrier_arrive
+tma_store_wait = tma.store_wait
+
+
+def _first(module, *names):
+    """The first of these names that the module has."""
+    return next(getattr(module, name) for name in names if hasattr(module, name))
+
+
+copy_load = _first(async_copy, "async_load", "async_copy_global_to_shared")
+tma_load = _first(tma, "async_load", "async_copy_global_to_shared")
+tma_store = _first(tma, "async_store", "async_copy_shared_to_global")
+
+
+@builtin
+def reinterpreted(tile, dtype, shape, layout, _semantic=None):
+    """The bytes of a tile in shared memory, read as another type, shape and layout."""
+    name = "reinterpret" if hasattr(tile, "reinterpret") else "_reinterpret"
+    return getattr(tile, name)(dtype, shape, layout, _semantic=_semantic)
+
 
 __all__ = [
     "constexpr_function",
@@ -36,6 +51,7 @@ __all__ = [
     "jit",
     "mbarrier",
     "mma_v2",
+    "reinterpreted",
     "tma_load",
     "tma_store",
     "tma_store_wait",

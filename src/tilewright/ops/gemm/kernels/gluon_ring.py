@@ -14,6 +14,7 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     gl,
     jit,
     mbarrier,
+    reinterpreted,
     tma_load,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -203,7 +204,7 @@ def b_ring(
     rest = boxes
     if TILE_N > WIDE:
         SHAPE: gl.constexpr = [STAGES, TILE_K, WIDE] if B_ROW else [STAGES, WIDE, TILE_K]
-        whole = boxes._reinterpret(b.dtype, SHAPE, boxes.layout)
+        whole = reinterpreted(boxes, b.dtype, SHAPE, boxes.layout)
         rest = tiles_of(b, STAGES)
     return boxes, whole, rest
 

@@ -38,6 +38,7 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     gl,
     jit,
     mbarrier,
+    reinterpreted,
     tma_load,
     tma_store,
     tma_store_wait,
@@ -130,7 +131,7 @@ def _load(
                 tma_load(
                     a, [row + ROWS, k0], ready, a_tiles.index(stage * WARP_GROUPS + 1), pred=both
                 )
-            b_tile = b_tiles.index(stage)._reinterpret(b.dtype, b.block_type.shape, b.layout)
+            b_tile = reinterpreted(b_tiles.index(stage), b.dtype, b.block_type.shape, b.layout)
             if B_ROW:
                 tma_load(b, [group, k0, col], ready, b_tile)
             else:
@@ -151,7 +152,7 @@ def _store(c, begin, rows, row, col, piece, staging):
     tma_store(
         c,
         [RAGGED_ROWS, begin + rows, RAGGED_ROWS - rows + row, col],
-        staging._reinterpret(c.dtype, c.block_type.shape, c.layout),
+        reinterpreted(staging, c.dtype, c.block_type.shape, c.layout),
     )
 
 
@@ -269,7 +270,7 @@ def grouped_gemm_gluon_ws(
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     ends = gl.allocate_shared_memory(gl.int32, [MAX_GROUPS // PART, PART], PLAIN)
     tiles_n = gl.cdiv(n, TILE_N)
-    whole = ends._reinterpret(gl.int32, [MAX_GROUPS], PLAIN)
+    whole = reinterpreted(ends, gl.int32, [MAX_GROUPS], PLAIN)
     tiles = _tile_ends(table, whole, m, groups, lead, tiles_n, FORM, TILE_M)
     fence_async_shared()  # the copy engine sees the barriers too
     if WARP_GROUPS == 1:

@@ -1,0 +1,128 @@
+"""Making a bundle: the same content gives the same bytes, in whatever order and wherever."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch import arch as by_name
+from tilewright.build import Store, signing
+from tilewright.build.files import write_whole
+from tilewright.build.kernel import Kernel
+from tilewright.bundle.archive import packed
+from tilewright.bundle.bundle import Bundle, signature_path
+from tilewright.bundle.layout import (
+    LICENSE,
+    MANIFEST,
+    SCHEMA,
+    TABLE,
+    Built,
+    Manifest,
+    blob_path,
+    encoded,
+    kernel_path,
+    of_bytes,
+    source_digest,
+    versions_here,
+)
+from tilewright.errors import BadArgument, StoreError
+from tilewright.tables.file import to_bytes
+from tilewright.tables.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A bundle in a file: the digest of its manifest, its size in bytes, how many kernels."""
+
+    path: Path
+    digest: str
+    size: int
+    kernels: int
+
+
+@dataclass(slots=True)
+class Content:
+    """What goes into a bundle. Kernels are added with their binaries; of two of one name for one
+    architecture the last counts. priorities: by kernel, those that are not 0."""
+
+    table: Table | None = None
+    priorities: dict[str, int] = field(default_factory=dict)
+    _kernels: dict[str, Built] = field(default_factory=dict)
+    _blobs: dict[str, bytes] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def add(self, kernel: Kernel, binary: bytes) -> None:
+        """Add a built kernel, whose sources are those here. Raises `BadArgument`, `UnknownName`."""
+        config: Any = ops.family_of(kernel.name).parse_name(kernel.name)
+        kernel = replace(kernel, blobs={kernel.binary: of_bytes(binary)})
+        path = kernel_path(kernel.name, kernel.arch)
+        self._kernels[path] = Built(kernel, source_digest(config, by_name(kernel.arch)))
+        self._blobs[path] = binary
+
+    def add_built(self, kernels: Iterable[Kernel], store: Store) -> None:
+        """Add kernels of a store. Raises as `add` and `Store.read` do."""
+        for kernel in kernels:
+            self.add(kernel, store.read(kernel))
+
+    def add_bundle(self, bundle: Bundle) -> None:
+        """Add the kernels of another bundle, with their priorities. Raises `BadArgument` if it was
+        made with other versions, and as `Bundle.load` does."""
+        here = versions_here()
+        if bundle.manifest.versions != here:
+            raise BadArgument(
+                f"{bundle.where} was made with {_listed(bundle.manifest.versions)}, and here is "
+                f"{_listed(here)}: give the inputs it was made of, and it is made anew"
+            )
+        for arch in bundle.archs:
+            for name in bundle.names(arch):
+                self.add(*bundle.load(ops.family_of(name).parse_name(name), arch))
+        self.priorities = {**bundle.manifest.priorities, **self.priorities}
+
+    def to_bytes(self) -> tuple[bytes, bytes]:
+        """The manifest and the whole bundle. Raises `BadArgument` for one without kernels."""
+        if not self._kernels:
+            raise BadArgument("a bundle needs at least one kernel")
+        files = {path: encoded(built) for path, built in self._kernels.items()}
+        files[LICENSE] = licence()
+        if self.table is not None:
+            files[TABLE] = to_bytes(self.table)
+        names = {built.kernel.name for built in self._kernels.values()}
+        manifest = encoded(
+            Manifest(
+                SCHEMA,
+                versions_here(),
+                {path: of_bytes(content) for path, content in files.items()},
+                {name: n for name, n in self.priorities.items() if n and name in names},
+            )
+        )
+        blobs = {blob_path(of_bytes(content)): content for content in self._blobs.values()}
+        return manifest, packed(MANIFEST, {MANIFEST: manifest, **files, **blobs})
+
+
+def write(content: Content, path: Path) -> Written:
+    """Write a bundle to `path`, whole or not at all, and this user's signature beside it. Raises
+    `BadArgument`, `StoreError`."""
+    path = path.absolute()
+    manifest, whole = content.to_bytes()
+    signature = signing.sign(manifest).encode()
+    write_whole(path, whole, path.parent)
+    write_whole(signature_path(path), signature, path.parent)
+    return Written(path, of_bytes(manifest).digest, len(whole), len(content))
+
+
+def licence() -> bytes:
+    """The text of the licence that Tilewright was installed with. Raises `StoreError`."""
+    found = importlib.metadata.distribution("tilewright").read_text("licenses/LICENSE")
+    if found is None:
+        raise StoreError("Tilewright's LICENSE is not installed with it; install Tilewright anew")
+    return found.encode()
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

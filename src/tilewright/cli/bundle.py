@@ -1,0 +1,291 @@
+"""``bundle``: prebuilt kernels in one file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.build import TIMEOUT_SECONDS, Workers, compile_all
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import (
+    Archs,
+    BatchInvariant,
+    Deterministic,
+    FamilyName,
+    Json,
+    MaxWorkspace,
+    Signature,
+    StorePath,
+    TrustBundle,
+    TrustStore,
+    constraints,
+    examples,
+    names,
+    targets,
+    words,
+)
+from tilewright.cli.options import store as open_store
+from tilewright.errors import BadArgument
+
+if TYPE_CHECKING:
+    from tilewright.arch import Device
+    from tilewright.arch.targets import Target
+    from tilewright.build import BuildReport
+    from tilewright.build.report import Status
+    from tilewright.bundle import Bundle, Content
+    from tilewright.cli.selection import Selection
+    from tilewright.registry import Registry
+
+ENDING = ".bundle"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's commands."""
+    app.command(
+        short_help="Prebuilt kernels in one file, to serve without Triton or a compiler.",
+        epilog=examples(
+            "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
+            "tilewright bundle served.jsonl gemm:small --arch all -o b.bundle",
+            "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
+            "tilewright bundle h200.bundle",
+            "tilewright bundle shipped:sm_90 --device h200_sxm -o dist \\\n"
+            "      --wheel tilewright-kernels-sm90",
+        ),
+    )(bundle)
+
+
+def bundle(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Problems (.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), tables (.twt, "
+            ".json, shipped:NAME), space files (JSON), kernel names, and other bundles, in "
+            "any mixture.",
+            metavar="PROBLEMS|TABLE|SPACE|NAME|BUNDLE…",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help=f"File to write ({ENDING}); with --wheel, the folder.",
+            metavar="FILE",
+        ),
+    ] = None,
+    archs: Archs = None,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device",
+            help="Choose for this GPU: a known one (see `devices`) or a JSON file; may be repeated "
+            "[default: all known ones of each --arch]",
+        ),
+    ] = None,
+    registry: Annotated[
+        Path | None,
+        typer.Option("--registry", help="Add the kernels of this registry file, with priorities."),
+    ] = None,
+    wheel: Annotated[
+        str | None,
+        typer.Option(
+            "--wheel",
+            help="Write a wheel of this name instead, as tilewright-kernels-sm90, which "
+            "dispatchers find once it is installed.",
+            metavar="NAME",
+        ),
+    ] = None,
+    deterministic: Deterministic = False,
+    batch_invariant: BatchInvariant = False,
+    max_workspace: MaxWorkspace = None,
+    store: StorePath = None,
+    workers: Workers = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds that building one kernel may take.")
+    ] = TIMEOUT_SECONDS,
+    signature: Signature = None,
+    family: FamilyName = None,
+    trust_store: TrustStore = False,
+    trust_bundle: TrustBundle = False,
+    as_json: Json = False,
+) -> None:
+    """Write kernels, built for every architecture asked, to one file that serves without Triton, a
+    compiler, or a certain Python: Dispatcher(bundle=FILE), or TILEWRIGHT_BUNDLE.
+
+    Of problems, the kernels that are chosen for them; of tables, those of their rows, and the rows;
+    of spaces, all that are legal. The same inputs give the same bytes. Without -o, bundles are read
+    whole and shown.
+
+    Exits with 1 if a kernel cannot be built (the others are written), or a bundle is damaged.
+    """
+    from tilewright.bundle import Bundle, Content
+    from tilewright.cli.planned import Planning
+    from tilewright.cli.selection import select, tables_of
+
+    given = [Bundle(text, trust_bundle) for text in inputs if text.endswith(ENDING)]
+    others = [text for text in inputs if not text.endswith(ENDING)]
+    if out is None:
+        if others or wheel or registry:
+            raise BadArgument(f"where to? say -o FILE{ENDING}; to be shown, give bundles alone")
+        _show_all(given, as_json)
+        return
+    if wheel is None and out.suffix != ENDING:
+        raise BadArgument(f"{out}: a bundle's file ends in {ENDING}")
+    from tilewright.registry import Registry
+
+    named = _devices(devices)
+    kernels = Registry.load(registry) if registry is not None else None
+    asked = constraints(deterministic, batch_invariant, max_workspace, None, None)
+    table = tables_of(others)
+    how = Planning(named, asked, table)
+    wanted = _targets(archs, named) if others or kernels is not None else ()
+    selections = [
+        select([*others, *_legal(kernels, arch)], arch, family, words(signature), wanted, how)
+        for arch in names(wanted)
+    ]
+    kept = open_store(store, trust_store)
+    report = compile_all(
+        [(c, s.arch) for s in selections for c in s.configs], kept, workers, timeout
+    )
+    content = Content()
+    with output.busy(f"gathering {len(report.kernels)} kernels"):
+        content.add_built(report.kernels, kept)
+        content.priorities = {e.name: e.priority for e in kernels or () if e.priority}
+        for one in given:
+            content.add_bundle(one)
+        content.table = _table(table, given, wanted)
+    with output.busy(f"writing {out}"):
+        document = _written(content, out, wheel)
+    if as_json:
+        output.emit({**document, "archs": _counts(selections, report), "notes": _notes(selections)})
+    else:
+        _show_written(document, selections, report)
+    if report.failures:
+        raise typer.Exit(FAILED)
+
+
+def _devices(given: Sequence[str] | None) -> tuple[Device, ...]:
+    from tilewright.arch import device
+
+    return tuple(map(device, given or ()))
+
+
+def _targets(archs: Sequence[str] | None, named: Sequence[Device]) -> tuple[Target, ...]:
+    """What to build for: the architectures asked, else those of the devices named."""
+    from tilewright.arch.targets import Target
+
+    if archs or not named:
+        return targets(archs)
+    return tuple(dict.fromkeys(Target(d.arch, d.compute_units) for d in named))
+
+
+def _legal(kernels: Registry | None, arch_name: str) -> list[str]:
+    """The names of a registry's kernels that are legal on an architecture."""
+    from tilewright import ops
+    from tilewright.arch import arch
+
+    this = arch(arch_name)
+    return [e.name for e in kernels or () if ops.family(e.config.family).judge(e.config, this)]
+
+
+def _table(table: Any, given: Sequence[Bundle], wanted: Sequence[Target]) -> Any:
+    """The rows of the tables, for what is built, and of the bundles; of rows that differ, the
+    fastest."""
+    from tilewright.tables.merge import combine
+
+    archs = {target.arch for target in wanted}
+    placed = [("the tables", row) for row in table or () if row.device.arch in archs]
+    placed += [(one.where, row) for one in given for row in one.table or ()]
+    return combine(placed, "bundle", "fastest").table if placed else None
+
+
+def _written(content: Content, out: Path, wheel: str | None) -> dict[str, Any]:
+    from tilewright.bundle import write, write_wheel
+
+    rows = len(content.table) if content.table is not None else 0
+    if wheel is not None:
+        path = write_wheel(content, wheel, out)
+        made = {"out": str(path), "size": path.stat().st_size}
+    else:
+        written = write(content, out)
+        made = {"out": str(out), "size": written.size, "digest": written.digest}
+    return {**made, "kernels": len(content), "rows": rows}
+
+
+def _counts(selections: Sequence[Selection], report: BuildReport) -> list[dict[str, Any]]:
+    counts = Counter((result.arch.name, result.status) for result in report.results)
+    statuses: tuple[Status, ...] = ("built", "cached", "rejected", "failed")
+    return [
+        {"arch": s.arch.name, **{status: counts[s.arch.name, status] for status in statuses}}
+        for s in selections
+    ]
+
+
+def _notes(selections: Sequence[Selection]) -> list[str]:
+    return list(dict.fromkeys(note for s in selections for note in s.notes))
+
+
+def _show_written(
+    document: dict[str, Any], selections: Sequence[Selection], report: BuildReport
+) -> None:
+    rows = [tuple(one.values()) for one in _counts(selections, report)]
+    if rows:
+        output.table(("arch", "built", "cached", "rejected", "failed"), rows)
+    for note in _notes(selections):
+        output.line(f"note: {note}")
+    if report.failures:
+        output.line()
+        output.table(
+            ("left out", "arch", "kernel", "because"),
+            [(r.status, r.arch.name, r.name, r.reason) for r in report.failures],
+        )
+    output.line(
+        f"{document['kernels']} kernels and {document['rows']} rows, "
+        f"{output.size(document['size'])}, in {document['out']}"
+    )
+
+
+def _show_all(given: Sequence[Bundle], as_json: bool) -> None:
+    documents = []
+    for one in given:
+        with output.busy(f"reading {one.where}"):
+            wrong = one.verify()
+            rows = len(one.table) if not wrong and one.table is not None else 0
+        documents.append(
+            {
+                "bundle": one.where,
+                "digest": one.digest,
+                "size": one.path.stat().st_size,
+                "versions": one.manifest.versions,
+                "kernels": {arch: len(one.names(arch)) for arch in one.archs},
+                "rows": rows,
+                "wrong": wrong,
+            }
+        )
+    if as_json:
+        output.emit(documents)
+    else:
+        for document in documents:
+            _show(document)
+    if any(document["wrong"] for document in documents):
+        raise typer.Exit(FAILED)
+
+
+def _show(document: dict[str, Any]) -> None:
+    output.fields(
+        {
+            "bundle": document["bundle"],
+            "digest": document["digest"],
+            "size": output.size(document["size"]),
+            "made with": ", ".join(f"{n} {v}" for n, v in document["versions"].items()),
+            "kernels": ", ".join(f"{count} for {a}" for a, count in document["kernels"].items()),
+            "rows": document["rows"],
+        }
+    )
+    for said in document["wrong"]:
+        output.line(f"wrong: {said}")

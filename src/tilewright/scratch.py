@@ -1,0 +1,50 @@
+"""Folders for temporary files, and what is left of them where their process was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_LOCK = "lock"
+
+
+@contextmanager
+def scratch(prefix: str) -> Iterator[str]:
+    """A new folder in the system's folder for temporary files, removed at the end. If this process
+    is killed before, the next `clear` of the same prefix removes it. Raises `OSError`."""
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        # The lock has its name only when it is held, so who finds one that is free knows.
+        fd, name = tempfile.mkstemp(dir=folder)
+        try:
+            with suppress(OSError):  # a file system without locks: it will not be cleared
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                Path(name).rename(Path(folder, _LOCK))
+            yield folder
+        finally:
+            os.close(fd)
+
+
+def clear(prefix: str) -> None:
+    """Remove the folders of this prefix that processes of this user made with `scratch` and, being
+    killed, left. Nobody else's, and none that is in use; what cannot be removed stays."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove one folder if its lock is free. Raises `OSError`."""
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    finally:
+        os.close(fd)

@@ -1,0 +1,54 @@
+"""One operand too many or too few is refused, by every family, before anything is launched."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import ops, verify
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument
+from tilewright.ops.family import View
+from tilewright.ops.gemm import GemmProblem
+from tilewright.ops.grouped_gemm import GroupedGemmProblem
+
+SCALED = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
+PROBLEMS = (
+    GemmProblem(64, 64, 64),
+    GemmProblem(64, 64, 64, dtype_a="fp32", epilogue="bias+add"),
+    GemmProblem(64, 64, 64, batch=3),
+    GemmProblem(64, 64, 64, layout="rsr"),
+    GemmProblem(64, 128, 256, **SCALED),
+    GemmProblem(64, 64, 64, pre_a="add"),
+    GemmProblem(64, 64, 128, dtype_b="int4", scale_b="128x1"),
+    GroupedGemmProblem("contiguous", groups=4, m=64, n=64, k=64),
+    GroupedGemmProblem("masked", groups=4, m=64, n=64, k=64, epilogue="bias"),
+    GroupedGemmProblem("list", sizes=((16, 64, 64), (7, 32, 64))),
+)
+
+
+def test_every_family_is_here():
+    assert {p.family for p in PROBLEMS} == set(ops.families())
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_one_operand_too_many_or_too_few_is_refused(problem):
+    family = ops.family(problem.family)
+    options = family.options(problem)
+    *inputs, out = (View(o.shape, o.strides, o.dtype, 256, "cpu") for o in family.operands(problem))
+    assert family.problem_of(inputs, out, options).family == problem.family
+    few = list(range(len(inputs)))
+    for wrong in ([*inputs, out], [*inputs, inputs[-1]], *(inputs[:count] for count in few)):
+        for target in (out, None):
+            with pytest.raises(BadArgument, match=r"operands \(|no operands"):
+                family.problem_of(wrong, target, options)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[1:9:4], ids=str)
+def test_an_output_passed_by_position_is_not_written(problem):
+    inputs, out = verify.make_operands(problem, seed=0, device="cpu")
+    options = ops.family(problem.family).options(problem)
+    before = np.array(out, copy=True)
+    with pytest.raises(BadArgument, match="pass the output as out="):
+        Dispatcher(device="h200_sxm").run(problem.family, *inputs, out, **options)
+    assert np.array_equal(np.array(out), before, equal_nan=True)
