@@ -285,7 +285,7 @@ def _check(path: Path) -> None:
         raise BadArgument(f"cannot capture into {shown(str(path))}: {error}") from None
     with os.fdopen(fd, "rb", buffering=0) as file:  # a pipe cannot be buffered
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise BadArgument(f"cannot capture into {path}: not a regular file")
+            raise BadArgument(f"cannot capture into {path}, which is no capture: not a file")
         begins = file.read(len(_BEGINS))
     if not _BEGINS.startswith(begins):
         raise BadArgument(f"cannot capture into {path}, which is no capture; choose a new file")
