@@ -67,7 +67,13 @@ def test_binary_file_is_a_bad_file(tmp_path: Path) -> None:
         ("NaN", "NaN is not JSON"),
         ("[-Infinity]", "-Infinity is not JSON"),
         ("[" * 200_000, "nested too deeply"),
-        ("9" * 10_000, "here: "),
+        ("9" * 10_000, "the number '999.* is out of range"),
+        (str(2**64), "is out of range"),
+        ("-1e999", "the number '-1e999' is out of range"),
+        ("[" * 66 + "]" * 66, "nested too deeply: over 64 levels"),
+        (r'["\ud800"]', "half a character"),
+        ('"\ud800"', "half a character"),
+        ("{" + '"a": 1, ' * 20_000 + '"b": 2}', "key 'a' appears twice"),
     ],
 )
 def test_what_python_accepts_but_json_should_not(text: str, message: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from tilewright import ops
@@ -158,9 +160,10 @@ def test_an_unknown_family_is_refused():
     [
         lambda: space(linked={("tile_m",): [(64,)]}, tile_m=[64]),
         lambda: space(linked={("tile_m", "tile_n"): [(64,)]}),
-        lambda: space(pipeline="basic"),
+        lambda: space(dtype_a=3),
+        lambda: space(dtype_a=[np.str_]),
     ],
-    ids=["twice", "uneven", "a word for a list"],
+    ids=["twice", "uneven", "a number for a type", "no element type"],
 )
 def test_malformed_declarations_are_refused(make):
     with pytest.raises(BadArgument):
@@ -242,3 +245,44 @@ def test_a_bad_file_is_named_with_the_place(tmp_path, text, words):
 def test_a_missing_file(tmp_path):
     with pytest.raises(BadFile, match=r"none\.json"):
         load_space(tmp_path / "none.json", SM90)
+
+
+def test_one_value_may_stand_for_a_list_of_one():
+    said = space(tile_m=64, pipeline="basic", pad_m=True, mma=(0, 0, 0), num_warps="*")
+    listed = space(tile_m=[64], pipeline=["basic"], pad_m=[True], mma=[(0, 0, 0)], num_warps=["*"])
+    assert said.expand(SM90) == listed.expand(SM90) and said.key == listed.key
+    assert space(tile_m=(64 * i for i in (1, 2))).expand(SM90).configs
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (np.float16, "fp16"),
+        (np.dtype("float32"), "fp32"),
+        (np.int8, "int8"),
+        (ml_dtypes.bfloat16, "bf16"),
+        (np.dtype(ml_dtypes.float8_e4m3fn), "e4m3fn"),
+    ],
+)
+def test_element_types_may_be_said_as_numpy_has_them(said, name):
+    (only,) = {c.dtype_a for c in space(dtype_a=said, dtype_c=[""]).expand(SM90).configs}
+    assert only == name
+    assert space(dtype_a=[said]).key == space(dtype_a=[name]).key
+
+
+def test_element_types_may_be_said_as_torch_has_them():
+    torch = pytest.importorskip("torch")
+    said = {"dtype_a": torch.bfloat16, "dtype_c": [torch.float32, torch.bfloat16]}
+    assert space(**said).key == space(dtype_a=["bf16"], dtype_c=["fp32", "bf16"]).key
+
+
+def test_too_many_combinations_are_an_error_with_their_number_and_cost_nothing():
+    many = list(range(1, 10_000))
+    vast = space(tile_m=many, tile_n=many, tile_k=many)
+    with pytest.raises(BadArgument, match=r"999,700,029,999 combinations \(9999 of tile_m × 9999 "):
+        vast.expand(SM90)
+
+
+def test_a_dropped_combination_says_all_its_fields():
+    (dropped,) = space(tile_m=[64, 96]).expand(SM90).dropped
+    assert dict(dropped.fields) == {**ops.family("gemm").axes(), "tile_m": 96}

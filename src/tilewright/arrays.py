@@ -35,18 +35,81 @@ def adopt(array: Any, name: str) -> Any:
     """`array` if it is torch's, NumPy's or `Pointers`, else a torch tensor over the same memory by
     DLPack.
 
-    Raises `BadArgument` for anything else.
+    Raises `BadArgument`, which begins with `name`, for anything else, and for what has no elements
+    of ours at an address: see `_check_tensor`.
     """
-    if is_torch(array) or is_numpy(array) or isinstance(array, Pointers):
+    if isinstance(array, Pointers):
         return array
-    if hasattr(array, "__dlpack__"):
-        from torch.utils.dlpack import from_dlpack
+    if not is_torch(array) and not is_numpy(array):
+        array = _from_dlpack(array, name)
+    if is_torch(array):
+        _check_tensor(array, name)
+    elif is_masked(array):
+        raise BadArgument(
+            f"{name} is a NumPy masked array, whose mask no kernel reads; pass array.filled(0), "
+            "or what its masked elements should count as"
+        )
+    try:
+        dtypes.of(array)
+    except BadArgument as error:
+        raise BadArgument(f"{name}: {error}") from None
+    return array
 
+
+def is_masked(array: Any) -> bool:
+    """Whether this is a NumPy array that says which of its elements count."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(array, masked.MaskedArray)
+
+
+def _from_dlpack(array: Any, name: str) -> Any:
+    if not hasattr(array, "__dlpack__"):
+        raise BadArgument(
+            f"{name} is a {type(array).__name__}; pass a torch tensor, a NumPy array or an object "
+            "with __dlpack__"
+        )
+    from torch.utils.dlpack import from_dlpack
+
+    try:
         return from_dlpack(array)
-    raise BadArgument(
-        f"{name} is a {type(array).__name__}; pass a torch tensor, a NumPy array or an object "
-        "with __dlpack__"
-    )
+    except Exception as error:  # whatever a stranger's __dlpack__ raises
+        raise BadArgument(
+            f"{name} is a {type(array).__name__} whose __dlpack__ fails "
+            f"({type(error).__name__}: {error}); pass a torch tensor or a NumPy array"
+        ) from error
+
+
+def _check_tensor(tensor: Any, name: str) -> None:
+    """Raise `BadArgument` unless a torch tensor has elements at an address, as its strides say."""
+    import torch
+
+    if tensor.is_nested:
+        raise BadArgument(
+            f"{name} is a nested tensor, whose parts have shapes of their own; pass the parts, "
+            "or use grouped_gemm"
+        )
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.").removeprefix("_")
+        raise BadArgument(f"{name} has the layout {layout}; pass a dense copy: tensor.to_dense()")
+    if tensor.is_meta:
+        raise BadArgument(
+            f"{name} is a meta tensor, which has no memory; pass one on a GPU or the CPU, or plan "
+            "with select(), which needs none"
+        )
+    if tensor.is_neg() or tensor.is_conj():
+        raise BadArgument(
+            f"{name} is a view whose sign torch changes as it is read; pass tensor.resolve_neg() "
+            "or tensor.resolve_conj()"
+        )
+    try:
+        there = tensor.data_ptr() != 0 or tensor.numel() == 0
+    except RuntimeError:  # vmap's and grad's; other wrappers
+        there = False
+    if not there:
+        raise BadArgument(
+            f"{name} is a {type(tensor).__name__} without memory of its own (fake, or inside "
+            "torch.func.vmap, grad or a trace); pass a plain tensor, outside of it"
+        )
 
 
 def view(array: Any) -> View:

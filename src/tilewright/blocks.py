@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
 
 DTYPE = "fp32"
 """The dtype of scales whose block does not name one."""
@@ -28,7 +28,7 @@ class Block:
         return -(-rows // self.rows), -(-columns // self.columns)
 
 
-_BLOCK = re.compile(r"([1-9]\d*)x([1-9]\d*)(?:-(\w+))?", re.ASCII)
+_BLOCK = re.compile(r"([1-9]\d{0,9})x([1-9]\d{0,9})(?:-(\w+))?", re.ASCII)
 
 
 @lru_cache(maxsize=256)
@@ -38,7 +38,9 @@ def parse(word: str) -> Block | None:
         return None
     match = _BLOCK.fullmatch(word) if isinstance(word, str) else None
     if match is None:
-        raise BadArgument(f"{word!r} is no block of scales; one looks like 1x128 or 1x128-bf16")
+        raise BadArgument(f"{shown(word)} is no block of scales; a block is 1x128 or 1x128-bf16")
+            f"{shown(word)} is no block of scales; one looks like 1x128 or 1x128-bf16"
+        )
     rows, columns, named = int(match[1]), int(match[2]), match[3]
     if named == DTYPE:
         raise BadArgument(f"block '{word}': {DTYPE} is what scales are; write {rows}x{columns}")

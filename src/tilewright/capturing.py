@@ -34,9 +34,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from tilewright.errors import BadArgument, BadFile
+from tilewright.checks import MOST_WHOLE
+from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.jsonfile import parse_json
 from tilewright.plan import Plan
+from tilewright.reading import text as read_text
 from tilewright.tables.row import meant, said
 
 log = logging.getLogger("tilewright")
@@ -249,13 +251,7 @@ def load(path: str | os.PathLike[str]) -> dict[Any, int]:
     A record that a killed process left incomplete is skipped with a warning. Raises `BadFile`,
     naming the line, for anything else that is no record.
     """
-    where = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise BadFile(f"{where}: cannot be read: {error.strerror}") from error
+    where, text = os.fspath(path), read_text(path)
     counts: dict[Any, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -271,7 +267,7 @@ def load(path: str | os.PathLike[str]) -> dict[Any, int]:
 def _record(line: str, where: str) -> tuple[Any, int]:
     data = parse_json(line, where)
     count = data.get("count") if isinstance(data, dict) else None
-    if type(count) is not int or count < 1 or set(data) != {"problem", "count"}:
+    if type(count) is not int or not 1 <= count <= MOST_WHOLE or set(data) != {"problem", "count"}:
         raise BadFile(f"{where}: a record has a problem, and a count from 1")
     return meant(data["problem"], f"{where}: problem"), count
 
@@ -285,8 +281,12 @@ def _check(path: Path) -> None:
     except OSError as error:
         why = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise BadArgument(f"cannot capture into {path}: {why}") from None
-    with os.fdopen(fd, "rb") as file:
-        begins = file.read(len(_BEGINS)) if stat.S_ISREG(os.fstat(fd).st_mode) else b"?"
+    except ValueError as error:  # a NUL or half a surrogate pair in the path
+        raise BadArgument(f"cannot capture into {shown(str(path))}: {error}") from None
+    with os.fdopen(fd, "rb", buffering=0) as file:  # a pipe cannot be buffered
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise BadArgument(f"cannot capture into {path}, which is no capture: not a file")
+        begins = file.read(len(_BEGINS))
     if not _BEGINS.startswith(begins):
         raise BadArgument(f"cannot capture into {path}, which is no capture; choose a new file")
 

@@ -202,12 +202,19 @@ def write_frame(pipe: Any, message: Message, blobs: Sequence[Blob] = ()) -> None
 
 
 def read_frame(pipe: BinaryIO | Any, deadline: float | None) -> tuple[Message, list[bytes]]:
-    """Read one message. Raises `EOFError` at the end, `TimeoutError` past `deadline`
-    (on `time.monotonic`'s clock)."""
+    """Read one message. Raises `EOFError` at the end, and for anything that is no message, since
+    nobody knows where the next one begins; `TimeoutError` past `deadline` (on `time.monotonic`'s
+    clock)."""
     fd = pipe.fileno()
     (length,) = _LENGTH.unpack(_read(fd, _LENGTH.size, deadline))
-    message: Message = json.loads(_read(fd, length, deadline))
-    return message, [_read(fd, size, deadline) for size in message.pop("blobs")]
+    try:
+        message: Message = json.loads(_read(fd, length, deadline))
+        sizes = message.pop("blobs")
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError(f"blobs of {sizes} bytes")
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+        raise EOFError(f"what the other side wrote is no message: {error}") from error
+    return message, [_read(fd, size, deadline) for size in sizes]
 
 
 def _read(fd: int, size: int, deadline: float | None) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tilewright.errors import BadArgument, nearest
+from tilewright.errors import BadArgument, nearest, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,8 +105,28 @@ _BY_TORCH = {d.torch: d for d in DTYPES.values()}  # uint8, being last, stands f
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
 
 
+def named(word: Any) -> str:
+    """The name of an element type that is said as text, as torch's (``torch.bfloat16``), or as
+    NumPy's or ml_dtypes' (``np.float16``, ``np.dtype("float16")``); text stays as it is. Raises
+    `BadArgument` for anything else."""
+    if isinstance(word, str):
+        return word
+    said = str(word)
+    if said.startswith("torch."):
+        found = _BY_TORCH.get(said[len("torch.") :])
+    else:
+        kind = word if isinstance(word, type) else type(word)
+        said = getattr(word, "name", None) or kind.__name__
+        found = _BY_NUMPY.get(said) if kind.__module__.startswith(("numpy", "ml_dtypes")) else None
+    if found is None:
+        raise BadArgument(f"{shown(word)} is no element type; known: {', '.join(DTYPES)}")
+    return found.name
+
+
 def dtype(name: str) -> DType:
     """The element type called `name`. Raises `BadArgument` for an unknown or ambiguous name."""
+    if not isinstance(name, str):
+        raise BadArgument(f"a dtype is a name, as 'bf16', not {shown(name)}")
     found = DTYPES.get(name)
     if found is not None:
         return found
@@ -117,7 +137,7 @@ def dtype(name: str) -> DType:
             "name the exact type, or resolve it with an architecture"
         )
     raise BadArgument(
-        f"unknown dtype '{name}'{nearest(name, [*DTYPES, *FP8_ALIASES])}; "
+        f"unknown dtype {shown(name)}{nearest(name, [*DTYPES, *FP8_ALIASES])}; "
         f"known: {', '.join(DTYPES)}, and fp8 and bf8 where an architecture gives the flavour"
     )
 
@@ -130,7 +150,7 @@ def torch_called(name: str) -> str | None:
 
 def resolve(name: str, flavour: str) -> str:
     """The exact type name: `fp8` and `bf8` become those of `flavour` (``"ocp"`` or ``"fnuz"``)."""
-    if name in FP8_ALIASES:
+    if isinstance(name, str) and name in FP8_ALIASES:
         return FP8_ALIASES[name][flavour]
     return dtype(name).name
 

@@ -100,12 +100,20 @@ class VerificationFailed(TilewrightError):
     """A kernel's output differs from the reference by more than the tolerance."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near.
+LONGEST_HINT = 200
+"""Characters of a word that a hint is looked for. A longer one is no slip of the hand, and
+comparing takes time with the square of its length."""
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near,
+    or `word` is no text.
 
     Never a word that is one letter's difference in meaning away: ``dtype_b`` for ``dtype_c``. Not
     for names of GPUs, of which any two that are spelt alike are two GPUs.
     """
+    if not isinstance(word, str) or len(word) > LONGEST_HINT:
+        return ""
     meant = [one for one in known if not _siblings(word, one)]
     close = difflib.get_close_matches(word, meant, n=1, cutoff=0.6)
     return f" (did you mean '{close[0]}'?)" if close else ""
@@ -118,3 +126,13 @@ def _siblings(one: str, other: str) -> bool:
         return False
     differ = [pair for pair in zip(parts, others, strict=True) if pair[0] != pair[1]]
     return len(differ) == 1 and all(len(part) == 1 for part in differ[0])
+
+
+def shown(value: object, most: int = 80) -> str:
+    """`value` as an error quotes it: its `repr`, cut to `most` characters. Never raises."""
+    try:
+        # A slice, so that a text of megabytes is not quoted whole first.
+        text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)
+    except (ValueError, RecursionError):  # an integer of too many digits; a value too deep
+        return f"a {type(value).__name__} too large to print"
+    return text if len(text) <= most + 2 else text[:most] + "…"

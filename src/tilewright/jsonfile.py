@@ -8,59 +8,106 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import types
+from collections import Counter
 from functools import cache
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tilewright.errors import BadFile, nearest
+from tilewright.errors import BadFile, nearest, shown
+from tilewright.reading import text as read_text
 
 T = TypeVar("T")
 
 
+MOST_NESTED = 64
+"""Objects and lists inside one another: more than any file here has, and few enough for functions
+that call themselves for each."""
+
+
 def load_json(path: str | os.PathLike[str]) -> Any:
     """The value in the JSON file at `path`. Raises `BadFile` (unreadable, or not strict JSON)."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{os.fspath(path)}: not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise BadFile(f"{os.fspath(path)}: cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a NUL character in the path
-        raise BadFile(f"{os.fspath(path)!r}: cannot be read: {error}") from error
-    return parse_json(text, os.fspath(path))
+    return parse_json(read_text(path), os.fspath(path))
 
 
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str, *, non_finite: bool = False) -> Any:
     """The value of a JSON text; `where` names its origin in errors. Raises `BadFile`.
 
-    Stricter than `json.loads`: a repeated key (one of the two would be lost) and NaN or
-    Infinity (not JSON) are errors.
+    Stricter than `json.loads`: a repeated key (one of the two would be lost), NaN and Infinity
+    (not JSON; read with `non_finite`), a number beyond 64 bits or the range of a double, half a
+    surrogate pair, and more than `MOST_NESTED` levels are errors.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise BadFile(f"{where}: key '{twice}' appears twice in one object")
+            times = Counter(key for key, _ in pairs)
+            twice = next(key for key, count in times.items() if count > 1)
+            raise BadFile(f"{where}: key {shown(twice)} appears twice in one object")
         return found
 
-    def no_constant(word: str) -> NoReturn:
+    def constant(word: str) -> float:
+        if non_finite:
+            return float(word)
         raise BadFile(f"{where}: {word} is not JSON")
 
+    def finite(word: str) -> float:
+        value = float(word)
+        if math.isinf(value):
+            raise BadFile(f"{where}: the number {shown(word)} is out of range")
+        return value
+
+    def whole(word: str) -> int:
+        value = int(word) if len(word) <= _MOST_DIGITS else _MOST_WHOLE + 1
+        if not _LEAST_WHOLE <= value <= _MOST_WHOLE:
+            raise BadFile(f"{where}: the number {shown(word)} is out of range")
+        return value
+
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=no_constant)
+        value = json.loads(
+            text,
+            object_pairs_hook=unique,
+            parse_constant=constant,
+            parse_float=finite,
+            parse_int=whole,
+        )
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise BadFile(f"{where}: {place}: {error.msg}") from error
     except RecursionError as error:
         raise BadFile(f"{where}: nested too deeply") from error
-    except ValueError as error:  # an integer with more digits than Python converts
-        raise BadFile(f"{where}: {error}") from error
+    _check_nesting(value, where)
+    _check_characters(text, value, where)
+    return value
+
+
+_LEAST_WHOLE, _MOST_WHOLE = -(2**63), 2**64 - 1
+_MOST_DIGITS = 20
+
+
+def _check_nesting(value: Any, where: str) -> None:
+    level = [value]
+    for _ in range(MOST_NESTED + 1):
+        inner = [v.values() if type(v) is dict else v for v in level if type(v) in (dict, list)]
+        level = [child for children in inner for child in children if type(child) in (dict, list)]
+        if not level:
+            return
+    raise BadFile(f"{where}: nested too deeply: over {MOST_NESTED} levels")
+
+
+def _check_characters(text: str, value: Any, where: str) -> None:
+    """Half a surrogate pair is no character: what contains it can be neither written nor shown."""
+    try:
+        if not text.isascii():
+            text.encode()
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise BadFile(f"{where}: {half} is half a character (a lone surrogate)") from None
 
 
 def convert(data: Any, type: type[T], where: str) -> T:
@@ -69,9 +116,11 @@ def convert(data: Any, type: type[T], where: str) -> T:
     Raises `BadFile` with the path inside the data for an unknown or missing field and for a
     value of the wrong type. Nothing is coerced, except a whole number given for a float.
     """
-    _check_fields(data, type, where, "")
     try:
+        _check_fields(data, type, where, "")
         return msgspec.convert(data, type, strict=True)
+    except RecursionError:  # no file's: `parse_json` bounds those
+        raise BadFile(f"{where}: nested too deeply") from None
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
         place = path.strip("`").removeprefix("$").removeprefix(".")
@@ -106,7 +155,7 @@ def _check_object(data: dict[str, Any], kind: Any, where: str, path: str) -> Non
         if key not in fields:
             place = _join(path, key)
             raise BadFile(
-                f"{where}: unknown field '{place}'{nearest(str(key), fields)}; "
+                f"{where}: unknown field '{shown(place)[1:-1]}'{nearest(key, fields)}; "
                 f"known: {', '.join(fields)}"
             )
     for name in required:

@@ -14,7 +14,7 @@ from tilewright import ops
 from tilewright.build.files import write_whole
 from tilewright.build.kernel import Kernel
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
-from tilewright.jsonfile import convert, load_json
+from tilewright.jsonfile import convert, load_json, parse_json
 
 SCHEMA = 1
 """Version of the JSON form; a file of a newer one is refused."""
@@ -140,13 +140,7 @@ class Registry:
     @classmethod
     def from_json(cls, text: str, where: str = "registry") -> Registry:
         """The registry that `to_json` wrote. Raises `BadFile`, naming `where` and the place."""
-        try:
-            document = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BadFile(
-                f"{where}, line {error.lineno}, column {error.colno}: {error.msg}"
-            ) from None
-        return cls._from_document(document, where)
+        return cls._from_document(parse_json(text, where), where)
 
     def save(self, path: str | Path) -> None:
         """Write `to_json` to a file, whole or not at all. Raises `StoreError`."""
@@ -156,7 +150,7 @@ class Registry:
     @classmethod
     def load(cls, path: str | Path) -> Registry:
         """The registry in a file. Raises `BadFile`."""
-        return cls._from_document(load_json(Path(path)), str(path))
+        return cls._from_document(load_json(path), str(path))
 
     @classmethod
     def _from_document(cls, document: Any, where: str) -> Registry:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch
-from tilewright.errors import BadArgument, BadFile, EmptySpace, nearest
+from tilewright.dtypes import named
+from tilewright.errors import BadArgument, BadFile, EmptySpace, nearest, shown
 from tilewright.jsonfile import load_json
 from tilewright.ops.family import Family
 from tilewright.verdict import YES, Verdict, no
@@ -22,7 +24,10 @@ WILDCARDS: tuple[Any, ...] = ("*", -1)
 """Axis values that stand for every value the architecture's data suggests."""
 
 MAX_RANGE = 10_000
-"""Most values of one axis written as a range; more can only be a slip."""
+"""Most values of one axis of a file; more can only be a slip."""
+
+MAX_COMBINATIONS = 1_000_000
+"""Most combinations that a space may have: some ten seconds of judging."""
 
 Constraint = Callable[[Any], bool]
 
@@ -33,6 +38,42 @@ class Dropped:
 
     fields: Mapping[str, Any]
     verdict: Verdict
+
+
+def _several(axis: str, given: Any, known: Mapping[str, Any]) -> Sequence[Any]:
+    """The values of an axis that is given as such, or as one value. Where values are tuples, one of
+    them is one value."""
+    one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
+    if not one and isinstance(known[axis], tuple):
+        given = [*given]
+        one = len(given) == len(known[axis]) and all(type(value) is int for value in given)
+        given = tuple(given) if one else given
+    values = [given] if one else given if isinstance(given, Sequence) else [*given]
+    if axis.startswith("dtype"):
+        return [value if value in WILDCARDS else named(value) for value in values]
+    return values
+
+
+class _Fields(Mapping[str, Any]):
+    """The fields of a combination, for which spaces with a million of them have room: `fixed` and
+    `places` (of axes among `values`) are those of the whole space."""
+
+    __slots__ = ("_fixed", "_places", "_values")
+
+    def __init__(
+        self, fixed: Mapping[str, Any], places: Mapping[str, int], values: tuple[Any, ...]
+    ) -> None:
+        self._fixed, self._places, self._values = fixed, places, values
+
+    def __getitem__(self, axis: str) -> Any:
+        place = self._places.get(axis)
+        return self._fixed[axis] if place is None else self._values[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fixed)
+
+    def __len__(self) -> int:
+        return len(self._fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +111,8 @@ class Expansion:
 class KernelSpace:
     """Axes of values whose combinations are kernels of one family.
 
-    `axes` maps config fields to the values to try; an axis left out has the family's default.
+    `axes` maps config fields to the values to try, or to the one value; an axis left out has the
+    family's default. Element types may be said as torch and NumPy have them.
     ``"*"`` or -1 among the values stands for all the architecture's data suggests.
     `constraints` are predicates on a config, named; a combination that fails one is dropped by
     that name. `linked` holds axes whose values go together instead of crossing:
@@ -96,9 +138,8 @@ class KernelSpace:
         for axis, times in Counter(declared).items():
             if times > 1:
                 raise BadArgument(f"axis '{axis}' is declared {times} times")
-        for axis, values in self.axes.items():
-            if isinstance(values, str):
-                raise BadArgument(f"axis '{axis}' needs a list of values, not '{values}'")
+        values = {axis: _several(axis, given, known) for axis, given in self.axes.items()}
+        object.__setattr__(self, "axes", values)
         for group, rows in self.linked.items():
             for row in rows:
                 if len(row) != len(group):
@@ -112,17 +153,22 @@ class KernelSpace:
         return (self.family, *values, *self.constraints.items())
 
     def expand(self, arch: Arch | str) -> Expansion:
-        """Judge every combination on `arch`. Raises `EmptySpace` if none is legal."""
+        """Judge every combination on `arch`, one by one. Raises `EmptySpace` if none is legal, and
+        `BadArgument`, with the count, for over `MAX_COMBINATIONS`."""
         arch = arch_called(arch)
         family = ops.family(self.family)
         configs: dict[Any, None] = {}
         dropped: list[Dropped] = []
         duplicates = 0
-        for fields in self._combinations(family, arch):
+        fixed = dict(family.axes())
+        axes, combinations = self._combinations(fixed, family, arch)
+        places = {axis: place for place, axis in enumerate(axes)}
+        for values in combinations:
             try:
-                config = family.make_config(fields, arch)
+                config = family.make_config({**fixed, **dict(zip(axes, values, strict=True))}, arch)
             except BadArgument as error:
-                dropped.append(Dropped(fields, no("expressible", str(error))))
+                verdict = no("expressible", str(error))
+                dropped.append(Dropped(_Fields(fixed, places, values), verdict))
                 continue
             if config in configs:
                 duplicates += 1
@@ -133,12 +179,14 @@ class KernelSpace:
             if verdict.ok:
                 configs[config] = None
             else:
-                dropped.append(Dropped(fields, verdict))
+                dropped.append(Dropped(_Fields(fixed, places, values), verdict))
         return Expansion(arch.name, tuple(configs), tuple(dropped), duplicates).raise_if_empty()
 
-    def _combinations(self, family: Family, arch: Arch) -> Iterator[dict[str, Any]]:
-        """The fields of every combination; the family's first axis varies slowest."""
-        fixed = dict(family.axes())
+    def _combinations(
+        self, fixed: Mapping[str, Any], family: Family, arch: Arch
+    ) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
+        """The declared axes, and their values in every combination; the family's first axis varies
+        slowest."""
         names: list[tuple[str, ...]] = []
         choices: list[list[tuple[Any, ...]]] = []
         group_of = {axis: group for group in self.linked for axis in group}
@@ -151,9 +199,9 @@ class KernelSpace:
                 names.append(group)
                 choices.append(list(dict.fromkeys(self.linked[group])))
         flat = list(itertools.chain.from_iterable(names))
-        for rows in itertools.product(*choices):
-            values = itertools.chain.from_iterable(rows)
-            yield {**fixed, **dict(zip(flat, values, strict=True))}
+        check_count({" and ".join(n): len(c) for n, c in zip(names, choices, strict=True)})
+        rows = itertools.product(*choices)
+        return flat, (tuple(itertools.chain.from_iterable(row)) for row in rows)
 
     def _values(self, axis: str, family: Family, arch: Arch) -> list[Any]:
         values: dict[Any, None] = {}
@@ -169,6 +217,17 @@ class KernelSpace:
             if not keep(config):
                 return no(name, f"the space's own constraint '{name}' says no")
         return YES
+
+
+def check_count(counts: Mapping[str, int]) -> None:
+    """Raise `BadArgument`, with the count, if what `counts` says how many there are of has over
+    `MAX_COMBINATIONS` combinations."""
+    total = math.prod(counts.values())
+    if total > MAX_COMBINATIONS:
+        parts = " × ".join(f"{count} of {name}" for name, count in counts.items() if count > 1)
+        raise BadArgument(
+            f"{total:,} combinations ({parts}) are over {MAX_COMBINATIONS:,}: give fewer values"
+        )
 
 
 def load_space(
@@ -214,13 +273,13 @@ def _family_of(document: Mapping[str, Any], where: str, usual: str | None) -> st
     for key in ("family", "op"):
         if key in document:
             word = document[key]
-            if word not in known:
-                hint = nearest(word, known) if isinstance(word, str) else ""
+            if not isinstance(word, str) or word not in known:
+                hint = nearest(word, known)
                 raise BadFile(
-                    f"{where}: $.{key}: no operation family {word!r}{hint};"
+                    f"{where}: $.{key}: no operation family {shown(word)}{hint};"
                     f" known: {', '.join(known)}"
                 )
-            return str(word)
+            return word
     if usual is not None:
         return usual
     for name in known:
@@ -258,6 +317,8 @@ def axis_values(axis: Any, place: str) -> list[Any]:
         values = [axis]
     if not values:
         raise BadFile(f"{place}: the axis has no values; leave it out or give at least one")
+    if len(values) > MAX_RANGE:
+        raise BadFile(f"{place}: {len(values)} values are over {MAX_RANGE}")
     return values
 
 
@@ -286,14 +347,17 @@ def _ranged(axis: dict[str, Any], place: str) -> list[Any]:
     exclude = axis.get("exclude", [])
     if not isinstance(exclude, list):
         raise BadFile(f"{place}.exclude: must be a list, not {_json_type(exclude)}")
-    return [value for value in range(low, high + 1, step) if value not in exclude]
+    if any(type(value) is not int for value in exclude):
+        raise BadFile(f"{place}.exclude: must be a list of whole numbers")
+    excluded = set(exclude)
+    return [value for value in range(low, high + 1, step) if value not in excluded]
 
 
 def _only(axis: dict[str, Any], known: tuple[str, ...], place: str, instead: str = "") -> None:
     for key in axis:
         if key not in known:
             hint = nearest(key, (*known, instead) if instead else known)
-            raise BadFile(f"{place}: unknown field '{key}'{hint}; known: {', '.join(known)}")
+            raise BadFile(f"{place}: unknown field {shown(key)}{hint}; known: {', '.join(known)}")
 
 
 def _json_type(value: Any) -> str:

@@ -554,3 +554,30 @@ def test_a_space_comes_back_from_its_own_document():
 def test_the_family_reads_sweeps():
     space, notes = ops.family("gemm").read_sweep(document(), GFX942, FP16)
     assert (space, notes) == read(document())
+
+
+@pytest.mark.parametrize("axes", [("warp_m", "warp_n", "warp_k"),
+                                  ("warp_tile_m", "warp_tile_n", "warp_tile_k")])  # fmt: skip
+def test_axes_that_become_one_have_a_bound_that_the_error_says(axes):
+    vast = document(**{axis: steps(1, 2999, 1) for axis in axes})
+    with pytest.raises(BadFile, match=r"\$\.tile_config\.warp_.*26,973,008,999 combinations with"):
+        read_sweep(vast, GFX942)
+
+
+def test_a_letter_said_often_is_one_layout():
+    often = {f"layout_{x}": ["r", "c"] * 4000 for x in "abc"}
+    space, _ = read_sweep({"problem": often}, SM90)
+    assert len(space.axes["layout"]) == 8
+
+
+@pytest.mark.parametrize(
+    ("axis", "says"),
+    [
+        ({"values": [64] * 10_001}, "10001 values are over 10000"),
+        ({"min": 64, "max": 128, "step": 64, "exclude": [[]]}, "exclude: must be a list of whole"),
+        ({"min": 64, "max": 2**62, "step": 1}, "is over 10000 values"),
+    ],
+)
+def test_an_axis_has_a_bound(axis, says):
+    with pytest.raises(BadFile, match=says):
+        read_sweep(document(tile_m=axis), SM90)

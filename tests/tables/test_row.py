@@ -23,14 +23,17 @@ def test_a_row_knows_its_rates():
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"median_us": 0.0, "interval_us": (0.0, 0.0)}, "no interval"),
-        ({"median_us": float("nan")}, "no interval"),
-        ({"median_us": 1.0, "interval_us": (0.0, 2.0)}, "no interval"),
+        ({"median_us": 0.0, "interval_us": (0.0, 0.0)}, "low_us = 0.0 is not a number from 1e-06"),
+        ({"median_us": float("nan")}, "median_us = nan"),
+        ({"median_us": 5e-324, "interval_us": (5e-324, 1.0)}, "low_us = 5e-324"),
+        ({"interval_us": (9.0, float("inf"))}, "high_us = inf"),
+        ({"median_us": "10", "interval_us": ("9", "11")}, "low_us = '9' is not a number"),
+        ({"median_us": 1.0, "interval_us": (0.0, 2.0)}, "low_us = 0.0"),
         ({"interval_us": (11.0, 12.0)}, "no interval"),
         ({"kernel": ""}, "not different names"),
         ({"ties": (PLAIN,)}, "not different names"),
         ({"ties": (WIDE, WIDE)}, "not different names"),
-        ({"error": -1.0}, "an error of"),
+        ({"error": -1.0}, "error = -1.0"),
         ({"versions": (("triton", "3"), ("tilewright", "0"))}, "in the order"),
     ],
 )

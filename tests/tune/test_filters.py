@@ -45,6 +45,8 @@ def test_patterns_of_names():
         ("pipeline in ('basic', 'tma') and tile_n not in [64]", lambda c: c.tile_n != 64),
         ("mma == (0, 0, 0) and -tile_m < -64", lambda c: c.tile_m > 64),
         ("'as' in pipeline and pad_m", lambda c: True),
+        (" or ".join(f"tile_m == {n}" for n in range(1, 601)), lambda c: c.tile_m <= 600),
+        ("tile_m < 1" + "0" * 400, lambda c: True),
     ],
 )
 def test_expressions_over_fields(where, same):
@@ -57,6 +59,8 @@ def test_expressions_over_fields(where, same):
         "__import__('os').system('true')", "tile_m.real", "[c for c in (1,)]", "lambda: 1",
         "tile_m if 1 else 2", "(x := 3)", "tile_m ** 99", "f'{tile_m}'", "{1}", "tile_m[0]",
         "tile_m >= ", "import os", "tile_m; 1", "", " " * 3, "1 << 99", "tile_m is 3", "(" * 5000,
+        "tile_m == 1" + " + 1" * 600, "-" * 2000 + "tile_m", "tile_m + " * 10**6 + "1", "1\0",
+        "[" * 150 + "]" * 150, "tile_m < 1" + "0" * 5000,
     ],
 )  # fmt: skip
 def test_nothing_else_can_be_said(where):
@@ -73,6 +77,8 @@ def test_fields_and_values_that_do_not_fit():
         kept(where="tile_m > 'a'")
     with pytest.raises(BadArgument, match="arithmetic is for numbers"):
         kept(where="pipeline * 99 == ''")
+    with pytest.raises(BadArgument, match=r"cannot be said of gemm_.*too large"):
+        kept(where="1" + "0" * 400 + " / tile_m > 1.5")
     with pytest.raises(BadArgument, match="zero"):
         kept(where="tile_m / 0 == 1")
     with pytest.raises(BadArgument, match="at least 1"):

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from tilewright.errors import BadArgument
-from tilewright.tune.measurement import Settings
+from tilewright.tune.measurement import Measurement, Settings, Telemetry
 
 
 @pytest.mark.parametrize(
@@ -19,9 +19,14 @@ from tilewright.tune.measurement import Settings
         ({"min_samples": 300}, "max_samples = 200"),
         ({"warm_up_seconds": -1.0}, "warm_up_seconds"),
         ({"budget_seconds": 0.0}, "budget_seconds"),
-        ({"interleave": 0}, "interleave and places are at least 1"),
-        ({"places": 0}, "interleave and places are at least 1"),
+        ({"interleave": 0}, "interleave = 0"),
+        ({"places": 0}, "places = 0"),
         ({"race": -0.1}, "race = -0.1"),
+        ({"race": float("nan")}, "race = nan"),
+        ({"budget_seconds": float("inf")}, "budget_seconds = inf"),
+        ({"warm_up_seconds": float("nan")}, "warm_up_seconds = nan"),
+        ({"precision": float("nan")}, "precision = nan"),
+        ({"max_samples": 10**9}, "max_samples = 1000000000"),
         ({"take": -1}, "take = -1"),
     ],
 )
@@ -46,3 +51,27 @@ def test_the_interpreter_has_a_wall_clock_and_one_place():
     asked = Settings(cache="rotated", places=4, take=2)
     assert asked.interpreted == replace(asked, timer="wall", places=1)
     assert asked.interpreted.interpreted == asked.interpreted
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"samples_us": (1.0, 5e-324)}, "a sample, in µs, = 5e-324"),
+        ({"samples_us": (float("inf"),)}, "a sample, in µs, = inf"),
+        ({"interval_us": (2.0, 1.0)}, "no interval"),
+        ({"seconds": float("nan")}, "seconds = nan"),
+        ({"attempts": -1}, "attempts = -1"),
+        ({"status": "fine"}, "status 'fine' is not one of ok"),
+    ],
+)
+def test_a_measurement_has_numbers_that_a_clock_gives(changes, word):
+    good = {"status": "ok", "samples_us": (1.0, 2.0), "interval_us": (1.0, 2.0)}
+    made = {"kernel": "k", "problem": None, "device": None, "environment": None, "settings": None}
+    Measurement(**made, **good)
+    with pytest.raises(BadArgument, match=word):
+        Measurement(**made, **{**good, **changes})
+
+
+def test_telemetry_has_numbers_that_a_device_says():
+    with pytest.raises(BadArgument, match="power_w = nan"):
+        Telemetry(power_w=float("nan"))

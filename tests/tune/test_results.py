@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -13,9 +14,11 @@ from fake_crew import ENVIRONMENT, GROUP, measurement, other
 from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.report.data import gather
 from tilewright.tune.database import FILE, ResultsInUse
 from tilewright.tune.measurement import Telemetry, problem_text
 from tilewright.tune.results import Build, Results
+from tilewright.tune.summary import best
 
 NAMES = [config.name for config in CONFIGS]
 
@@ -53,7 +56,9 @@ def test_a_check_from_before_non_zeros_were_counted_is_read(tmp_path):
     m = measurement(NAMES[0], PROBLEMS[0])
     with Results(tmp_path, write=True) as results:
         results.add([m])
-        results.rows("""UPDATE measurement SET "check" = json_remove("check", '$.non_zero')""")
+        results._db.execute(
+            """UPDATE measurement SET "check" = json_remove("check", '$.non_zero')"""
+        )
         assert list(results.measurements()) == [replace(m, check=replace(m.check, non_zero=None))]
 
 
@@ -196,13 +201,13 @@ def test_a_full_disk_is_said_and_costs_nothing_that_was_kept(tmp_path):
     assert int(kept) > 10
     with Results(folder, write=True) as results:
         assert {m.build for m in results.measurements()} == {str(n) for n in range(int(kept))}
-        assert results.query("PRAGMA integrity_check")[1] == [("ok",)]
+        assert results._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         results.add(some())
 
 
 def test_an_addition_is_whole_or_not_at_all(tmp_path):
     with Results(tmp_path, write=True) as results:
-        pages = results.query("PRAGMA page_count")[1][0][0]
+        (pages,) = results._db.execute("PRAGMA page_count").fetchone()
         results._db.execute(f"PRAGMA max_page_count = {pages + 6}")
         big = [measurement(n, PROBLEMS[0], reason="x" * 9000) for n in NAMES]
         with pytest.raises(TilewrightError, match="full"):
@@ -218,8 +223,102 @@ def test_sql_that_cannot_be_read_or_writes_is_refused(tmp_path):
         results.add(some())
         with pytest.raises(BadArgument, match="cannot be answered"):
             results.query("SELEKT 1")
-        with pytest.raises(BadArgument, match="readonly"):
-            results.query("DELETE FROM measurement")
+        for does_more in (
+            "DELETE FROM measurement",
+            f"ATTACH '{tmp_path}/new.db' AS other",
+            f"VACUUM INTO '{tmp_path}/new.db'",
+            "PRAGMA journal_mode = DELETE",
+            "CREATE TEMP TABLE t (x)",
+            "BEGIN",
+        ):
+            with pytest.raises(BadArgument, match="cannot be answered: it does more than read"):
+                results.query(does_more)
+        assert not (tmp_path / "new.db").exists()
+        for no_query in ("SELECT 1; SELECT 2", "SELECT '\0'", "SELECT '\ud800'", "SELECT ?"):
+            with pytest.raises(BadArgument, match="cannot be answered"):
+                results.query(no_query)
+        _, [[least]] = results.query(
+            "WITH RECURSIVE n (x) AS (SELECT 9 UNION SELECT x - 1 FROM n WHERE x) "
+            "SELECT min(x) FROM n"
+        )
+        assert least == 0
         with pytest.raises(BadArgument, match="which measurements"):
             list(results.measurements("nothing = 1"))
         assert results.query("SELECT count(*) AS n FROM measurement") == (["n"], [(4,)])
+
+
+DAMAGE = {
+    "a time that is none": "UPDATE measurement SET median_us = 'fast', low_us = 9e999",
+    "samples cut short": "UPDATE measurement SET samples_us = x'0000'",
+    "samples that are text": "UPDATE measurement SET samples_us = 'none'",
+    "a sample of no time": "UPDATE measurement SET samples_us = zeroblob(8)",
+    "a status there is not": "UPDATE measurement SET status = 'fine'",
+    "a kernel that is not there": "UPDATE measurement SET kernel = 999 WHERE id = 1",
+    "a problem that is none": "UPDATE problem SET text = '{' || id",
+    "a problem of no family": "UPDATE problem SET text = printf('[%d]', id)",
+    "a device of no size": "UPDATE device SET text = json_set(text, '$.bandwidth_gbs', 0)",
+    "settings of no size": "UPDATE settings SET text = replace(text, '0.95', 'NaN')",
+    "telemetry that is none": "UPDATE measurement SET telemetry = '7'",
+    "a text that is none": "UPDATE measurement SET reason = x'ff'",
+    "a check that is none": "UPDATE measurement SET \"check\" = '{}'",
+    "an attempt that is none": "UPDATE measurement SET attempts = 'many'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_a_bad_file_that_names_it(tmp_path, damage):
+    with Results(tmp_path, write=True) as results:
+        results.add(some())
+        results._db.execute(damage)
+    with Results(tmp_path) as results, pytest.raises(BadFile, match=r"results\.db"):
+        list(results.measurements())
+        best(results)
+        gather(results)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("CREATE VIEW stranger AS SELECT 1", "has a view, 'stranger', which no sweep makes"),
+        ("CREATE TRIGGER t AFTER INSERT ON kernel BEGIN SELECT 1; END", "has a trigger, 't'"),
+        ("DROP TABLE build", "has no build, as"),
+        ("ALTER TABLE build ADD COLUMN x", "table build is not as a sweep makes it"),
+        ("PRAGMA user_version = -3", "is of version -3"),
+    ],
+)
+def test_a_file_of_other_tables_is_refused(tmp_path, change, says):
+    with Results(tmp_path, write=True) as results:
+        results._db.execute(change)
+    with pytest.raises(BadFile, match=says):
+        Results(tmp_path)
+
+
+def test_pages_that_are_damaged_are_a_bad_file(tmp_path):
+    with Results(tmp_path, write=True) as results:
+        results.add(some())
+        results._db.execute("PRAGMA journal_mode = DELETE")
+    whole = (tmp_path / "results.db").read_bytes()
+    for at in range(4096, len(whole), 4096):
+        (tmp_path / "results.db").write_bytes(whole[:at] + b"\xa5" * 64 + whole[at + 64 :])
+        with suppress(BadFile), Results(tmp_path) as results:
+            list(results.measurements())
+            results.keys()
+            best(results)
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    os.mkfifo(tmp_path / "results.db")
+    for folder in (tmp_path, "a\0b", "\ud800"):
+        with pytest.raises(BadFile):
+            Results(folder)
+    for folder in ("a\0b", "\ud800"):
+        with pytest.raises(BadArgument):
+            Results(folder, write=True)
+
+
+def test_work_beyond_what_sqlite_counts_is_kept(tmp_path):
+    vast = measurement(NAMES[0], type(PROBLEMS[0])(*[2**31 - 512] * 3))
+    with Results(tmp_path, write=True) as results:
+        results.add([vast])
+        assert [*results.measurements()] == [vast]
+        assert best(results)[0].tflops > 1e9

@@ -69,19 +69,17 @@ def _device(lib: Any, index: int) -> Device:
     capability = f"sm_{attribute(_CAPABILITY_MAJOR)}{attribute(_CAPABILITY_MINOR)}"
     transfers_per_clock = 2
     return fingerprint(
-        Device(
-            name=name.strip(),
-            arch=arch(capability).name,
-            compute_units=attribute(_MULTIPROCESSORS),
-            l2_bytes=attribute(_L2_BYTES),
-            memory_bytes=memory.value,
-            bandwidth_gbs=transfers_per_clock
-            * attribute(_MEMORY_CLOCK_KHZ)
-            * attribute(_BUS_BITS)
-            / 8e6,
-            clock_mhz=attribute(_CLOCK_KHZ) // 1000,
-            partition=partition.strip(),
-        )
+        name=name.strip(),
+        arch=arch(capability).name,
+        compute_units=attribute(_MULTIPROCESSORS),
+        l2_bytes=attribute(_L2_BYTES),
+        memory_bytes=memory.value,
+        bandwidth_gbs=transfers_per_clock
+        * attribute(_MEMORY_CLOCK_KHZ)
+        * attribute(_BUS_BITS)
+        / 8e6,
+        clock_mhz=attribute(_CLOCK_KHZ) // 1000,
+        partition=partition.strip(),
     )
 
 

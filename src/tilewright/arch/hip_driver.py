@@ -57,16 +57,14 @@ def _device(lib: Any, sys: Path, index: int) -> Device:
     # KFD lists each CU's SIMDs, so this is CUs on RDNA too, where HIP counts pairs.
     units = facts["simd_count"] // facts["simd_per_cu"]
     return fingerprint(
-        Device(
-            name=text.value.decode(errors="replace").strip(),
-            arch=arch(_target(facts["gfx_target_version"])).name,
-            compute_units=units,
-            l2_bytes=_l2_bytes(node) * max(1, facts.get("num_xcc", 1)),
-            memory_bytes=memory.value,
-            bandwidth_gbs=_bandwidth(node),
-            clock_mhz=facts["max_engine_clk_fcompute"],
-            partition=_partition(sys, address),
-        ),
+        name=text.value.decode(errors="replace").strip(),
+        arch=arch(_target(facts["gfx_target_version"])).name,
+        compute_units=units,
+        l2_bytes=_l2_bytes(node) * max(1, facts.get("num_xcc", 1)),
+        memory_bytes=memory.value,
+        bandwidth_gbs=_bandwidth(node),
+        clock_mhz=facts["max_engine_clk_fcompute"],
+        partition=_partition(sys, address),
         # Two transfers a clock is right for HBM2; HBM3 and GDDR6 make more.
         trust_bandwidth=False,
     )

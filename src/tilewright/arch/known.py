@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,22 +97,14 @@ def _by_word() -> dict[str, Device]:
 
 def _checked(data: Any, where: str) -> Device:
     found = convert(data, Device, where)
-    for field in dataclasses.fields(found):
-        value = getattr(found, field.name)
-        if isinstance(value, (int, float)) and not 0 < value < math.inf:
-            raise BadFile(f"{where}: {field.name} must be positive and finite, not {value}")
     if found.arch not in archs():
         raise BadFile(
             f"{where}: arch: unknown architecture '{found.arch}'; known: {', '.join(archs())}"
         )
     operands = arch(found.arch).dtypes
-    for name, tflops in found.matrix_tflops:
+    for name, _ in found.matrix_tflops:
         if name not in operands:
             raise BadFile(
                 f"{where}: matrix_tflops: unknown operand dtype '{name}'{nearest(name, operands)}"
-            )
-        if not 0 < tflops < math.inf:
-            raise BadFile(
-                f"{where}: matrix_tflops: {name} must be positive and finite, not {tflops}"
             )
     return found

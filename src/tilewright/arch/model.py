@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tilewright.checks import MOST_WHOLE, positive, whole
+
 INTERPRETED = "interpreter as "
 """What begins the name of a device that Triton's interpreter played."""
 
@@ -126,6 +128,8 @@ class Device:
     partition's name (a MIG profile, ``CPX``…). matrix_tflops: published dense peaks (operand
     dtype, TFLOP/s) of a product that does not reach its architecture's rate at `clock_mhz`
     (a lower matrix clock, a part capped for its market); empty when the rate holds.
+
+    Raises `BadArgument` for a figure that is not positive: estimates divide by them.
     """
 
     name: str
@@ -137,6 +141,14 @@ class Device:
     clock_mhz: int
     partition: str = ""
     matrix_tflops: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("compute_units", "l2_bytes", "memory_bytes", "clock_mhz"):
+            whole(field, getattr(self, field), -MOST_WHOLE)
+            positive(field, getattr(self, field))
+        positive("bandwidth_gbs", self.bandwidth_gbs)
+        for name, tflops in self.matrix_tflops:
+            positive(f"matrix_tflops: {name}", tflops)
 
     @property
     def interpreted(self) -> bool:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 from tilewright.arch.known import devices
 from tilewright.arch.model import Device
 from tilewright.errors import NoDriver
 
 
-def fingerprint(seen: Device, trust_bandwidth: bool = True) -> Device:
-    """`seen`, as its driver describes it, completed from the known device of the same name.
+def fingerprint(*, trust_bandwidth: bool = True, **told: Any) -> Device:
+    """The device of which a driver told these fields (0: it does not know), completed from the
+    known device of the same name.
 
     A whole GPU takes that device's published matrix peaks. Bandwidth is taken from there only
     where the driver's figure is missing or not to be trusted; a partition gets the share that
     its compute units are. Raises `NoDriver` when a figure can be had from neither.
     """
-    product = next(
-        (d for d in devices().values() if (d.name, d.arch) == (seen.name, seen.arch)), None
-    )
+    called = told["name"], told["arch"]
+    product = next((d for d in devices().values() if (d.name, d.arch) == called), None)
     if product is not None:
-        share = seen.compute_units / product.compute_units if seen.partition else 1.0
-        if seen.bandwidth_gbs <= 0 or not trust_bandwidth:
-            seen = dataclasses.replace(seen, bandwidth_gbs=product.bandwidth_gbs * share)
-        if not seen.partition and seen.compute_units == product.compute_units:
-            seen = dataclasses.replace(seen, matrix_tflops=product.matrix_tflops)
+        share = told["compute_units"] / product.compute_units if told["partition"] else 1.0
+        if told["bandwidth_gbs"] <= 0 or not trust_bandwidth:
+            told["bandwidth_gbs"] = product.bandwidth_gbs * share
+        if not told["partition"] and told["compute_units"] == product.compute_units:
+            told["matrix_tflops"] = product.matrix_tflops
     for field in ("compute_units", "l2_bytes", "memory_bytes", "bandwidth_gbs", "clock_mhz"):
-        if getattr(seen, field) <= 0:
+        if told[field] <= 0:
             raise NoDriver(
-                f"the driver does not report {field} of '{seen.name}'; "
+                f"the driver does not report {field} of '{told['name']}'; "
                 "describe the GPU in a JSON file instead"
             )
-    return seen
+    return Device(**told)

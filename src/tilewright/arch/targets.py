@@ -19,6 +19,7 @@ from tilewright.arch.detect import live_devices
 from tilewright.arch.load import arch, archs
 from tilewright.arch.model import Device
 from tilewright.arch.words import NATIVE
+from tilewright.checks import read_whole
 from tilewright.errors import BadArgument, NoDriver, UnknownArch
 
 VARIABLES = ("TILEWRIGHT_ARCHS", "GPU_ARCHS")
@@ -108,10 +109,12 @@ def _target(word: str, text: str) -> Target:
         name = arch(said["arch"]).name
     except UnknownArch as error:
         raise UnknownArch(f"{error}; or {NATIVE}, or {ALL}") from None
-    units = said["units"]
-    if units is not None and int(units) == 0:
+    if said["units"] is None:
+        return Target(name)
+    units = read_whole(f"{where}: compute units", said["units"])
+    if units == 0:
         raise BadArgument(f"{where}: no GPU has 0 compute units")
-    return Target(name, None if units is None else int(units))
+    return Target(name, units)
 
 
 def _here(live: Live) -> Sequence[Device]:

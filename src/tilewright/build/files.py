@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tilewright.errors import BadFile, StoreError
+from tilewright.errors import BadFile, StoreError, shown
+from tilewright.reading import regular
 
 _PREFIX = "tilewright-"
 _STALE = 3600.0
@@ -42,6 +43,8 @@ def write_whole(path: Path, data: bytes, temporary: Path) -> None:
         written = None
     except OSError as error:
         raise cannot_write(path, error) from error
+    except ValueError as error:  # a NUL or half a surrogate pair in the path
+        raise StoreError(f"cannot write {shown(str(path))}: {error}") from error
     finally:
         if written is not None:
             with contextlib.suppress(OSError):
@@ -68,30 +71,23 @@ def read_whole(path: Path, limit: int, secret: bool = False) -> bytes | None:
     Raises `BadFile` for anything else (too large, a pipe, a folder) and `StoreError` when the
     system refuses, or a secret is not one.
     """
-    # O_NONBLOCK: opening a pipe that somebody put there must not hang.
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if secret else 0)
+
+    def judge(status: os.stat_result) -> None:
+        check_own(path, status, READ_OR_WRITE)
+
+    flags = os.O_NOFOLLOW if secret else 0
     try:
-        fd = os.open(path, flags)
+        return regular(path, limit, flags, judge if secret else None)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if secret and error.errno == errno.ELOOP:
             raise _is_link(path) from None
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadFile(f"{path} is not a regular file")
-        if secret:
-            check_own(path, status, READ_OR_WRITE)
-        if status.st_size > limit:
-            raise BadFile(f"{path} has {status.st_size} bytes where at most {limit} are expected")
-        with os.fdopen(os.dup(fd), "rb") as file:
-            return file.read(limit + 1)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
-    finally:
-        os.close(fd)
+    except ValueError as error:
+        if isinstance(error, BadFile):
+            raise
+        raise StoreError(f"cannot read {shown(str(path))}: {error}") from error
 
 
 def check_own(path: Path, status: os.stat_result, denied: int) -> None:

@@ -10,7 +10,6 @@ store is trusted explicitly.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import secrets
@@ -19,14 +18,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import msgspec
-
 from tilewright import home
 from tilewright.build import signing
 from tilewright.build.files import clear_stale, read_whole, write_whole
 from tilewright.build.kernel import Blob, Kernel
 from tilewright.build.key import canonical, sha256
 from tilewright.errors import BadArgument, BadFile, StoreError
+from tilewright.jsonfile import convert, parse_json
+from tilewright.reading import decoded
 
 log = logging.getLogger(__name__)
 
@@ -217,10 +216,8 @@ class Store:
 def parse_manifest(content: bytes, path: Path) -> Kernel:
     """A manifest's kernel. Raises `BadFile` naming `path` unless it is exactly what `Store.save`
     would write: right fields, types and ranges, in canonical JSON."""
-    try:
-        kernel = msgspec.convert(json.loads(content), Kernel)
-    except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        raise BadFile(f"{path} is not a kernel's manifest: {error}") from None
+    where = f"{path} is not a kernel's manifest"
+    kernel = convert(parse_json(decoded(content, where), where), Kernel, where)
     if canonical(asdict(kernel)) != content:
         raise BadFile(f"{path} is not a kernel's manifest: not in canonical form")
     if kernel.binary not in kernel.blobs:

@@ -154,6 +154,8 @@ def read_settings(given: Mapping[str, str], usual: Settings | None = None) -> Se
         return msgspec.convert(
             {**(asdict(usual) if usual else {}), **given}, Settings, strict=False
         )
+    except UnicodeEncodeError as error:  # half a surrogate pair
+        raise BadArgument(f"--settings: {error}") from None
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at ")
         where = place.strip("`").removeprefix("$").removeprefix(".")

@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright import checks
 from tilewright.errors import BadArgument
-
-_DIGITS = 18
-"""Digits of the largest count that a cell can mean; Python itself reads no more than 4,300."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +32,7 @@ line states. Raises `BadArgument` for a cell that cannot be meant."""
 
 def whole(cells: Mapping[str, str], column: str) -> int:
     """A count. Raises `BadArgument`."""
-    word = cells.get(column, "")
-    if not word.isascii() or not word.isdigit() or len(word) > _DIGITS:
-        raise BadArgument(f"{column} = '{word[:40]}' is not a whole number")
-    return int(word)
+    return checks.read_whole(column, cells.get(column, ""))
 
 
 def flag(cells: Mapping[str, str], column: str) -> bool:
@@ -56,4 +51,7 @@ def microseconds(cells: Mapping[str, str], column: str) -> float | None:
         us = float(word or "nan")
     except ValueError:
         raise BadArgument(f"{column} = '{word[:40]}' is not a number") from None
-    return us if 0 < us < math.inf else None
+    if not 0 < us < math.inf:
+        return None
+    checks.microseconds(column, us)
+    return us

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any, get_args
 
@@ -20,8 +20,8 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import INTERPRETED, Device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
-from tilewright.tune.measurement import STATUSES, Flag
-from tilewright.tune.results import Results, read_problem
+from tilewright.tune.measurement import STATUSES, Environment, Flag, Settings, Status, Telemetry
+from tilewright.tune.results import Results, Seconds, Us, read_problem
 from tilewright.tune.roofline import operand_dtype
 from tilewright.tune.statistics import indistinguishable
 from tilewright.tune.vendor import is_vendor
@@ -39,6 +39,16 @@ SELECT device, environment, settings, problem, kernel, status, reason, median_us
 FROM measurement ORDER BY device, environment, settings
 """
 
+_Kind = tuple[
+    int, int, int, int, int, Status, str, Us | None, Us | None, Us | None, str, str, str, Seconds
+]
+
+_NOUNS: Mapping[str, type[Any]] = {
+    "device": Device,
+    "environment": Environment,
+    "settings": Settings,
+}
+
 Row = Sequence[Any]
 
 
@@ -47,24 +57,28 @@ def gather(results: Results) -> dict[str, Any]:
     read."""
     where = os.fspath(results.path)
     found: dict[tuple[int, int, int], _Setup] = {}
-    _, rows = results.query(_ROWS)
-    for row in rows:
+    for row in results.rows(_ROWS, _Kind):
         found.setdefault(tuple(row[:3]), _Setup()).add(row)
     if not found:
         raise BadFile(f"{where} holds no measurements yet: sweep something first")
     problems = _problems(results, where)
     nouns = {
         table: {
-            number: parse_json(said, where)
-            for number, said in results.query(f"SELECT id, text FROM {table}")[1]
+            number: asdict(convert(parse_json(said, where), kind, where))
+            for number, said in results.rows(f"SELECT id, text FROM {table}", tuple[int, str])
         }
-        for table in ("device", "environment", "settings")
+        for table, kind in _NOUNS.items()
     }
     described = [
-        {table: nouns[table][number] for table, number in zip(nouns, key, strict=True)}
+        {
+            table: results.numbered_in(table, nouns[table].items())[number]
+            for table, number in zip(nouns, key, strict=True)
+        }
         for key in found
     ]
-    _, names = results.query("SELECT id, name, build FROM kernel ORDER BY name, id")
+    names = results.rows(
+        "SELECT id, name, build FROM kernel ORDER BY name, id", tuple[int, str, str]
+    )
     kernels = {number: (name, build) for number, name, build in names}
     labels = _labels(described)
     return {
@@ -97,6 +111,10 @@ class _Setup:
         where: str,
     ) -> dict[str, Any]:
         measured = {problem for problem, _ in self.rows}
+        if not (
+            measured <= problems.keys() and {kernel for _, kernel in self.rows} <= kernels.keys()
+        ):
+            raise BadFile(f"{where}: is damaged: a measured problem or kernel is not there")
         of = [number for number in problems if number in measured]
         ran = {kernel for _, kernel in self.rows}
         by = [number for number in kernels if number in ran]
@@ -118,6 +136,8 @@ class _Setup:
                 cell = len(statuses)
                 statuses.append(_LETTERS[STATUSES.index(status)])
                 if status == "ok":
+                    if None in (median, low, high):
+                        raise BadFile(f"{where}: is damaged: a measurement has no times")
                     for column, value in zip(times, (median, low, high), strict=True):
                         column.append(float(f"{value:.5g}"))
                     if kernel not in vendors:
@@ -156,7 +176,7 @@ class _Setup:
         """When it was measured, how long that took, and what the device said meanwhile."""
         dates = sorted(row[12] for row in self.rows.values() if row[12])
         told = Counter(row[11] for row in self.rows.values())
-        said = [parse_json(text, where) for text in told]
+        said = [asdict(convert(parse_json(text, where), Telemetry, where)) for text in told]
         clocks = [t["clock_mhz"] for t in said if t["clock_mhz"]]
 
         def highest(name: str) -> float | None:
@@ -178,7 +198,7 @@ class _Setup:
 def _problems(results: Results, where: str) -> dict[int, tuple[str, Any]]:
     """Each problem by its number, with what to call it: its text, and all its fields where two
     have the same. Small ones first."""
-    _, rows = results.query("SELECT id, text FROM problem ORDER BY family, flops, id")
+    rows = results.rows("SELECT id, text FROM problem ORDER BY family, flops, id", tuple[int, str])
     read = [(number, said, read_problem(said, where)) for number, said in rows]
     times = Counter(str(problem) for _, _, problem in read)
     return {
@@ -204,8 +224,6 @@ def _roof(device: Device, problems: Sequence[Any], timer: str) -> dict[str, Any]
         for dtype, peak in peaks.items()
         if isinstance(peak, str)
     ]
-    if not device.bandwidth_gbs:
-        missing.append("The device's memory bandwidth is not known.")
     return {
         "gbs": device.bandwidth_gbs,
         "tflops": {d: peak for d, peak in peaks.items() if not isinstance(peak, str)},

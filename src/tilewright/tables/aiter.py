@@ -20,7 +20,7 @@ import io
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from tilewright.arch.targets import Target
 from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
 from tilewright.ops.family import Family
 from tilewright.ops.foreign import Reader, microseconds, whole
+from tilewright.reading import csv_rows
+from tilewright.reading import text as read_text
 from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of, other
 from tilewright.tables.merge import Placed
 from tilewright.tables.row import Row
@@ -322,17 +324,10 @@ def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, s
     """The titles and the lines with their numbers, cells stripped. As aiter does, empty lines and
     empty columns at the end are passed over, and titles that are repeated further down (of files
     put one behind the other)."""
-    try:
-        text = Path(where).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise BadFile(f"{where}: cannot be read: {error.strerror}") from error
-    reader = csv.reader(io.StringIO(text, newline=""))
     titles: tuple[str, ...] = ()
     lines: list[tuple[int, dict[str, str]]] = []
-    for cells in _cells_of(reader, where):
-        stripped = tuple(cell.strip() for cell in cells)
+    for number, cells in csv_rows(read_text(where, marked=True), where):
+        stripped = tuple(cells)
         if not any(stripped):
             continue
         while stripped[-1] == "" and len(stripped) > len(titles):
@@ -340,24 +335,16 @@ def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, s
         if not titles:
             titles = stripped
             if "" in titles or len(set(titles)) < len(titles):
-                raise BadFile(f"{where}: line {reader.line_num}: every column needs a title")
+                raise BadFile(f"{where}: line {number}: every column needs a title")
         elif stripped != titles:
             missing = titles[len(stripped) :]
             if all(title.startswith("_") for title in missing):  # remarks; aiter adds them as empty
                 stripped += ("",) * len(missing)
             if len(stripped) != len(titles):
                 raise BadFile(
-                    f"{where}: line {reader.line_num}: {len(stripped)} cells under {len(titles)} "
-                    "titles"
+                    f"{where}: line {number}: {len(stripped)} cells under {len(titles)} titles"
                 )
-            lines.append((reader.line_num, dict(zip(titles, stripped, strict=True))))
+            lines.append((number, dict(zip(titles, stripped, strict=True))))
     if not titles:
         raise BadFile(f"{where}: is empty")
     return titles, lines
-
-
-def _cells_of(reader: Any, where: str) -> Iterator[list[str]]:
-    try:
-        yield from reader
-    except csv.Error as error:  # a cell of more than 128 KiB
-        raise BadFile(f"{where}: line {reader.line_num}: {error}") from None

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 from tilewright.arch.model import Device
 from tilewright.build.files import write_whole
-from tilewright.errors import BadArgument, BadFile
-from tilewright.jsonfile import convert, parse_json
+from tilewright.errors import BadArgument, BadFile, shown
+from tilewright.jsonfile import convert, load_json, parse_json
+from tilewright.reading import content, decoded
 from tilewright.tables.named import file_of
 from tilewright.tables.row import Row, meant, said
 from tilewright.tables.table import Table
@@ -39,8 +40,8 @@ def save(table: Table, path: PathLike) -> None:
     """Write `table` to `path`, whole or not at all, in the form that its ending says. The same rows
     give the same bytes. Raises `BadArgument` for another ending, `StoreError`."""
     target = Path(path)
-    content = to_bytes(table) if form(target) == COMPACT else to_json(table).encode()
-    write_whole(target, content, target.parent)
+    written = to_bytes(table) if form(target) == COMPACT else to_json(table).encode()
+    write_whole(target, written, target.parent)
 
 
 def to_bytes(table: Table) -> bytes:
@@ -58,11 +59,11 @@ def load(path: PathLike) -> Table:
     Raises `BadFile`, which names the file and what is wrong with it: damage, a newer schema, two
     rows of one problem; and `UnknownName`."""
     where, file = os.fspath(path), file_of(path)
-    content = _content(file)
+    read = content(file)
     if form(file) == COMPACT:
-        return _compact(content, where)
+        return _compact(read, where)
     try:
-        return Table.of((row for _, row in _json_rows(content, where)), where)
+        return Table.of((row for _, row in _json_rows(read, where)), where)
     except BadArgument as error:
         raise BadFile(str(error)) from None
 
@@ -71,11 +72,11 @@ def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
     """Each row of a table, given as `load` takes it, with where it stands; a JSON file may have
     several of one problem. Raises as `load` does."""
     where, file = os.fspath(path), file_of(path)
-    content = _content(file)
+    read = content(file)
     if form(file) == JSON:
-        yield from _json_rows(content, where)
+        yield from _json_rows(read, where)
         return
-    for number, row in enumerate(_compact(content, where), 1):
+    for number, row in enumerate(_compact(read, where), 1):
         yield f"{where}: row {number}", row
 
 
@@ -140,11 +141,8 @@ def _stated(row: Row) -> dict[str, Any]:
     }
 
 
-def _json_rows(content: bytes, where: str) -> Iterator[tuple[str, Row]]:
-    try:
-        document = parse_json(content.decode(), where)
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{where}: not UTF-8 at byte {error.start}") from None
+def _json_rows(read: bytes, where: str) -> Iterator[tuple[str, Row]]:
+    document = parse_json(decoded(read, where), where)
     lists = ("devices", "made", "rows")
     if not isinstance(document, dict) or "schema" not in document:
         raise BadFile(f"{where}: is no table: a table is an object with schema, {', '.join(lists)}")
@@ -184,16 +182,16 @@ def _numbered(listed: Sequence[T], number: int, place: str) -> T:
     raise BadFile(f"{place}: there is no number {number} among {len(listed)}")
 
 
-def _compact(content: bytes, where: str) -> Table:
-    if not content.startswith(_MAGIC):
+def _compact(read: bytes, where: str) -> Table:
+    if not read.startswith(_MAGIC):
         raise BadFile(f"{where}: is no table: it does not begin as one")
-    _check_schema(int.from_bytes(content[len(_MAGIC) : _HEAD - 32], "little"), where)
-    return Table(content[_HEAD:], where, content[_HEAD - 32 : _HEAD].hex())
+    _check_schema(int.from_bytes(read[len(_MAGIC) : _HEAD - 32], "little"), where)
+    return Table(read[_HEAD:], where, read[_HEAD - 32 : _HEAD].hex())
 
 
 def _check_schema(schema: object, where: str) -> None:
     if type(schema) is not int or schema < 1:
-        raise BadFile(f"{where}: its schema is {schema!r}, which is no version of tables")
+        raise BadFile(f"{where}: its schema is {shown(schema)}, which is no version of tables")
     if schema > SCHEMA:
         raise BadFile(
             f"{where}: its schema is {schema}, made by a newer Tilewright; this one reads up to "
@@ -203,17 +201,10 @@ def _check_schema(schema: object, where: str) -> None:
 
 def is_json(path: Path) -> bool:
     """Whether a JSON file looks like a table rather than anything else in JSON."""
-    with suppress(OSError, ValueError, RecursionError):
-        document = json.loads(path.read_bytes())
+    with suppress(BadFile):
+        document = load_json(path)
         return isinstance(document, dict) and {"schema", "made", "rows"} <= document.keys()
     return False
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def form(path: Path) -> str:

@@ -12,62 +12,34 @@ Numbers are little-endian; times are float64 microseconds; an error of -1 stands
 from __future__ import annotations
 
 import itertools
-import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, fields
-from typing import Any
+from operator import ge
+from types import GenericAlias
+from typing import Any, get_type_hints
 
 import msgspec
 
 from tilewright import ops
 from tilewright.arch.model import Device
-from tilewright.errors import BadFile, UnknownName
+from tilewright.errors import BadArgument, BadFile, UnknownName, shown
 from tilewright.jsonfile import convert
+from tilewright.tables.payload import (
+    NUMBER,
+    REFERENCES,
+    TIMES,
+    UNVERIFIED,
+    Block,
+    Column,
+    Family,
+    Origin,
+    Payload,
+    check_keys,
+    decode,
+    u32,
+)
 from tilewright.tables.row import Row
-
-_TIMES = struct.Struct("<4d")  # median, both ends of its interval, error
-_REFERENCES = struct.Struct("<4I")  # kernel, when, origin, past the last tie
-_NUMBER = struct.Struct("<I")
-
-
-class _Column(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """One field of a family's problems: the values it has, sorted."""
-
-    field: str
-    values: list[Any]
-
-
-class _Family(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    name: str
-    columns: list[_Column]
-
-
-class _Block(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The rows of one device and family, one after another: how many, and their keys."""
-
-    device: int
-    family: int
-    rows: int
-    keys: bytes
-
-
-class _Origin(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    versions: tuple[tuple[str, str], ...]
-    driver: str
-    timed: str
-
-
-class _Payload(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    devices: list[dict[str, Any]]
-    families: list[_Family]
-    origins: list[_Origin]
-    blocks: list[_Block]
-    texts: bytes
-    text_ends: bytes
-    ties: bytes
-    times: bytes
-    references: bytes
 
 
 def pack(rows: Sequence[Row]) -> bytes:
@@ -77,33 +49,36 @@ def pack(rows: Sequence[Row]) -> bytes:
     origins = sorted({(row.versions, row.driver, row.timed) for row in rows})
     of_text, of_origin = _numbers(texts), _numbers(origins)
     families = [
-        _Family(name, _columns([r.problem for r in rows if r.problem.family == name]))
+        Family(name, _columns([r.problem for r in rows if r.problem.family == name]))
         for name in sorted({r.problem.family for r in rows})
     ]
-    codings = [_Coding(family) for family in families]
+    codings = [
+        _Coding(ops.family(f.name).problem_type, [(c.field, c.values) for c in f.columns])
+        for f in families
+    ]
     blocks, ordered = [], []
     for (d, device), (f, coding) in itertools.product(enumerate(devices), enumerate(codings)):
         found = [r for r in rows if r.device == device and type(r.problem) is coding.type]
         keyed = sorted(((coding.key(r.problem) or b"", r) for r in found), key=lambda pair: pair[0])
         if keyed:
-            blocks.append(_Block(d, f, len(keyed), b"".join(key for key, _ in keyed)))
+            blocks.append(Block(d, f, len(keyed), b"".join(key for key, _ in keyed)))
             ordered += [row for _, row in keyed]
     ties = [of_text[name] for row in ordered for name in row.ties]
     past = itertools.accumulate(len(row.ties) for row in ordered)
-    payload = _Payload(
+    payload = Payload(
         [asdict(device) for device in devices],
         families,
-        [_Origin(*origin) for origin in origins],
+        [Origin(*origin) for origin in origins],
         blocks,
         "".join(texts).encode(),
-        _u32(itertools.accumulate(len(text.encode()) for text in texts)),
-        _u32(ties),
+        u32(itertools.accumulate(len(text.encode()) for text in texts)),
+        u32(ties),
         b"".join(
-            _TIMES.pack(r.median_us, *r.interval_us, -1.0 if r.error is None else r.error)
+            TIMES.pack(r.median_us, *r.interval_us, UNVERIFIED if r.error is None else r.error)
             for r in ordered
         ),
         b"".join(
-            _REFERENCES.pack(
+            REFERENCES.pack(
                 of_text[r.kernel],
                 of_text[r.measured_at],
                 of_origin[r.versions, r.driver, r.timed],
@@ -123,21 +98,14 @@ class Packed:
     """
 
     def __init__(self, data: bytes, where: str) -> None:
-        try:
-            self._data = msgspec.msgpack.decode(data, type=_Payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadFile(f"{where}: is no table: {error}") from None
+        self._where = where
+        self._data, self.devices = decode(data, where)
         found = self._data
         self._codings = [_coding(family, where) for family in found.families]
-        self.devices = tuple(convert(d, Device, f"{where}: device") for d in found.devices)
-        counts = [block.rows for block in found.blocks]
-        self._firsts = [0, *itertools.accumulate(counts)]
-        if (
-            len(found.times) != self._firsts[-1] * _TIMES.size
-            or len(found.references) != self._firsts[-1] * _REFERENCES.size
-            or any(len(b.keys) != b.rows * self._codings[b.family].width for b in found.blocks)
-        ):
-            raise BadFile(f"{where}: is no table: its columns are of different lengths")
+        for block in found.blocks:
+            coding = self._codings[block.family]
+            check_keys(block, coding.widths, [len(v) for _, v in coding.values], where)
+        self._firsts = [0, *itertools.accumulate(block.rows for block in found.blocks)]
         self._blocks = {
             (self.devices[block.device], found.families[block.family].name): number
             for number, block in enumerate(found.blocks)
@@ -151,7 +119,11 @@ class Packed:
             coding, device = self._codings[block.family], self.devices[block.device]
             for number in range(block.rows):
                 key = block.keys[number * coding.width : (number + 1) * coding.width]
-                yield self._row(first + number, coding.problem(key), device)
+                try:
+                    problem = coding.problem(key)
+                except BadArgument as error:
+                    raise self._no_row(first + number, error) from None
+                yield self._row(first + number, problem, device)
 
     def find(self, problem: Any, device: Device) -> Row | None:
         """The row of `problem` on `device`, if there is one."""
@@ -175,38 +147,44 @@ class Packed:
 
     def _row(self, number: int, problem: Any, device: Device) -> Row:
         found = self._data
-        median, low, high, error = _TIMES.unpack_from(found.times, number * _TIMES.size)
-        at = number * _REFERENCES.size
-        kernel, when, origin, past = _REFERENCES.unpack_from(found.references, at)
-        first = 0 if number == 0 else _REFERENCES.unpack_from(found.references, at - 16)[3]
-        ties = (_NUMBER.unpack_from(found.ties, 4 * i)[0] for i in range(first, past))
+        median, low, high, error = TIMES.unpack_from(found.times, number * TIMES.size)
+        at = number * REFERENCES.size
+        kernel, when, origin, past = REFERENCES.unpack_from(found.references, at)
+        first = 0 if number == 0 else REFERENCES.unpack_from(found.references, at - 16)[3]
+        ties = (NUMBER.unpack_from(found.ties, 4 * i)[0] for i in range(first, past))
         made_by = found.origins[origin]
-        return Row(
-            device,
-            problem,
-            self._text(kernel),
-            tuple(map(self._text, ties)),
-            median,
-            (low, high),
-            None if error < 0 else error,
-            self._text(when),
-            made_by.versions,
-            made_by.driver,
-            made_by.timed,
-        )
+        try:
+            return Row(
+                device,
+                problem,
+                self._text(kernel),
+                tuple(map(self._text, ties)),
+                median,
+                (low, high),
+                None if error == UNVERIFIED else error,
+                self._text(when),
+                made_by.versions,
+                made_by.driver,
+                made_by.timed,
+            )
+        except BadArgument as wrong:
+            raise self._no_row(number, wrong) from None
+
+    def _no_row(self, number: int, error: BadArgument) -> BadFile:
+        return BadFile(f"{self._where}: row {number + 1}: {error}")
 
     def _text(self, number: int) -> str:
         ends = self._data.text_ends
-        begin = 0 if number == 0 else _NUMBER.unpack_from(ends, 4 * number - 4)[0]
-        return self._data.texts[begin : _NUMBER.unpack_from(ends, 4 * number)[0]].decode()
+        begin = 0 if number == 0 else NUMBER.unpack_from(ends, 4 * number - 4)[0]
+        return self._data.texts[begin : NUMBER.unpack_from(ends, 4 * number)[0]].decode()
 
 
 class _Coding:
     """How the problems of one family are keys."""
 
-    def __init__(self, family: _Family) -> None:
-        self.type = ops.family(family.name).problem_type
-        self.values = [(c.field, [_tupled(v) for v in c.values]) for c in family.columns]
+    def __init__(self, kind: type[Any], columns: Sequence[tuple[str, list[Any]]]) -> None:
+        self.type = kind
+        self.values = columns
         self.widths = [_width(len(values)) for _, values in self.values]
         self.width = sum(self.widths)
         self._numbers: list[tuple[str, int, dict[Any, int]]] = []
@@ -241,32 +219,42 @@ class _Coding:
         return self.type(**said)
 
 
-def _coding(family: _Family, where: str) -> _Coding:
+def _coding(family: Family, where: str) -> _Coding:
     try:
-        coding = _Coding(family)
+        kind = ops.family(family.name).problem_type
     except UnknownName as error:
         raise BadFile(f"{where}: {error}") from None
-    known = {f.name for f in fields(coding.type)}
+    types = get_type_hints(kind)
+    known = {f.name for f in fields(kind)}
+    columns: dict[str, list[Any]] = {}
     for column in family.columns:
         if column.field not in known:
             raise BadFile(
-                f"{where}: a {family.name} problem has no field '{column.field}' here; the table "
-                "was made by another version of Tilewright"
+                f"{where}: a {family.name} problem has no field {shown(column.field)} here; the "
+                "table was made by another version of Tilewright"
             )
+        place = f"{where}: values of {column.field}"
+        # As the field has them: msgpack has only lists where a problem has tuples.
+        listed: Any = GenericAlias(list, types[column.field])
+        values: list[Any] = convert(column.values, listed, place)
+        if column.field in columns or not values or any(map(ge, values, values[1:])):
+            raise BadFile(f"{place} are not sorted, each once, and stated once")
+        columns[column.field] = values
+    coding = _Coding(kind, [*columns.items()])
     for field, default in coding.left_out:
         if default is MISSING:
             raise BadFile(f"{where}: its {family.name} problems do not say their {field}")
     return coding
 
 
-def _columns(problems: Sequence[Any]) -> list[_Column]:
+def _columns(problems: Sequence[Any]) -> list[Column]:
     """Of fields by name, those that are not at their default in every problem. Sizes are always
     there, having none."""
     found = []
     for f in sorted(fields(problems[0]), key=lambda f: f.name):
         values = {getattr(problem, f.name) for problem in problems}
         if values != {f.default}:
-            found.append(_Column(f.name, sorted(values)))
+            found.append(Column(f.name, sorted(values)))
     return found
 
 
@@ -277,16 +265,6 @@ def _numbers(values: Sequence[Any]) -> dict[Any, int]:
 def _width(count: int) -> int:
     """Bytes that number `count` things; none for one thing."""
     return ((count - 1).bit_length() + 7) // 8
-
-
-def _tupled(value: Any) -> Any:
-    """A sequence as tuples all the way down: msgpack has only lists."""
-    return tuple(map(_tupled, value)) if isinstance(value, list) else value
-
-
-def _u32(numbers: Iterable[int]) -> bytes:
-    found = [*numbers]
-    return struct.pack(f"<{len(found)}I", *found)
 
 
 def _device_text(device: Device) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -11,6 +10,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
+from tilewright.checks import MOST_ERROR, microseconds, number
 from tilewright.errors import BadArgument, BadFile, TilewrightError, UnknownName
 from tilewright.jsonfile import convert
 from tilewright.throughput import gb_per_s, tflops
@@ -46,16 +46,18 @@ class Row:
 
     def __post_init__(self) -> None:
         low, high = self.interval_us
+        for name, us in (("low_us", low), ("median_us", self.median_us), ("high_us", high)):
+            microseconds(f"{self.kernel}: {name}", us)
         if not self.kernel or self.kernel in self.ties or len({*self.ties}) < len(self.ties):
             raise BadArgument(
                 f"kernel '{self.kernel}' and its ties {self.ties} are not different names"
             )
-        if not 0 < low <= self.median_us <= high < math.inf:
+        if not low <= self.median_us <= high:
             raise BadArgument(
                 f"{self.kernel}: {low} to {high} µs is no interval of a median of {self.median_us}"
             )
-        if self.error is not None and not 0 <= self.error < math.inf:
-            raise BadArgument(f"{self.kernel}: an error of {self.error} times what is allowed")
+        if self.error is not None:
+            number(f"{self.kernel}: error", self.error, 0, MOST_ERROR)
         if [*self.versions] != sorted(dict(self.versions).items()):
             raise BadArgument(f"{self.kernel}: versions are in the order of their packages' names")
 

@@ -7,10 +7,10 @@ import fcntl
 import os
 import sqlite3
 import stat
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
-from tilewright.errors import BadFile, TilewrightError
+from tilewright.errors import BadFile, TilewrightError, shown
 
 FILE = "results.db"
 _SAID = b"process "
@@ -60,7 +60,11 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
     where = path.absolute().as_uri() + ("" if write else "?mode=ro")
     try:
         db = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA trusted_schema = OFF")
+        db.execute("PRAGMA cell_size_check = ON")
         (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version < 0:
+            raise BadFile(f"{path} is of version {version}, which is none of a sweep's")
         if version > SCHEMA:
             raise BadFile(
                 f"{path} is of version {version}, this Tilewright knows {SCHEMA}: use a newer one"
@@ -74,12 +78,37 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
             db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
         elif version == 0:
             raise BadFile(f"{path} holds no results: the sweep that made it never began")
+        _check_tables(db, path)
+    except UnicodeDecodeError as error:  # SQL that is no text
+        raise BadFile(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
         # What is no database, or a damaged one, is no OperationalError.
         if write and isinstance(error, sqlite3.OperationalError):
             raise cannot_write(path, error) from error
         raise BadFile(f"{path}: {error}") from error
     return db
+
+
+def _check_tables(db: sqlite3.Connection, path: Path) -> None:
+    """Raise `BadFile` unless the tables are those of a sweep. A view or a trigger of a stranger's
+    would run whatever it says under their names."""
+    with closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(_TABLES)
+        wanted = _described(empty)
+    found = _described(db)
+    for name, (kind, sql) in found.items():
+        if kind in ("view", "trigger"):
+            raise BadFile(f"{path} has a {kind}, {shown(name)}, which no sweep makes")
+        if name in wanted and wanted[name] != (kind, sql):
+            raise BadFile(f"{path}: {kind} {name} is not as a sweep makes it")
+    if missing := wanted.keys() - found.keys():
+        raise BadFile(f"{path} has no {', '.join(sorted(missing))}, as a sweep's file has")
+
+
+def _described(db: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+    """What a database is made of: kinds and SQL by name."""
+    rows = db.execute("SELECT name, type, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
+    return {str(name): (str(kind), " ".join(str(sql).split())) for name, kind, sql in rows}
 
 
 def cannot_write(path: Path, error: sqlite3.DatabaseError) -> TilewrightError:

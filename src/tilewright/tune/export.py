@@ -22,6 +22,7 @@ from typing import Any
 
 from tilewright.cells import guarded
 from tilewright.errors import BadArgument, TilewrightError
+from tilewright.jsonfile import convert, parse_json
 from tilewright.tune.measurement import Measurement, text
 from tilewright.tune.results import Results
 
@@ -48,8 +49,8 @@ _CHUNK = 10_000
 def columns(results: Results) -> tuple[str, ...]:
     """The columns of a table of these: every field that a problem among them has."""
     fields: dict[str, None] = {}
-    for (said,) in results.rows("SELECT text FROM problem ORDER BY id"):
-        fields |= dict.fromkeys(json.loads(said))
+    for said in _stated(results):
+        fields |= dict.fromkeys(said)
     fields.pop("family", None)
     clash = sorted(set(fields) & {"kernel", *_AFTER})
     if clash:
@@ -58,6 +59,13 @@ def columns(results: Results) -> tuple[str, ...]:
     first = next(results.measurements(), None)
     usual = [f for f in asdict(first.problem) if f in fields] if first is not None else []
     return ("kernel", *dict.fromkeys([*usual, *fields]), *_AFTER)
+
+
+def _stated(results: Results) -> Iterator[dict[str, Any]]:
+    """The problems, field by field. Raises `BadFile`."""
+    where = str(results.path)
+    for (said,) in results.rows("SELECT text FROM problem ORDER BY id", tuple[str]):
+        yield convert(parse_json(said, where), dict[str, Any], where)
 
 
 def rows(results: Results) -> Iterator[dict[str, Any]]:
@@ -193,8 +201,8 @@ def _types(results: Results, names: tuple[str, ...]) -> dict[str, str]:
     found |= dict.fromkeys(_NUMBERS, "number") | dict.fromkeys(_COUNTS, "count")
     found["verified"] = "flag"
     kinds: dict[str, set[str]] = {}
-    for (said,) in results.rows("SELECT text FROM problem"):
-        for field, value in json.loads(said).items():
+    for stated in _stated(results):
+        for field, value in stated.items():
             kind = "flag" if isinstance(value, bool) else "count" if type(value) is int else "text"
             kinds.setdefault(field, set()).add(kind)
     for field, said in kinds.items():

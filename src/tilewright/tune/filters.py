@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tilewright.errors import BadArgument, EmptySpace, nearest
+from tilewright.errors import BadArgument, EmptySpace, nearest, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +109,31 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
+MOST_CHARACTERS = 20_000
+MOST_NESTED = 100
+"""Operations inside one another: a sum of so many terms, say. Chains of ``and`` and ``or`` are one
+operation, however long."""
+
+
 def _parsed(text: str) -> ast.expr:
     """The expression, made of nothing but what `_value` knows. Raises `BadArgument`."""
+    if len(text) > MOST_CHARACTERS:
+        raise BadArgument(
+            f"{shown(text)}: {len(text)} characters are over {MOST_CHARACTERS}, the most of one"
+        )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         _check(tree, text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, BadArgument):
             raise
-        raise BadArgument(f"'{text}' is not an expression over a kernel's fields") from None
+        raise BadArgument(f"{shown(text)} is not an expression over a kernel's fields") from None
     return tree
 
 
-def _check(node: ast.expr, text: str) -> None:
+def _check(node: ast.expr, text: str, inside: int = 0) -> None:
+    if inside > MOST_NESTED:
+        raise BadArgument(f"{shown(text)}: over {MOST_NESTED} operations inside one another")
     parts: Sequence[ast.expr] = ()
     if isinstance(node, ast.BoolOp):
         parts = node.values
@@ -135,18 +147,18 @@ def _check(node: ast.expr, text: str) -> None:
         parts = node.elts
     elif not isinstance(node, ast.Name | ast.Constant):
         raise BadArgument(
-            f"'{ast.unparse(node)}' in '{text}': only fields, values, comparisons, and, or, not, "
-            "in and arithmetic can be said"
+            f"{shown(ast.unparse(node))} in {shown(text)}: only fields, values, comparisons, "
+            "and, or, not, in and arithmetic can be said"
         )
     for part in parts:
-        _check(part, text)
+        _check(part, text, inside + 1)
 
 
 def _holds(expression: ast.expr, config: Any, text: str) -> bool:
     try:
         return bool(_value(expression, config))
-    except (TypeError, ZeroDivisionError) as error:
-        raise BadArgument(f"'{text}' cannot be said of {config.name}: {error}") from None
+    except (TypeError, ArithmeticError) as error:  # a division by 0, an integer beyond floats
+        raise BadArgument(f"{shown(text)} cannot be said of {config.name}: {error}") from None
 
 
 def _value(node: ast.expr, config: Any) -> Any:

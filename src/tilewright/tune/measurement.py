@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
+from tilewright import checks
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument
+from tilewright.errors import BadArgument, shown
 from tilewright.throughput import gb_per_s, tflops
 from tilewright.verify import Check
 
@@ -46,6 +47,10 @@ Flag = Literal["throttled", "contended", "unsettled", "late"]
 limit is how large products run). contended: another process used the device. unsettled: the
 budget ended before the median's interval was as narrow as asked. late: the GPU waited for the host
 within samples, however often they were taken (`timing.Events`): times are too long."""
+
+
+MOST_SAMPLES = 10**6
+"""The most samples of a measurement; kernels that take turns and places are no more either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +89,22 @@ class Settings:
     take: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1:
-            raise BadArgument(f"confidence = {self.confidence} is not between 0 and 1")
-        if not 0 < self.precision < 1:
-            raise BadArgument(f"precision = {self.precision} is not between 0 and 1")
+        for name in ("confidence", "precision"):
+            if not 0 < getattr(self, name) < 1:
+                raise BadArgument(f"{name} = {getattr(self, name)} is not between 0 and 1")
+        checks.whole("max_samples", self.max_samples, 1, MOST_SAMPLES)
         if not 1 <= self.min_samples <= self.max_samples:
             raise BadArgument(
                 f"min_samples = {self.min_samples} is not between 1 and max_samples = "
                 f"{self.max_samples}"
             )
-        if self.warm_up_seconds < 0 or self.budget_seconds <= 0:
-            raise BadArgument("warm_up_seconds is at least 0, budget_seconds more than 0")
-        if self.interleave < 1 or self.places < 1:
-            raise BadArgument("interleave and places are at least 1")
-        if self.race < 0:
-            raise BadArgument(f"race = {self.race} is less than 0")
-        if self.take < 0:
-            raise BadArgument(f"take = {self.take} is less than 0")
+        checks.number("warm_up_seconds", self.warm_up_seconds, 0, checks.MOST_SECONDS)
+        checks.positive("budget_seconds", self.budget_seconds)
+        checks.number("budget_seconds", self.budget_seconds, 0, checks.MOST_SECONDS)
+        checks.whole("interleave", self.interleave, 1, MOST_SAMPLES)
+        checks.whole("places", self.places, 1, MOST_SAMPLES)
+        checks.number("race", self.race)
+        checks.whole("take", self.take)
 
     @property
     def digest(self) -> str:
@@ -136,6 +140,8 @@ class Telemetry:
 
     clock_mhz: least and median clock of the compute units. temperature_c, power_w: highest.
     throttle: reasons other than the power limit. others: other processes seen on the device.
+
+    Raises `BadArgument` for numbers that no device says.
     """
 
     clock_mhz: tuple[int, int] | None = None
@@ -143,6 +149,15 @@ class Telemetry:
     power_w: float | None = None
     throttle: tuple[str, ...] = ()
     others: int = 0
+
+    def __post_init__(self) -> None:
+        for clock in self.clock_mhz or ():
+            checks.whole("clock_mhz", clock)
+        if self.temperature_c is not None:
+            checks.whole("temperature_c", self.temperature_c, -1000, 10**6)
+        if self.power_w is not None:
+            checks.number("power_w", self.power_w)
+        checks.whole("others", self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +169,8 @@ class Measurement:
     confidence interval. check: None unless verified. attempts: 2 if it was retried alone.
     measured_at: UTC, ISO 8601. seconds: its share of a worker's wall time: its own steps, what was
     tried in vain, and its part of what the kernels that took turns did together.
+
+    Raises `BadArgument` for a status there is not, and for numbers that no measurement gives.
     """
 
     kernel: str
@@ -172,6 +189,20 @@ class Measurement:
     attempts: int = 1
     measured_at: str = ""
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise BadArgument(f"status {shown(self.status)} is not one of {', '.join(STATUSES)}")
+        for us in self.samples_us:
+            checks.microseconds("a sample, in µs,", us)
+        if self.samples_us:
+            low, high = self.interval_us
+            for us in self.interval_us:
+                checks.microseconds("an end of the interval, in µs,", us)
+            if low > high:
+                raise BadArgument(f"{low} to {high} µs is no interval")
+        checks.whole("attempts", self.attempts)
+        checks.number("seconds", self.seconds, 0, checks.MOST_SECONDS)
 
     @property
     def key(self) -> tuple[str, str, str, str, str, str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tilewright.errors import BadArgument
-from tilewright.tune.results import Results
+from tilewright.tune.results import Results, Us
 
 COMBINATIONS = 300_000
 """So many are tried at most, to do better than greedy: a second or two."""
@@ -44,7 +44,8 @@ def times_of(results: Results) -> Times:
         "JOIN problem ON problem.id = problem JOIN kernel ON kernel.id = kernel "
         "JOIN device ON device.id = device "
         "WHERE status = 'ok' AND median_us IS NOT NULL AND kernel.name NOT LIKE 'vendor.%' "
-        "ORDER BY measurement.id"
+        "ORDER BY measurement.id",
+        tuple[str, str, str, Us],
     ):
         found.setdefault((problem, device), {})[kernel] = us
     return found

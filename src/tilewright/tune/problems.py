@@ -12,7 +12,6 @@ called ``<family>:<set>``.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -25,8 +24,10 @@ from typing import Any
 from tilewright import capturing, ops
 from tilewright.arch.model import Arch
 from tilewright.cells import plain
-from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
+from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.jsonfile import convert, parse_json
+from tilewright.reading import csv_rows
+from tilewright.reading import text as read_text
 from tilewright.tables import aiter
 
 _ROOT = Path(ops.__path__[0])
@@ -134,14 +135,16 @@ def is_list(path: str) -> bool:
     """Whether a file is a list of problems, by its ending or, in JSON, by how it begins."""
     if path.endswith((".csv", capturing.ENDING)):
         return True
-    with suppress(OSError, ValueError):
-        return path.endswith(".json") and Path(path).read_text("utf-8-sig").lstrip()[:1] == "["
+    with suppress(BadFile):
+        return path.endswith(".json") and _read(path).lstrip()[:1] == "["
     return False
 
 
 def is_aiters(path: str) -> bool:
     """Whether a file is a CSV of aiter's, tuned or not."""
-    return path.endswith(".csv") and aiter.is_aiter(_titles(path))
+    with suppress(BadFile):  # what is wrong is said when it is read
+        return path.endswith(".csv") and aiter.is_aiter(_read(path).partition("\n")[0].split(","))
+    return False
 
 
 def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterator[Any]:
@@ -173,7 +176,7 @@ def _word(value: Any, word: str) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    raise BadArgument(f"{word} = {json.dumps(value)} is neither a word nor a whole number")
+    raise BadArgument(f"{word} = {shown(value)} is neither a word nor a whole number")
 
 
 def _read(path: str) -> str:
@@ -182,20 +185,7 @@ def _read(path: str) -> str:
             f"{path}: problems stand in a .json, .csv or .jsonl file, or in one of the sets "
             f"{', '.join(sets())}"
         )
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadFile(f"{path}: not UTF-8 at byte {error.start}") from error
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BadFile(f"{path}: cannot be read: {why}") from error
-
-
-def _titles(path: str) -> list[str]:
-    """The first line of a CSV."""
-    with suppress(OSError, ValueError), Path(path).open(encoding="utf-8-sig") as file:
-        return file.readline().split(",")
-    return []  # what is wrong is said when it is read
+    return read_text(path, marked=True)
 
 
 def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -203,36 +193,32 @@ def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     if not isinstance(document, list):
         raise BadFile(f"{path}: problems are a list of objects")
     # Parsed once more, one by one, for the lines they begin on.
-    decoder, place = json.JSONDecoder(), text.index("[") + 1
+    decoder, place, line, counted = json.JSONDecoder(), text.index("[") + 1, 1, 0
     for row in document:
         while text[place] in " \t\r\n,":
             place += 1
-        line = text.count("\n", 0, place) + 1
+        line += text.count("\n", counted, place)
+        counted = place
         place = decoder.raw_decode(text, place)[1]
         if not isinstance(row, dict):
-            raise BadFile(f"{path}: line {line}: a problem is an object, not {json.dumps(row)}")
+            raise BadFile(f"{path}: line {line}: a problem is an object, not {shown(row)}")
         yield line, row
 
 
 def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     # A comment becomes an empty line, so that lines keep their numbers.
     lines = ("" if s.lstrip().startswith("#") else s for s in io.StringIO(text, newline=""))
-    reader = csv.reader(lines, strict=True)
     titles: list[str] = []
-    try:
-        for cells in reader:
-            cells = [plain(cell).strip() for cell in cells]
-            where = f"{path}: line {reader.line_num}"
-            if not any(cells):
-                continue
-            if not titles:
-                titles = cells
-                if not all(titles) or len(set(titles)) < len(titles):
-                    raise BadFile(f"{where}: every column needs a word of its own as its title")
-                continue
-            if len(cells) != len(titles):
-                raise BadFile(f"{where}: {len(cells)} cells under {len(titles)} titles")
+    for line, stated in csv_rows(lines, path, strict=True):
+        cells = [plain(cell).strip() for cell in stated]
+        if not any(cells):
+            continue
+        if not titles:
+            titles = cells
+            if not all(titles) or len(set(titles)) < len(titles):
+                raise BadFile(f"{path}: line {line}: every column needs a title of its own")
+        elif len(cells) != len(titles):
+            raise BadFile(f"{path}: line {line}: {len(cells)} cells under {len(titles)} titles")
+        else:
             # An empty cell says nothing about its word.
-            yield reader.line_num, {t: c for t, c in zip(titles, cells, strict=True) if c}
-    except csv.Error as error:
-        raise BadFile(f"{path}: line {reader.line_num}: {error}") from error
+            yield line, {t: c for t, c in zip(titles, cells, strict=True) if c}

@@ -13,15 +13,19 @@ import json
 import os
 import socket
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, get_args
+from types import GenericAlias
+from typing import Annotated, Any, TypeVar, get_args
+
+import msgspec
 
 from tilewright.arch.model import Device
-from tilewright.errors import BadArgument, BadFile
+from tilewright.checks import LEAST_US, MOST_SECONDS, MOST_US, MOST_WHOLE
+from tilewright.errors import BadArgument, BadFile, shown
 from tilewright.jsonfile import convert, parse_json
 from tilewright.tables.row import meant
 from tilewright.tune.database import FILE, cannot_write, opened, take
@@ -39,15 +43,29 @@ from tilewright.tune.measurement import (
 )
 from tilewright.verify import Check
 
+T = TypeVar("T")
+
 _ALL = """
 SELECT kernel.name, kernel.build, problem.text, device.text, environment.text, settings.text,
     status, reason, samples_us, low_us, high_us, "check", telemetry, flags, attempts,
     measured_at, seconds
-FROM measurement JOIN problem ON problem.id = measurement.problem
-    JOIN kernel ON kernel.id = measurement.kernel JOIN device ON device.id = measurement.device
-    JOIN environment ON environment.id = measurement.environment
-    JOIN settings ON settings.id = measurement.settings
+FROM measurement LEFT JOIN problem ON problem.id = measurement.problem
+    LEFT JOIN kernel ON kernel.id = measurement.kernel
+    LEFT JOIN device ON device.id = measurement.device
+    LEFT JOIN environment ON environment.id = measurement.environment
+    LEFT JOIN settings ON settings.id = measurement.settings
 """
+"""LEFT: a measurement of a kernel that is not there is damage, and must not vanish."""
+
+Us = Annotated[float, msgspec.Meta(ge=LEAST_US, le=MOST_US)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
+"""Types of columns, for `Results.rows`."""
+
+_Row = tuple[
+    str, str, str, str, str, str, Status, str, bytes, Us | None, Us | None, str | None, str, str,
+    int, str, Seconds,
+]  # fmt: skip
+_Key = tuple[int, int, int, int, int]
 
 
 _KEY = "kernel, problem, device, environment, settings"
@@ -95,9 +113,11 @@ class Results:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise BadArgument(f"{self.folder} cannot be made: {error.strerror}") from error
+            except ValueError as error:  # a NUL or half a surrogate pair in its name
+                raise BadArgument(f"{shown(str(folder))} cannot be made: {error}") from error
             who = f"{os.getpid()} on {socket.gethostname()} since {now()}"
             self._lock = take(self.folder, who)
-        elif not self.path.is_file():
+        elif not _is_file(self.path):
             raise BadFile(f"{self.folder} has no results ({FILE}); a sweep writes them there")
         try:
             self._db = opened(self.path, write)
@@ -163,7 +183,12 @@ class Results:
             "problem",
             problem_text(m.problem),
             "family, text, flops, min_bytes",
-            (m.problem.family, problem_text(m.problem), m.problem.flops, m.problem.min_bytes),
+            (
+                m.problem.family,
+                problem_text(m.problem),
+                _stored(m.problem.flops),
+                _stored(m.problem.min_bytes),
+            ),
         )
         values = (
             problem,
@@ -214,7 +239,7 @@ class Results:
     # --- reading ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        (count,) = self._db.execute("SELECT count(*) FROM measurement").fetchone()
+        ((count,),) = self.rows("SELECT count(*) FROM measurement", tuple[int])
         return int(count)
 
     def keys(
@@ -228,22 +253,30 @@ class Results:
             listed = "SELECT value FROM json_each(?)"
             query += f" WHERE problem IN (SELECT id FROM problem WHERE text IN ({listed}))"
             values = [json.dumps([*problems])]
-        return {named(row[1:]) for row in self._db.execute(query, values) if row[0] in statuses}
+        rows = self.rows(query, tuple[str, int, int, int, int, int], values)
+        return {named(row[1:]) for row in rows if row[0] in statuses}
 
     def outlines(self) -> Iterator[Outline]:
         """What tells each measurement from others, and which of two is better."""
         named = self._namer()
         columns = f"{_KEY}, measurement.id, status, measured_at, median_us"
-        for row in self._all("measurement", columns):
+        kind = tuple[int, int, int, int, int, int, str, str, Us | None]
+        for row in self.rows(f"SELECT {columns} FROM measurement", kind):
             yield Outline(named(row[:5]), *row[5:])
 
     def _namer(self) -> Callable[[Sequence[int]], tuple[str, ...]]:
         """From the columns `_KEY` of a row to its `Measurement.key`. Texts stand once in memory,
         however many measurements say them."""
-        kernels = {i: (name, build) for i, name, build in self._all("kernel", "id, name, build")}
-        texts = dict(self._all("problem", "id, text"))
-        devices, environments, settings = (
-            dict(self._all(table, "id, digest")) for table in ("device", "environment", "settings")
+        listed = self.rows("SELECT id, name, build FROM kernel", tuple[int, str, str])
+        kernels = self.numbered_in("kernel", ((i, (name, build)) for i, name, build in listed))
+        texts, devices, environments, settings = (
+            self.numbered_in(table, self.rows(f"SELECT id, {column} FROM {table}", tuple[int, str]))
+            for table, column in (
+                ("problem", "text"),
+                ("device", "digest"),
+                ("environment", "digest"),
+                ("settings", "digest"),
+            )
         )
 
         def named(row: Sequence[int]) -> tuple[str, ...]:
@@ -252,85 +285,143 @@ class Results:
 
         return named
 
-    def _all(self, table: str, columns: str) -> sqlite3.Cursor:
-        return self._db.execute(f"SELECT {columns} FROM {table}")
+    def numbered_in(self, table: str, pairs: Iterable[tuple[int, T]]) -> Mapping[int, T]:
+        """What rows of `table` say, by their numbers; asked for one that is not there, it raises
+        `BadFile`."""
+        return _Numbered(f"{self.path}: is damaged: {table} has no row", pairs)
 
     def builds(self) -> Iterator[Build]:
         """What building kernels came to."""
-        rows = self._db.execute(
+        rows = self.rows(
             "SELECT kernel.name, kernel.build, arch, status, reason, seconds FROM build "
-            "JOIN kernel ON kernel.id = kernel ORDER BY kernel"
+            "LEFT JOIN kernel ON kernel.id = kernel ORDER BY kernel",
+            tuple[str, str, str, str, str, Seconds],
         )
         return (Build(*row) for row in rows)
 
     def measurements(self, where: str = "", values: Sequence[Any] = ()) -> Iterator[Measurement]:
         """Measurements, in the order they were added; `where` is SQL over the tables, such as
         ``status = ?``. Raises `BadArgument` for SQL that cannot be read."""
-        condition = f"WHERE {where}" if where else ""
+        asked = f"{_ALL} {f'WHERE {where}' if where else ''} ORDER BY measurement.id"
         try:
-            rows = self._db.execute(f"{_ALL} {condition} ORDER BY measurement.id", values)
+            self._db.execute(f"EXPLAIN {asked}", values).close()
         except sqlite3.OperationalError as error:
             raise BadArgument(f"'{where}' does not say which measurements: {error}") from error
-        for row in rows:
+        for row in self.rows(asked, _Row, values):
             yield self._read(row)
 
     def numbered(self) -> Iterator[tuple[int, Measurement]]:
         """All measurements with their numbers (`Outline.id`)."""
         columns = _ALL.replace("SELECT", "SELECT measurement.id,", 1)
-        for number, *row in self._db.execute(f"{columns} ORDER BY measurement.id"):
+        kind = GenericAlias(tuple, (int, *get_args(_Row)))
+        for number, *row in self.rows(f"{columns} ORDER BY measurement.id", kind):
             yield number, self._read(row)
 
-    def rows(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """The rows of a query of this program's own, one by one."""
-        return self._db.execute(sql, values)
+    def rows(self, sql: str, kind: Any, values: Sequence[Any] = ()) -> Iterator[Any]:
+        """The rows of a query of this program's own, one by one, as tuples of type `kind`. Raises
+        `BadFile` for a file that is damaged, and for a value of another type: SQLite takes any
+        value in any column."""
+        try:
+            for row in self._db.execute(sql, values):
+                yield msgspec.convert(row, kind, builtin_types=(bytes,))
+        except (sqlite3.DatabaseError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise BadFile(f"{self.path}: is damaged: {error}") from error
 
     def query(
         self, sql: str, values: Sequence[Any] = ()
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Names of columns, and rows, of any reading SQL. Raises `BadArgument`."""
+        """Names of columns, and rows, of any SQL that only reads this file. Raises `BadArgument`,
+        before anything is done, for SQL that does more."""
         where = self.path.absolute().as_uri() + "?mode=ro"
         with closing(sqlite3.connect(where, uri=True)) as db:
+            db.set_authorizer(_only_reads)
             try:
                 answer = db.execute(sql, values)
                 return [c[0] for c in answer.description or ()], answer.fetchall()
-            except (sqlite3.Error, sqlite3.Warning) as error:
-                raise BadArgument(f"the query cannot be answered: {error}") from error
+            # A query with a NUL, or with half a surrogate pair, is a ValueError.
+            except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
+                why = "it does more than read" if "authoriz" in str(error) else error
+                raise BadArgument(f"the query cannot be answered: {why}") from error
 
     def _read(self, row: Sequence[Any]) -> Measurement:
-        taken = samples(row[8])
         where = os.fspath(self.path)
-        check = None if row[11] is None else convert(json.loads(row[11]), Check, where)
+        taken = samples(row[8], where)
+        check = row[11]  # whose errors may be infinite
+        if check is not None:
+            check = convert(parse_json(check, where, non_finite=True), Check, where)
         flags: tuple[Flag, ...] = tuple(f for f in get_args(Flag) if f in row[13].split())
-        return Measurement(
-            kernel=row[0],
-            build=row[1],
-            problem=read_problem(row[2], where),
-            device=convert(parse_json(row[3], where), Device, where),
-            environment=convert(parse_json(row[4], where), Environment, where),
-            settings=convert(parse_json(row[5], where), Settings, where),
-            status=row[6],
-            reason=row[7],
-            samples_us=tuple(taken),
-            interval_us=(row[9], row[10]) if taken else (0.0, 0.0),
-            check=check,
-            telemetry=convert(parse_json(row[12], where), Telemetry, where),
-            flags=flags,
-            attempts=row[14],
-            measured_at=row[15],
-            seconds=row[16],
-        )
+        try:
+            return Measurement(
+                kernel=row[0],
+                build=row[1],
+                problem=read_problem(row[2], where),
+                device=convert(parse_json(row[3], where), Device, where),
+                environment=convert(parse_json(row[4], where), Environment, where),
+                settings=convert(parse_json(row[5], where), Settings, where),
+                status=row[6],
+                reason=row[7],
+                samples_us=tuple(taken),
+                interval_us=(row[9], row[10]) if taken else (0.0, 0.0),
+                check=check,
+                telemetry=convert(parse_json(row[12], where), Telemetry, where),
+                flags=flags,
+                attempts=row[14],
+                measured_at=row[15],
+                seconds=row[16],
+            )
+        except BadArgument as error:
+            raise BadFile(f"{where}: is damaged: {row[0]}: {error}") from None
 
 
-def samples(stored: bytes) -> Sequence[float]:
-    """Of the column `samples_us`."""
+class _Numbered(dict[int, T]):
+    """Rows by number, whose absence is said in `wrong`."""
+
+    def __init__(self, wrong: str, pairs: Iterable[tuple[int, T]]) -> None:
+        super().__init__(pairs)
+        self._wrong = wrong
+
+    def __missing__(self, number: int) -> T:
+        raise BadFile(f"{self._wrong} {number}")
+
+
+_READING = (
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+)
+
+
+def _only_reads(action: int, *_about: str | None) -> int:
+    """SQLite asks this about all that a statement does, before it does any: ATTACH and VACUUM INTO
+    write files beside a database that is only read."""
+    return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
+
+
+def samples(stored: bytes, where: str) -> Sequence[float]:
+    """Of the column `samples_us`. Raises `BadFile`, which begins with `where`."""
     taken = array.array("d")
+    if len(stored) % taken.itemsize:
+        raise BadFile(f"{where}: is damaged: samples of {len(stored)} bytes")
     taken.frombytes(stored)
     return taken
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except ValueError:  # half a surrogate pair in its name
+        return False
 
 
 def read_problem(said: str, where: str) -> Any:
     """The problem whose `problem_text` this is. Raises `BadFile`."""
     return meant(parse_json(said, where), where)
+
+
+def _stored(count: int) -> int | float:
+    """A count as SQLite takes it, whose integers end at 2⁶³."""
+    return count if count <= MOST_WHOLE else float(count)
 
 
 def now() -> str:

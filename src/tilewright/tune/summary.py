@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.throughput import gb_per_s, tflops
-from tilewright.tune.results import Build, Results, read_problem
+from tilewright.tune.measurement import Status
+from tilewright.tune.results import Build, Results, Seconds, Us, read_problem
 from tilewright.tune.statistics import indistinguishable, reach
 from tilewright.tune.vendor import is_vendor
 
@@ -94,11 +95,13 @@ SELECT kernel, median_us, low_us, high_us FROM measurement INDEXED BY ranked WHE
 def best(results: Results) -> list[Best]:
     """The best kernel for each problem on each setup, in the order problems were first measured."""
     setups = _setups(results)
-    names = dict(results.rows("SELECT id, name FROM kernel"))
+    listed = results.rows("SELECT id, name FROM kernel", tuple[int, str])
+    names = results.numbered_in("kernel", listed)
     vendors = _vendors(results)
     found = []
     for number, said, flops, moved in results.rows(
-        "SELECT id, text, flops, min_bytes FROM problem ORDER BY id"
+        "SELECT id, text, flops, min_bytes FROM problem ORDER BY id",
+        tuple[int, str, int | float, int | float],
     ):
         for setup in setups:
             candidates = _candidates(results, number, setup, vendors)
@@ -132,7 +135,9 @@ def _candidates(
     until one is over the reach of the best so far, which no later one can be told from."""
     found: dict[int, tuple[float, tuple[float, float]]] = {}
     least, limit = math.inf, math.inf
-    for kernel, median, low, high in results.rows(_OF_ONE, (problem, *setup)):
+    for kernel, median, low, high in results.rows(
+        _OF_ONE, tuple[int, Us, Us, Us], (problem, *setup)
+    ):
         if low > limit:
             break
         if kernel in vendors:
@@ -145,7 +150,8 @@ def _candidates(
 
 def _vendors(results: Results) -> set[int]:
     """The numbers of what is no kernel but the vendor's library."""
-    return {i for i, name in results.rows("SELECT id, name FROM kernel") if is_vendor(name)}
+    listed = results.rows("SELECT id, name FROM kernel", tuple[int, str])
+    return {i for i, name in listed if is_vendor(name)}
 
 
 _VENDOR_US = """
@@ -158,7 +164,9 @@ def _vendor_us(
     results: Results, problem: int, setup: tuple[int, int, int], vendors: Iterable[int]
 ) -> float | None:
     """The least median of the vendor's library."""
-    rows = [row for v in vendors for row in results.rows(_VENDOR_US, (problem, v, *setup))]
+    rows = [
+        row for v in vendors for row in results.rows(_VENDOR_US, tuple[Us], (problem, v, *setup))
+    ]
     return min((median for (median,) in rows), default=None)
 
 
@@ -178,8 +186,9 @@ def coverage(results: Results) -> list[Coverage]:
     """How much was measured, for each setup."""
     vendors = json.dumps(sorted(_vendors(results)))
     counted = f"SELECT {_SETUP}, status, count(*) FROM measurement GROUP BY 1, 2, 3, 4"
-    all_statuses = _statuses(results.rows(counted))
-    vendor = _statuses(results.rows(_OF_VENDORS, (vendors,)))
+    kind = tuple[int, int, int, Status, int]
+    all_statuses = _statuses(results.rows(counted, kind))
+    vendor = _statuses(results.rows(_OF_VENDORS, kind, (vendors,)))
     kernels, problems = (_distinct(results, column, vendors) for column in ("kernel", "problem"))
     where = str(results.path)
     return [
@@ -191,7 +200,7 @@ def coverage(results: Results) -> list[Coverage]:
             dict(vendor[key].most_common()),
             tuple(
                 read_problem(said, where)
-                for (said,) in results.rows(_WITHOUT, (*key, *key, vendors))
+                for (said,) in results.rows(_WITHOUT, tuple[str], (*key, *key, vendors))
             ),
         )
         for key, setup in _setups(results).items()
@@ -218,6 +227,7 @@ def _distinct(results: Results, column: str, vendors: str) -> Counter[tuple[int,
     rows = results.rows(
         f"SELECT DISTINCT {_SETUP}, {column} FROM measurement "
         "WHERE kernel NOT IN (SELECT value FROM json_each(?))",
+        tuple[int, int, int, int],
         (vendors,),
     )
     return Counter((d, e, s) for d, e, s, _ in rows)
@@ -233,9 +243,10 @@ def seconds_each(results: Results) -> tuple[float | None, float | None]:
     ((measuring,),) = results.rows(
         "SELECT avg(seconds) FROM (SELECT seconds FROM measurement WHERE status NOT IN "
         "('unsupported', 'build_failed') ORDER BY id DESC LIMIT ?)",
+        tuple[Seconds | None],
         (SECONDS_FROM,),
     )
-    ((building,),) = results.rows("SELECT avg(seconds) FROM build")
+    ((building,),) = results.rows("SELECT avg(seconds) FROM build", tuple[Seconds | None])
     return measuring, building
 
 
@@ -247,4 +258,5 @@ def _setups(results: Results) -> dict[tuple[int, int, int], Setup]:
         "(SELECT 1 FROM measurement INDEXED BY fate WHERE (device, environment, settings) = "
         "(device.id, environment.id, settings.id)) ORDER BY 1, 2, 3"
     )
-    return {(d, e, s): Setup(*told) for d, e, s, *told in results.rows(said)}
+    kind = tuple[int, int, int, str, str, str, str, str]
+    return {(d, e, s): Setup(*told) for d, e, s, *told in results.rows(said, kind)}

@@ -27,8 +27,8 @@ from tilewright.tables.row import Row, preference
 from tilewright.tune.crew import Crew
 from tilewright.tune.finals import Take, decided, pooled, ties, winner
 from tilewright.tune.jobs import Job
-from tilewright.tune.measurement import Settings, digest, problem_text, text
-from tilewright.tune.results import Results, samples
+from tilewright.tune.measurement import Settings, Status, digest, problem_text, text
+from tilewright.tune.results import Results, Us, samples
 from tilewright.tune.search import Effort, next_step
 from tilewright.tune.sweep import Group, Progress, plan_some, settings_on, sweep
 
@@ -148,11 +148,18 @@ class Tuner:
             job.group.environment.digest,
             settings_on(job.group, settings).digest,
         )
-        builds = self._builds[job.group]
+        builds, where = self._builds[job.group], str(self.results.path)
         return {
-            name: Tried(status, samples(taken), median or 0.0, (low or 0.0, high or 0.0), worst, at)
+            name: Tried(
+                status,
+                samples(taken, where),
+                median or 0.0,
+                (low or 0.0, high or 0.0),
+                worst,
+                at,
+            )
             for name, build, status, taken, median, low, high, worst, at in self.results.rows(
-                _TRIED, key
+                _TRIED, _TriedRow, key
             )
             if name in job.configs and builds[name] == build
         }
@@ -347,6 +354,9 @@ FROM measurement JOIN kernel ON kernel.id = measurement.kernel WHERE
     AND settings = (SELECT id FROM settings WHERE digest = ?)
 ORDER BY measurement.id
 """
+
+
+_TriedRow = tuple[str, str, Status, bytes, Us | None, Us | None, Us | None, float | None, str]
 
 
 def _few(numbers: Sequence[int]) -> Iterator[Sequence[int]]:

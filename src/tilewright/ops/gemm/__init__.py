@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
+from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
@@ -84,10 +85,7 @@ class GemmFamily:
             elif field in ("strides_sa", "strides_sb", "outer_strides"):
                 values[field] = _strides(word, text)
             else:
-                try:
-                    values[field] = int(text)
-                except ValueError:
-                    raise BadArgument(f"{word} = '{text}' is not a whole number") from None
+                values[field] = checks.read_whole(word, text, -checks.MOST_WHOLE)
         missing = [size for size in ("m", "n", "k") if size not in values]
         if missing:
             raise BadArgument(f"a gemm problem needs {', '.join(missing)} (as in m=4096)")
@@ -246,10 +244,7 @@ class GemmFamily:
 
 
 def _strides(word: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(one) for one in text.split(","))
-    except ValueError:
-        raise BadArgument(f"{word} = '{text}' is not whole numbers, as in 56,1") from None
+    return tuple(checks.read_whole(word, part, -checks.MOST_WHOLE) for part in text.split(","))
 
 
 FAMILY = GemmFamily()

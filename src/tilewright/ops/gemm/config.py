@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from tilewright import blocks
 from tilewright.dtypes import DTYPES
-from tilewright.errors import BadArgument, UnknownName
+from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.gemm import epilogues, pre, scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.problem import LAYOUTS, SHUFFLED_LAYOUTS, check_layout, check_types
@@ -240,7 +240,7 @@ def _one(field: str, words: tuple[object, ...]) -> str:
 
 
 def _count(field: str) -> str:
-    return rf"(?P<{field}>[1-9]\d*)"
+    return rf"(?P<{field}>[1-9]\d{{0,9}})"  # no name has a larger number
 
 
 _TYPES = "_".join(_one(f"dtype_{x}", tuple(DTYPES)) for x in ("a", "b", "c", "acc"))
@@ -276,7 +276,7 @@ def parse(name: str) -> GemmConfig:
     match = _NAME.fullmatch(name)
     if match is None or match["pads"] == "":
         raise UnknownName(
-            f"'{name}' is not the name of a GEMM kernel; one looks like "
+            f"{shown(name, 300)} is not the name of a GEMM kernel; one looks like "
             "gemm_rcr_bf16_bf16_bf16_fp32_128x128x64_w8_s3_basic_tile_g8_direct_padmnk_al16"
         )
     said = match.groupdict()
@@ -303,7 +303,7 @@ def parse(name: str) -> GemmConfig:
             )
         )
     except BadArgument as error:
-        raise UnknownName(f"'{name}' is not the name of a GEMM kernel: {error}") from None
+        raise UnknownName(f"{shown(name, 300)} is not the name of a GEMM kernel: {error}") from None
     if config.name != name:
         raise UnknownName(f"'{name}' is not the name of a GEMM kernel; near it is '{config.name}'")
     return config

@@ -10,7 +10,7 @@ from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import batch as batches
 from tilewright.ops.gemm import epilogues, lowbit, pre, scales, shuffle
-from tilewright.ops.problem import Problem
+from tilewright.ops.problem import Problem, name_types, takes_dtype
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
@@ -96,17 +96,19 @@ def check_layout(layout: str) -> None:
         )
 
 
+@takes_dtype
 @dataclass(frozen=True, slots=True, eq=False)
 class GemmProblem(Problem):
     """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`; or a batch of such.
 
-    Sizes in elements, each from 0 (a sum over no K is 0) to `MAX_SIZE`. `dtype_b` defaults to
-    `dtype_a` (``int4`` and ``e2m1`` may meet other types: see `lowbit`), `dtype_c` to the usual
-    output of `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS` and
-    `SHUFFLED_LAYOUTS`. `lda`, `ldb`, `ldc`: elements between consecutive rows (columns, for a
-    column-major matrix; rows of blocks, for a shuffled one); 0 means packed. `alignment`: bytes, a
-    power of two up to 16, that every base address and every leading dimension is a multiple of (the
-    chains' vectors and scalars apart). `precision`: ``ieee``, or ``tf32`` for fp32.
+    Sizes in elements, each from 0 (a sum over no K is 0) to `MAX_SIZE`. Element types are names, or
+    torch's or NumPy's types; ``dtype=…`` may be said for `dtype_a`. `dtype_b` defaults to `dtype_a`
+    (``int4`` and ``e2m1`` may meet other types: see `lowbit`), `dtype_c` to the usual output of
+    `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS` and `SHUFFLED_LAYOUTS`.
+    `lda`, `ldb`, `ldc`: elements between consecutive rows (columns, for a column-major matrix; rows
+    of blocks, for a shuffled one); 0 means packed. `alignment`: bytes, a power of two up to 16,
+    that every base address and every leading dimension is a multiple of (the chains' vectors and
+    scalars apart). `precision`: ``ieee``, or ``tf32`` for fp32.
 
     `epilogue`: operations in order, as in ``"bias+gelu"`` (see `epilogues`); one that halves the
     columns makes C m × n/2. `ldd`: the leading dimension of its matrices, which lie as C does; 0
@@ -160,6 +162,7 @@ class GemmProblem(Problem):
     outer_strides: tuple[int, ...] = ()
 
     def _complete(self) -> None:
+        name_types(self)
         default = object.__setattr__
         for field in ("m", "n", "k", "batch"):
             size = getattr(self, field)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
+from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
-from tilewright.errors import BadArgument, nearest
+from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.foreign import Reader
@@ -61,7 +62,7 @@ class GroupedGemmFamily:
                 values[field] = tuple(_three(size) for size in text.split(","))
             elif field == "bounds":
                 if text not in ("true", "false"):
-                    raise BadArgument(f"bounds = '{text}' is not true or false")
+                    raise BadArgument(f"bounds = {shown(text)} is not true or false")
                 values[field] = text == "true"
             else:
                 values[field] = _whole(word, text)
@@ -194,17 +195,14 @@ class GroupedGemmFamily:
 
 
 def _whole(word: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise BadArgument(f"{word} = '{text}' is not a whole number") from None
+    return checks.read_whole(word, text, -checks.MOST_WHOLE)
 
 
 def _three(text: str) -> tuple[int, int, int]:
     """``64x128x32``."""
     parts = tuple(_whole("sizes", part) for part in text.split("x"))
     if len(parts) != 3:
-        raise BadArgument(f"sizes: '{text}' is not MxNxK, as in 64x128x32")
+        raise BadArgument(f"sizes: {shown(text)} is not MxNxK, as in 64x128x32")
     return parts
 
 

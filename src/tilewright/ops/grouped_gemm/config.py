@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from tilewright.errors import BadArgument, UnknownName, nearest
+from tilewright.errors import BadArgument, UnknownName, nearest, shown
 from tilewright.ops.gemm import config as gemm
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.grouped_gemm.problem import FORMS
@@ -94,7 +94,9 @@ def parse(name: str) -> GroupedGemmConfig:
         same: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields(one) if f.name in own}
         config = check(GroupedGemmConfig(form=form, **same))
     except BadArgument as error:
-        raise UnknownName(f"'{name}' is not the name of a grouped GEMM kernel: {error}") from None
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of a grouped GEMM kernel: {error}"
+        ) from None
     if config.name != name:
         raise UnknownName(
             f"'{name}' is not the name of a grouped GEMM kernel; near it is '{config.name}'"

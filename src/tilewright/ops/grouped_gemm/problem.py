@@ -11,7 +11,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem, natural_alignment
-from tilewright.ops.problem import Problem
+from tilewright.ops.problem import Problem, name_types, takes_dtype
 
 FORMS = ("contiguous", "masked", "list")
 """How groups lie in memory, and where their sizes are known; see `GroupedGemmProblem`."""
@@ -22,6 +22,7 @@ LIST_SPAN = 2**31
 """Bytes that a matrix of a list stays under: kernels count in 32 bits inside one."""
 
 
+@takes_dtype
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedGemmProblem(Problem):
     """C_g = A_g · B_g for every group g, after the operations of `epilogue`.
@@ -70,6 +71,7 @@ class GroupedGemmProblem(Problem):
     bounds: bool = False
 
     def _complete(self) -> None:
+        name_types(self)
         if self.form not in FORMS:
             known = ", ".join(FORMS)
             raise BadArgument(

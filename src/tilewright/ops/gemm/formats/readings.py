@@ -6,7 +6,8 @@ Every function takes its axes out of `found`, and adds to `axes`, `linked` and `
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
@@ -29,7 +30,7 @@ from tilewright.ops.gemm.formats.words import (
     checked,
 )
 from tilewright.ops.gemm.problem import LAYOUTS
-from tilewright.space import WILDCARDS
+from tilewright.space import MAX_RANGE, WILDCARDS
 
 
 def signature(
@@ -53,7 +54,11 @@ def signature(
         if "layout" in found:
             raise BadFile(f"{found['layout'].place}: give layout, or layout_a, layout_b, layout_c")
         choices = [
-            [usual] if part is None else "rc" if set(part.values) & set(WILDCARDS) else part.values
+            [usual]
+            if part is None
+            else ("r", "c")
+            if set(part.values) & set(WILDCARDS)
+            else tuple(dict.fromkeys(part.values))
             for part, usual in zip(parts, spaces.AXES["layout"], strict=True)
         ]
         axes["layout"] = list(dict.fromkeys("".join(c) for c in itertools.product(*choices)))
@@ -77,20 +82,28 @@ def warps(found: dict[str, Axis], axes: dict[str, Any], notes: list[str]) -> Non
     if any(set(axis.values) & set(WILDCARDS) for axis in given):
         axes["num_warps"] = ["*"]
         return
-    arrangements = list(itertools.product(*(axis.values for axis in given)))
-    products: dict[int, None] = {}
-    for arrangement in arrangements:
-        count = 1
-        for factor in arrangement:
-            count *= factor
-        products[count] = None
+    arrangements = _bounded(given)
+    values = itertools.product(*(axis.values for axis in given))
+    products = dict.fromkeys(map(math.prod, values))
     axes["num_warps"] = list(products)
-    if len(products) < len(arrangements):
+    if len(products) < arrangements:
         counts = ", ".join(map(str, products))
         notes.append(
-            f"{given[0].place}: {len(arrangements)} arrangements of warps become num_warps"
+            f"{given[0].place}: {arrangements} arrangements of warps become num_warps"
             f" {counts}: {COMPILER} how warps share a tile"
         )
+
+
+def _bounded(given: Sequence[Axis]) -> int:
+    """How many combinations axes that become one have. Raises `BadFile`, with that number, for more
+    values than an axis may have."""
+    count = math.prod(len(axis.values) for axis in given)
+    if count > MAX_RANGE:
+        raise BadFile(
+            f"{given[0].place}: {count:,} combinations with {', '.join(a.place for a in given[1:])}"
+            f" are over {MAX_RANGE:,}"
+        )
+    return count
 
 
 def mma(found: dict[str, Axis], arch: Arch, axes: dict[str, Any], notes: list[str]) -> None:
@@ -98,6 +111,7 @@ def mma(found: dict[str, Axis], arch: Arch, axes: dict[str, Any], notes: list[st
     if not given:
         return
     place = next(iter(given.values())).place
+    _bounded([*given.values()])
     if "mma" in found:
         raise BadFile(f"{found['mma'].place}: give mma, or warp_tile_m, warp_tile_n, warp_tile_k")
     if not arch.mma_selectable:

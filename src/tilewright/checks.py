@@ -1,0 +1,70 @@
+"""Numbers that come from outside, checked when a noun is made of them: one place says which count
+as a size, a time or a share, and how the error reads.
+
+The bounds are far beyond any machine. They keep arithmetic on the numbers finite: a time of 5e-324
+divides to infinity, and an infinite one poisons whatever it is added to.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.errors import BadArgument, shown
+
+MOST_WHOLE = 2**63 - 1
+"""The largest integer of a file: SQLite's, msgpack's and most other programs' largest."""
+
+LEAST_US, MOST_US = 1e-6, 1e13
+"""Microseconds that a time can be: from a picosecond to a hundred days."""
+
+LEAST_POSITIVE = 1e-9
+
+MOST_ERROR = 1e300
+"""The largest error, as a multiple of what is allowed."""
+
+MOST_SECONDS = 1e7
+"""Seconds that a limit, a budget or a piece of work can last: a hundred days."""
+
+
+def whole(name: str, value: object, least: int = 0, most: int = MOST_WHOLE) -> None:
+    """Raise `BadArgument`, which begins with `name`, unless `value` is an integer from `least` to
+    `most`."""
+    if type(value) is not int or not least <= value <= most:
+        raise BadArgument(_not(name, shown(value), "a whole number", least, most))
+
+
+def read_whole(name: str, word: str, least: int = 0, most: int = MOST_WHOLE) -> int:
+    """The integer that a word says in decimal digits. Raises `BadArgument` as `whole` does."""
+    # Not thousands of digits, which Python refuses to convert.
+    value = int(word) if len(word) <= 20 and _DIGITS.fullmatch(word) else None
+    if value is None or not least <= value <= most:
+        raise BadArgument(_not(name, shown(word), "a whole number", least, most))
+    return value
+
+
+_DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
+
+
+def number(name: str, value: object, least: float = 0.0, most: float = 1e18) -> None:
+    """Raise `BadArgument`, which begins with `name`, unless `value` is a number from `least` to
+    `most`."""
+    # No NaN is in a range, and integers of any size can be compared.
+    if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
+        raise BadArgument(_not(name, shown(value), "a number", least, most))
+
+
+def positive(name: str, value: object) -> None:
+    """`number` over 0. Numbers so close to it that a division overflows are not meant either."""
+    if isinstance(value, int | float) and value <= 0:
+        raise BadArgument(f"{name} must be positive, not {shown(value)}")
+    number(name, value, LEAST_POSITIVE)
+
+
+def microseconds(name: str, value: object) -> None:
+    """Raise `BadArgument` unless `value` is a time: from `LEAST_US` to `MOST_US` microseconds."""
+    number(name, value, LEAST_US, MOST_US)
+
+
+def _not(name: str, said: str, kind: str, least: float, most: float) -> str:
+    upper = f" to {most:g}" if most != MOST_WHOLE else ""
+    return f"{name} = {said} is not {kind} from {least:g}{upper}"
