@@ -32,8 +32,8 @@ from tilewright.arch.detect import live_device
 from tilewright.build import Kernel, Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import TilewrightError
-from tilewright.select.shipped import FOLDER
 from tilewright.tables import file
+from tilewright.tables.named import FOLDER
 from tilewright.tune import timing
 from tilewright.tune.contenders import kernel_bind
 from tilewright.tune.measurement import Settings
@@ -106,8 +106,9 @@ class Prebuilt(Dispatcher):
         super().__init__(store=store, build_missing=False)
         self.kernels = {kernel.name: kernel for kernel in store.entries()}
 
-    def _kernel(self, config: Any, target: Any) -> Kernel:
-        return self.kernels[config.name]
+    def _kernel(self, config: Any, target: Any) -> tuple[Kernel, bytes]:
+        kernel = self.kernels[config.name]
+        return kernel, self.store.read(kernel)
 
 
 def run(options: argparse.Namespace) -> int:
