@@ -6,8 +6,8 @@ Triton in registers and spills is listed. `--torch` instead asks pip which Trito
 with Tilewright beside each torch, and installs nothing.
 
     python benchmarks/versions.py --json benchmarks/results/versions.json
-    python benchmarks/versions.py --short --python python3.10 python3.12 python3.13 \\
-        --json benchmarks/results/versions_python.json
+    python benchmarks/versions.py --short --triton newest \\
+        --python python3.10 python3.12 python3.13 --json benchmarks/results/versions_python.json
     python benchmarks/versions.py --torch --json benchmarks/results/versions_torch.json
     python benchmarks/versions.py --short --triton newest   # CI
 
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,18 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 TRITONS = ("3.6.0", "3.7.1", "3.8.0", "3.9.0")
 """The newest patch of each supported release."""
+NEWEST_FOR_3_10 = "3.8.0"
+"""Triton 3.9 has no wheels for Python 3.10."""
 TORCHES = ("2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-SHORT = "bit or dot or gemm"
-"""Of the interpreter's tests, those that `--short` runs: copies, products, whole kernels."""
+TESTS = ("tests/runtime/test_interpreter.py", "tests/gemm/test_gemm_interpreted.py")
+CHOSEN = "not quick"
+"""Of these, those that do not depend on how busy the machine is."""
+SHORT = "(bit or dot or gemm) and not quick"
+"""Of the first file, those that `--short` runs: copies, products, whole kernels."""
 
 
 def main() -> int:
     options = _options()
-    tritons = [TRITONS[-1] if t == "newest" else t for t in options.triton]
     document: dict[str, Any] = {"environment": environment(), "runs": []}
     if options.torch:
         for torch in TORCHES:
@@ -52,7 +57,7 @@ def main() -> int:
             _write(options.json, document)
         return 0
     for python in options.python:
-        for triton in tritons:
+        for triton in options.triton:
             document["runs"].append(one(python, triton, options))
             _compare(document["runs"])
             _write(options.json, document)
@@ -62,6 +67,8 @@ def main() -> int:
 def one(python: str, triton: str, options: argparse.Namespace) -> dict[str, Any]:
     """What came of one Triton under one Python."""
     version = _said([python, "-c", "import platform; print(platform.python_version())"])
+    if triton == "newest":
+        triton = NEWEST_FOR_3_10 if version.startswith("3.10.") else TRITONS[-1]
     run: dict[str, Any] = {"triton": triton, "python": version, "date": _now()}
     start = time.monotonic()
     folder = (options.work / f"python{version}-triton{triton}").resolve()
@@ -71,7 +78,10 @@ def one(python: str, triton: str, options: argparse.Namespace) -> dict[str, Any]
         return {**run, "refused": refused}
     built = build(folder, 1 if options.short else options.each)
     packages = built.pop("environment")["packages"]
-    return {**run, "packages": packages, **built, "interpreter": interpret(folder, options.short)}
+    tests = (
+        interpret(folder, TESTS[:1], SHORT) if options.short else interpret(folder, TESTS, CHOSEN)
+    )
+    return {**run, "packages": packages, **built, "interpreter": tests}
 
 
 def install(python: str, triton: str, folder: Path) -> str:
@@ -123,17 +133,13 @@ def build(folder: Path, each: int) -> dict[str, Any]:
     }
 
 
-def interpret(folder: Path, short: bool) -> dict[str, Any]:
+def interpret(folder: Path, files: Sequence[str], chosen: str) -> dict[str, Any]:
     """The interpreter's tests: how many passed and failed, and which."""
     report = folder / "tests.xml"
     report.unlink(missing_ok=True)
     command = [folder / "bin" / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    files = ["tests/runtime/test_interpreter.py"]
-    if not short:
-        files.append("tests/gemm/test_gemm_interpreted.py")
-    chosen = ["-k", SHORT] if short else []
     done = subprocess.run(
-        [*command, *files, *chosen, f"--junit-xml={report}"],
+        [*command, *files, "-k", chosen, f"--junit-xml={report}"],
         cwd=ROOT,
         env=_environment(folder),
         capture_output=True,
@@ -152,7 +158,7 @@ def interpret(folder: Path, short: bool) -> dict[str, Any]:
     ]
     return {
         "files": files,
-        "chosen": SHORT if short else "all",
+        "chosen": chosen,
         "passed": total - skipped - len(bad),
         "skipped": skipped,
         "failed": bad,
@@ -165,6 +171,8 @@ def beside(torch: str) -> dict[str, Any]:
     with Tilewright to satisfy both. torch's CUDA libraries are not resolved."""
     found: dict[str, Any] = {"torch": torch, "python": platform.python_version(), "date": _now()}
     chosen, refused = _resolved("--no-deps", f"torch=={torch}.*")
+    if not refused and "+" in (version := chosen["torch"]["version"]):  # built for CPUs alone
+        chosen, refused = _resolved("--no-deps", f"torch==={version.partition('+')[0]}")
     if refused:
         return {**found, "refused": refused}
     wanted = chosen["torch"]["requires_dist"]

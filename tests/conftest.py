@@ -1,12 +1,23 @@
 """What every test starts from: a home and a store of its own, no shipped tables, and GPU tests only
-on request."""
+on request; and patience with a busy machine."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 import pytest
+
+import shared_builds
+
+with contextlib.suppress(ImportError):  # the GPU tests do without it
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
 
 for _shared in ("gemm", "grouped_gemm", "tables"):  # the cases that several folders share
     sys.path.insert(0, str(Path(__file__).parent / _shared))
@@ -41,6 +52,37 @@ def _own_home(tmp_path_factory):
         patch.delenv(name, raising=False)
     yield
     patch.undo()
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    """For kernels that are built as they are by default: the processes of the run fill it together
+    (`shared_builds.build_once`), each with a home of its own, so that its entries are trusted."""
+    from tilewright.build import Store
+
+    base = tmp_path_factory.getbasetemp()
+    return Store((base.parent if shared_builds.processes() > 1 else base) / "store", trusted=True)
+
+
+WORK_SECONDS = 5.0
+"""A child process that may take less is one that a test lets hang."""
+PATIENCE = 20
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patience():
+    """What a child process may take for its work is many times what users wait for it."""
+    from tilewright.child import Child
+
+    request = Child.request
+
+    def patient(self, message, blobs=(), timeout=None):
+        longer = timeout is not None and timeout >= WORK_SECONDS
+        return request(self, message, blobs, timeout * PATIENCE if longer else timeout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "request", patient)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from gemm_cases import config
 
-from tilewright import dispatch
+from tilewright import arrays, dispatch
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import (
@@ -23,7 +24,7 @@ from tilewright.errors import (
 )
 from tilewright.ops.gemm import GemmConfig, GemmProblem
 from tilewright.registry import Registry
-from tilewright.select import Chain, Choice, FirstFit
+from tilewright.select import Chain, FirstFit
 from tilewright.select.analytical import Analytical
 
 SMALL, LARGE = config(), config(tile_m=128, tile_n=128, num_warps=8)
@@ -97,7 +98,7 @@ def test_a_function_of_the_users_ranks():
 
     plan = over(LARGE, SMALL, selector=smallest_tile).select(PROBLEM)
     assert plan.config == SMALL
-    assert plan.selector == "user function" and "smallest_tile" in plan.reason
+    assert plan.selector == "user function" and plan.reason == "number 1 by smallest_tile"
 
 
 def test_a_function_that_invents_kernels_is_refused():
@@ -291,6 +292,22 @@ def test_run_returns_out_itself_and_allocates_when_there_is_none():
     assert np.array_equal(dispatcher.run("gemm", a, a.T), out)
 
 
+def test_an_output_without_elements_is_returned_as_it_is():
+    dispatcher = Dispatcher(device="h200_sxm")
+    nothing, b = np.ones((0, 16), np.float32), np.ones((16, 8), np.float32)
+    assert dispatcher.run("gemm", nothing, b).shape == (0, 8)
+    out = np.empty((0, 8), np.float32)
+    assert dispatcher.run("gemm", nothing, b, out=out) is out
+
+
+def test_operands_that_are_neither_on_a_gpu_nor_on_the_cpu_are_refused(monkeypatch):
+    view = arrays.view
+    monkeypatch.setattr(arrays, "view", lambda x: replace(view(x), device="xpu:1"))
+    x = np.ones((16, 16), np.float32)
+    with pytest.raises(WrongDevice, match="on xpu:1; Tilewright runs on GPUs and the CPU"):
+        Dispatcher(device="h200_sxm").run("gemm", x, x)
+
+
 def test_torch_and_numpy_agree():
     torch = pytest.importorskip("torch")
     dispatcher = Dispatcher(device="h200_sxm")
@@ -404,7 +421,3 @@ def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
         Dispatcher(device="mi300x")._live(0)
     assert Dispatcher(device="h20")._live(0) == device("h20")  # same code, other size
     assert Dispatcher()._live(0) == device("h200_sxm")
-
-
-def test_a_choice_says_where_it_comes_from():
-    assert Choice(SMALL, "x", "because").selector == "x"

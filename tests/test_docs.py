@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import LIMIT_SECONDS
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     page
@@ -57,7 +59,7 @@ def test_its_python_runs_and_prints_what_it_shows(page, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import LIMIT_SECONDS
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 MOST_LINES = 40
 
@@ -44,7 +46,7 @@ def run(home: Path, script: str, *arguments: str) -> str:
         env={**os.environ, **own},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tilewright import ops
@@ -238,8 +239,10 @@ def load_space(
     """The space that the sweep file at `path` declares, and a note for each part of it that has
     no counterpart here.
 
-    The family is `family`, else the file's ``"family"`` (or ``"op"``), else the one that reads
-    such files. `signature` gives what a file may leave to the command line (its dtypes and layout).
+    The family is `family`, else the file's ``"family"`` (or ``"op"``), else that of its variant,
+    else the one that reads such files. The variant is the file's ``"variant"``, else the folder
+    that CK Tile Engine has it in (``batched_gemm/configs/default_config.json``). `signature` gives
+    what a file may leave to the command line (its dtypes and layout).
     Raises `BadFile`, naming the file and the place in it, for whatever is wrong with the file,
     and `UnknownName` for an unknown `family`.
     """
@@ -247,7 +250,11 @@ def load_space(
     where = os.fspath(path)
     if not isinstance(document, dict):
         raise BadFile(f"{where}: $: a sweep is an object, not {_json_type(document)}")
-    name = family or _family_of(document, where)
+    word = document.get("variant", _folder(where))
+    has = next((f for f in ops.families() if word in ops.family(f).variants), None)
+    name = family or _family_of(document, where, has)
+    if name == has:
+        document = {**document, "variant": word}
     try:
         space, notes = ops.family(name).read_sweep(document, arch, signature)
     except BadFile as error:
@@ -255,7 +262,13 @@ def load_space(
     return space, notes
 
 
-def _family_of(document: Mapping[str, Any], where: str) -> str:
+def _folder(where: str) -> str:
+    """The folder of the file's folder ``configs``, as CK Tile Engine has its documents; else ""."""
+    folder = Path(where).parent
+    return folder.parent.name if folder.name == "configs" else ""
+
+
+def _family_of(document: Mapping[str, Any], where: str, usual: str | None) -> str:
     known = ops.families()
     for key in ("family", "op"):
         if key in document:
@@ -267,6 +280,8 @@ def _family_of(document: Mapping[str, Any], where: str) -> str:
                     f" known: {', '.join(known)}"
                 )
             return word
+    if usual is not None:
+        return usual
     for name in known:
         if ops.family(name).reads_unnamed:
             return name

@@ -24,7 +24,7 @@ def each(value: Arch) -> str:
 def test_the_known_architectures() -> None:
     assert set(archs()) == {
         *("sm_80", "sm_89", "sm_90", "sm_100", "sm_120"),
-        *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"),
+        *("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"),
     }
     assert list(archs()) == sorted(archs())
 
@@ -138,6 +138,8 @@ def test_a_selectable_shape_is_16_or_32_wide() -> None:
         ("gfx942", "e4m3fnuz", {(16, 16, 32), (32, 32, 16)}),
         ("gfx950", "bf16", {(16, 16, 32), (32, 32, 16)}),
         ("gfx1201", "e4m3fn", {(16, 16, 16)}),
+        ("gfx1250", "bf16", {(16, 16, 32)}),
+        ("gfx1250", "e5m2", {(16, 16, 64), (16, 16, 128)}),
     ],
 )
 def test_shapes_seen_in_compiled_kernels(
@@ -158,6 +160,7 @@ def test_shapes_seen_in_compiled_kernels(
         ("gfx950", {"e4m3fn", "e5m2"}),
         ("gfx1100", set()),
         ("gfx1201", {"e4m3fn", "e5m2"}),
+        ("gfx1250", {"e4m3fn", "e5m2"}),
     ],
 )
 def test_native_fp8(name: str, native_fp8: set[str]) -> None:

@@ -20,7 +20,8 @@ FIELDS = dataclasses.asdict(H200)
 def test_known_devices() -> None:
     assert {"h200_sxm", "h100_pcie", "a100_sxm_80gb", "mi300x", "rx_9070_xt"} <= set(devices())
     assert list(devices()) == sorted(devices())
-    assert {d.arch for d in devices().values()} == set(archs())
+    # AMD publishes no clock or count of compute units for gfx1250's products.
+    assert {d.arch for d in devices().values()} == set(archs()) - {"gfx1250"}
     assert (H200.compute_units, H200.memory_bytes) == (132, 143771 * 2**20)
 
 

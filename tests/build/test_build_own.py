@@ -124,13 +124,24 @@ def test_owners(
 def test_a_home_is_made_for_one_user_whatever_the_umask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TILEWRIGHT_HOME", str(tmp_path / "new"))
-    before = os.umask(0o002)
-    try:
+    """Also where the store lies in it, and is written first."""
+    writes = (
+        lambda: signing.sign(b""),
+        lambda: Store().check_writable(),
+        lambda: Store().save(make_kernel(), FILES),
+    )
+    monkeypatch.delenv("TILEWRIGHT_STORE", raising=False)
+    for number, write in enumerate(writes):
+        home = tmp_path / f"new{number}"
+        monkeypatch.setenv("TILEWRIGHT_HOME", str(home))
+        before = os.umask(0o002)
+        try:
+            write()
+        finally:
+            os.umask(before)
+        assert home.stat().st_mode & 0o777 == 0o700
+        signing._known.cache_clear()
         assert signing.sign(b"")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
 # --- the launcher -------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -108,10 +107,8 @@ def test_what_cannot_be_compared(cli):
     assert "runs on GPUs" in cli.fails(2, "compare", "vendor", NAME, *problem)
 
 
-def test_demo_does_the_main_job_in_a_minute_and_starts_warm_again(cli, store):
-    start = time.monotonic()
+def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
     text = cli("demo")
-    assert time.monotonic() - start < 60
     for number in range(1, 6):
         assert f"\n{number}  " in f"\n{text}"
     for word in ("sm_90", "gfx942", "e4m3fn→bf16", "int8→int32", "fp16", "chosen", "next 1"):

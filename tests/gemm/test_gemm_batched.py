@@ -10,9 +10,10 @@ from batch_cases import BATCH, cases, nested, problem, with_epilogues
 from gemm_cases import config
 
 import tilewright as tw
+from shared_builds import build_once
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
-from tilewright.build import Store, build, inspect
+from tilewright.build import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.family import Descriptor, View
@@ -510,13 +511,8 @@ def compiled(name: str) -> list:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
 def report(store):
-    return build([(k, name) for name in ARCHS for k in compiled(name)], store=store)
+    return build_once([(k, name) for name in ARCHS for k in compiled(name)], store)
 
 
 def test_all_compile_and_fit_without_spilling(report):

@@ -10,6 +10,7 @@ import pytest
 from epilogue_cases import CHAINS, cases
 from gemm_cases import config
 
+from shared_builds import build_once
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
 from tilewright.build import Store, build, inspect
@@ -294,7 +295,7 @@ def test_spaces_and_words_have_the_field():
 # --- building ---------------------------------------------------------------------------------
 
 
-def test_chains_compile_everywhere(tmp_path):
+def test_chains_compile_everywhere(store, tmp_path):
     requests = []
     for name in ("sm_90", "gfx90a", "gfx942", "gfx950"):
         fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[arch(name).fp8]
@@ -312,7 +313,7 @@ def test_chains_compile_everywhere(tmp_path):
             kernel = config(name, **int8, **how)
             if FAMILY.judge(kernel, arch(name)):
                 requests.append((kernel, name))
-    report = build(requests, store=Store(tmp_path))
+    report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))
     built = {(r.config.pipeline, r.config.dtype_c) for r in report.results}
     assert {(how["pipeline"], "int8") for how in REQUANTISING} <= built

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from lowbit_cases import MX, SIGNATURES, cases, config
 
+from shared_builds import build_once
 from tilewright import arrays, verify
 from tilewright.arch import arch, archs
-from tilewright.build import Store, build, inspect
+from tilewright.build import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, NoKernelFound
 from tilewright.ops.family import View
@@ -166,15 +167,10 @@ NATIVE = {
 }
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
 def test_every_architecture_gets_what_it_takes(store):
     kernels = (config(**INT4), config(dtype_a="e2m1", **MX))
     requests = [(kernel, name) for name in BUILT for kernel in kernels]
-    report = build(requests, store=store)
+    report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))
     for result in report.results:
         form = "ptx" if result.arch.vendor == "nvidia" else "amdgcn"
@@ -187,7 +183,7 @@ def test_gluon_weights_are_unpacked_into_operands_of_matrix_instructions(store):
     """Nothing of B goes back to shared memory: what stores there is C, once, on its way out."""
     tile = {"pipeline": "gluon_weights", "tile_k": 256, "group_m": 1, **INT4}
     few, wide = config(tile_m=8, **tile), config(tile_m=64, **tile)
-    report = build([(few, "sm_90"), (wide, "sm_90")], store=store)
+    report = build_once([(few, "sm_90"), (wide, "sm_90")], store)
     assert not report.failures, "\n".join(map(str, report.failures))
     for result, instruction in zip(report.results, ("mma.sync", "wgmma"), strict=True):
         text = inspect(result.kernel, store, "ptx")
@@ -220,7 +216,7 @@ def test_block_scaled_instructions_are_used_where_there_are_such(store):
         for name, words in NATIVE.items()
         for word in words
     ]
-    report = build(requests, store=store)
+    report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))
     for result in report.results:
         word = "mxfp4" if result.config.dtype_a == "e2m1" else "mxfp8"

@@ -10,6 +10,7 @@ import pytest
 from gemm_cases import config
 from operand_cases import PRE, combined
 
+from shared_builds import build_once
 from tilewright import arrays, gemm, verify
 from tilewright.arch import arch, device
 from tilewright.build import Store, build, inspect
@@ -212,7 +213,7 @@ def test_the_default_space_and_words_have_the_fields(hopper):
 # --- building ---------------------------------------------------------------------------------
 
 
-def test_chains_compile_everywhere_within_their_shared_memory(tmp_path):
+def test_chains_compile_everywhere_within_their_shared_memory(store):
     requests = []
     for name in ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950"):
         fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[arch(name).fp8]
@@ -225,8 +226,7 @@ def test_chains_compile_everywhere_within_their_shared_memory(tmp_path):
             kernel = config(name, **fields)
             if FAMILY.judge(kernel, arch(name)):
                 requests.append((kernel, name))
-    store = Store(tmp_path)
-    report = build(requests, store=store)
+    report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))
     for result in report.results:
         if arch(result.arch.name).dtypes[result.config.dtype_a].support == "native":

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from operand_cases import shuffled
 
 import tilewright as tw
+from shared_builds import build_once
 from tilewright import verify
 from tilewright.arch import arch, archs
-from tilewright.build import Store, build, inspect
+from tilewright.build import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES, numpy_dtype
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
@@ -258,11 +259,6 @@ def test_shuffled_weights_are_asked_for_by_name():
 DECODE = {"tile_m": 16, "tile_n": 64, "tile_k": 128, "num_warps": 4, "num_stages": 2}
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("gfx90a", "bf16"), *itertools.product(("gfx942", "gfx950"), ("bf16", "fp8", "int8"))],
@@ -270,7 +266,7 @@ def store(tmp_path_factory) -> Store:
 def test_on_cdna_b_goes_to_registers_without_lds(store, name, dtype):
     """Shared memory has room for A's tile alone, and every load of B is of 16 bytes a lane."""
     kernel = config(name, layout="rsr", pipeline="preshuffle", dtype_a=dtype, **DECODE)
-    (result,) = build([(kernel, name)], store=store).results
+    (result,) = build_once([(kernel, name)], store).results
     assert result.ok, result
     a_tile = kernel.tile_m * kernel.tile_k * DTYPES[kernel.dtype_a].bytes
     assert result.kernel.shared == a_tile
@@ -283,7 +279,7 @@ def test_on_cdna_b_goes_to_registers_without_lds(store, name, dtype):
 @pytest.mark.parametrize("name", ["sm_80", "sm_90"])
 def test_on_nvidia_small_tiles_read_blocks_with_ldmatrix(store, name):
     kernel = config(name, layout="rsr", pipeline="preshuffle", **{**DECODE, "num_stages": 4})
-    (result,) = build([(kernel, name)], store=store).results
+    (result,) = build_once([(kernel, name)], store).results
     text = inspect(result.kernel, store, "ptx")
     assert "cp.async.cg.shared.global" in text and "ldmatrix" in text and "mma.sync" in text
     assert result.kernel.resources.spill_bytes == 0
@@ -300,5 +296,5 @@ def test_kernels_compile_for_every_architecture(store):
             kernel = config(name, **{"layout": "rsr", "pipeline": "preshuffle", **fields})
             assert FAMILY.judge(kernel, arch(name)), kernel
             requests.append((kernel, name))
-    report = build(requests, store=store)
+    report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))

@@ -247,6 +247,7 @@ BROKEN = [
     ("scales", fp8("e4m3fn", tile_n=256, **{**SCALED, "scale_b": "64x128"}), SM90),
     ("pipeline", fp8("e4m3fn", **SCALED), SM89),
     ("registers", change(tile_m=256, tile_n=256), SM90),
+    ("dot", change(tile_m=64, tile_n=128), arch("gfx1250")),
     ("shared_memory", change(tile_m=128, tile_n=256, tile_k=128, num_warps=8, num_stages=3), SM90),
     ("shared_memory", change(tile_m=128, tile_n=128, num_stages=4), GFX942),
 ]

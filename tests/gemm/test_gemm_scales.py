@@ -10,9 +10,10 @@ from gemm_cases import config
 from scale_cases import FORMS, cases, gluon
 
 import tilewright as tw
+from shared_builds import build_once
 from tilewright import arrays, verify
 from tilewright.arch import arch, archs
-from tilewright.build import Store, build, inspect
+from tilewright.build import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.family import View
@@ -225,7 +226,7 @@ def test_kernels_serve_only_their_own_blocks():
 # --- building ---------------------------------------------------------------------------------
 
 
-def test_scales_compile_everywhere(tmp_path):
+def test_scales_compile_everywhere(store):
     requests = []
     for name in archs():
         this = arch(name)
@@ -242,7 +243,7 @@ def test_scales_compile_everywhere(tmp_path):
             )
             assert FAMILY.judge(kernel, this), FAMILY.judge(kernel, this)
             requests.append((kernel, name))
-    report = build(requests, store=Store(tmp_path))
+    report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))
 
 
@@ -254,10 +255,9 @@ def test_steps_of_several_blocks_are_one_block_each_elsewhere():
         assert FAMILY.tolerance(problem, sibling) == FAMILY.tolerance(problem, kernel)
 
 
-def test_the_gluon_kernel_keeps_its_sums_in_registers(tmp_path):
-    store = Store(tmp_path)
+def test_the_gluon_kernel_keeps_its_sums_in_registers(store):
     chosen = [gluon()[i] for i in (0, 1, 2, 4, 7, 8, 11, 13, 14, 18, 19, 21, 22, 24, 25, 27, 28)]
-    for result in build([(kernel, "sm_90") for kernel, _ in chosen], store=store).results:
+    for result in build_once([(kernel, "sm_90") for kernel, _ in chosen], store).results:
         assert result.ok, result
         made = result.kernel
         text = inspect(made, store, "ptx")

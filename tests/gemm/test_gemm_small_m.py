@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from gemm_cases import config
 
+from shared_builds import build_once
 from tilewright import verify
 from tilewright.arch import arch
-from tilewright.build import Store, build, inspect
+from tilewright.build import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.gemm.small_m import k_parts, vector
@@ -35,11 +36,6 @@ def on_matrix_units(arch_name: str = "sm_90", **fields: object) -> GemmConfig:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
 def built(store) -> list:
     requests = []
     for name in ARCHS:
@@ -50,7 +46,7 @@ def built(store) -> list:
         ]
     requests.append((on_matrix_units(pipeline="small_m_tma"), "sm_90"))
     requests.append((on_vector_units("gfx1201", dtype_a="fp8"), "gfx1201"))  # through fp16
-    report = build([r for r in requests if FAMILY.judge(r[0], arch(r[1]))], store=store)
+    report = build_once([r for r in requests if FAMILY.judge(r[0], arch(r[1]))], store)
     assert not report.failures, "\n".join(map(str, report.failures))
     return list(report.results)
 
@@ -81,7 +77,7 @@ def test_partial_sums_and_the_output_move_in_whole_vectors(store):
     tile = {"tile_m": 64, "tile_n": 64, "tile_k": 64}
     for fields in (split, {}):
         kernel = on_matrix_units(pipeline="small_m_tma", **tile, **fields)
-        (result,) = build([(kernel, "sm_90")], store=store).results
+        (result,) = build_once([(kernel, "sm_90")], store).results
         text = inspect(result.kernel, store, "ptx")
         wide = len(re.findall(r"st\.global\.v4\.b32", text))
         narrow = len(re.findall(r"st\.global\.b(?:16|32)", text))

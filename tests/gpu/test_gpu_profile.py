@@ -8,8 +8,8 @@ pytest.importorskip("torch")
 from gemm_cases import config
 from gpu_arch import ARCH
 
+from shared_builds import build_once
 from tilewright.arch import arch
-from tilewright.build import build
 from tilewright.ops.gemm import GemmProblem
 from tilewright.tune import nsight
 from tilewright.tune.counters import COUNTERS, NoCounters
@@ -27,7 +27,7 @@ PROBLEM = GemmProblem(4096, 4096, 4096)
 
 
 def counted(kernel, problem, store):
-    build([(kernel, ARCH)], store=store).raise_if_failed()
+    build_once([(kernel, ARCH)], store).raise_if_failed()
     try:
         return nsight.read(kernel.name, problem, parse("0,")[0], store)
     except NoCounters as error:

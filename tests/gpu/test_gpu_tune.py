@@ -13,7 +13,8 @@ import planted
 from gemm_cases import config
 from gpu_arch import ARCH
 
-from tilewright.build import Store, build
+from shared_builds import build_once
+from tilewright.build import Store
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.tune.crew import Crew, Task
@@ -46,12 +47,11 @@ def _planted():
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    made = Store(tmp_path_factory.mktemp("store"))
+def store(store: Store) -> Store:
     kernels = [kernel(tile, "faulty") for tile in TILES] + [kernel(t) for t in TILES[::4]]
     kernels.append(STEADY)
-    build([(k, ARCH) for k in kernels], store=made).raise_if_failed()
-    return made
+    build_once([(k, ARCH) for k in kernels], store).raise_if_failed()
+    return store
 
 
 def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_them(store):
@@ -107,7 +107,7 @@ def test_several_places_measure_the_same_kernel_and_the_vendors_beside_it(store)
     shared = kernel((128, 128), num_warps=8, scheduler="split_k", split_k=2, reduction="linear")
     vendor = vendor_name(problem)
     assert vendor is not None
-    build([(shared, ARCH)], store=store).raise_if_failed()
+    build_once([(shared, ARCH)], store).raise_if_failed()
     found = {}
     for places in (1, 3):
         settings = Settings(places=places, min_samples=30)

@@ -6,8 +6,9 @@ import pytest
 from gemm_cases import signatures
 from grouped_cases import config
 
+from shared_builds import build_once
 from tilewright.arch import arch
-from tilewright.build import BuildReport, Store, build, inspect, key
+from tilewright.build import BuildReport, inspect, key
 from tilewright.ops.grouped_gemm import FAMILY
 from tilewright.ops.grouped_gemm.launch import source
 
@@ -44,13 +45,8 @@ def kernels(name: str) -> list:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory) -> Store:
-    return Store(tmp_path_factory.mktemp("store"))
-
-
-@pytest.fixture(scope="module")
 def report(store) -> BuildReport:
-    return build([(k, name) for name in MATRIX for k in kernels(name)], store=store)
+    return build_once([(k, name) for name in MATRIX for k in kernels(name)], store)
 
 
 def test_all_compile_and_fit(report):

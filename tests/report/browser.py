@@ -8,11 +8,12 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from patience import LIMIT_SECONDS, until
 
 PROGRAMS = ("chromium", "chromedriver")
 KEYS = {
@@ -47,7 +48,7 @@ class Browser:
         )
         self._session = ""
         try:
-            self._wait()
+            until(self._listens)
             options = {
                 "binary": shutil.which("chromium"),
                 "args": [
@@ -77,16 +78,11 @@ class Browser:
                 self._ask("DELETE", self._session)
         finally:
             self._driver.terminate()
-            self._driver.wait(10)
+            self._driver.wait(LIMIT_SECONDS)
 
-    def _wait(self) -> None:
-        """Until the driver listens. Raises `RuntimeError` if it does not within ten seconds."""
-        for _ in range(100):
-            with socket.socket() as door:
-                if door.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise RuntimeError("chromedriver does not answer")
+    def _listens(self) -> bool:
+        with socket.socket() as door:
+            return door.connect_ex(("127.0.0.1", self._port)) == 0
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -98,7 +94,7 @@ class Browser:
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=60) as answer:
+            with opener.open(request, timeout=LIMIT_SECONDS) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(json.load(error)["value"]["message"]) from error
@@ -112,12 +108,8 @@ class Browser:
         return self._ask("POST", f"{self._session}/execute/sync", body)
 
     def until(self, script: str) -> None:
-        """Wait until the script's result is true. Raises `RuntimeError` after five seconds."""
-        for _ in range(100):
-            if self.run(script):
-                return
-            time.sleep(0.05)
-        raise RuntimeError(f"never true: {script}")
+        """Wait until the script's result is true."""
+        until(lambda: self.run(script))
 
     def text(self, selector: str) -> str:
         """What is to be read there."""

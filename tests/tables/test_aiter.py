@@ -195,12 +195,12 @@ def test_files_that_aiter_reads_are_read(write: Any, caplog: pytest.LogCaptureFi
 def test_lines_of_architectures_that_are_not_known_here_are_problems_all_the_same(
     write: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write("a8w8_tuned_gemm.csv", A8W8.replace("gfx950", "gfx1250"))
+    path = write("a8w8_tuned_gemm.csv", A8W8.replace("gfx950", "gfx1350"))
     with caplog.at_level(logging.WARNING, "tilewright"):
         found = read_aiter(path)
     assert len(load_problems([path], CDNA3).problems) == len(found) == 2
     assert rows(found, MI355X, foreign=True) == []
-    assert "the architecture of 1 lines (gfx1250); they are problems" in caplog.messages[0]
+    assert "the architecture of 1 lines (gfx1350); they are problems" in caplog.messages[0]
 
 
 def old(*units: int) -> str:

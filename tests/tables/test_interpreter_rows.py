@@ -11,8 +11,7 @@ from table_cases import DEEP, H100, H200, PLAIN, WIDE, gemm, row
 
 from tilewright.arch.targets import Target
 from tilewright.dispatch import Dispatcher
-from tilewright.select import shipped
-from tilewright.tables import file
+from tilewright.tables import file, named
 from tilewright.tables.aiter import write_aiter
 from tilewright.tables.check import check
 from tilewright.tables.diff import diff
@@ -61,9 +60,8 @@ def test_a_plan_of_a_gpu_does_not_come_from_it(path, monkeypatch, caplog):
     """Neither from tables that are given, nor from one that is shipped."""
     folder = path.parent / "shipped" / "sm_90"
     folder.mkdir(parents=True)
-    path.with_name("bf16.json").write_text(path.read_text())
     (folder / "gemm_bf16.json").write_text(path.read_text())
-    monkeypatch.setattr(shipped, "FOLDER", folder.parent)
+    monkeypatch.setattr(named, "FOLDER", folder.parent)
     with caplog.at_level(logging.INFO, "tilewright"):
         plan = Dispatcher(device=H200, tables=[path]).select(PROBLEM)
     assert plan.selector == "analytical"

@@ -28,6 +28,7 @@ def test_a_row_knows_its_rates():
         ({"median_us": 5e-324, "interval_us": (5e-324, 1.0)}, "low_us = 5e-324"),
         ({"interval_us": (9.0, float("inf"))}, "high_us = inf"),
         ({"median_us": "10", "interval_us": ("9", "11")}, "low_us = '9' is not a number"),
+        ({"median_us": 1.0, "interval_us": (0.0, 2.0)}, "low_us = 0.0"),
         ({"interval_us": (11.0, 12.0)}, "no interval"),
         ({"kernel": ""}, "not different names"),
         ({"ties": (PLAIN,)}, "not different names"),

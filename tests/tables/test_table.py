@@ -46,6 +46,12 @@ def test_a_row_is_found_by_its_problem_and_device_and_by_nothing_less():
     assert table.get(gemm(64, lda=1024), H200) is None
 
 
+def test_a_table_equals_tables_of_its_rows_alone():
+    one = Table.of([row(gemm(64))])
+    assert one == Table.of([row(gemm(64))]) and one != Table.of([])
+    assert one != "a table" and one != one.digest
+
+
 def test_what_was_found_is_found_again():
     table, problem = Table.of(some_rows()), gemm(64)
     found = table.get(problem, H200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -10,7 +9,6 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from fake_crew import ENVIRONMENT, GROUP, SETTINGS, FakeCrew, measurement, other
@@ -289,10 +287,17 @@ class Lazy(FakeCrew):
         yield from super().run(tasks[1:], known)
 
 
-def _step(measuring: int) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        os.write(measuring, b".")
-    time.sleep(0.004)
+class _Short:
+    """A step of one who measures `most` and then waits to be killed, and says each begun."""
+
+    def __init__(self, measuring: int, most: int) -> None:
+        self.measuring, self.left = measuring, most
+
+    def __call__(self) -> None:
+        os.write(self.measuring, b".")
+        if not self.left:
+            signal.pause()
+        self.left -= 1
 
 
 def test_killed_twenty_times_at_random_it_ends_as_an_undisturbed_sweep_does(tmp_path):
@@ -306,17 +311,16 @@ def test_killed_twenty_times_at_random_it_ends_as_an_undisturbed_sweep_does(tmp_
         writer = os.fork()
         if not writer:
             try:
-                step = partial(_step, measuring)
-                run(broken, FakeCrew(step=step), problems=problems)
+                run(broken, FakeCrew(step=_Short(measuring, 50)), problems=problems)
             finally:
                 os._exit(0)
         os.close(measuring)
-        if number % 2:
-            os.read(begun, 1)  # else it may be killed as it starts, on a busy machine every time
-        os.close(begun)
-        time.sleep(rng.uniform(0.0, 0.2))
+        for _ in range(rng.randint(1, 50) if number % 2 else 0):  # else it is killed as it starts
+            os.read(begun, 1)
+        time.sleep(rng.uniform(0.0, 0.02))  # somewhere in what it does next
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
+        os.close(begun)
         with Results(broken, write=True) as results:
             counts.append(len(results))
     assert counts == sorted(counts), "nothing is lost"

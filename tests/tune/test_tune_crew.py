@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from gemm_cases import config
 
+from patience import LIMIT_SECONDS
 from tilewright.arch import device
 from tilewright.build import Store
 from tilewright.child import ChildDied, ChildTimeout
@@ -38,7 +38,7 @@ class Script:
         self.asked: list[tuple[str, str, str]] = []
         self.started: dict[str, int] = {}
         self.alive = 0
-        self.dying_seconds = 0.0
+        self.dying: threading.Barrier | None = None
         self.canary_us: dict[str, float] = {}
         self.faults: dict[tuple[str, str], list[BaseException | dict]] = {}
         """By step and kernel: what comes instead of an answer, one each time."""
@@ -80,7 +80,8 @@ def script(monkeypatch):
             return made.answer(self.uuid, message), []
 
         def kill(self):
-            time.sleep(made.dying_seconds)
+            if made.dying is not None:
+                made.dying.wait()
             with made.lock:
                 made.alive -= 1
 
@@ -216,11 +217,11 @@ def test_workers_of_a_crew_with_other_settings_start_before_it_runs(script, tmp_
 
 
 def test_workers_end_at_the_same_time(script, tmp_path):
-    script.dying_seconds = 0.5
     with crew(tmp_path, *(f"GPU-{number}" for number in range(8))) as many:
-        assert complete(many.run(TASKS))
-        begun = time.monotonic()
-    assert not script.alive and time.monotonic() - begun < 2
+        many.prepare()
+        assert script.alive == 8
+        script.dying = threading.Barrier(8, timeout=LIMIT_SECONDS)  # none ends before all are told
+    assert not script.alive
 
 
 def test_when_timing_loses_the_worker_each_is_tried_alone(script, tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import signal
-import time
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from fake_crew import GROUP, SETTINGS, FakeCrew
@@ -21,6 +22,7 @@ from tilewright.jsonfile import convert
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.space import KernelSpace
 from tilewright.tables.table import Table
+from tilewright.tune import tuner as tuner_module
 from tilewright.tune.finals import LEAST_TAKES, TAKES
 from tilewright.tune.jobs import jobs_of
 from tilewright.tune.measurement import Settings, text
@@ -275,17 +277,20 @@ def count_of(folder) -> int:
 def test_killed_in_the_middle(tmp_path):
     pid = os.fork()
     if pid == 0:
+        steps = itertools.count()
+
+        def step():
+            if next(steps) == 20:
+                os.kill(os.getpid(), signal.SIGKILL)
+
         try:
-            tune(tmp_path, FakeCrew(change=made(), step=lambda: time.sleep(0.01)))
+            tune(tmp_path, FakeCrew(change=made(), step=step))
         finally:
             os._exit(0)
-    deadline = time.monotonic() + 60
-    while count_of(tmp_path) < 15:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), "there is no middle"
     before = count_of(tmp_path)
+    assert 15 <= before <= 20
     left = tmp_path / "t.twt"
     table = Table(left.read_bytes()) if left.is_file() else None
     crew = FakeCrew(change=made())
@@ -330,12 +335,18 @@ def test_a_stopped_tuning_leaves_proven_rows_alone(tmp_path, count):
         assert [*Table(left.read_bytes())] == [row]
 
 
-def test_the_budget_ends_the_search_and_finals_follow(tmp_path):
+def test_the_budget_ends_the_search_and_finals_follow(tmp_path, monkeypatch):
     crew = FakeCrew(change=made(0.002))
     table, tuned = tune(tmp_path, crew, effort=EFFORTS["exhaustive"], seconds=1e-9)
     assert not tuned.without
     assert tuned.out_of_time and tuned.untried == [0, 1, 2] and len(table) == 0
-    slow = FakeCrew(change=made(0.002), step=lambda: time.sleep(0.02))
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(tuner_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def step():
+        clock.now += 0.02
+
+    slow = FakeCrew(change=made(0.002), step=step)
     table, tuned = tune(tmp_path, slow, effort=EFFORTS["exhaustive"], seconds=0.05)
     assert tuned.out_of_time and len(table) == 3 and tuned.final == {0, 1, 2}
     assert {m.settings.take for m in slow.made} == {0, 1}

@@ -52,9 +52,10 @@ class Cdna:
     """What kernels written for CDNA's own instructions have to know.
 
     generation: of the matrix instructions, as Triton counts them (2: gfx90a, 3: gfx942, 4:
-    gfx950). bank_bytes: what shared memory's banks hold side by side. direct_to_shared: whether
-    16 bytes a lane go from memory into shared memory without passing through registers.
-    compute_units_per_die: of a GPU made of dies that have an L2 each; 0 where there is one die.
+    gfx950), or 5, whose instructions are WMMA (gfx1250). bank_bytes: what shared memory's banks
+    hold side by side. direct_to_shared: whether 16 bytes a lane go from memory into shared memory
+    without passing through registers. compute_units_per_die: of a GPU made of dies that have an L2
+    each; 0 where there is one die.
     """
 
     generation: int
@@ -80,7 +81,9 @@ class Arch:
     min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
     wildcard expands to. fma_flops_per_cu_per_clock: fp32 on the vector units (multiply-add is
     two). cdna: see `Cdna`; only where there is a pipeline that reads it. kpack: matrix
-    instructions along K that one 16-byte load can feed, where the compiler has to be told.
+    instructions along K that one 16-byte load can feed, where the compiler has to be told. dot: the
+    units that the compiler multiplies Triton's ``tl.dot`` on; ``vector`` where it knows the matrix
+    instructions in Gluon and for ``tl.dot_scaled`` only.
     """
 
     name: str
@@ -112,6 +115,7 @@ class Arch:
     fma_flops_per_cu_per_clock: int = 0
     cdna: Cdna | None = None
     kpack: int = 1
+    dot: Literal["matrix", "vector"] = "matrix"
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,9 @@ class Family(Protocol):
     problem_type: type[Any]
     config_type: type[Any]
     reads_unnamed: bool
-    """Whether a sweep document that names no family is this one's; true of one family at most."""
+    """Whether a sweep document that names no family is this one's; true of exactly one family."""
+    variants: tuple[str, ...]
+    """CK Tile Engine's folders of documents of this family."""
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
 

@@ -26,7 +26,6 @@ from tilewright.ops.gemm import (
     shuffle,
     sizes,
     spaces,
-    tile_engine,
     tuning,
 )
 from tilewright.ops.gemm import estimate as estimate_module
@@ -34,6 +33,7 @@ from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.formats import tile_engine, variants
 from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.tolerance import Tolerance, tolerance
@@ -58,6 +58,7 @@ class GemmFamily:
     name = "gemm"
     problem_type = GemmProblem
     config_type = GemmConfig
+    variants = tuple(variants.VARIANTS)
     reads_unnamed = True  # CK Tile Engine's sweeps do not say that they are of GEMMs
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {
         "shuffle": shuffle.shuffle,

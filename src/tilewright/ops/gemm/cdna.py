@@ -20,11 +20,15 @@ CHUNK_BYTES = 16
 """What a lane loads, stores in shared memory and reads from there at once."""
 
 PLAIN_FP8_BYTES = 32
-"""Bytes of K up to which an fp8 instruction is a plain one; deeper ones take scales."""
+"""Bytes of K up to which an fp8 MFMA is a plain one; deeper ones take scales."""
 
-REGISTERS = 256
-"""Registers of a thread when two waves share a SIMD, which the kernel is built for: with more, the
-compiler moves accumulators between its two register files in the middle of the loop."""
+WMMA = 5
+"""The first generation (gfx1250) whose matrix instructions are WMMA, and whose warps have 32
+lanes."""
+
+RESIDENT = 2
+"""Waves that share a SIMD, which the kernel is built for: with one, the compiler moves accumulators
+between CDNA's two register files in the middle of the loop."""
 
 OTHER_REGISTERS = {32: 34, 16: 50}
 """Registers beside accumulators, operands and tiles under way, by the instruction's edge: with
@@ -82,8 +86,9 @@ def objection(config: GemmConfig, arch: Arch) -> str | None:
                 f"of {chunks} threads"
             )
     need = registers(c, arch, found)
-    if need > REGISTERS:
-        return f"about {need} registers a thread, over {REGISTERS} with {c.num_warps} warps"
+    most = arch.registers_per_lane // RESIDENT
+    if need > most:
+        return f"about {need} registers a thread, over {most} with {c.num_warps} warps"
     return None
 
 
@@ -110,7 +115,10 @@ def registers(config: GemmConfig, arch: Arch, how: Mapping) -> int:
 
 def _mapping(c: GemmConfig, arch: Arch) -> Mapping | str:
     """The mapping, or why there is none."""
-    for edge in (c.mma[0],) if c.mma[0] else (32, 16):
+    edges = sorted(
+        {s[0] for unit in arch.mma for s in unit.shapes if c.dtype_a in unit.dtypes}, reverse=True
+    )
+    for edge in (c.mma[0],) if c.mma[0] else edges:
         warps_m = _warps_m(c, edge)
         if warps_m:
             break
@@ -118,6 +126,8 @@ def _mapping(c: GemmConfig, arch: Arch) -> Mapping | str:
         return (
             f"tile {c.tile_m}x{c.tile_n} has no {edge}x{edge} instruction for each of "
             f"{c.num_warps} warps"
+            if edges
+            else f"{arch.name} has no matrix instruction for {c.dtype_a}"
         )
     depths = [
         shape[2]
@@ -130,10 +140,14 @@ def _mapping(c: GemmConfig, arch: Arch) -> Mapping | str:
     depth = max(depths)
     dtype = DTYPES[c.dtype_a]
     lanes_k = arch.warp_size // edge
-    k_width = max(CHUNK_BYTES * 8 // dtype.bits, depth // lanes_k)
+    assert arch.cdna is not None
+    wmma = arch.cdna.generation >= WMMA
+    width = min if wmma else max  # a lane of WMMA reads a deep instruction's K in parts
+    k_width = width(CHUNK_BYTES * 8 // dtype.bits, depth // lanes_k)
     if c.tile_k < k_width * lanes_k:
         return f"tile_k = {c.tile_k} is under {k_width * lanes_k}, what a warp reads at once"
-    scaled = dtype.kind == "float" and dtype.bits == 8 and depth > PLAIN_FP8_BYTES
+    fp8 = dtype.kind == "float" and dtype.bits == 8
+    scaled = fp8 and depth > PLAIN_FP8_BYTES and not wmma
     return Mapping(
         (edge, edge, depth), warps_m, k_width, c.dtype_a.removesuffix("fn") if scaled else ""
     )

@@ -32,6 +32,7 @@ from tilewright.ops.gemm.sizes import (
     operand_dtype,
     shared_memory,
     shared_tiles,
+    vector_dot,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 
@@ -252,8 +253,11 @@ def _products(config: GemmConfig, device: Device, this: Arch, feeds_itself: bool
         reached *= rates.NARROW_ROWS
     rows = _rows(config)
     flops = _flops(config) * max(rows, this.min_dot[0]) / rows
-    multiplying = flops / (_flops_per_us(device, operand_dtype(config)) * reached)
+    rate = _flops_per_us(device, operand_dtype(config))
     lanes = this.fma_flops_per_cu_per_clock / 2
+    if vector_dot(config, this):
+        rate = 2 * lanes * device.clock_mhz
+    multiplying = flops / (rate * reached)
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle, swap, warpgroups
-from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, SPECIALISED, GemmConfig
+from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     BATCHED,
@@ -23,18 +23,19 @@ from tilewright.ops.gemm.sizes import (
     MAX_TILE,
     MAX_TILES,
     MOST_SCALED_K,
-    ODD_COLUMNS,
-    ODD_ROWS,
     OVERHEAD_REGISTERS,
     PART_COLUMNS,
     SCALED,
+    VECTOR_DOT_PRODUCTS,
     WARPGROUP,
     WARPGROUP_ROWS,
     gated,
     meetings,
+    odd_edges,
     operand_dtype,
     shared_memory,
     tiles,
+    vector_dot,
 )
 from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
 from tilewright.verdict import YES, Verdict, no
@@ -77,8 +78,11 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
     for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
-        if size & (size - 1) and not _is_odd_edge(c, axis, size):
-            return f"tile_{axis} = {size} is not a power of two"
+        others = odd_edges(c.pipeline, axis)
+        if size & (size - 1) and size not in others:
+            also = f" or {', '.join(map(str, others))}" if others else ""
+            none = f"pipeline {c.pipeline} has no other edges"
+            return f"tile_{axis} = {size} is not a power of two{also}: {none}"
         if size < low:
             return f"tile_{axis} = {size} is under {low}, the least {arch.name} multiplies"
         if size > high:
@@ -91,13 +95,6 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
         if c.tile_k < rows or c.tile_n < columns:
             return f"a {c.tile_k}×{c.tile_n} tile of B is under a shuffled block, {rows}×{columns}"
     return None
-
-
-def _is_odd_edge(c: GemmConfig, axis: str, size: int) -> bool:
-    """Whether a tile may be so large that way, though it is no power of two."""
-    if axis == "m":
-        return c.pipeline == "gluon_ws" and size == ODD_ROWS
-    return axis == "n" and c.pipeline in SPECIALISED and size in ODD_COLUMNS
 
 
 def _vector_tile(c: GemmConfig) -> str | None:
@@ -283,6 +280,21 @@ def _registers(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _dot(c: GemmConfig, arch: Arch) -> str | None:
+    """A dot on the vector units is written out, product by product."""
+    if not vector_dot(c, arch):
+        return None
+    products = c.tile_m * c.tile_n * c.tile_k // (c.num_warps * arch.warp_size)
+    a = DTYPES[c.dtype_a]
+    most = VECTOR_DOT_PRODUCTS // (2 if a.bits == 8 and a.kind == "float" else 1)
+    if products > most:
+        return (
+            f"the compiler multiplies tl.dot on the vector units of {arch.name}: {products} "
+            f"products a thread in a step, over {most}"
+        )
+    return None
+
+
 def _shared_memory(c: GemmConfig, arch: Arch) -> str | None:
     need = shared_memory(c, arch)
     if need > arch.shared_memory:
@@ -310,6 +322,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("index", _index),
     ("batching", _batching),
     ("mma", _mma),
+    ("dot", _dot),
     ("registers", _registers),
     ("shared_memory", _shared_memory),
 )

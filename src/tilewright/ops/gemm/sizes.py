@@ -48,12 +48,26 @@ ODD_ROWS = 192
 ODD_COLUMNS = (96, 160, 192)
 """The columns that are none: those of the `SPECIALISED`, in two accumulators (`widths.wide`)."""
 
+
+def odd_edges(pipeline: str, axis: str) -> tuple[int, ...]:
+    """Edges of a tile along ``m``, ``n`` or ``k`` that a pipeline has and that are no powers of
+    two."""
+    if axis == "m" and pipeline == "gluon_ws":
+        return (ODD_ROWS,)
+    return ODD_COLUMNS if axis == "n" and pipeline in SPECIALISED else ()
+
+
 PART_COLUMNS = 128
 """Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
 
 SPECIALISATION_BYTES = 512
 """Shared memory Gluon kernels for sm_90 take beside their tiles: two barriers a stage, and what the
 compiler hands to the warps."""
+
+VECTOR_DOT_PRODUCTS = 1024
+"""Most products of a thread in a step where a dot goes to the vector units and is written out: with
+these the compiler took 370 to 520 registers (gfx1250), with twice as many all 1024. Half of them
+where 8-bit floats are converted first: with all, 500 bytes spilled."""
 
 BATCHED = ("basic", "tma", "tma_ws", *SPECIALISED)
 """Pipelines that walk the matrices of a batch."""
@@ -73,6 +87,13 @@ def operand_dtype(config: GemmConfig) -> str:
     if config.pipeline == "weights":
         return lowbit.multiplied_as(config)
     return "tf32" if config.precision == "tf32" else config.dtype_a
+
+
+def vector_dot(config: GemmConfig, arch: Arch) -> bool:
+    """Whether the kernel's ``tl.dot`` becomes arithmetic on the vector units."""
+    return (
+        arch.dot == "vector" and config.pipeline not in ("gluon_cdna", "mx") and not vector(config)
+    )
 
 
 def gated(layout: str) -> tuple[bool, bool, bool]:

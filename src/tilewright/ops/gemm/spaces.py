@@ -22,7 +22,7 @@ from tilewright.ops.gemm.config import (
     GemmConfig,
 )
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
-from tilewright.ops.gemm.sizes import MAX_TILE
+from tilewright.ops.gemm.sizes import MAX_TILE, odd_edges
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.space import KernelSpace
 
@@ -65,7 +65,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     """The values ``"*"`` stands for on `axis`. Raises `BadArgument` where it has no meaning."""
     if axis in ("tile_m", "tile_n", "tile_k"):
         least = max(16, arch.min_dot["mnk".index(axis[-1])])
-        return [size for size in (16, 32, 64, 128, 256) if least <= size <= MAX_TILE]
+        usual = {size for size in (16, 32, 64, 128, 256) if least <= size <= MAX_TILE}
+        return sorted(usual.union(*(odd_edges(p, axis[-1]) for p in arch.pipelines)))
     if axis == "dtype_a":
         return [d for d in OUTPUTS if d in arch.dtypes and arch.dtypes[d].support == "native"]
     if axis == "mma":

@@ -38,6 +38,7 @@ class GroupedGemmFamily:
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
     reads_unnamed = False
+    variants = tuple(spaces.VARIANTS)
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
     def parse_name(self, name: str) -> GroupedGemmConfig:

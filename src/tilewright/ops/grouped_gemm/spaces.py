@@ -9,9 +9,10 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadFile, nearest
-from tilewright.ops.gemm import epilogues, tile_engine
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import spaces as gemm
 from tilewright.ops.gemm.config import INDEX_BITS, STORES
+from tilewright.ops.gemm.formats import tile_engine
 from tilewright.ops.grouped_gemm.config import PIPELINES, GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
@@ -23,6 +24,16 @@ AXES: dict[str, Any] = {
     **{axis: usual for axis, usual in gemm.AXES.items() if axis in _OWN},
 }
 """Every axis, in the order of expansion, with its default; all but `form` are a GEMM's."""
+
+
+VARIANTS = {
+    "grouped_gemm": ("list", "gemm_universal"),
+    "grouped_gemm_rowcolquant": ("contiguous", "gemm_rowcolquant"),
+    "grouped_gemm_tensorquant": ("list", "gemm_tensor_quant"),
+}
+"""CK Tile Engine's folders of grouped kernels: the form that is nearest, and what the kernel of a
+group is there. CK has matrices anywhere, as a list has; but a list's groups have no scales for rows
+and columns."""
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
@@ -39,12 +50,18 @@ def read_sweep(
     """The space a sweep document declares: a GEMM's sweep with an axis `form` at its top. What
     a grouped kernel does not have (schedulers, padding of M) is left out with a note."""
     rest = dict(document)
-    forms = axis_values(rest.pop("form"), "$.form") if "form" in rest else [AXES["form"]]
+    usual = AXES["form"]
+    called = rest.get(tile_engine.VARIANT)
+    if isinstance(called, str) and called in VARIANTS:
+        usual, rest[tile_engine.VARIANT] = VARIANTS[called]
+    forms = axis_values(rest.pop("form"), "$.form") if "form" in rest else [usual]
     for form in forms:
         if form not in (*FORMS, *WILDCARDS):
             hint = nearest(str(form), FORMS)
             raise BadFile(f"$.form: unknown form {form!r}{hint}; known: {', '.join(FORMS)}")
     space, notes = tile_engine.read_sweep(rest, arch, signature)
+    if usual != AXES["form"] and forms == [usual]:
+        notes.append(f"$: groups are a {usual}, matrices anywhere; form says another")
     axes = {axis: values for axis, values in space.axes.items() if axis in _OWN}
     notes += [
         f"{axis} ignored: every grouped kernel is persistent and pads rows"

@@ -6,7 +6,7 @@ Written for Triton 3.6 to 3.9 (`triton.experimental.gluon.language.amd`). Triton
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.amd import AMDMFMALayout
+from triton.experimental.gluon.language.amd import AMDMFMALayout, AMDWMMALayout
 from triton.experimental.gluon.language.amd.cdna3 import buffer_load, buffer_store, mfma
 from triton.experimental.gluon.language.amd.cdna4 import mfma_scaled
 from triton.experimental.gluon.language.amd.cdna4.async_copy import (
@@ -15,11 +15,23 @@ from triton.experimental.gluon.language.amd.cdna4.async_copy import (
     load_shared_relaxed,
     wait_group,
 )
+from triton.experimental.gluon.language.amd.gfx1250 import wmma
 from triton.runtime.jit import constexpr_function
 
 from tilewright.ops.gemm.kernels.gluon_api import reinterpreted as _reinterpreted
 
 jit = gluon.jit
+
+
+@constexpr_function
+def wmma_layout(transposed, warps_m, warps_n, shape):
+    """The accumulators of gfx1250's WMMA of this (m, n, k), warps beside each other along N first.
+    Triton 3.6 takes the numbers of warps, later ones where each bit of a warp's number leads."""
+    if "warps_per_cta" in AMDWMMALayout.__dataclass_fields__:
+        return AMDWMMALayout(3, transposed, [warps_m, warps_n], shape)
+    across = [[0, 1 << i] for i in range(warps_n.bit_length() - 1)]
+    down = [[1 << i, 0] for i in range(warps_m.bit_length() - 1)]
+    return AMDWMMALayout(3, transposed, across + down, instr_shape=shape)
 
 
 @gluon.jit
@@ -49,6 +61,7 @@ def whole_registers(tile):
 
 __all__ = [
     "AMDMFMALayout",
+    "AMDWMMALayout",
     "buffer_load",
     "buffer_load_to_shared",
     "buffer_store",
@@ -63,4 +76,6 @@ __all__ = [
     "reinterpreted",
     "wait_group",
     "whole_registers",
+    "wmma",
+    "wmma_layout",
 ]

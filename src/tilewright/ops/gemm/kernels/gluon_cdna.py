@@ -1,4 +1,4 @@
-"""GEMM with CDNA's instructions written out, in Gluon (gfx90a, gfx942, gfx950).
+"""GEMM with CDNA's instructions written out, in Gluon (gfx90a, gfx942, gfx950, gfx1250).
 
 Built and inspected, never run: no AMD GPU was to be had. What its source computes was checked on
 NumPy (tests/gemm/gluon_stand_in.py), what the compiler made of it by reading the listing.
@@ -10,7 +10,7 @@ step are under way before the products of this one begin.
 Data movement. A buffer load moves 16 bytes a lane; a lane's offsets never change, the tile's
 address is in scalar registers. There are two ways into shared memory.
 
-    registers   gfx90a, gfx942. Two buffers in shared memory, and a further tile in registers:
+    registers   gfx90a, gfx942, gfx1250. Two buffers in shared memory, a further tile in registers:
                 while step i is multiplied, the tile of step i + 1 (loaded during i - 1) is
                 written to the other buffer and that of i + 2 is loaded. The loop has two steps,
                 so that each buffer is an allocation of its own; one barrier a step is then
@@ -40,6 +40,9 @@ renumbered so that neighbouring tiles, and parts, run on one die (MI300X has eig
 L2; see `schedule`).
 
 On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
+
+gfx1250 has WMMA in the place of MFMA, and warps of 32 lanes: its products, its lanes and its limit
+of registers are all that differs here. Its copy engine is not used.
 
 Counted, not measured: the listing's main loop for each K step of a tile, Triton 3.6, num_stages
 2. "Cover" is the fewest matrix instructions between a load and the wait for it.
@@ -85,6 +88,7 @@ Triton cost a ds_bpermute each.
 from tilewright.ops.gemm.kernels.epilogue import apply, rounded
 from tilewright.ops.gemm.kernels.gluon_amd_api import (
     AMDMFMALayout,
+    AMDWMMALayout,
     buffer_load,
     buffer_load_to_shared,
     buffer_store,
@@ -99,6 +103,8 @@ from tilewright.ops.gemm.kernels.gluon_amd_api import (
     reinterpreted,
     wait_group,
     whole_registers,
+    wmma,
+    wmma_layout,
 )
 from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
 from tilewright.ops.gemm.kernels.schedule import across_dies, split_range, tile_coordinates
@@ -111,6 +117,27 @@ def chunk(bits):
 
 
 @constexpr_function
+def matrix_layout(generation, edge, depth, c_row, warps_m, warps_n):
+    """How the accumulators lie: transposed where C is row-major, so that a lane has neighbours
+    along C's contiguous dimension."""
+    if generation == 5:
+        return wmma_layout(c_row, warps_m, warps_n, [edge, edge, depth])
+    return AMDMFMALayout(generation, [edge, edge, depth], c_row, [warps_m, warps_n])
+
+
+@constexpr_function
+def is_wmma(mma):
+    """Whether these are accumulators of the fifth generation's instructions."""
+    return isinstance(mma, AMDWMMALayout)
+
+
+@constexpr_function
+def lanes(mma):
+    """Lanes of a warp where the accumulators lie so."""
+    return 32 if is_wmma(mma) else 64
+
+
+@constexpr_function
 def phases(inner, bits, bank_bytes):
     """How a tile with `inner` elements to a row is swizzled in shared memory: rows that share a
     line of all banks, and chunks to permute. Chunk number c of row r lies at c ^ (r // rows %
@@ -120,17 +147,17 @@ def phases(inner, bits, bank_bytes):
 
 
 @constexpr_function
-def loading(rows, depth, bits, warps, k_inner, patched):
+def loading(rows, depth, bits, warps, lanes, k_inner, patched):
     """Which lane moves which elements of a rows × depth tile: 16 bytes along the dimension that is
     contiguous in memory, and a warp whole rows of it. Where that is not K and the tile passes
     through registers (`patched`), several chunks along K, so that K is contiguous when written."""
     vector = chunk(bits)
     if k_inner:
         across = depth // vector
-        return gl.BlockedLayout([1, vector], [64 // across, across], [warps, 1], [1, 0])
-    patch = min(vector, rows * depth // (64 * warps * vector)) if patched else 1
+        return gl.BlockedLayout([1, vector], [lanes // across, across], [warps, 1], [1, 0])
+    patch = min(vector, rows * depth // (lanes * warps * vector)) if patched else 1
     across = rows // vector
-    return gl.BlockedLayout([vector, patch], [across, 64 // across], [1, warps], [0, 1])
+    return gl.BlockedLayout([vector, patch], [across, lanes // across], [1, warps], [0, 1])
 
 
 @constexpr_function
@@ -260,7 +287,9 @@ def _multiply(
     else:
         x = a_tile.load(DOT_A)
         y = b_tile.permute((1, 0)).load(DOT_B)
-    if FORMAT == "":
+    if is_wmma(acc.type.layout):
+        acc = wmma(x, y, acc)
+    elif FORMAT == "":
         acc = mfma(x, y, acc)
     else:  # the deep fp8 instructions, which take scales: none are ones
         acc = mfma_scaled(x, None, FORMAT, y, None, FORMAT, acc)
@@ -400,8 +429,10 @@ def _through_registers(
     registers into two buffers."""
     ELEMENT: gl.constexpr = a.dtype.element_ty
     BITS: gl.constexpr = ELEMENT.primitive_bitwidth
-    LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), A_ROW, True)
-    LOAD_B: gl.constexpr = loading(TILE_N, TILE_K, BITS, gl.num_warps(), not B_ROW, True)
+    LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), lanes(MMA), A_ROW, True)
+    LOAD_B: gl.constexpr = loading(
+        TILE_N, TILE_K, BITS, gl.num_warps(), lanes(MMA), not B_ROW, True
+    )
     A: gl.constexpr = k_innermost(TILE_M, TILE_K, BITS, A_ROW, BANK_BYTES)
     B: gl.constexpr = k_innermost(TILE_N, TILE_K, BITS, not B_ROW, BANK_BYTES)
     # Allocations of their own, not one of two tiles: only so does the compiler see that a write
@@ -482,8 +513,10 @@ def _direct(
     into a ring of STAGES slots."""
     ELEMENT: gl.constexpr = a.dtype.element_ty
     BITS: gl.constexpr = ELEMENT.primitive_bitwidth
-    LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), A_ROW, False)
-    LOAD_B: gl.constexpr = loading(TILE_N, TILE_K, BITS, gl.num_warps(), not B_ROW, False)
+    LOAD_A: gl.constexpr = loading(TILE_M, TILE_K, BITS, gl.num_warps(), lanes(MMA), A_ROW, False)
+    LOAD_B: gl.constexpr = loading(
+        TILE_N, TILE_K, BITS, gl.num_warps(), lanes(MMA), not B_ROW, False
+    )
     A: gl.constexpr = swizzled(TILE_M, TILE_K, BITS, A_ROW, BANK_BYTES)
     B: gl.constexpr = swizzled(TILE_N, TILE_K, BITS, not B_ROW, BANK_BYTES)
     a_ring = gl.allocate_shared_memory(ELEMENT, [STAGES, TILE_M, TILE_K], plain(A_ROW))
@@ -543,9 +576,7 @@ def gemm_gluon_cdna(
     elements; `*_ROW` say which of them are row-major. `dies`: of the GPU, see `across_dies`. `work`
     (the workspace) and `splits` belong to scheduler split_k."""
     WARPS_N: gl.constexpr = gl.num_warps() // WARPS_M
-    MMA: gl.constexpr = AMDMFMALayout(
-        GENERATION, [MMA_MN, MMA_MN, MMA_K], C_ROW, [WARPS_M, WARPS_N]
-    )
+    MMA: gl.constexpr = matrix_layout(GENERATION, MMA_MN, MMA_K, C_ROW, WARPS_M, WARPS_N)
     DOT_A: gl.constexpr = gl.DotOperandLayout(0, MMA, K_WIDTH)
     DOT_B: gl.constexpr = gl.DotOperandLayout(1, MMA, K_WIDTH)
     first = across_dies(gl.program_id(0), gl.num_programs(0), dies)

@@ -1,0 +1,1 @@
+"""Files of other libraries that declare GEMM kernels."""

@@ -1,0 +1,63 @@
+"""Kernels that tests need are built once, however many processes run the tests.
+
+The processes of a run (pytest-xdist's workers) have one store. A list of kernels is cut into pieces
+with a lock file each. A process that wants the list builds the pieces that nobody else is building,
+and waits for the others at the end. The system lets go of a lock when its process ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tilewright.build import BuildReport, Store, build
+
+PIECE = 12
+"""Kernels: so many that the start of a compiler is a small part of the work."""
+Requests = Sequence[tuple[Any, str]]
+
+
+def processes() -> int:
+    """How many processes run the tests."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def build_once(
+    requests: Requests,
+    store: Store,
+    *,
+    piece: int = PIECE,
+    compile_all: Callable[..., BuildReport] = build,
+) -> BuildReport:
+    """As `build`: have all of `requests` in `store`, which other processes fill too."""
+    sharing = processes()
+    size = piece if sharing > 1 else max(1, len(requests))
+    workers = max(1, len(os.sched_getaffinity(0)) // sharing)
+    pieces = [requests[i : i + size] for i in range(0, len(requests), size)]
+    for wait in (False, True):
+        for some in tuple(pieces):
+            with _locked(store, some, wait) as mine:
+                if mine:
+                    compile_all(some, store=store, workers=workers)
+                    pieces.remove(some)
+    return compile_all(requests, store=store, workers=workers)
+
+
+@contextmanager
+def _locked(store: Store, requests: Requests, wait: bool) -> Iterator[bool]:
+    """Whether the lock of these kernels is ours; it is if we `wait` for it."""
+    names = "\n".join(f"{config.name} {arch}" for config, arch in requests)
+    folder = Path(f"{store.path}.locks")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / hashlib.sha256(names.encode()).hexdigest()).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
