@@ -39,8 +39,6 @@ def parse(word: str) -> Block | None:
     match = _BLOCK.fullmatch(word) if isinstance(word, str) else None
     if match is None:
         raise BadArgument(f"{shown(word)} is no block of scales; a block is 1x128 or 1x128-bf16")
-            f"{shown(word)} is no block of scales; one looks like 1x128 or 1x128-bf16"
-        )
     rows, columns, named = int(match[1]), int(match[2]), match[3]
     if named == DTYPE:
         raise BadArgument(f"block '{word}': {DTYPE} is what scales are; write {rows}x{columns}")

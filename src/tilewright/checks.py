@@ -66,5 +66,6 @@ def microseconds(name: str, value: object) -> None:
 
 
 def _not(name: str, said: str, kind: str, least: float, most: float) -> str:
+    lower = f" from {least:g}" if least != -MOST_WHOLE else ""
     upper = f" to {most:g}" if most != MOST_WHOLE else ""
-    return f"{name} = {said} is not {kind} from {least:g}{upper}"
+    return f"{name} = {said} is not {kind}{lower}{upper}"

@@ -84,7 +84,8 @@ def _kernel() -> Kernel:
     return Kernel(
         name=NAME, arch="sm_90", key=sha256(b"k"), triton="3.6.0", binary="cubin",
         entry="scale", num_warps=4, num_ctas=1, shared=1024, global_scratch=0,
-        global_scratch_align=1, profile_scratch=0, profile_scratch_align=1, cooperative=False, pdl=False, arguments=(("x", "*fp32"),),
+        global_scratch_align=1, profile_scratch=0, profile_scratch_align=1,
+        cooperative=False, pdl=False, arguments=(("x", "*fp32"),),
         tensor_maps=(TensorMap(3, 2, 10, (128, 64), False),),
         resources=Resources(32, 0, 0, 0, 0, 0),
         blobs={"cubin": Blob(sha256(b"x"), 1)},

@@ -201,7 +201,7 @@ def test_scales_count_as_bytes_and_are_told():
     words = {"m": "8", "n": "8", "k": "256", "dtype": "fp8", "scale_a": "1x128"}
     stated = FAMILY.parse_problem({**words, "strides_sa": "1,8"}, arch("sm_90"))
     assert (stated.scale_a, stated.strides_sa) == ("1x128", (1, 8))
-    with pytest.raises(BadArgument, match="not whole numbers"):
+    with pytest.raises(BadArgument, match="is not a whole number"):
         FAMILY.parse_problem({**words, "strides_sa": "x"}, arch("sm_90"))
 
 
