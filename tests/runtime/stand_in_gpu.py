@@ -32,6 +32,12 @@ class Driver(StandIn):
         self.loaded.append(entry)
         return ctypes.c_void_p(77 + len(self.loaded))
 
+    def capture(self, stream: int) -> int:
+        return 0
+
+    def capture_allowed(self) -> nullcontext[None]:
+        return nullcontext()
+
 
 def install(patch: pytest.MonkeyPatch, torch: Any) -> Driver:
     """Until the patches are undone."""
