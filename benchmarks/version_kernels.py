@@ -53,7 +53,11 @@ def cases(name: str, each: int) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     for problem in problems(this):
         family = ops.family(problem.family)
-        space = family.default_space(problem, this).expand(this).configs
+        space = [
+            config
+            for config in family.default_space(problem, this).expand(this).configs
+            if family.supports(config, problem, this)
+        ]
         kinds: dict[tuple[str, str], list[Any]] = {}
         for config in space:
             kinds.setdefault((config.pipeline, getattr(config, "scheduler", "")), []).append(config)
