@@ -1,8 +1,9 @@
 """Kernels that tests need are built once, however many processes run the tests.
 
 The processes of a run (pytest-xdist's workers) have one store. A list of kernels is cut into pieces
-with a lock file each. A process that wants the list builds the pieces that nobody else is building,
-and waits for the others at the end. The system lets go of a lock when its process ends.
+with a lock file each. A process that wants the list takes the pieces that nobody else is building,
+then waits for the others. Each kernel is built, or looked up, once. The system lets go of a lock
+when its process ends.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,13 +41,15 @@ def build_once(
     size = piece if sharing > 1 else max(1, len(requests))
     workers = max(1, len(os.sched_getaffinity(0)) // sharing)
     pieces = [requests[i : i + size] for i in range(0, len(requests), size)]
+    start, reports = time.monotonic(), dict[int, BuildReport]()
     for wait in (False, True):
-        for some in tuple(pieces):
-            with _locked(store, some, wait) as mine:
-                if mine:
-                    compile_all(some, store=store, workers=workers)
-                    pieces.remove(some)
-    return compile_all(requests, store=store, workers=workers)
+        for number, some in enumerate(pieces):
+            if number not in reports:
+                with _locked(store, some, wait) as mine:
+                    if mine:
+                        reports[number] = compile_all(some, store=store, workers=workers)
+    results = (result for _, report in sorted(reports.items()) for result in report.results)
+    return BuildReport(tuple(results), time.monotonic() - start)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from patience import LIMIT_SECONDS
 from shared_builds import build_once
-from tilewright.build import Store
+from tilewright.build import BuildReport, Store
 
 REQUESTS = [(SimpleNamespace(name=f"kernel_{number}"), "sm_90") for number in range(7)]
 
@@ -35,7 +35,8 @@ class Compiler:
             self.together.wait()
         with self.lock:
             self.built.update(missing)
-        return [config.name for config, _ in requests if self.built[config.name]]
+        names = (config.name for config, _ in requests if self.built[config.name])
+        return BuildReport(tuple(names), 0.0)
 
 
 def test_processes_that_want_the_same_share_the_work_and_all_get_it_all(tmp_path, monkeypatch):
@@ -52,7 +53,9 @@ def test_processes_that_want_the_same_share_the_work_and_all_get_it_all(tmp_path
     for thread in threads:
         thread.join()
     names = [config.name for config, _ in REQUESTS]
-    assert got == [names] * 3, "nobody goes on before everything is there"
+    assert [report.results for report in got] == [tuple(names)] * 3, (
+        "nobody goes on before everything is there"
+    )
     assert compiler.built == Counter(names), "nothing is built twice"
     assert len(compiler.builders) == 3
 
@@ -63,6 +66,7 @@ def test_one_process_alone_builds_all_at_once(tmp_path, monkeypatch):
 
     def compile_all(requests, *, store, workers):
         calls.append((len(requests), workers))
+        return BuildReport((), 0.0)
 
     build_once(REQUESTS, Store(tmp_path / "store"), piece=2, compile_all=compile_all)
-    assert calls == [(len(REQUESTS), len(os.sched_getaffinity(0)))] * 2
+    assert calls == [(len(REQUESTS), len(os.sched_getaffinity(0)))]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -272,7 +274,7 @@ def test_results_answer_sql_and_export(cli, swept, tmp_path):
     }  # fmt: skip
     text = cli("results", swept, "--query", "SELECT samples_us, median_us FROM measurement")
     assert "96 bytes" in text
-    assert "readonly" in cli.fails(2, "results", swept, "--query", "DELETE FROM measurement")
+    assert "more than read" in cli.fails(2, "results", swept, "--query", "DELETE FROM measurement")
     table = tmp_path / "r.csv"
     assert cli.json("results", swept, "--export", table) == {"path": str(table), "rows": 4}
     with table.open(newline="") as file:
@@ -283,8 +285,10 @@ def test_results_answer_sql_and_export(cli, swept, tmp_path):
 
 def test_results_of_nothing_damage_and_the_future(cli, tmp_path):
     assert "has no results" in cli.fails(2, "results", tmp_path)
-    with Results(tmp_path / "new", write=True) as results:
-        results.rows("PRAGMA user_version = 99")
+    with Results(tmp_path / "new", write=True):
+        pass
+    with closing(sqlite3.connect(tmp_path / "new" / FILE)) as db:
+        db.execute("PRAGMA user_version = 99")
     assert "use a newer one" in cli.fails(2, "results", tmp_path / "new")
     (tmp_path / FILE).write_bytes(b"\0" * 5000)
     assert "results.db" in cli.fails(2, "results", tmp_path)

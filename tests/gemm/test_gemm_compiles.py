@@ -63,7 +63,7 @@ def report(store) -> BuildReport:
 
 def test_all_compile_and_fit(report):
     compiled = Counter(result.arch.name for result in report.results)
-    assert compiled.keys() == set(archs()) and min(compiled.values()) >= 5, compiled
+    assert compiled.keys() == INSTRUCTION.keys() and min(compiled.values()) >= 5, compiled
     assert not report.failures, "\n".join(map(str, report.failures))
 
 

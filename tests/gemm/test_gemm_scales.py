@@ -228,21 +228,20 @@ def test_kernels_serve_only_their_own_blocks():
 
 def test_scales_compile_everywhere(store):
     requests = []
-    for name in archs():
-        this = arch(name)
+    for this in (this for this in map(arch, archs()) if this.dot == "matrix"):
         fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[this.fp8]
         dtype = fp8 if this.dtypes[fp8].support == "native" else "int8"
         for pipeline in ("basic", "tma", "tma_ws"):
             if pipeline not in this.pipelines:
                 continue
             kernel = config(
-                name,
+                this.name,
                 **{**DEEPSEEK, "dtype_a": dtype},
                 pipeline=pipeline,
                 scheduler="persistent",
             )
             assert FAMILY.judge(kernel, this), FAMILY.judge(kernel, this)
-            requests.append((kernel, name))
+            requests.append((kernel, this.name))
     report = build_once(requests, store)
     assert not report.failures, "\n".join(map(str, report.failures))
 

@@ -1,8 +1,12 @@
-"""What the GPU tests share: a dispatcher whose kernels are built once by all processes of a run."""
+"""What the GPU tests share: kernels that all processes of a run build once, and the GPU itself."""
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu_arch import ARCH
@@ -13,22 +17,67 @@ from tilewright.dispatch import Dispatcher
 
 
 def pytest_collection_modifyitems(items):
-    """Building, and waiting for what another process builds, does not count as a test's time."""
+    """Neither building, nor waiting for what another process builds or for the GPU, counts as a
+    test's time."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(func_only=True))
 
 
+class Kernels:
+    """The kernels that this process has seen in the store of the run."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._seen: set[str] = set()
+
+    def need(self, configs: Sequence[Any]) -> None:
+        """Have `configs` in the store. Raises `BuildFailed`."""
+        missing = [config for config in configs if config.name not in self._seen]
+        build_once([(config, ARCH) for config in missing], self.store).raise_if_failed()
+        self._seen.update(config.name for config in missing)
+
+
+@pytest.fixture(scope="session")
+def kernels(store: Store) -> Kernels:
+    return Kernels(store)
+
+
 class Sharing(Dispatcher):
     """Kernels that it is asked for later are built once too."""
 
+    def __init__(self, kernels: Kernels) -> None:
+        super().__init__(store=kernels.store)
+        self._kernels = kernels
+
     def _kernel(self, config, target):
-        build_once([(config, target.arch)], self.store)
+        self._kernels.need([config])
         return super()._kernel(config, target)
 
 
 @pytest.fixture(scope="module")
-def dispatcher(request, store: Store) -> Dispatcher:
+def dispatcher(request, kernels: Kernels) -> Dispatcher:
     """With the kernels of the module's CASES, pairs of a config and a problem, in its store."""
-    build_once([(kernel, ARCH) for kernel, _ in request.module.CASES], store).raise_if_failed()
-    return Sharing(store=store)
+    kernels.need([kernel for kernel, _ in request.module.CASES])
+    return Sharing(kernels)
+
+
+@pytest.fixture(autouse=True)
+def _gpu(request, store: Store) -> Iterator[None]:
+    """A test marked `alone` has the GPU to itself, since it measures; others share it.
+
+    Whoever waits for the room keeps the door closed behind him, so that a test that wants to be
+    alone is not overtaken for ever.
+    """
+    alone = request.node.get_closest_marker("alone") is not None
+    with _lock(Path(f"{store.path}.door"), fcntl.LOCK_EX) as door:
+        with _lock(Path(f"{store.path}.room"), fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+            fcntl.flock(door, fcntl.LOCK_UN)
+            yield
+
+
+@contextmanager
+def _lock(path: Path, how: int) -> Iterator[Any]:
+    with path.open("w") as file:
+        fcntl.flock(file, how)
+        yield file

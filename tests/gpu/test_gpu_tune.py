@@ -22,7 +22,7 @@ from tilewright.tune.devices import gpus, parse
 from tilewright.tune.measurement import Settings
 from tilewright.tune.vendor import vendor_name
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 TILES = ((128, 128), (64, 32), (128, 64), (32, 64), (64, 64), (64, 128), (32, 32), (32, 128))
 BUDGET = Settings(budget_seconds=0.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch import arch as by_name
 from tilewright.build import Store, signing
-from tilewright.build.files import write_whole
+from tilewright.build.files import read_whole, write_whole
 from tilewright.build.kernel import Kernel
 from tilewright.bundle.archive import packed
 from tilewright.bundle.bundle import Bundle, signature_path
@@ -117,11 +118,16 @@ def write(content: Content, path: Path) -> Written:
 
 
 def licence() -> bytes:
-    """The text of the licence that Tilewright was installed with. Raises `StoreError`."""
-    found = importlib.metadata.distribution("tilewright").read_text("licenses/LICENSE")
-    if found is None:
+    """The text of the licence that Tilewright was installed with, or that lies in the checkout it
+    runs from. Raises `StoreError`."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        found = importlib.metadata.distribution("tilewright").read_text("licenses/LICENSE")
+        if found is not None:
+            return found.encode()
+    checkout = read_whole(Path(__file__).parents[3] / "LICENSE", 1 << 20)
+    if checkout is None:
         raise StoreError("Tilewright's LICENSE is not installed with it; install Tilewright anew")
-    return found.encode()
+    return checkout
 
 
 def _listed(versions: Mapping[str, str]) -> str:
