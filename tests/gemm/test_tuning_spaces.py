@@ -21,10 +21,11 @@ def test_it_has_the_default_space_and_more_that_repeats(arch_name, m):
     default, *more = FAMILY.tuning_spaces(problem, this)
     assert default == FAMILY.default_space(problem, this) and more
     configs = [c for space in more for c in space.expand(this).configs]
-    shared = {"split_k", "stream_k"} if this.dot == "matrix" else {"split_k"}
+    # Where plain dots are kept small, few pipelines are left.
+    shared, least = ({"split_k", "stream_k"}, 20) if this.dot == "matrix" else ({"split_k"}, 16)
     assert {c.scheduler for c in configs} >= shared
     assert all(c.reduction != "atomic" and FAMILY.repeats(c) for c in configs)
-    assert sum(bool(FAMILY.supports(c, problem, this)) for c in configs) >= 20
+    assert sum(bool(FAMILY.supports(c, problem, this)) for c in configs) > least
 
 
 def test_it_has_what_won_on_an_h200():

@@ -70,10 +70,11 @@ def _gpu(request, store: Store) -> Iterator[None]:
     alone is not overtaken for ever.
     """
     alone = request.node.get_closest_marker("alone") is not None
-    with _lock(Path(f"{store.path}.door"), fcntl.LOCK_EX) as door:
-        with _lock(Path(f"{store.path}.room"), fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-            fcntl.flock(door, fcntl.LOCK_UN)
-            yield
+    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    door, room = (Path(f"{store.path}.{name}") for name in ("door", "room"))
+    with _lock(door, fcntl.LOCK_EX) as held, _lock(room, how):
+        fcntl.flock(held, fcntl.LOCK_UN)
+        yield
 
 
 @contextmanager
