@@ -137,6 +137,25 @@ def test_a_graphs_workspace_is_apart_from_what_else_the_graph_allocates(store):
         torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=0.5)
 
 
+@pytest.mark.parametrize("stream", [None, 0, "own"])
+def test_a_new_workspace_is_zero_before_its_first_launch(store, stream):
+    """Whatever lay in its memory, on the default stream too, by either way of naming it."""
+    kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
+    a = torch.randn(128, 1024, device="cuda").bfloat16()
+    b = torch.randn(64, 1024, device="cuda").bfloat16().T
+    out = torch.empty(128, 64, device="cuda", dtype=torch.bfloat16)
+    stream = torch.cuda.Stream() if stream == "own" else stream
+    for _ in range(20):
+        fresh = Dispatcher(store=store)
+        for size in (1 << 16, 1 << 18, 1 << 20):
+            torch.full((size,), 255, dtype=torch.uint8, device="cuda")  # freed at once
+        verify.arrays.poison(out)
+        torch.cuda.synchronize()
+        fresh.run_named(kernel.name, a, b, out=out, stream=stream)
+        torch.cuda.synchronize()
+        torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=0.5)
+
+
 def test_a_captured_launch_has_a_workspace_of_its_own(dispatcher):
     kernel = config(ARCH, scheduler="split_k", split_k=4, reduction="linear")
     a = torch.randn(128, 1024, device="cuda").bfloat16()

@@ -19,7 +19,6 @@ from tilewright.tune.measurement import Settings
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.alone,
     pytest.mark.skipif(nsight.find_ncu() is None, reason="Nsight Compute is not installed"),
     pytest.mark.skipif(arch(ARCH).backend != "cuda", reason="Nsight Compute is for NVIDIA's GPUs"),
 ]

@@ -47,19 +47,19 @@ def _planted():
 
 
 @pytest.fixture(scope="module")
-def store(store: Store) -> Store:
+def stocked(store: Store) -> Store:
     kernels = [kernel(tile, "faulty") for tile in TILES] + [kernel(t) for t in TILES[::4]]
     kernels.append(STEADY)
     build_once([(k, ARCH) for k in kernels], store).raise_if_failed()
     return store
 
 
-def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_them(store):
+def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_them(stocked):
     plain = [Task(kernel(tile).name, GemmProblem(4096, 4096, 4096), ARCH) for tile in TILES[::4]]
     problems = [GemmProblem(512, 512, k, epilogue="faulty") for k in (512, 1024)]
     tasks = [Task(kernel(t, "faulty").name, p, ARCH) for p in problems for t in TILES]
     missing = Task(kernel((128, 256), "faulty", num_warps=8).name, problems[0], ARCH)
-    with Crew(parse("0,"), store, BUDGET, timeout=5) as crew:
+    with Crew(parse("0,"), stocked, BUDGET, timeout=5) as crew:
         before = {m.kernel: m for m in crew.run(plain)}
         measured = list(crew.run([*tasks, missing]))
         after = {m.kernel: m for m in crew.run(plain)}
@@ -88,31 +88,31 @@ def test_faults_cost_their_own_measurement_and_the_device_measures_true_after_th
         (256, "rotated", 1.12),
     ],
 )
-def test_a_median_agrees_with_itself(store, size, cache, within):
-    times = medians(store, size, Settings(cache=cache))
+def test_a_median_agrees_with_itself(stocked, size, cache, within):
+    times = medians(stocked, size, Settings(cache=cache))
     assert max(times) < within * min(times), times
 
 
-def test_a_graph_leaves_the_launch_out(store):
+def test_a_graph_leaves_the_launch_out(stocked):
     # Small: what fills the GPU runs hotter, so slower, without the rests between launches.
-    by_graph = medians(store, 256, Settings(cache="rotated", timer="graph"))
+    by_graph = medians(stocked, 256, Settings(cache="rotated", timer="graph"))
     assert max(by_graph) < 1.12 * min(by_graph), by_graph
-    by_events = medians(store, 256, Settings(cache="rotated", timer="events"))
+    by_events = medians(stocked, 256, Settings(cache="rotated", timer="events"))
     assert 0.2 * min(by_events) < min(by_graph) < min(by_events), (by_graph, by_events)
 
 
-def test_several_places_measure_the_same_kernel_and_the_vendors_beside_it(store):
+def test_several_places_measure_the_same_kernel_and_the_vendors_beside_it(stocked):
     """And one that shares tiles, whose workspace is another in each place."""
     problem = GemmProblem(512, 1024, 2048)
     shared = kernel((128, 128), num_warps=8, scheduler="split_k", split_k=2, reduction="linear")
     vendor = vendor_name(problem)
     assert vendor is not None
-    build_once([(shared, ARCH)], store).raise_if_failed()
+    build_once([(shared, ARCH)], stocked).raise_if_failed()
     found = {}
     for places in (1, 3):
         settings = Settings(places=places, min_samples=30)
         tasks = [Task(name, problem, ARCH) for name in (STEADY.name, shared.name, vendor)]
-        with Crew(parse("0,"), store, settings) as crew:
+        with Crew(parse("0,"), stocked, settings) as crew:
             measured = {m.kernel: m for m in crew.run(tasks)}
         assert [m.status for m in measured.values()] == ["ok"] * 3
         found[places] = {name: m.median_us for name, m in measured.items()}

@@ -58,12 +58,17 @@ class Made:
         self._empty = torch.empty
         monkeypatch.setattr(torch, "empty", self.empty)
         monkeypatch.setattr(torch.cuda, "Stream", self.stream)
-        monkeypatch.setattr(torch.cuda, "ExternalStream", lambda s, d: SimpleNamespace(number=s))
+        monkeypatch.setattr(torch.cuda, "ExternalStream", self.external)
+        monkeypatch.setattr(torch.cuda, "default_stream", lambda d: SimpleNamespace(number=0))
         monkeypatch.setattr(torch.cuda, "stream", self.on)
 
     def empty(self, size, **how):
         self.allocated.append((self.current, self.driver.allowed))
         return self._empty(size, dtype=torch.uint8).fill_(255)
+
+    def external(self, handle, device):
+        """As torch has it: without a handle, one of its own streams."""
+        return SimpleNamespace(number=handle) if handle else self.stream(device)
 
     def stream(self, device):
         self._next += 1
@@ -148,11 +153,14 @@ def test_launches_of_one_capture_share_a_workspace_and_captures_do_not(monkeypat
     assert workspaces.address(launch(64), user, 5, True) == ordinary
 
 
-def test_a_stream_outside_the_capture_zeroes_its_workspace_itself(monkeypatch):
+@pytest.mark.parametrize("stream", [5, 0])
+@pytest.mark.parametrize("current", [True, False])
+def test_a_stream_outside_the_capture_zeroes_its_workspace_itself(monkeypatch, stream, current):
     driver = Driver()
     made, workspaces = Made(monkeypatch, driver), Workspaces()
-    workspaces.address(launch(64), User(driver), 5, False)
-    assert made.allocated == [(5, False)] and made.waited == []
+    made.current = stream if current else 9
+    workspaces.address(launch(64), User(driver), stream, current)
+    assert made.allocated == [(stream, False)] and made.waited == []
     assert not buffers(workspaces)[0][:FLAG_BYTES].any()
 
 

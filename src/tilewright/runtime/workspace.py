@@ -84,8 +84,11 @@ def _made_on(user: BoundLaunch, stream: int, size: int, zeroed: int) -> Any:
     """A buffer whose first `zeroed` bytes are zeroed by `stream` itself, before its next work."""
     import torch
 
+    # The handle 0 is the default stream's. `ExternalStream` takes it for no handle, and would take
+    # a stream of its own that is not ordered with the launch.
     external: Any = torch.cuda.ExternalStream
-    with torch.cuda.stream(external(stream, user.device)):
+    here = external(stream, user.device) if stream else torch.cuda.default_stream(user.device)
+    with torch.cuda.stream(here):
         return _zeroed(user.device, size, zeroed)
 
 
