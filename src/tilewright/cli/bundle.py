@@ -83,6 +83,7 @@ def bundle(
         list[str] | None,
         typer.Option(
             "--device",
+            metavar="DEVICE",
             help="Choose for this GPU: a known one (see `devices`) or a JSON file; may be repeated "
             "[default: all known ones of each --arch]",
         ),
