@@ -24,6 +24,7 @@ ARCHS = ("sm_90", "gfx942")
 
 def space(name: str) -> KernelSpace:
     """More than 100,000 combinations for the architecture `name`."""
+    pipelines = [word for word in ("basic", "tma") if word in arch(name).pipelines]
     axes: dict[str, list[Any]] = {
         "dtype_a": ["fp16", "fp8"],
         "tile_m": [32, 64, 128, 192, 256],
@@ -31,8 +32,8 @@ def space(name: str) -> KernelSpace:
         "tile_k": [16, 32, 64, 128],
         "num_warps": [1, 2, 4, 8],
         "num_stages": [1, 2, 3, 4],
-        "pipeline": ["*"],
-        "scheduler": ["*"],
+        "pipeline": pipelines,
+        "scheduler": ["tile", "persistent"],
         "group_m": [4, 8],
         "pad_k": ["*"],
         "alignment": [8, 16],
