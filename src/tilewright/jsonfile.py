@@ -134,6 +134,8 @@ def _check_fields(data: Any, kind: Any, where: str, path: str) -> None:
         if isinstance(data, dict):
             _check_object(data, kind, where, path)
         return
+    if not _has_dataclass(kind):  # a list of 100,000 numbers, say
+        return
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         for arm in args:
