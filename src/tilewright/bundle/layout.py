@@ -12,7 +12,6 @@ kernel, and a kernel's says the digest of its binary; to sign the manifest is to
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 import re
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tilewright import __version__, ops
+from tilewright import __version__, ops, triton_versions
 from tilewright.arch.model import Arch
 from tilewright.build.kernel import Blob, Digest, Kernel
 from tilewright.build.key import canonical, sha256, sources_digest
@@ -84,12 +83,11 @@ def of_bytes(content: bytes) -> Blob:
 
 def versions_here() -> dict[str, str]:
     """The versions that a bundle made here has. Raises `BadArgument` where there is no Triton."""
-    try:
-        triton = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
+    triton = triton_versions.installed()
+    if not triton:
         raise BadArgument(
             "triton is not installed, so no bundle can be made here; pip install triton (Linux)"
-        ) from None
+        )
     python = ".".join(platform.python_version_tuple()[:2])
     return {"tilewright": __version__, "triton": triton, "python": python}
 
