@@ -1,6 +1,6 @@
 """Bundles: prebuilt kernels in one file, served without Triton, a compiler, or a certain Python.
 
-`write` makes one from a store, `Bundle` reads one, `opened` says which of them a dispatcher uses.
+`write` makes a bundle from a store. `Bundle` reads it. `opened` finds the bundles of a dispatcher.
 """
 
 from tilewright.bundle.bundle import Bundle, UntrustedBundle
