@@ -28,9 +28,9 @@ from typing import Any, TypeVar
 from environment import environment
 from tilewright import ops
 from tilewright.arch.model import Device
+from tilewright.measure.results import Results
+from tilewright.measure.vendor import is_vendor
 from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, rates
-from tilewright.tune.results import Results
-from tilewright.tune.vendor import is_vendor
 
 T = TypeVar("T")
 TOP = 8

@@ -17,7 +17,7 @@ from pathlib import Path
 from environment import environment
 from tilewright import KernelSpace
 from tilewright.arch import arch
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 from tilewright.errors import EmptySpace
 
 ARCHS = ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950", "gfx1201")

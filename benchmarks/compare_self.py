@@ -17,12 +17,12 @@ from typing import Any
 
 from environment import environment
 from tilewright.arch.detect import live_device
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
+from tilewright.measure import timing
+from tilewright.measure.compare import compare
+from tilewright.measure.contenders import contender, verified
 from tilewright.ops.gemm import GemmProblem
-from tilewright.tune import timing
-from tilewright.tune.compare import compare
-from tilewright.tune.contenders import contender, verified
 
 PROBLEMS = (GemmProblem(4096, 4096, 4096), GemmProblem(64, 4096, 1024))
 

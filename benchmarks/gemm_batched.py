@@ -23,7 +23,7 @@ from harness import bound, compare, warm_up
 from tilewright import KernelSpace, ops, verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
 

@@ -25,7 +25,7 @@ from cublaslt import candidates
 from environment import environment
 from harness import bound, compare
 from tilewright import ops
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 
 SECONDS = 1.5
 ROUNDS = 1

@@ -23,13 +23,13 @@ import torch
 from environment import environment
 from tilewright import ops
 from tilewright.arch.detect import live_device
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
+from tilewright.measure import timing
+from tilewright.measure.contenders import Contender, kernel_bind, verified
+from tilewright.measure.measurement import Settings
+from tilewright.measure.vendor import vendor_bind
 from tilewright.ops.gemm import GemmProblem
-from tilewright.tune import timing
-from tilewright.tune.contenders import Contender, kernel_bind, verified
-from tilewright.tune.measurement import Settings
-from tilewright.tune.vendor import vendor_bind
 
 GPU = "cuda:0"
 NAME = "gemm_rcr_bf16_bf16_bf16_fp32_{}_direct_padmnk_al16"

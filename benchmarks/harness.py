@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.registry import Registry
 

@@ -29,12 +29,12 @@ from environment import environment
 from tilewright import verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
+from tilewright.measure import timing
+from tilewright.measure.contenders import kernel_bind
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.epilogues import Operation, register
-from tilewright.tune import timing
-from tilewright.tune.contenders import kernel_bind
 
 PLACE = "cuda:0"
 SIZE, TILE = 2048, 128

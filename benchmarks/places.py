@@ -27,13 +27,13 @@ import torch
 from environment import environment
 from tilewright import ops, verify
 from tilewright.arch.detect import live_device
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
+from tilewright.measure import timing
+from tilewright.measure.contenders import kernel_bind
+from tilewright.measure.measurement import Settings
+from tilewright.measure.statistics import midmean, ratios
 from tilewright.ops.gemm import GemmProblem
-from tilewright.tune import timing
-from tilewright.tune.contenders import kernel_bind
-from tilewright.tune.measurement import Settings
-from tilewright.tune.statistics import midmean, ratios
 from tilewright.tune.tuner import FINAL
 
 GPU = "cuda:0"

@@ -2,8 +2,8 @@
 
     python benchmarks/repeatability.py --json benchmarks/results/repeatability_h200.json
 
-One process, one set of operands, 2048³ in bf16, L2 of samples as `tilewright.tune.timing` has it,
-and two kernels, one of three stages and one of two. A series is what a sweep takes of a kernel
+One process, one set of operands, 2048³ in bf16, L2 flushed as `tilewright.measure.timing` does
+it, and two kernels, one of three stages and one of two. A series is what a sweep takes of a kernel
 (`timing.measure`, its default settings); between two of them a kernel runs once on another problem.
 Ways of series:
 
@@ -31,13 +31,13 @@ from environment import environment
 from tilewright import verify
 from tilewright.arch import arch
 from tilewright.arch.detect import live_device, live_uuids
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
+from tilewright.measure import timing
+from tilewright.measure.contenders import kernel_bind
+from tilewright.measure.measurement import Settings
+from tilewright.measure.telemetry import Monitor
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.tune import timing
-from tilewright.tune.contenders import kernel_bind
-from tilewright.tune.measurement import Settings
-from tilewright.tune.telemetry import Monitor
 
 PLACE = "cuda:0"
 PROBLEM = GemmProblem(2048, 2048, 2048)

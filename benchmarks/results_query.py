@@ -26,10 +26,10 @@ from typing import Any
 from environment import environment
 from tilewright import GemmProblem
 from tilewright.arch import device
-from tilewright.tune.database import FILE
-from tilewright.tune.measurement import Environment, Settings, digest, problem_text, text
-from tilewright.tune.results import Results
-from tilewright.tune.summary import best, coverage
+from tilewright.measure.database import FILE
+from tilewright.measure.measurement import Environment, Settings, digest, problem_text, text
+from tilewright.measure.results import Results
+from tilewright.measure.summary import best, coverage
 
 KERNELS, PROBLEMS, SAMPLES = 2000, 500, 16
 

@@ -26,17 +26,17 @@ from typing import Any
 from analytical import by_rows
 from environment import environment
 from tilewright import ops
-from tilewright.build import Store
+from tilewright.compile import Store
+from tilewright.measure.groups import groups
+from tilewright.measure.measurement import Settings
+from tilewright.measure.progress import show_measuring
+from tilewright.measure.results import Results
+from tilewright.measure.statistics import midmean, ratios
+from tilewright.measure.sweep import plan_some, sweep
+from tilewright.measure.vendor import VENDOR, is_vendor
 from tilewright.tables import file
 from tilewright.tables.row import said
-from tilewright.tune.groups import groups
-from tilewright.tune.measurement import Settings
-from tilewright.tune.progress import show_measuring
-from tilewright.tune.results import Results
-from tilewright.tune.statistics import midmean, ratios
-from tilewright.tune.sweep import plan_some, sweep
 from tilewright.tune.tuner import FINAL
-from tilewright.tune.vendor import VENDOR, is_vendor
 
 
 def of_all(ratios: Sequence[float]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from tilewright.tune.results import Results
-from tilewright.tune.statistics import indistinguishable
+from tilewright.measure.results import Results
+from tilewright.measure.statistics import indistinguishable
 
 Times = dict[str, dict[str, tuple[float, tuple[float, float]]]]
 """Median and interval by kernel by problem."""

@@ -21,13 +21,13 @@ from typing import Any
 
 from environment import environment
 from tilewright.arch import arch, device
-from tilewright.build import Store
+from tilewright.compile import Store
+from tilewright.measure.crew import Crew, Task
+from tilewright.measure.devices import Place, Process
+from tilewright.measure.devices import environment as environment_of
+from tilewright.measure.measurement import Settings
+from tilewright.measure.results import Results
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.tune.crew import Crew, Task
-from tilewright.tune.devices import Place, Process
-from tilewright.tune.devices import environment as environment_of
-from tilewright.tune.measurement import Settings
-from tilewright.tune.results import Results
 
 KERNELS, PROBLEMS = 40, 20
 SECONDS = {"problem": 0.002, "verify": 0.003, "time": 0.02}

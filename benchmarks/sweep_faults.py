@@ -2,7 +2,7 @@
 
     python benchmarks/sweep_faults.py --json benchmarks/results/sweep_faults_h200.json
 
-100 kernels × 20 problems, through `tilewright.tune.sweep`. The kernels have an epilogue
+100 kernels × 20 problems, through `tilewright.measure.sweep`. The kernels have an epilogue
 (tests/tune/planted.py) that reads where nothing is in tiles of 64x32, never ends in tiles of
 32x64 and is wrong in tiles of 32x32, of each of which there is one; the others are sound. Five
 sound kernels without that epilogue are measured before and after, by workers of their own. Each of
@@ -24,16 +24,16 @@ from typing import Any
 
 from environment import environment
 from tilewright.arch import arch
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
+from tilewright.measure.crew import Crew, Task
+from tilewright.measure.devices import parse
+from tilewright.measure.groups import groups
+from tilewright.measure.measurement import Settings
+from tilewright.measure.progress import show_measuring
+from tilewright.measure.results import Results
+from tilewright.measure.sweep import plan, sweep
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, epilogues
 from tilewright.space import KernelSpace
-from tilewright.tune.crew import Crew, Task
-from tilewright.tune.devices import parse
-from tilewright.tune.groups import groups
-from tilewright.tune.measurement import Settings
-from tilewright.tune.progress import show_measuring
-from tilewright.tune.results import Results
-from tilewright.tune.sweep import plan, sweep
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "tune"))
 import planted

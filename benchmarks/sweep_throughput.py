@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from tilewright.tune.devices import parse
-from tilewright.tune.problems import shipped
-from tilewright.tune.results import Results
+from tilewright.measure.devices import parse
+from tilewright.measure.problems import shipped
+from tilewright.measure.results import Results
 
 MOST_FLOPS = 3e11
 

@@ -27,8 +27,8 @@ from sweep_again import Times, times
 from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.jsonfile import convert, parse_json
+from tilewright.measure.results import Results, read_problem
 from tilewright.tune.finals import TAKES, Take, decided, pooled, winner
-from tilewright.tune.results import Results, read_problem
 from tilewright.tune.search import Effort, next_step
 from tilewright.tune.tuner import FINALISTS, NEAR
 

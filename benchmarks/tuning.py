@@ -45,21 +45,21 @@ from sweep_again import times
 from sweep_throughput import MOST_FLOPS, flops
 from tilewright import ops
 from tilewright.arch import arch
-from tilewright.build import Store
+from tilewright.compile import Store
+from tilewright.measure.filters import Filters
+from tilewright.measure.groups import groups
+from tilewright.measure.measurement import problem_text
+from tilewright.measure.problems import shipped
+from tilewright.measure.progress import show_measuring
+from tilewright.measure.results import Results, read_problem
+from tilewright.measure.statistics import midmean, ratios
+from tilewright.measure.sweep import plan_some, sweep
+from tilewright.measure.vendor import is_vendor
 from tilewright.space import load_space
 from tilewright.tables import file
 from tilewright.tables.table import Table
-from tilewright.tune.filters import Filters
 from tilewright.tune.finals import pooled
-from tilewright.tune.groups import groups
-from tilewright.tune.measurement import problem_text
-from tilewright.tune.problems import shipped
-from tilewright.tune.progress import show_measuring
-from tilewright.tune.results import Results, read_problem
-from tilewright.tune.statistics import midmean, ratios
-from tilewright.tune.sweep import plan_some, sweep
 from tilewright.tune.tuner import FINAL, SEARCH
-from tilewright.tune.vendor import is_vendor
 
 STEPS = ("tune", "again", "exhaustive", "remeasure", "drawn")
 DRAWN = 40

@@ -19,7 +19,7 @@ from environment import environment
 from tilewright import GemmProblem, GroupedGemmProblem, ops
 from tilewright.arch import arch
 from tilewright.arch.model import Arch
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 
 ARCHS = ("sm_90", "gfx942")
 

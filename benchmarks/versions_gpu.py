@@ -29,14 +29,14 @@ from typing import Any
 from environment import environment
 from tilewright import arrays, ops, verify
 from tilewright.arch.detect import live_device
-from tilewright.build import Kernel, Store, build
+from tilewright.compile import Kernel, Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import TilewrightError
+from tilewright.measure import timing
+from tilewright.measure.contenders import kernel_bind
+from tilewright.measure.measurement import Settings
 from tilewright.tables import file
 from tilewright.tables.named import FOLDER
-from tilewright.tune import timing
-from tilewright.tune.contenders import kernel_bind
-from tilewright.tune.measurement import Settings
 from version_kernels import cases
 from versions import ROOT, TRITONS, install
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import tilewright as tw
-from tilewright.build import build
+from tilewright.compile import build
 
 archs = ("sm_90", "gfx942")
 space = tw.KernelSpace("gemm", {"tile_m": [64, 128], "num_stages": [2]})

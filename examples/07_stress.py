@@ -13,7 +13,7 @@ import sys
 import tilewright as tw
 from common import place, target
 from tilewright import ops
-from tilewright.build import build
+from tilewright.compile import build
 from tilewright.verify import verify
 
 KERNELS = 48

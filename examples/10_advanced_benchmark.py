@@ -9,7 +9,7 @@ import statistics
 
 import tilewright as tw
 from common import event_time_us, place, target
-from tilewright.build import build
+from tilewright.compile import build
 from tilewright.verify import make_operands, require, verify
 
 gpu, store = target(), tw.Store()

@@ -58,7 +58,7 @@ def _own_home(tmp_path_factory):
 def store(tmp_path_factory):
     """For kernels that are built as they are by default: the processes of the run fill it together
     (`shared_builds.build_once`), each with a home of its own, so that its entries are trusted."""
-    from tilewright.build import Store
+    from tilewright.compile import Store
 
     base = tmp_path_factory.getbasetemp()
     return Store((base.parent if shared_builds.processes() > 1 else base) / "store", trusted=True)

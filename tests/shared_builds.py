@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tilewright.build import BuildReport, Store, build
+from tilewright.compile import BuildReport, Store, build
 
 PIECE = 12
 """Kernels: so many that the start of a compiler is a small part of the work."""

@@ -13,10 +13,10 @@ from tilewright.child import command, import_path, program
 
 MODULES = (
     "tilewright.arch.asked",
-    "tilewright.build.worker",
+    "tilewright.compile.worker",
     "tilewright.runtime.interpreter_worker",
-    "tilewright.tune.counted",
-    "tilewright.tune.worker",
+    "tilewright.measure.counted",
+    "tilewright.measure.worker",
 )
 NAMES = ("ctypes", "json", "ml_dtypes", "msgspec", "numpy", "select", "tilewright", "torch",
          "triton", "typer")  # fmt: skip

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tilewright import home
-from tilewright.build import default_store_path
+from tilewright.compile import default_store_path
 
 NAME = "gemm_rcr_bf16_bf16_bf16_fp32_16x32x32_w4_s2_basic_tile_g8_direct_padmnk_al1"
 

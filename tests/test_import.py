@@ -56,8 +56,8 @@ def test_nothing_outside_a_family_names_it():
 
 
 LEVELS = (
-    "arch", "ops", "build", "tables", "bundle", "runtime", "select", "plan", "capturing",
-    "dispatch", "tune", "report", "cli",
+    "arch", "ops", "compile", "tables", "bundle", "runtime", "select", "plan", "capturing",
+    "dispatch", "measure", "tune", "report", "cli",
 )  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from tilewright import capturing, reading
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, BadFile, TilewrightError
 from tilewright.jsonfile import load_json, parse_json
+from tilewright.measure.problems import _json_rows, load_problems
 from tilewright.registry import Registry
 from tilewright.space import load_space
 from tilewright.tables import aiter, file
-from tilewright.tune.problems import _json_rows, load_problems
 
 SM90 = arch("sm_90")
 READERS = {

@@ -7,7 +7,7 @@ import json
 import pytest
 from gemm_cases import cases, config
 
-from tilewright.build import Store, build
+from tilewright.compile import Store, build
 from tilewright.errors import BadArgument, BadFile, UnknownName
 from tilewright.registry import Registry, registries, registry
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from patience import LIMIT_SECONDS
 from shared_builds import build_once
-from tilewright.build import BuildReport, Store
+from tilewright.compile import BuildReport, Store
 
 REQUESTS = [(SimpleNamespace(name=f"kernel_{number}"), "sm_90") for number in range(7)]
 

@@ -7,8 +7,8 @@ import pytest
 
 from tilewright import arrays, verify
 from tilewright.errors import VerificationFailed
-from tilewright.ops.family import View
 from tilewright.ops.gemm import GemmProblem
+from tilewright.ops.nouns import View
 from tilewright.tolerance import Tolerance, tolerance
 
 EXACT = Tolerance(0.0, 0.0)

@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tilewright.arch import Arch, Device
     from tilewright.arch.detect import live_device, live_devices
-    from tilewright.build import BuildReport, Kernel, Store
     from tilewright.bundle import Bundle
     from tilewright.capturing import capture
+    from tilewright.compile import BuildReport, Kernel, Store, build
     from tilewright.dispatch import Dispatcher, default_dispatcher
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "arch": ("Arch", "Device"),
     "arch.detect": ("live_device", "live_devices"),
-    "build": ("BuildReport", "Kernel", "Store"),
+    "compile": ("BuildReport", "Kernel", "Store", "build"),
     "bundle": ("Bundle",),
     "capturing": ("capture",),
     "dispatch": ("Dispatcher", "default_dispatcher"),
@@ -59,7 +59,7 @@ _EXPORTS = {
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 _ROOMS = (
     "arch",
-    "build",
+    "compile",
     "bundle",
     "dispatch",
     "errors",

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.errors import BadArgument
-from tilewright.ops.family import Operand, View
+from tilewright.ops.nouns import Operand, View
 from tilewright.pointer_array import Pointers, pointers
 
 _ADDRESS_BYTES = 8

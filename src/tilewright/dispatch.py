@@ -19,10 +19,10 @@ from typing import Any
 from tilewright import arrays, capturing, ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
-from tilewright.build import Store, build, find
-from tilewright.build.kernel import Kernel
 from tilewright.bundle.lacking import lacks
 from tilewright.bundle.shelf import OFF, Given, installed, opened
+from tilewright.compile import Store, build, find
+from tilewright.compile.kernel import Kernel
 from tilewright.errors import (
     BadArgument,
     BadFile,
@@ -31,7 +31,7 @@ from tilewright.errors import (
     UnsupportedProblem,
     WrongDevice,
 )
-from tilewright.ops.family import View
+from tilewright.ops.nouns import View
 from tilewright.plan import Plan, Planner, live_device
 from tilewright.registry import Registry
 from tilewright.runtime.bound import BoundLaunch

@@ -24,7 +24,7 @@ from tilewright.errors import (
     UnsupportedProblem,
 )
 from tilewright.explain import Explanation, Fate
-from tilewright.ops.family import Launch
+from tilewright.ops.nouns import Launch
 from tilewright.registry import Entry, Registry
 from tilewright.select import Choice, Recalls, Skipped
 from tilewright.select.configured import Wanted, configured

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import ops
-from tilewright.build.files import write_whole
-from tilewright.build.kernel import Kernel
+from tilewright.compile.kernel import Kernel
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
+from tilewright.files import write_whole
 from tilewright.jsonfile import convert, load_json, parse_json
 
 SCHEMA = 1

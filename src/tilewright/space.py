@@ -17,7 +17,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import named
 from tilewright.errors import BadArgument, BadFile, EmptySpace, nearest, shown
 from tilewright.jsonfile import load_json
-from tilewright.ops.family import Family
+from tilewright.ops.protocols import Family
 from tilewright.verdict import YES, Verdict, no
 
 WILDCARDS: tuple[Any, ...] = ("*", -1)

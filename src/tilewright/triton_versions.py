@@ -3,7 +3,7 @@
 The user's torch brings the Triton it wants: torch 2.10 and 2.11 bring 3.6, 2.12 and 2.13 bring
 3.7, 2.14 brings 3.8, and 2.15 brings 3.9. The releases differ as follows:
 
-- Gluon renamed its copies and `_reinterpret`: `ops/gemm/kernels/gluon_api.py`.
+- Gluon renamed its copies and `_reinterpret`: `ops/device/gluon_api.py`.
 - A descriptor without a tensor map has one more flag from 3.7 on: `descriptor_flags`.
 - The interpreter takes the formats of `dot_scaled` as they are from 3.8 on; from 3.9 on its loads
   and stores take other hints, and no bf16 or fp8: `runtime/interpreter_patch.py`.

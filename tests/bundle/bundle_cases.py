@@ -11,7 +11,7 @@ from table_cases import DEEP, PLAIN, WIDE
 
 from tilewright.bundle import Bundle, Content, write
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "build"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "compile"))
 
 from store_helpers import make_kernel
 

@@ -11,9 +11,9 @@ from table_cases import DEEP, H20, H200, PLAIN, WIDE, gemm, kernel, row
 
 from tilewright import dispatch, ops
 from tilewright.arch import device
-from tilewright.build import Store
 from tilewright.bundle import Shelf, shelf
 from tilewright.bundle import bundle as bundle_module
+from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, BadFile, BuildFailed, NotInBundle
 from tilewright.registry import Registry

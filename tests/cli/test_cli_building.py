@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from cli_runner import NAME, TMA_NAME
 
-from tilewright.build import BuildReport
+from tilewright.compile import BuildReport
 
 
 @pytest.fixture
 def failing(monkeypatch):
     """Builds that fail, without a compiler."""
-    import tilewright.build
+    import tilewright.compile
     from tilewright.arch import arch
-    from tilewright.build import BuildResult
+    from tilewright.compile import BuildResult
 
     def build(requests, **options):
         return BuildReport(
@@ -27,7 +27,7 @@ def failing(monkeypatch):
             0.1,
         )
 
-    monkeypatch.setattr(tilewright.build, "build", build)
+    monkeypatch.setattr(tilewright.compile, "build", build)
 
 
 def test_build_for_two_vendors_then_from_the_store(cli, space, store):
@@ -125,8 +125,8 @@ def test_inspect_reports_a_failed_build(cli, failing):
 
 
 def test_outdated_builds_are_marked(cli, store):
-    from tilewright.build import Store, find
     from tilewright.cli.selection import named
+    from tilewright.compile import Store, find
 
     cli("build", NAME, "--arch", "sm_90")
     current = find(named(NAME), "sm_90", Store(store))

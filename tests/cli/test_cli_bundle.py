@@ -10,8 +10,8 @@ from cli_runner import NAME
 from table_cases import H200, PLAIN, WIDE, gemm, row
 
 from tilewright.arch import arch, device
-from tilewright.build import Store, find
 from tilewright.bundle import Bundle
+from tilewright.compile import Store, find
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.registry import Registry

@@ -21,8 +21,8 @@ from test_cli_manners import COMMAND, EXPLAIN, _on_terminal
 import tilewright.cli
 from tilewright import ops
 from tilewright.arch import device
-from tilewright.build import Store
 from tilewright.cli import output
+from tilewright.compile import Store
 from tilewright.printable import printable
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\x9b1A\u202efdp"

@@ -17,7 +17,7 @@ from fake_crew import GROUP, FakeCrew
 
 from tilewright.arch import device
 from tilewright.cli import profile
-from tilewright.tune import devices
+from tilewright.measure import devices
 
 WORDS = ("profile", "gemm", "m=64", "n=64", "k=64", "--kernel", TMA_NAME)
 
@@ -28,7 +28,7 @@ def gpu(monkeypatch):
     group = replace(GROUP, device=device("h200_sxm"), interpreted=False)
     place = devices.Place("GPU-0", group.environment, group.device)
     found = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
-    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", found)
+    monkeypatch.setitem(sys.modules, "tilewright.measure.groups", found)
     monkeypatch.setattr(devices, "parse", lambda words: [place])
     monkeypatch.setattr(profile, "compile_all", lambda requests, kept: None)
 

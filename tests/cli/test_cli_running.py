@@ -128,7 +128,7 @@ def test_demo_does_the_main_job_and_starts_warm_again(cli, store):
 def test_what_the_demo_suggests_next_works(cli, monkeypatch):
     import shlex
 
-    from tilewright.build import BuildReport
+    from tilewright.compile import BuildReport
 
     monkeypatch.setattr("tilewright.cli.build.compile_all", lambda *a, **k: BuildReport((), 0.0))
     text = cli("demo")
@@ -142,7 +142,7 @@ def test_what_the_demo_suggests_next_works(cli, monkeypatch):
 
 def test_a_wrong_result_fails_the_demo(cli, monkeypatch):
     from tilewright import verify
-    from tilewright.build import BuildReport
+    from tilewright.compile import BuildReport
 
     right = verify.compare
     monkeypatch.setattr(verify, "compare", lambda *args: replace(right(*args), ok=False))

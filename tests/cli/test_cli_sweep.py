@@ -19,11 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tune"))
 
 from fake_crew import GROUP, SETTINGS, FakeCrew, measurement
 
-from tilewright.build import BuildReport
 from tilewright.cli.app import app
+from tilewright.compile import BuildReport
 from tilewright.errors import NoDriver, TilewrightError
-from tilewright.tune.database import FILE
-from tilewright.tune.results import Results
+from tilewright.measure.database import FILE
+from tilewright.measure.results import Results
 
 SWEEP = ("--settings", "warm_up_seconds=0", "--devices", "cpu")
 """The settings that the fake crew measures with; the interpreter has its own timer."""
@@ -41,7 +41,7 @@ def crew(monkeypatch):
             raise NoDriver("no GPU can be used here")
         return [GROUP], made
 
-    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", SimpleNamespace(groups=groups))
+    monkeypatch.setitem(sys.modules, "tilewright.measure.groups", SimpleNamespace(groups=groups))
     return made
 
 
@@ -141,7 +141,7 @@ def test_a_dry_run_counts_and_touches_nothing(cli, crew, space, shapes, tmp_path
 def test_on_gpus_the_vendors_library_is_counted_apart(cli, space, shapes, tmp_path, monkeypatch):
     group = replace(GROUP, interpreted=False)
     there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
-    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", there)
+    monkeypatch.setitem(sys.modules, "tilewright.measure.groups", there)
     words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP[:2])
     (part,) = cli.json(*words, "--dry-run")["devices"]
     assert (part["pairs"], part["measurements"], part["vendor"]) == (4, 4, 2)
@@ -162,10 +162,10 @@ def test_builds_have_their_own_time_limit(cli, space, shapes, tmp_path, monkeypa
         limits.append(timeout)
         return BuildReport((), 0.0)
 
-    monkeypatch.setattr("tilewright.build.build", build)
-    monkeypatch.setattr("tilewright.tune.sweep.build", build)
+    monkeypatch.setattr("tilewright.compile.build", build)
+    monkeypatch.setattr("tilewright.measure.sweep.build", build)
     there = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
-    monkeypatch.setitem(sys.modules, "tilewright.tune.groups", there)
+    monkeypatch.setitem(sys.modules, "tilewright.measure.groups", there)
     words = ("sweep", space, "--problems", shapes, "--out", tmp_path / "o", *SWEEP[:2])
     words += ("--settings", "timer=wall", "--build-timeout", "7")
     cli(*words)

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from tilewright.measure import problems as problems_module
 from tilewright.ops.gemm import GemmFamily
 from tilewright.space import KernelSpace
 from tilewright.tables import file
-from tilewright.tune import problems as problems_module
 from tilewright.tune.tuner import SEARCH
 
 AXES = {"tile_m": [16], "tile_n": [16, 32], "tile_k": [32], "num_warps": [1], "alignment": [1]}

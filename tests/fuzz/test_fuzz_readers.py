@@ -31,14 +31,19 @@ from hypothesis import strategies as st
 from tilewright import capturing, ops, space
 from tilewright.arch import arch, device, targets
 from tilewright.arch.model import Arch
-from tilewright.build import Kernel, Resources
-from tilewright.build.kernel import Blob, TensorMap
-from tilewright.build.key import canonical, sha256
-from tilewright.build.store import parse_manifest
 from tilewright.child import read_frame, write_frame
 from tilewright.cli.sweep_request import read_settings
+from tilewright.compile import Kernel, Resources
+from tilewright.compile.kernel import Blob, TensorMap
+from tilewright.compile.key import canonical, sha256
+from tilewright.compile.store import parse_manifest
 from tilewright.errors import TilewrightError
 from tilewright.jsonfile import convert, load_json
+from tilewright.measure import counters, export, minimise, summary
+from tilewright.measure.filters import Filters
+from tilewright.measure.measurement import Environment, Measurement, Settings, Telemetry
+from tilewright.measure.problems import load_problems
+from tilewright.measure.results import Build, Results
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.registry import Registry
@@ -47,11 +52,6 @@ from tilewright.tables import aiter, file, packed
 from tilewright.tables.check import check
 from tilewright.tables.row import Row, said
 from tilewright.tolerance import Tolerance
-from tilewright.tune import counters, export, minimise, summary
-from tilewright.tune.filters import Filters
-from tilewright.tune.measurement import Environment, Measurement, Settings, Telemetry
-from tilewright.tune.problems import load_problems
-from tilewright.tune.results import Build, Results
 from tilewright.verify import Check
 
 TIMES = int(os.environ.get("TILEWRIGHT_FUZZ", "0"))

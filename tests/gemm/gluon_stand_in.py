@@ -26,8 +26,14 @@ import numpy as np
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.family import FLAG_BYTES, WORKSPACE, Operand, Pointer, Scalar
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
+from tilewright.ops.nouns import (
+    FLAG_BYTES,
+    WORKSPACE,
+    Operand,
+    Pointer,
+    Scalar,
+)
 
 
 class Tile(np.ndarray):
@@ -184,7 +190,7 @@ class Machine:
     def names(self) -> dict[str, Any]:
         from triton.experimental.gluon import language as real
 
-        from tilewright.ops.gemm.kernels import reduce
+        from tilewright.ops.device import reduce
 
         gl = types.SimpleNamespace(
             arange=lambda low, high, layout=None: np.arange(low, high).view(Tile),

@@ -13,14 +13,14 @@ import tilewright as tw
 from shared_builds import build_once
 from tilewright import arrays, verify
 from tilewright.arch import arch, device
-from tilewright.build import inspect
+from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
-from tilewright.ops.family import Descriptor, View
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands, problem_of
 from tilewright.ops.gemm.rules import supports
 from tilewright.ops.gemm.sizes import BATCHED
+from tilewright.ops.nouns import Descriptor, View
 
 SM90 = arch("sm_90")
 

@@ -13,7 +13,7 @@ from gluon_stand_in import places, run
 
 from shared_builds import build_once
 from tilewright.arch import arch, devices
-from tilewright.build import inspect
+from tilewright.compile import inspect
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmProblem, cdna
 from tilewright.ops.gemm.problem import LAYOUTS
@@ -117,7 +117,7 @@ def test_the_source_on_a_gpu_of_several_dies():
 
 @pytest.mark.parametrize(("programs", "dies"), [(304, 8), (35, 3), (8, 8), (5, 8), (7, 1), (1, 6)])
 def test_neighbouring_programs_share_a_die(programs, dies):
-    from tilewright.ops.gemm.kernels.schedule import across_dies
+    from tilewright.ops.device.schedule import across_dies
 
     renumbered = [across_dies.fn(p, programs, dies) for p in range(programs)]
     assert sorted(renumbered) == list(range(programs))
@@ -211,8 +211,8 @@ READ = [
 def test_reads_of_operands_meet_in_no_bank(linear, rows, k_bytes, bits, edge, name):
     """With K innermost: whichever neighbouring lanes the hardware serves together, the chunks
     they read lie in different banks."""
+    from tilewright.ops.device.gluon_amd_api import AMDMFMALayout, gl
     from tilewright.ops.gemm.kernels import gluon_cdna
-    from tilewright.ops.gemm.kernels.gluon_amd_api import AMDMFMALayout, gl
 
     this, depth, chunk = arch(name).cdna, k_bytes * 8 // bits, 128 // bits
     mma = AMDMFMALayout(this.generation, [edge, edge, chunk * 64 // edge], True, [2, 2])

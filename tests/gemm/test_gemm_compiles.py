@@ -11,7 +11,7 @@ from gemm_cases import config, signatures
 
 from shared_builds import build_once
 from tilewright.arch import arch, archs
-from tilewright.build import BuildReport, inspect
+from tilewright.compile import BuildReport, inspect
 from tilewright.ops.gemm import FAMILY
 from tilewright.ops.gemm.sizes import SPECIALISATION_BYTES, shared_memory
 

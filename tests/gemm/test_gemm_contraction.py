@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright import arrays
 from tilewright.errors import BadArgument
-from tilewright.ops.family import View
 from tilewright.ops.gemm.contraction import matrices, output_shape, parse
 from tilewright.ops.gemm.operands import problem_of
+from tilewright.ops.nouns import View
 
 
 def in_place(array: np.ndarray, view: View) -> np.ndarray:

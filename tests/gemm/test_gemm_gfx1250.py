@@ -13,7 +13,7 @@ from gemm_cases import config
 from gluon_stand_in import run
 
 from tilewright.arch import arch, device
-from tilewright.build import Store, build, inspect
+from tilewright.compile import Store, build, inspect
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, cdna
 from tilewright.ops.gemm.sizes import shared_memory

@@ -12,8 +12,8 @@ from tilewright import arrays, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
-from tilewright.ops.family import FLAG_BYTES
 from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.nouns import FLAG_BYTES
 from tilewright.runtime.interpreter import interpreter
 
 

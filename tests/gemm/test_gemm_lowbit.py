@@ -10,12 +10,12 @@ from lowbit_cases import MX, SIGNATURES, cases, config
 from shared_builds import build_once
 from tilewright import arrays, verify
 from tilewright.arch import arch, archs
-from tilewright.build import inspect
+from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, NoKernelFound
-from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.config import parse
+from tilewright.ops.nouns import View
 from tilewright.quantise import dequantise, quantise
 
 INT4 = {"dtype_b": "int4", "scale_b": "128x1-bf16"}

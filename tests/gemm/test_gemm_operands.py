@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import BadArgument
-from tilewright.ops.family import View
 from tilewright.ops.gemm.operands import operands, problem_of
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
+from tilewright.ops.nouns import View
 
 
 def view(shape, strides=None, dtype="bf16", address=256):

@@ -13,15 +13,15 @@ from operand_cases import PRE, combined
 from shared_builds import build_once
 from tilewright import arrays, gemm, verify
 from tilewright.arch import arch, device
-from tilewright.build import Store, build, inspect
+from tilewright.compile import Store, build, inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.ops.gemm.epilogues import OPERATIONS, Operation, Takes, register
 from tilewright.ops.gemm.operands import operands, problem_of
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.gemm.sizes import shared_memory
+from tilewright.ops.nouns import View
 from tilewright.runtime.interpreter import interpreter
 from tilewright.space import KernelSpace
 

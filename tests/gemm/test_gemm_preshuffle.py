@@ -17,14 +17,14 @@ import tilewright as tw
 from shared_builds import build_once
 from tilewright import verify
 from tilewright.arch import arch, archs
-from tilewright.build import inspect
+from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES, numpy_dtype
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
-from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem, shuffle
 from tilewright.ops.gemm.operands import operands, problem_of
 from tilewright.ops.gemm.problem import OUTPUTS, SHUFFLED_LAYOUTS
+from tilewright.ops.nouns import View
 from tilewright.registry import Registry
 from tilewright.space import KernelSpace
 

@@ -13,14 +13,14 @@ import tilewright as tw
 from shared_builds import build_once
 from tilewright import arrays, verify
 from tilewright.arch import arch, archs
-from tilewright.build import inspect
+from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem, scales
 from tilewright.ops.gemm.operands import operands, problem_of
 from tilewright.ops.gemm.rules import supports
 from tilewright.ops.gemm.sizes import shared_memory
+from tilewright.ops.nouns import View
 from tilewright.quantise import quantise
 
 DEEPSEEK = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}

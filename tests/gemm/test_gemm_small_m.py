@@ -11,7 +11,7 @@ from gemm_cases import config
 from shared_builds import build_once
 from tilewright import verify
 from tilewright.arch import arch
-from tilewright.build import inspect
+from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.gemm.small_m import k_parts, vector

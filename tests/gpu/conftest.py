@@ -12,7 +12,7 @@ import pytest
 from gpu_arch import ARCH
 
 from shared_builds import build_once
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 
 

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import dispatch, verify  # noqa: E402
-from tilewright.build import Store, build  # noqa: E402
 from tilewright.bundle import Bundle, Content, write  # noqa: E402
+from tilewright.compile import Store, build  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import NotInBundle  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402

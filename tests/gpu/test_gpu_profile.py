@@ -10,12 +10,12 @@ from gpu_arch import ARCH
 
 from shared_builds import build_once
 from tilewright.arch import arch
+from tilewright.measure import nsight
+from tilewright.measure.counters import COUNTERS, NoCounters
+from tilewright.measure.crew import Crew, Task
+from tilewright.measure.devices import parse
+from tilewright.measure.measurement import Settings
 from tilewright.ops.gemm import GemmProblem
-from tilewright.tune import nsight
-from tilewright.tune.counters import COUNTERS, NoCounters
-from tilewright.tune.crew import Crew, Task
-from tilewright.tune.devices import parse
-from tilewright.tune.measurement import Settings
 
 pytestmark = [
     pytest.mark.gpu,

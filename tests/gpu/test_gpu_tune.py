@@ -14,13 +14,13 @@ from gemm_cases import config
 from gpu_arch import ARCH
 
 from shared_builds import build_once
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.errors import BadArgument
+from tilewright.measure.crew import Crew, Task
+from tilewright.measure.devices import gpus, parse
+from tilewright.measure.measurement import Settings
+from tilewright.measure.vendor import vendor_name
 from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
-from tilewright.tune.crew import Crew, Task
-from tilewright.tune.devices import gpus, parse
-from tilewright.tune.measurement import Settings
-from tilewright.tune.vendor import vendor_name
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 from gpu_arch import ARCH
 
 from tilewright import GemmProblem, ops, verify
-from tilewright.tune.vendor import vendor_bind
+from tilewright.measure.vendor import vendor_bind
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,7 @@ from grouped_cases import config
 
 from shared_builds import build_once
 from tilewright.arch import arch
-from tilewright.build import BuildReport, inspect, key
+from tilewright.compile import BuildReport, inspect, key
 from tilewright.ops.grouped_gemm import FAMILY
 from tilewright.ops.grouped_gemm.launch import source
 
@@ -90,5 +90,5 @@ def test_a_kernels_key_covers_kernels_and_nothing_else(pipeline, monkeypatch):
     monkeypatch.setattr(key, "_find", lambda name: read.append(name) or find(name))
     key.sources_digest(source(config(pipeline=pipeline), arch("sm_90")).module)
     ours = {name for name in read if find(name) is not None and name.startswith("tilewright")}
-    assert "tilewright.ops.gemm.kernels.schedule" in ours
+    assert "tilewright.ops.device.schedule" in ours
     assert all(".kernels." in name for name in ours), ours

@@ -8,9 +8,9 @@ import pytest
 from tilewright import ops, verify
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.family import View
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
+from tilewright.ops.nouns import View
 
 SCALED = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
 PROBLEMS = (

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from tilewright import GemmProblem
 from tilewright.arch import device
-from tilewright.tune.measurement import (
+from tilewright.measure.measurement import (
     STATUSES,
     Environment,
     Flag,

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from tilewright.cli.app import app
 from tilewright.errors import BadArgument, BadFile
+from tilewright.measure.database import SCHEMA
+from tilewright.measure.measurement import STATUSES, Flag, Settings
+from tilewright.measure.results import Results
 from tilewright.printable import printable
 from tilewright.report import gather, write
 from tilewright.report import page as page_module
-from tilewright.tune.database import SCHEMA
-from tilewright.tune.measurement import STATUSES, Flag, Settings
-from tilewright.tune.results import Results
 
 
 def results(folder: Path, measurements: Any) -> Path:

@@ -11,9 +11,9 @@ from browser import Browser, missing
 from synthetic import ENVIRONMENT, H200, kernel, one, problem, sweep
 
 from tilewright import GemmProblem
+from tilewright.measure.measurement import Settings
+from tilewright.measure.results import Results
 from tilewright.report import write
-from tilewright.tune.measurement import Settings
-from tilewright.tune.results import Results
 
 pytestmark = pytest.mark.skipif(
     bool(missing()),

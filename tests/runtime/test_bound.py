@@ -11,10 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.build.kernel import Kernel, TensorMap
-from tilewright.build.resources import Resources
+from tilewright.compile.kernel import Kernel, TensorMap
+from tilewright.compile.resources import Resources
 from tilewright.errors import LaunchFailed, NoCompiler
-from tilewright.ops.family import WORKSPACE, Descriptor, Launch, Pointer, Scalar
+from tilewright.ops.nouns import (
+    WORKSPACE,
+    Descriptor,
+    Launch,
+    Pointer,
+    Scalar,
+)
 from tilewright.runtime import bound as bound_module
 from tilewright.runtime import launcher as launcher_module
 from tilewright.runtime import python_launcher

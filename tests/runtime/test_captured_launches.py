@@ -17,8 +17,8 @@ from stand_in_gpu import CURRENT_STREAM  # noqa: E402
 
 import tilewright  # noqa: E402
 from tilewright import capturing, dispatch  # noqa: E402
-from tilewright.build import BuildReport, BuildResult  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
+from tilewright.compile import BuildReport, BuildResult  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument, BuildFailed, NoKernelFound, WrongDevice  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402

@@ -9,9 +9,9 @@ import ctypes
 
 import pytest
 
-from tilewright.build.kernel import TensorMap
+from tilewright.compile.kernel import TensorMap
 from tilewright.errors import LaunchFailed, NoDriver
-from tilewright.ops.family import Descriptor
+from tilewright.ops.nouns import Descriptor
 from tilewright.runtime import cuda, hip
 from tilewright.runtime import driver as driver_module
 from tilewright.runtime.cuda import CudaDriver

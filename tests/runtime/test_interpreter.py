@@ -22,7 +22,7 @@ from patience import LIMIT_SECONDS, processor_seconds, runs, until
 from tilewright import dtypes, packing
 from tilewright.dtypes import DTYPES, dtype, numpy_dtype
 from tilewright.errors import BadArgument, LaunchFailed
-from tilewright.ops.family import (
+from tilewright.ops.nouns import (
     FLAG_BYTES,
     WORKSPACE,
     Descriptor,
@@ -620,7 +620,7 @@ def run_python(code: str) -> Iterator[subprocess.Popen[str]]:
 START = """
 import os, sys, time
 import numpy as np
-from tilewright.ops.family import *
+from tilewright.ops.nouns import *
 from tilewright.runtime.interpreter import interpreter
 def run(function, timeout=None):
     x = np.zeros(4, np.float32)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tilewright.errors import LaunchFailed  # noqa: E402
-from tilewright.ops.family import FLAG_BYTES, Launch  # noqa: E402
+from tilewright.ops.nouns import FLAG_BYTES, Launch  # noqa: E402
 from tilewright.runtime.workspace import Workspaces  # noqa: E402
 
 

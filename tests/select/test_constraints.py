@@ -15,9 +15,9 @@ from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
-from tilewright.ops.family import View
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
+from tilewright.ops.nouns import View
 from tilewright.registry import Registry
 from tilewright.select import ByFunction, FirstFit
 from tilewright.select.analytical import Analytical

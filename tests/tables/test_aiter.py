@@ -15,11 +15,11 @@ from table_cases import H200, gemm, kernel, row
 from tilewright import GemmProblem, ops
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, BadFile
+from tilewright.measure.problems import load_problems
 from tilewright.tables import aiter
 from tilewright.tables.aiter import Entry, is_aiter, read_aiter, write_aiter
 from tilewright.tables.aiter_forms import FORMS, Form
 from tilewright.tables.table import Table
-from tilewright.tune.problems import load_problems
 
 MI300X, MI355X = device("mi300x"), device("mi355x")
 CDNA3, CDNA4, HOPPER = arch("gfx942"), arch("gfx950"), arch("sm_90")

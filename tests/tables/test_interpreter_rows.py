@@ -11,6 +11,7 @@ from table_cases import DEEP, H100, H200, PLAIN, WIDE, gemm, row
 
 from tilewright.arch.targets import Target
 from tilewright.dispatch import Dispatcher
+from tilewright.measure.devices import interpreted_device
 from tilewright.tables import file, named
 from tilewright.tables.aiter import write_aiter
 from tilewright.tables.check import check
@@ -19,7 +20,6 @@ from tilewright.tables.lookup import Lookup
 from tilewright.tables.merge import gather, merge
 from tilewright.tables.neighbours import distance, lenders
 from tilewright.tables.table import Table
-from tilewright.tune.devices import interpreted_device
 
 PLAYED = interpreted_device("sm_90")
 PROBLEM = gemm(64)

@@ -11,13 +11,13 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch import device
 from tilewright.arch.model import Device
-from tilewright.build import build_keys
+from tilewright.compile import build_keys
+from tilewright.measure.measurement import Environment, Measurement, Settings
+from tilewright.measure.results import now
+from tilewright.measure.statistics import median_interval
+from tilewright.measure.sweep import Group
+from tilewright.measure.vendor import is_vendor, vendor_build
 from tilewright.tolerance import Tolerance
-from tilewright.tune.measurement import Environment, Measurement, Settings
-from tilewright.tune.results import now
-from tilewright.tune.statistics import median_interval
-from tilewright.tune.sweep import Group
-from tilewright.tune.vendor import is_vendor, vendor_build
 from tilewright.verify import Check
 
 H200 = replace(device("h200_sxm"), name="interpreter as H200")

@@ -9,14 +9,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tables"))
 import pytest
 from table_cases import gemm, kernel, row
 
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.errors import BadArgument
+from tilewright.measure.compare import judge
+from tilewright.measure.devices import interpreted_device
+from tilewright.measure.timing import Wall
 from tilewright.tables.table import Table
 from tilewright.tune import changes as module
 from tilewright.tune.changes import Bench, changed, updated
-from tilewright.tune.compare import judge
-from tilewright.tune.devices import interpreted_device
-from tilewright.tune.timing import Wall
 
 HERE = interpreted_device("sm_90")
 ONE, TWO = (kernel(tile_m=16, tile_n=n, tile_k=16, num_warps=1) for n in (16, 32))

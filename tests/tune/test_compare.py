@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tilewright import verify
 from tilewright.arch import device
 from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
+from tilewright.measure.compare import WARM_UP_ROUNDS, compare, judge
+from tilewright.measure.contenders import Contender, contender, verified
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.tune.compare import WARM_UP_ROUNDS, compare, judge
-from tilewright.tune.contenders import Contender, contender, verified
 
 H200 = device("h200_sxm")
 KERNEL = "gemm_rcr_fp32_fp32_fp32_fp32_64x64x32_w4_s2_basic_tile_g8_direct_padmnk_al16"
@@ -109,7 +109,7 @@ def test_a_rhythm_of_the_device_favours_neither(period):
 
 
 def test_contenders_are_a_kernel_a_registry_a_store_or_the_vendor(tmp_path):
-    from tilewright.build import Store
+    from tilewright.compile import Store
     from tilewright.registry import Registry
 
     store = Store(tmp_path / "store")

@@ -18,13 +18,13 @@ from tilewright import ops
 from tilewright.arch import arch
 from tilewright.cells import guarded, plain
 from tilewright.errors import BadArgument, BadFile, TilewrightError
-from tilewright.tune.database import FILE
-from tilewright.tune.export import columns, export
-from tilewright.tune.measurement import Telemetry, problem_text
-from tilewright.tune.merge import merge
-from tilewright.tune.problems import load_problems
-from tilewright.tune.results import Build, Results
-from tilewright.tune.summary import best, coverage, seconds_each, slowest_builds
+from tilewright.measure.database import FILE
+from tilewright.measure.export import columns, export
+from tilewright.measure.measurement import Telemetry, problem_text
+from tilewright.measure.merge import merge
+from tilewright.measure.problems import load_problems
+from tilewright.measure.results import Build, Results
+from tilewright.measure.summary import best, coverage, seconds_each, slowest_builds
 
 NAMES = [config.name for config in CONFIGS]
 GROUPED = ops.family("grouped_gemm").problem_type("contiguous", 2, 8, 8, 8)
@@ -126,7 +126,7 @@ def test_an_export_that_fails_leaves_the_old_file(folder, tmp_path, monkeypatch)
     target = tmp_path / "out" / "r.csv"
     target.parent.mkdir()
     target.write_text("old")
-    monkeypatch.setattr("tilewright.tune.export._row", lambda m: {"kernel": 1 / 0})
+    monkeypatch.setattr("tilewright.measure.export._row", lambda m: {"kernel": 1 / 0})
     with Results(folder) as results, pytest.raises(ZeroDivisionError):
         export(results, target)
     assert target.read_text() == "old" and list(target.parent.iterdir()) == [target]

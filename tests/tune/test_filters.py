@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tune_cases import CONFIGS, SM90
 
 from tilewright.errors import BadArgument, EmptySpace
+from tilewright.measure.filters import Filters, LeftOut
 from tilewright.space import KernelSpace
-from tilewright.tune.filters import Filters, LeftOut
 
 MANY = KernelSpace(
     "gemm", {"tile_m": [16, 64, 128], "tile_n": [32, 64, 128], "tile_k": [32, 64],

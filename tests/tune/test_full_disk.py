@@ -16,10 +16,10 @@ import pytest
 from fake_crew import GROUP, SETTINGS, FakeCrew
 from tune_cases import CONFIGS, PROBLEMS
 
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.errors import TilewrightError
-from tilewright.tune.results import Results
-from tilewright.tune.sweep import plan, sweep
+from tilewright.measure.results import Results
+from tilewright.measure.sweep import plan, sweep
 
 ALL = [replace(PROBLEMS[0], m=m) for m in range(1, 201)]
 TOTAL = len(ALL) * len(CONFIGS)

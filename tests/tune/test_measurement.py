@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from tilewright.errors import BadArgument
-from tilewright.tune.measurement import Measurement, Settings, Telemetry
+from tilewright.measure.measurement import Measurement, Settings, Telemetry
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from fake_ncu import printed, prints, put
 
 from patience import LIMIT_SECONDS, runs, until
 from tilewright.arch import device
-from tilewright.build import Store
-from tilewright.ops.gemm import GemmProblem
-from tilewright.tune import nsight
-from tilewright.tune.counters import (
+from tilewright.compile import Store
+from tilewright.measure import nsight
+from tilewright.measure.counters import (
     COUNTERS,
     Launch,
     NoCounters,
@@ -24,7 +23,8 @@ from tilewright.tune.counters import (
     parse,
     refusal,
 )
-from tilewright.tune.devices import Place, interpreter_place
+from tilewright.measure.devices import Place, interpreter_place
+from tilewright.ops.gemm import GemmProblem
 
 H200 = Place("GPU-0", ENVIRONMENT, device("h200_sxm"))
 NAME = "gemm_rcr_bf16_bf16_bf16_fp32_16x32x32_w4_s2_basic_tile_g8_direct_padmnk_al1"

@@ -11,9 +11,9 @@ from tune_cases import SM90
 from tilewright import GemmProblem, ops
 from tilewright.arch import arch
 from tilewright.errors import BadFile, UnknownName
+from tilewright.measure.measurement import problem_text
+from tilewright.measure.problems import load_problems, sets, shipped
 from tilewright.space import load_space
-from tilewright.tune.measurement import problem_text
-from tilewright.tune.problems import load_problems, sets, shipped
 
 
 def load(path, *more, **options):

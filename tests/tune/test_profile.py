@@ -8,11 +8,11 @@ import pytest
 
 from tilewright.arch import device
 from tilewright.errors import BadArgument
+from tilewright.measure.measurement import Environment, Measurement, Settings
+from tilewright.measure.profile import candidates, profile, supported
+from tilewright.measure.roofline import position
+from tilewright.measure.sweep import Group
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.tune.measurement import Environment, Measurement, Settings
-from tilewright.tune.profile import candidates, profile, supported
-from tilewright.tune.roofline import position
-from tilewright.tune.sweep import Group
 
 H200 = device("h200_sxm")
 GROUP = Group(H200, Environment((("triton", "3.6.0"),)))

@@ -9,8 +9,8 @@ import pytest
 from fake_crew import measurement
 from tune_cases import CONFIGS, PROBLEMS
 
-from tilewright.build import show_progress
-from tilewright.tune.progress import duration, show_measuring
+from tilewright.compile import show_progress
+from tilewright.measure.progress import duration, show_measuring
 
 M = measurement(CONFIGS[0].name, PROBLEMS[0])
 BAD = replace(M, status="timeout", reason="hung for 3 s")

@@ -25,17 +25,17 @@ from tune_cases import CONFIGS, PROBLEMS
 from patience import LIMIT_SECONDS
 from tilewright import GemmProblem, ops
 from tilewright.arch import arch
-from tilewright.build import Store, build
 from tilewright.child import ChildDied
+from tilewright.compile import Store, build
 from tilewright.errors import BadArgument, NoCluster
-from tilewright.tune import cluster
-from tilewright.tune.crew import Crew, Task
-from tilewright.tune.devices import gpus, parse
-from tilewright.tune.groups import groups
-from tilewright.tune.measurement import Measurement
-from tilewright.tune.results import Results
-from tilewright.tune.station import OutOfOrder
-from tilewright.tune.sweep import plan, sweep
+from tilewright.measure import cluster
+from tilewright.measure.crew import Crew, Task
+from tilewright.measure.devices import gpus, parse
+from tilewright.measure.groups import groups
+from tilewright.measure.measurement import Measurement
+from tilewright.measure.results import Results
+from tilewright.measure.station import OutOfOrder
+from tilewright.measure.sweep import plan, sweep
 
 SWEPT = (*PROBLEMS, *(GemmProblem(16 * n, 48, 64) for n in range(1, 4)))
 HERE = str(Path(__file__).parent)
@@ -135,7 +135,7 @@ def test_a_node_executes_nothing_of_the_folder_that_the_command_is_called_in(hea
         (folder / f"{name}.py").write_text(text)
     script = tmp_path / "script.py"
     script.write_text(
-        "from tilewright.tune.devices import parse\nprint([p.uuid for p in parse('ray:cpu')])\n"
+        "from tilewright.measure.devices import parse\nprint([p.uuid for p in parse('ray:cpu')])\n"
     )
     ran = subprocess.run(
         [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, check=False
@@ -325,7 +325,7 @@ def test_without_ray_an_error_says_what_to_install(monkeypatch):
 
 def test_ray_is_imported_only_when_asked_for():
     script = (
-        "import sys, tilewright.cli.sweep, tilewright.tune.groups, tilewright.tune.cluster;"
+        "import sys, tilewright.cli.sweep, tilewright.measure.groups, tilewright.measure.cluster;"
         "assert 'ray' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

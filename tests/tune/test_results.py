@@ -14,11 +14,11 @@ from fake_crew import ENVIRONMENT, GROUP, measurement, other
 from tune_cases import CONFIGS, PROBLEMS
 
 from tilewright.errors import BadArgument, BadFile, TilewrightError
+from tilewright.measure.database import FILE, ResultsInUse
+from tilewright.measure.measurement import Telemetry, problem_text
+from tilewright.measure.results import Build, Results
+from tilewright.measure.summary import best
 from tilewright.report.data import gather
-from tilewright.tune.database import FILE, ResultsInUse
-from tilewright.tune.measurement import Telemetry, problem_text
-from tilewright.tune.results import Build, Results
-from tilewright.tune.summary import best
 
 NAMES = [config.name for config in CONFIGS]
 
@@ -177,7 +177,7 @@ sys.path[:0] = {paths!r}
 from fake_crew import measurement
 from tune_cases import CONFIGS, PROBLEMS
 from tilewright.errors import TilewrightError
-from tilewright.tune.results import Results
+from tilewright.measure.results import Results
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 results = Results({folder!r}, write=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))

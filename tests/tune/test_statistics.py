@@ -9,7 +9,7 @@ import statistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.tune.statistics import indistinguishable, median_interval, reach
+from tilewright.measure.statistics import indistinguishable, median_interval, reach
 
 samples = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=60)
 

@@ -14,14 +14,14 @@ import pytest
 from fake_crew import ENVIRONMENT, GROUP, SETTINGS, FakeCrew, measurement, other
 from tune_cases import ALIGNED, CONFIGS, FP16, PROBLEMS
 
-import tilewright.tune.sweep as sweep_module
+import tilewright.measure.sweep as sweep_module
 from tilewright import ops
 from tilewright.arch import arch, device
-from tilewright.build import BuildReport, BuildResult, Store
+from tilewright.compile import BuildReport, BuildResult, Store
 from tilewright.errors import EmptySpace, TilewrightError
+from tilewright.measure.results import Results
+from tilewright.measure.sweep import Group, plan, sweep
 from tilewright.ops.gemm import GemmFamily
-from tilewright.tune.results import Results
-from tilewright.tune.sweep import Group, plan, sweep
 from tilewright.verdict import YES
 
 KERNELS = {"sm_90": CONFIGS}

@@ -11,17 +11,17 @@ from gemm_cases import config
 
 from patience import LIMIT_SECONDS
 from tilewright.arch import device
-from tilewright.build import Store
 from tilewright.child import ChildDied, ChildTimeout
+from tilewright.compile import Store
 from tilewright.errors import BadArgument
+from tilewright.measure import crew as crew_module
+from tilewright.measure import devices
+from tilewright.measure.board import Board, Item
+from tilewright.measure.crew import KILLED_ATTEMPTS, Crew, NoDeviceLeft, Task
+from tilewright.measure.devices import Place, environment
+from tilewright.measure.measurement import Settings
+from tilewright.measure.station import KILLED_TRIES, OutOfOrder
 from tilewright.ops.gemm import GemmProblem
-from tilewright.tune import crew as crew_module
-from tilewright.tune import devices
-from tilewright.tune.board import Board, Item
-from tilewright.tune.crew import KILLED_ATTEMPTS, Crew, NoDeviceLeft, Task
-from tilewright.tune.devices import Place, environment
-from tilewright.tune.measurement import Settings
-from tilewright.tune.station import KILLED_TRIES, OutOfOrder
 
 H200 = device("h200_sxm")
 PROBLEMS = [GemmProblem(64 * i, 64, 64) for i in range(1, 4)]

@@ -8,11 +8,11 @@ import types
 import pytest
 
 from tilewright.arch import device
-from tilewright.build import Store
 from tilewright.child import Child, ChildDied
+from tilewright.compile import Store
 from tilewright.errors import BadArgument, NoDriver
-from tilewright.tune import devices, telemetry
-from tilewright.tune.devices import (
+from tilewright.measure import devices, telemetry
+from tilewright.measure.devices import (
     PRELOAD_VARIABLE,
     WORKER,
     Place,
@@ -20,8 +20,8 @@ from tilewright.tune.devices import (
     interpreted_device,
     parse,
 )
-from tilewright.tune.groups import groups
-from tilewright.tune.measurement import Settings, Telemetry
+from tilewright.measure.groups import groups
+from tilewright.measure.measurement import Settings, Telemetry
 
 H200, MI300X = device("h200_sxm"), device("mi300x")
 UUIDS = ["GPU-1b2c-0", "GPU-1b2d-1", "GPU-77aa-2", "MIG-1b2c-3"]

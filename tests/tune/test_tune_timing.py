@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from tilewright.tune import timing
-from tilewright.tune.measurement import Settings
+from tilewright.measure import timing
+from tilewright.measure.measurement import Settings
 
 
 class Bench:

@@ -12,7 +12,7 @@ from tilewright.errors import (
     OutOfMemory,
     UnsupportedProblem,
 )
-from tilewright.tune.worker import blame
+from tilewright.measure.worker import blame
 
 REFUSED = "the cuda driver refused to load the binary of k: "
 

@@ -16,12 +16,12 @@ from gemm_cases import config
 
 import tilewright
 from patience import LIMIT_SECONDS, runs, until
-from tilewright.build import Store
+from tilewright.compile import Store
+from tilewright.measure.crew import Crew, Task
+from tilewright.measure.devices import parse
+from tilewright.measure.measurement import Settings
+from tilewright.measure.station import Station
 from tilewright.ops.gemm import GemmProblem
-from tilewright.tune.crew import Crew, Task
-from tilewright.tune.devices import parse
-from tilewright.tune.measurement import Settings
-from tilewright.tune.station import Station
 
 QUICK = Settings(warm_up_seconds=0, min_samples=2, max_samples=3, budget_seconds=0.01, interleave=4)
 SIZES = ((64, 64, 64), (50, 70, 30))
@@ -148,9 +148,9 @@ import sys
 sys.path[:0] = sys.argv[1:]
 import planted_operations
 from test_tune_workers import QUICK, task
-from tilewright.build import Store
-from tilewright.tune.crew import Crew
-from tilewright.tune.devices import parse
+from tilewright.compile import Store
+from tilewright.measure.crew import Crew
+from tilewright.measure.devices import parse
 crew = Crew(parse("cpu"), Store("store"), QUICK, timeout=900)
 for m in crew.run([task((64, 64)), task((16, 32), num_stages=3)][::-1]):
     pass

@@ -15,21 +15,21 @@ import pytest
 from fake_crew import GROUP, SETTINGS, FakeCrew
 from tune_cases import PROBLEMS, SM90
 
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile
 from tilewright.jsonfile import convert
+from tilewright.measure.measurement import Settings, text
+from tilewright.measure.results import Results
+from tilewright.measure.statistics import median_interval
+from tilewright.measure.sweep import settings_on
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.space import KernelSpace
 from tilewright.tables.table import Table
 from tilewright.tune import tuner as tuner_module
 from tilewright.tune.finals import LEAST_TAKES, TAKES
 from tilewright.tune.jobs import jobs_of
-from tilewright.tune.measurement import Settings, text
-from tilewright.tune.results import Results
 from tilewright.tune.search import EFFORTS, Effort
-from tilewright.tune.statistics import median_interval
-from tilewright.tune.sweep import settings_on
 from tilewright.tune.tuner import FINAL, Tuner
 
 SPACE = KernelSpace(

@@ -12,21 +12,21 @@ import pytest
 from fake_crew import ENVIRONMENT, GROUP, SETTINGS, FakeCrew, measurement
 from tune_cases import CONFIGS, PROBLEMS
 
-import tilewright.tune.sweep as sweep_module
+import tilewright.measure.sweep as sweep_module
 from tilewright import GemmProblem, ops
 from tilewright.arch import device
-from tilewright.build import BuildReport, Store
+from tilewright.compile import BuildReport, Store
 from tilewright.errors import BadArgument
+from tilewright.measure import crew as crew_module
+from tilewright.measure import vendor
+from tilewright.measure.crew import Crew, Task
+from tilewright.measure.devices import parse
+from tilewright.measure.export import export
+from tilewright.measure.measurement import Settings
+from tilewright.measure.results import Results
+from tilewright.measure.summary import best, coverage
+from tilewright.measure.sweep import Group, plan, sweep
 from tilewright.report.data import gather
-from tilewright.tune import crew as crew_module
-from tilewright.tune import vendor
-from tilewright.tune.crew import Crew, Task
-from tilewright.tune.devices import parse
-from tilewright.tune.export import export
-from tilewright.tune.measurement import Settings
-from tilewright.tune.results import Results
-from tilewright.tune.summary import best, coverage
-from tilewright.tune.sweep import Group, plan, sweep
 
 GPU = Group(device("h200_sxm"), ENVIRONMENT)
 MM = "vendor.torch.mm"

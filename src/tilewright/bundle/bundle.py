@@ -12,9 +12,6 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch import arch as by_name
-from tilewright.build import signing
-from tilewright.build.files import read_whole
-from tilewright.build.kernel import Blob, Kernel, check_limits
 from tilewright.bundle.archive import Archive
 from tilewright.bundle.layout import (
     LARGE,
@@ -30,7 +27,10 @@ from tilewright.bundle.layout import (
     of_bytes,
     source_digest,
 )
+from tilewright.compile import signing
+from tilewright.compile.kernel import Blob, Kernel, check_limits
 from tilewright.errors import BadFile, BuildFailed, StoreError, UnknownName
+from tilewright.files import read_whole
 from tilewright.registry import Entry, Registry
 from tilewright.tables.file import from_bytes
 from tilewright.tables.table import Table

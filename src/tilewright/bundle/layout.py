@@ -22,8 +22,8 @@ import msgspec
 
 from tilewright import __version__, ops, triton_versions
 from tilewright.arch.model import Arch
-from tilewright.build.kernel import Blob, Digest, Kernel
-from tilewright.build.key import canonical, sha256, sources_digest
+from tilewright.compile.kernel import Blob, Digest, Kernel
+from tilewright.compile.key import canonical, sha256, sources_digest
 from tilewright.errors import BadArgument, BadFile
 
 SCHEMA = 1

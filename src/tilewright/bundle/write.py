@@ -11,9 +11,6 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.arch import arch as by_name
-from tilewright.build import Store, signing
-from tilewright.build.files import read_whole, write_whole
-from tilewright.build.kernel import Kernel
 from tilewright.bundle.archive import packed
 from tilewright.bundle.bundle import Bundle, signature_path
 from tilewright.bundle.layout import (
@@ -30,7 +27,10 @@ from tilewright.bundle.layout import (
     source_digest,
     versions_here,
 )
+from tilewright.compile import Store, signing
+from tilewright.compile.kernel import Kernel
 from tilewright.errors import BadArgument, StoreError
+from tilewright.files import read_whole, write_whole
 from tilewright.tables.file import to_bytes
 from tilewright.tables.table import Table
 

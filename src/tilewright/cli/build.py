@@ -26,9 +26,9 @@ from tilewright.cli.options import (
 from tilewright.cli.options import store as open_store
 
 if TYPE_CHECKING:
-    from tilewright.build import BuildReport, BuildResult, Store
-    from tilewright.build.report import Status
     from tilewright.cli.selection import Selection
+    from tilewright.compile import BuildReport, BuildResult, Store
+    from tilewright.compile.report import Status
 
 TIMEOUT_SECONDS = 120.0
 """That building one kernel may take, unless told otherwise."""
@@ -103,7 +103,7 @@ def compile_all(
     timeout: float = TIMEOUT_SECONDS,
 ) -> BuildReport:
     """Build into the store, with progress on stderr."""
-    from tilewright.build import build, show_progress
+    from tilewright.compile import build, show_progress
 
     with show_progress() as progress:
         return build(requests, store=kept, workers=workers, timeout=timeout, progress=progress)

@@ -35,10 +35,10 @@ from tilewright.errors import BadArgument
 if TYPE_CHECKING:
     from tilewright.arch import Device
     from tilewright.arch.targets import Target
-    from tilewright.build import BuildReport
-    from tilewright.build.report import Status
     from tilewright.bundle import Bundle, Content
     from tilewright.cli.selection import Selection
+    from tilewright.compile import BuildReport
+    from tilewright.compile.report import Status
     from tilewright.registry import Registry
 
 ENDING = ".bundle"

@@ -22,8 +22,8 @@ from tilewright.cli.options import (
 from tilewright.cli.options import store as open_store
 
 if TYPE_CHECKING:
-    from tilewright.tune.compare import Comparison
-    from tilewright.tune.timing import Timer
+    from tilewright.measure.compare import Comparison
+    from tilewright.measure.timing import Timer
 
 
 def add_to(app: typer.Typer) -> None:
@@ -81,9 +81,9 @@ def compare(
     from tilewright import ops
     from tilewright.arch import arch, device
     from tilewright.arch.detect import live_device
+    from tilewright.measure import compare as tune
+    from tilewright.measure.contenders import contender, verified
     from tilewright.plan import PLANNING_DEVICE
-    from tilewright.tune import compare as tune
-    from tilewright.tune.contenders import contender, verified
 
     index = gpu_index(on)
     target = live_device(index) if index is not None else device(PLANNING_DEVICE)
@@ -104,7 +104,7 @@ def compare(
 
 def timer_on(index: int | None, l2_bytes: int) -> Timer:
     """Device time with L2 flushed, or the wall clock of the interpreter."""
-    from tilewright.tune import timing
+    from tilewright.measure import timing
 
     if index is None:
         return timing.Wall()

@@ -17,9 +17,9 @@ from tilewright.cli.options import Json, StorePath, examples
 from tilewright.cli.options import store as open_store
 
 if TYPE_CHECKING:
-    from tilewright.build import BuildReport
     from tilewright.cli.run import Ran
     from tilewright.cli.selection import Selection
+    from tilewright.compile import BuildReport
     from tilewright.dispatch import Dispatcher
     from tilewright.plan import Plan
 

@@ -17,7 +17,7 @@ from tilewright.cli.options import store as open_store
 
 if TYPE_CHECKING:
     from tilewright.arch import Arch
-    from tilewright.build import Kernel, Store
+    from tilewright.compile import Kernel, Store
 
 app = typer.Typer(
     help="Built kernels: list, show, inspect, check.",
@@ -96,7 +96,7 @@ def _outdated(kernels: list[Kernel], kept: Store) -> set[str]:
 
 def _current(name: str, arch: str, kept: Store) -> Kernel | None:
     from tilewright import ops
-    from tilewright.build import find
+    from tilewright.compile import find
     from tilewright.errors import UnknownName
 
     try:
@@ -166,7 +166,7 @@ def show(
 
 def _target(config: Any, arch: Arch, kept: Store) -> dict[str, Any]:
     from tilewright import ops
-    from tilewright.build import find
+    from tilewright.compile import find
 
     verdict = ops.family(config.family).judge(config, arch)
     kernel = find(config, arch, kept) if verdict else None
@@ -217,9 +217,9 @@ def inspect(
     """Print what the compiler made of a kernel; builds it first if the store has it not."""
     from tilewright import ops
     from tilewright.arch import arch as by_name
-    from tilewright.build import find
-    from tilewright.build import inspect as text_of
     from tilewright.cli.build import compile_all
+    from tilewright.compile import find
+    from tilewright.compile import inspect as text_of
     from tilewright.errors import UnsupportedProblem
 
     config, this = ops.family_of(name).parse_name(name), by_name(arch)

@@ -36,7 +36,7 @@ def merge(
     Measurements are of one thing if kernel, binary, problem, device, environment and settings are
     the same. Where directories have different ones, --policy says which is kept; each is named.
     """
-    from tilewright.tune.merge import merge as do
+    from tilewright.measure.merge import merge as do
 
     merged = do(folders, out, policy)  # type: ignore[arg-type]  # checked there
     if as_json:

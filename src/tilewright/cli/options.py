@@ -15,7 +15,7 @@ from tilewright.errors import BadArgument
 if TYPE_CHECKING:
     from tilewright.arch import Device
     from tilewright.arch.targets import Target
-    from tilewright.build import Store
+    from tilewright.compile import Store
     from tilewright.dispatch import Dispatcher
     from tilewright.select.constraints import Constraints
 
@@ -185,7 +185,7 @@ def names(of: Sequence[Target]) -> list[str]:
 
 def store(path: Path | None, trusted: bool = False) -> Store:
     """The store the options name."""
-    from tilewright.build import Store
+    from tilewright.compile import Store
 
     return Store(path, trusted)
 

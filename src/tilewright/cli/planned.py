@@ -42,8 +42,8 @@ def planned(
 ) -> tuple[list[Any], list[str]]:
     """The kernels chosen for the problems of a file or a set, each once, and notes on problems that
     no kernel serves. Raises what `load_problems` does."""
+    from tilewright.measure.problems import load_problems
     from tilewright.plan import Planner
-    from tilewright.tune.problems import load_problems
 
     problems = load_problems([source], this, family, words).problems
     found: dict[Any, None] = {}

@@ -64,7 +64,7 @@ def pretune(
     family. A module that fails does not keep the others from being tuned; the exit code is 1 then.
     --budget is of each module. Name the table in TILEWRIGHT_TABLES to choose by it.
     """
-    from tilewright.tune.problems import modules as listed
+    from tilewright.measure.problems import modules as listed
 
     given = ",".join(modules) if modules else os.environ.get(ENVIRONMENT, "")
     if not given:
@@ -99,8 +99,8 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
     from tilewright import ops
     from tilewright.arch import arch
     from tilewright.cli.build import compile_all
+    from tilewright.measure.problems import load_problems, shipped
     from tilewright.tables import file
-    from tilewright.tune.problems import load_problems, shipped
 
     if shipped(module, "problems.csv") is None:
         raise BadArgument(f"'{module}' is no module: say FAMILY:SET, FAMILY or all")
@@ -120,8 +120,8 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
 def _usual_table(devices: str) -> Path:
     """In the user's folder, called as the first device."""
     from tilewright import home
-    from tilewright.build.files import make_own
-    from tilewright.tune.devices import parse
+    from tilewright.files import make_own
+    from tilewright.measure.devices import parse
 
     place = parse(devices)[0]
     name = place.device.name if place.device is not None else str(place)

@@ -27,10 +27,10 @@ from tilewright.errors import BadArgument
 from tilewright.throughput import gb_per_s
 
 if TYPE_CHECKING:
-    from tilewright.build import Store
-    from tilewright.tune.measurement import Measurement
-    from tilewright.tune.profile import Profile
-    from tilewright.tune.sweep import Group
+    from tilewright.compile import Store
+    from tilewright.measure.measurement import Measurement
+    from tilewright.measure.profile import Profile
+    from tilewright.measure.sweep import Group
 
 
 _TOP_STALLS = 4
@@ -80,10 +80,10 @@ def profile(
     """
     from tilewright import ops
     from tilewright.arch import arch
+    from tilewright.measure import profile as tune
+    from tilewright.measure.groups import groups
+    from tilewright.measure.measurement import Settings
     from tilewright.registry import Registry
-    from tilewright.tune import profile as tune
-    from tilewright.tune.groups import groups
-    from tilewright.tune.measurement import Settings
 
     if registry is not None and kernel:
         raise BadArgument("give --registry or --kernel, not both")
@@ -111,8 +111,8 @@ def profile(
 
 def _measured(problem: Any, configs: list[Any], group: Group, start: Any, kept: Store) -> Profile:
     """The profile, with progress on stderr: of building, then of measuring."""
-    from tilewright.tune import profile as tune
-    from tilewright.tune.progress import show_measuring
+    from tilewright.measure import profile as tune
+    from tilewright.measure.progress import show_measuring
 
     usable = tune.supported(problem, configs, group.device)
     if usable and not group.interpreted:
@@ -130,9 +130,9 @@ def _measured(problem: Any, configs: list[Any], group: Group, start: Any, kept: 
 
 def _counted(done: Profile, devices: str, kept: Store) -> dict[str, Any]:
     """The fastest kernel's hardware counters, or why there are none."""
-    from tilewright.tune import nsight
-    from tilewright.tune.counters import COUNTERS, NoCounters
-    from tilewright.tune.devices import parse
+    from tilewright.measure import nsight
+    from tilewright.measure.counters import COUNTERS, NoCounters
+    from tilewright.measure.devices import parse
 
     name = done.ranked[0].name
     try:
@@ -179,8 +179,8 @@ def _document(done: Profile, group: Group, kept: Store) -> dict[str, Any]:
 def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]:
     """One kernel's time, place on the roofline and resources."""
     from tilewright import ops
-    from tilewright.tune import profile as tune
-    from tilewright.tune import roofline
+    from tilewright.measure import profile as tune
+    from tilewright.measure import roofline
 
     assert m is not None
     found: dict[str, Any] = {

@@ -27,7 +27,7 @@ from tilewright.cli.options import (
 from tilewright.cli.options import store as open_store
 
 if TYPE_CHECKING:
-    from tilewright.build import BuildReport, Store
+    from tilewright.compile import BuildReport, Store
     from tilewright.registry import Registry
 
 app = typer.Typer(
@@ -58,8 +58,8 @@ def export(
 
     Those that the store has built are written with their builds.
     """
-    from tilewright.build import find
     from tilewright.cli.selection import select
+    from tilewright.compile import find
     from tilewright.registry import Registry
 
     kept = open_store(store, trust_store)
@@ -196,7 +196,7 @@ def _illegal(registry: Registry, archs: list[str]) -> list[dict[str, str]]:
 
 
 def _missing(registry: Registry, kept: Store) -> list[dict[str, str]]:
-    from tilewright.build import UntrustedEntry
+    from tilewright.compile import UntrustedEntry
 
     problems = []
     for entry in registry:

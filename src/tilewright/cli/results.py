@@ -13,8 +13,8 @@ from tilewright.cli.options import Json, examples
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
-    from tilewright.tune.results import Results
-    from tilewright.tune.summary import Best, Coverage, Setup
+    from tilewright.measure.results import Results
+    from tilewright.measure.summary import Best, Coverage, Setup
 
 SLOWEST = 5
 """How many of the slowest builds are shown."""
@@ -50,7 +50,7 @@ def results(
     Vs vendor is the time of the vendor's library over the best kernel's, where a sweep measured
     both. Devices, environments and ways of measuring are kept apart. It may run beside a sweep.
     """
-    from tilewright.tune.results import Results
+    from tilewright.measure.results import Results
 
     if query is not None and export is not None:
         raise BadArgument("say --query or --export, not both")
@@ -58,7 +58,7 @@ def results(
         if query is not None:
             _query(kept, query, as_json)
         elif export is not None:
-            from tilewright.tune.export import export as write
+            from tilewright.measure.export import export as write
 
             count = write(kept, export)
             if as_json:
@@ -79,7 +79,7 @@ def _query(kept: Results, sql: str, as_json: bool) -> None:
 
 
 def _summary(kept: Results, as_json: bool) -> None:
-    from tilewright.tune.summary import best, coverage, slowest_builds
+    from tilewright.measure.summary import best, coverage, slowest_builds
 
     found, covered, slow = best(kept), coverage(kept), slowest_builds(kept, SLOWEST)
     if as_json:

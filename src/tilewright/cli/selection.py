@@ -113,15 +113,15 @@ def tables_of(inputs: Sequence[str]) -> Table | None:
 
 def is_problems(text: str) -> bool:
     """Whether an argument means problems: a set, a capture, a CSV, or a list in JSON."""
-    from tilewright.tune.problems import is_list, shipped
+    from tilewright.measure.problems import is_list, shipped
 
     return shipped(text, "problems.csv") is not None or is_list(text)
 
 
 def _has_kernels(text: str) -> bool:
     """Whether a file is one of aiter's that says which kernels were best."""
+    from tilewright.measure.problems import is_aiters
     from tilewright.tables.aiter import read_aiter
-    from tilewright.tune.problems import is_aiters
 
     return is_aiters(text) and any(entry.kernel for entry in read_aiter(text))
 

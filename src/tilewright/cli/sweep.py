@@ -37,10 +37,10 @@ from tilewright.cli.sweep_request import (
 )
 
 if TYPE_CHECKING:
-    from tilewright.build import Store
-    from tilewright.tune.crew import Crew
-    from tilewright.tune.measurement import Settings
-    from tilewright.tune.sweep import Group, Outcome
+    from tilewright.compile import Store
+    from tilewright.measure.crew import Crew
+    from tilewright.measure.measurement import Settings
+    from tilewright.measure.sweep import Group, Outcome
 
 
 def add_to(app: typer.Typer) -> None:
@@ -148,7 +148,7 @@ def sweep(
     measured on each problem too. With --retry, an old result stands until the new one takes its
     place. Exits with 1 if a kernel measured now did not come out right.
     """
-    from tilewright.tune.filters import Filters
+    from tilewright.measure.filters import Filters
 
     kept = open_store(store, trust_store)
     request = Request(
@@ -192,7 +192,7 @@ def _groups(
     devices: str, arch: str | None, kept: Store, settings: Settings, timeout: float
 ) -> tuple[list[Group], Callable[[], Crew]]:
     """The devices that words name, those that are alike together, and what starts their crew."""
-    from tilewright.tune.groups import groups
+    from tilewright.measure.groups import groups
 
     return groups(devices, kept, settings, timeout=timeout, arch=arch)
 
@@ -227,10 +227,10 @@ def _sweep(
     crew: Crew,
     as_json: bool,
 ) -> None:
-    from tilewright.build import show_progress
-    from tilewright.tune.progress import show_measuring
-    from tilewright.tune.results import Results
-    from tilewright.tune.sweep import sweep as do
+    from tilewright.compile import show_progress
+    from tilewright.measure.progress import show_measuring
+    from tilewright.measure.results import Results
+    from tilewright.measure.sweep import sweep as do
 
     with Results(request.out, write=True) as results:
         this = request.plan(chosen, groups)

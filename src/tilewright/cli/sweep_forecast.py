@@ -11,10 +11,10 @@ from tilewright.cli.sweep_request import choice, show_choice
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tilewright.build import Store
     from tilewright.cli.sweep_request import Chosen, Request
-    from tilewright.tune.measurement import Settings
-    from tilewright.tune.sweep import Group, Plan
+    from tilewright.compile import Store
+    from tilewright.measure.measurement import Settings
+    from tilewright.measure.sweep import Group, Plan
 
 ASSUMED_BUILD_SECONDS = 1.0
 """What a build is assumed to take a processor where the directory has none to go by."""
@@ -73,9 +73,9 @@ def costs(
 
 def _seconds_each(out: Path) -> tuple[float | None, float | None]:
     """Of a measurement, and of a build, by what is in the directory."""
-    from tilewright.tune.database import FILE
-    from tilewright.tune.results import Results
-    from tilewright.tune.summary import seconds_each
+    from tilewright.measure.database import FILE
+    from tilewright.measure.results import Results
+    from tilewright.measure.summary import seconds_each
 
     if not (out / FILE).is_file():
         return None, None
@@ -89,7 +89,7 @@ def _builds(
     """How many of these are not in the store, and what building them takes."""
     import os
 
-    from tilewright.build import build_keys
+    from tilewright.compile import build_keys
 
     missing = 0
     for name in {arch for _, arch in requests}:
@@ -112,7 +112,7 @@ def show(document: dict[str, Any]) -> None:
 
 def show_costs(document: dict[str, Any]) -> None:
     """What `costs` says, for people."""
-    from tilewright.tune.progress import duration
+    from tilewright.measure.progress import duration
 
     if "devices" in document:
         output.table(

@@ -11,12 +11,12 @@ from tilewright.cli import output
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
-    from tilewright.build import Store
     from tilewright.cli.selection import Selection
-    from tilewright.tune.filters import Filters, LeftOut
-    from tilewright.tune.measurement import Settings, Status
-    from tilewright.tune.problems import Problems
-    from tilewright.tune.sweep import Group, Plan
+    from tilewright.compile import Store
+    from tilewright.measure.filters import Filters, LeftOut
+    from tilewright.measure.measurement import Settings, Status
+    from tilewright.measure.problems import Problems
+    from tilewright.measure.sweep import Group, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Request:
         """Kernels and problems for an architecture."""
         from tilewright.arch import arch
         from tilewright.cli.selection import select
-        from tilewright.tune.problems import load_problems, shipped
+        from tilewright.measure.problems import load_problems, shipped
 
         files = [str(shipped(word, "space.json") or word) for word in self.inputs]
         selection = select(files, arch_name, self.family, self.signature)
@@ -60,9 +60,9 @@ class Request:
 
     def plan(self, chosen: Mapping[str, Chosen], groups: Sequence[Group]) -> Plan:
         """What is to be done, less what the directory has."""
-        from tilewright.tune.database import FILE
-        from tilewright.tune.results import Results
-        from tilewright.tune.sweep import plan
+        from tilewright.measure.database import FILE
+        from tilewright.measure.results import Results
+        from tilewright.measure.sweep import plan
 
         known: set[tuple[str, ...]] = set()
         again: set[tuple[str, ...]] = set()
@@ -112,7 +112,7 @@ def show_choice(one: dict[str, Any]) -> None:
 
 def own_problems(inputs: Sequence[str]) -> list[str]:
     """The problem lists of the shipped sets among the inputs."""
-    from tilewright.tune.problems import shipped
+    from tilewright.measure.problems import shipped
 
     found = [word for word in inputs if shipped(word, "problems.csv")]
     if not found:
@@ -123,7 +123,7 @@ def own_problems(inputs: Sequence[str]) -> list[str]:
 def read_statuses(words: Sequence[str]) -> tuple[Status, ...]:
     """The statuses that these words are."""
     from tilewright.errors import nearest
-    from tilewright.tune.measurement import STATUSES
+    from tilewright.measure.measurement import STATUSES
 
     for word in words:
         if word not in STATUSES:
@@ -141,7 +141,7 @@ def read_settings(given: Mapping[str, str], usual: Settings | None = None) -> Se
     import msgspec
 
     from tilewright.errors import nearest
-    from tilewright.tune.measurement import Settings
+    from tilewright.measure.measurement import Settings
 
     known = [f.name for f in fields(Settings)]
     for word in given:

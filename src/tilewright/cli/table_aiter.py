@@ -104,7 +104,7 @@ def import_(
 
 def export_csv(table: Table, out: Path, form: str | None, as_json: bool) -> None:
     """Write a table as one of aiter's files. Exits with 1 if the file cannot say a row."""
-    from tilewright.build.files import write_whole
+    from tilewright.files import write_whole
     from tilewright.tables.aiter import write_aiter
     from tilewright.tables.aiter_forms import FORMS
 

@@ -72,10 +72,10 @@ def compare(
     from tilewright.arch import device as known_device
     from tilewright.arch.detect import live_device
     from tilewright.cli.compare import timer_on
+    from tilewright.measure.devices import interpreted_device
     from tilewright.plan import PLANNING_DEVICE
     from tilewright.tables.file import load, save
     from tilewright.tune.changes import Bench, changed, updated
-    from tilewright.tune.devices import interpreted_device
 
     for path in (before, after):
         if update is not None and update.resolve() == path.resolve():
@@ -173,10 +173,10 @@ def minimise(
     combinations of fewer have to be tried. Says what each problem loses.
     """
     from tilewright import ops
+    from tilewright.measure.results import Results, read_problem
     from tilewright.registry import Registry
     from tilewright.tune.minimise import minimise as do
     from tilewright.tune.minimise import times_of
-    from tilewright.tune.results import Results, read_problem
 
     with Results(folder) as results, output.busy("looking for the smallest set"):
         times = times_of(results)

@@ -26,10 +26,10 @@ from tilewright.cli.options import store as open_store
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
+    from tilewright.measure.sweep import Group
     from tilewright.tables.row import Row
     from tilewright.tables.table import Table
     from tilewright.tune.jobs import Job
-    from tilewright.tune.sweep import Group
     from tilewright.tune.tuner import Tuned
 
 TablePath = Annotated[
@@ -137,7 +137,7 @@ def tune(
     """
     from tilewright.arch import arch as arch_called
     from tilewright.cli.selection import select
-    from tilewright.tune.problems import load_problems, shipped
+    from tilewright.measure.problems import load_problems, shipped
 
     said = words(signature)
     work = Work(table, out, devices, arch, settings, timeout, store, trust_store)
@@ -209,8 +209,8 @@ class Work:
         trust_store: bool,
     ) -> None:
         from tilewright.cli.sweep_request import read_settings
+        from tilewright.measure.groups import groups
         from tilewright.tables import file
-        from tilewright.tune.groups import groups
         from tilewright.tune.tuner import SEARCH
 
         file.form(path)
@@ -259,9 +259,9 @@ class Work:
     def forecast(self, as_json: bool) -> None:
         """Say what `run` would do at most."""
         from tilewright.cli.sweep_forecast import costs, show_costs
-        from tilewright.tune.database import FILE
-        from tilewright.tune.results import Results
-        from tilewright.tune.sweep import plan_some
+        from tilewright.measure.database import FILE
+        from tilewright.measure.results import Results
+        from tilewright.measure.sweep import plan_some
 
         known: set[tuple[str, ...]] = set()
         if (self.out / FILE).is_file():
@@ -302,9 +302,9 @@ class Work:
 
     def tune(self, budget: float | None, effort: str = "usual") -> dict[str, Any]:
         """Tune, and what came of it, as plain data; ``ok``: every problem has a kernel."""
-        from tilewright.build import show_progress
-        from tilewright.tune.progress import show_measuring
-        from tilewright.tune.results import Results
+        from tilewright.compile import show_progress
+        from tilewright.measure.progress import show_measuring
+        from tilewright.measure.results import Results
         from tilewright.tune.search import EFFORTS
         from tilewright.tune.tuner import FINAL, Tuner
 

@@ -1,25 +1,26 @@
-"""Operation families: every folder here that defines ``FAMILY``.
+"""Operation families: every folder here that has a ``problem.py``; its package defines ``FAMILY``.
 
-Nothing outside a family's folder names it; what exists is found by looking.
+Nothing outside a family's folder names the family; the folders are found by looking.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from functools import cache
+from pathlib import Path
 
 from tilewright.errors import UnknownName, nearest
 
 # Imported here, not where first used: importing the module later would put it in the place of
 # the function `family` below.
-from tilewright.ops.family import Family
+from tilewright.ops.protocols import Family
 
 
 @cache
 def families() -> tuple[str, ...]:
     """Names of the families there are, sorted."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
+    here = Path(__file__).parent
+    return tuple(sorted(path.parent.name for path in here.glob("*/problem.py")))
 
 
 @cache

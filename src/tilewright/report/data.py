@@ -20,11 +20,11 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import INTERPRETED, Device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
-from tilewright.tune.measurement import STATUSES, Environment, Flag, Settings, Status, Telemetry
-from tilewright.tune.results import Results, Seconds, Us, read_problem
-from tilewright.tune.roofline import operand_dtype
-from tilewright.tune.statistics import indistinguishable
-from tilewright.tune.vendor import is_vendor
+from tilewright.measure.measurement import STATUSES, Environment, Flag, Settings, Status, Telemetry
+from tilewright.measure.results import Results, Seconds, Us, read_problem
+from tilewright.measure.roofline import operand_dtype
+from tilewright.measure.statistics import indistinguishable
+from tilewright.measure.vendor import is_vendor
 
 FLAGS: tuple[Flag, ...] = get_args(Flag)
 

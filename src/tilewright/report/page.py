@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import BadArgument
+from tilewright.measure.results import Results
 from tilewright.printable import printable
 from tilewright.report.data import gather
-from tilewright.tune.results import Results
 
 _MARK = re.compile(r"@@(\w+)@@")
 

@@ -12,9 +12,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tilewright.build.kernel import Kernel, TensorMap
+from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
-from tilewright.ops.family import Descriptor, Launch, Pointer, Scalar
+from tilewright.ops.nouns import Descriptor, Launch, Pointer, Scalar
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, launcher
 from tilewright.triton_versions import descriptor_flags

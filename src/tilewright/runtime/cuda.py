@@ -6,9 +6,9 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilewright.build.kernel import TensorMap
+from tilewright.compile.kernel import TensorMap
 from tilewright.errors import LaunchFailed
-from tilewright.ops.family import Descriptor
+from tilewright.ops.nouns import Descriptor
 from tilewright.runtime.driver import check, library
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

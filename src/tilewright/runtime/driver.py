@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, suppress
 from functools import cache
 from typing import Any, Protocol
 
-from tilewright.build.kernel import TensorMap
+from tilewright.compile.kernel import TensorMap
 from tilewright.errors import LaunchFailed, NoDriver
-from tilewright.ops.family import Descriptor
+from tilewright.ops.nouns import Descriptor
 
 
 class Driver(Protocol):

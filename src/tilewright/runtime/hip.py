@@ -10,9 +10,9 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilewright.build.kernel import TensorMap
+from tilewright.compile.kernel import TensorMap
 from tilewright.errors import LaunchFailed
-from tilewright.ops.family import Descriptor
+from tilewright.ops.nouns import Descriptor
 from tilewright.runtime.driver import check, library
 
 _CAPTURE_RELAXED = 2  # hipStreamCaptureModeRelaxed

@@ -25,7 +25,7 @@ from tilewright.errors import (
     LaunchFailed,
     OutOfMemory,
 )
-from tilewright.ops.family import (
+from tilewright.ops.nouns import (
     FLAG_BYTES,
     WORKSPACE,
     Argument,

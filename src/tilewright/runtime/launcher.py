@@ -20,9 +20,9 @@ from pathlib import Path
 from types import ModuleType
 
 from tilewright import home
-from tilewright.build.files import WRITE, check_own, make_own
 from tilewright.child import program
 from tilewright.errors import NoCompiler
+from tilewright.files import WRITE, check_own, make_own
 from tilewright.runtime import python_launcher
 from tilewright.runtime.python_launcher import NEEDS_MAPS, NOT_KNOWN, OVERLAPS
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tilewright.errors import LaunchFailed
-from tilewright.ops.family import FLAG_BYTES, Launch
+from tilewright.ops.nouns import FLAG_BYTES, Launch
 
 if TYPE_CHECKING:
     from tilewright.runtime.bound import BoundLaunch

@@ -30,8 +30,8 @@ from tilewright.arch import arch, archs
 from tilewright.arch.model import Arch, Device
 from tilewright.arch.targets import Target
 from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
-from tilewright.ops.family import Family
 from tilewright.ops.foreign import Reader, microseconds, whole
+from tilewright.ops.protocols import Family
 from tilewright.reading import csv_rows
 from tilewright.reading import text as read_text
 from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of, other

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.arch.model import Device
-from tilewright.build.files import write_whole
 from tilewright.errors import BadArgument, BadFile, shown
+from tilewright.files import write_whole
 from tilewright.jsonfile import convert, load_json, parse_json
 from tilewright.reading import content, decoded
 from tilewright.tables.named import file_of

@@ -26,7 +26,7 @@ class Row:
     error: the worst error as a multiple of what is allowed; None if it was not verified.
     measured_at: UTC, ISO 8601; ``""`` if nobody knows. versions: of the packages it was compiled
     and run with (``tilewright``, ``triton``…), by name. driver: the device's; ``""`` if unknown.
-    timed: how it was timed, as canonical JSON of `tilewright.tune.measurement.Settings`, or in the
+    timed: how it was timed: canonical JSON of `tilewright.measure.measurement.Settings`, or the
     words of whoever timed it.
 
     Raises `BadArgument` for numbers that no measurement gives.

@@ -1,4 +1,1 @@
-"""Measure and decide: every kernel on every problem, on every GPU, in numbers to be trusted.
-
-Drives the core (spaces, building, dispatching, verifying); owns no kernels, names or rules.
-"""
+"""Which kernel is best for a problem, decided from what `tilewright.measure` measured."""

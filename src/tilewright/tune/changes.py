@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.arch.model import Device
-from tilewright.build import Store
+from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, TilewrightError
+from tilewright.measure.compare import Comparison, compare
+from tilewright.measure.contenders import dispatched, verified
+from tilewright.measure.timing import Timer
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
-from tilewright.tune.compare import Comparison, compare
-from tilewright.tune.contenders import dispatched, verified
-from tilewright.tune.timing import Timer
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tilewright.tune.statistics import midmean, ratios
+from tilewright.measure.statistics import midmean, ratios
 
 TAKES = 24
 """At most so many, whether the winner is beyond doubt or not."""

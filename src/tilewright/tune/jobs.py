@@ -11,11 +11,11 @@ from tilewright import ops
 from tilewright.arch import arch
 from tilewright.arch.model import Arch
 from tilewright.errors import EmptySpace, NoKernelFound, UnsupportedProblem
+from tilewright.measure.sweep import Group
 from tilewright.plan import Planner
 from tilewright.select.configured import NAMES
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
-from tilewright.tune.sweep import Group
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from tilewright.errors import BadArgument
-from tilewright.tune.results import Results, Us
+from tilewright.measure.results import Results, Us
 
 COMBINATIONS = 300_000
 """So many are tried at most, to do better than greedy: a second or two."""

@@ -21,16 +21,16 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
-from tilewright.build import Store, build_keys
-from tilewright.build.report import Progress as BuildProgress
+from tilewright.compile import Store, build_keys
+from tilewright.compile.report import Progress as BuildProgress
+from tilewright.measure.crew import Crew
+from tilewright.measure.measurement import Settings, Status, digest, problem_text, text
+from tilewright.measure.results import Results, Us, samples
+from tilewright.measure.sweep import Group, Progress, plan_some, settings_on, sweep
 from tilewright.tables.row import Row, preference
-from tilewright.tune.crew import Crew
 from tilewright.tune.finals import Take, decided, pooled, ties, winner
 from tilewright.tune.jobs import Job
-from tilewright.tune.measurement import Settings, Status, digest, problem_text, text
-from tilewright.tune.results import Results, Us, samples
 from tilewright.tune.search import Effort, next_step
-from tilewright.tune.sweep import Group, Progress, plan_some, settings_on, sweep
 
 NEAR = 0.06
 """Share by which a median may be over the best of the search for a place in the finals: what is

@@ -10,8 +10,8 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
     contraction,
@@ -34,8 +34,8 @@ from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import tile_engine, variants
-from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
+from tilewright.ops.nouns import KernelSource, Launch, Operand, View
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
@@ -53,7 +53,7 @@ SIBLINGS = {
 
 
 class GemmFamily:
-    """See `tilewright.ops.family.Family`."""
+    """See `tilewright.ops.protocols.Family`."""
 
     name = "gemm"
     problem_type = GemmProblem

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.family import View
+from tilewright.ops.nouns import View
 
 if TYPE_CHECKING:
     from tilewright.ops.gemm.problem import GemmProblem

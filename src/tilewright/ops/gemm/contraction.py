@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.errors import BadArgument
-from tilewright.ops.family import View
 from tilewright.ops.gemm.batch import packed
+from tilewright.ops.nouns import View
 
 C = 2
 NAMES = ("A", "B", "out")

@@ -108,7 +108,7 @@ def _gelu_tanh(x: Any) -> Any:
 
 # --- the table --------------------------------------------------------------------------------
 
-_OWN = "tilewright.ops.gemm.kernels.epilogue:"
+_OWN = "tilewright.ops.device.epilogue:"
 
 OPERATIONS: dict[str, Operation] = {
     o.name: o

@@ -5,7 +5,13 @@ from __future__ import annotations
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.family import (
+from tilewright.ops.gemm import epilogues, lowbit, scales, swap
+from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.gemm.sizes import shared_tiles
+from tilewright.ops.gemm.sizes import tiles as tiles_of
+from tilewright.ops.gemm.source import batch_types, blocks
+from tilewright.ops.nouns import (
     FLAG_BYTES,
     WORKSPACE,
     Argument,
@@ -14,12 +20,6 @@ from tilewright.ops.family import (
     Pointer,
     Scalar,
 )
-from tilewright.ops.gemm import epilogues, lowbit, scales, swap
-from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
-from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import shared_tiles
-from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.gemm.source import batch_types, blocks
 
 A, B, MORE = 0, 1, 2
 """Operand numbers: A, B, from MORE on those of `pre_a`, of `pre_b`, the scales of A and B and the

@@ -23,8 +23,8 @@ from tilewright import blocks, packing
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument
-from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import scales
+from tilewright.ops.nouns import Operand, View
 
 PARTNERS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("fp16", "bf16", "e4m3fn", "e5m2"), ("int4", "e2m1")

@@ -9,12 +9,12 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import batch as batches
 from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, scales, shuffle
 from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
+from tilewright.ops.nouns import Operand, View
 
 TOLD = ("precision", "epilogue", "scale_a", "scale_b", "pre_a", "pre_b", "dtype_a", "dtype_b")
 """Options of a call that are fields of its problem."""

@@ -24,8 +24,8 @@ from typing import Any, Protocol
 from tilewright.blocks import Block, parse
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import epilogues
+from tilewright.ops.nouns import Operand, View
 
 AMPLIFIES = 2.0
 """For `tolerance`: how much the scales of one operand can raise an error's share of the result's

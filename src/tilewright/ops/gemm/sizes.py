@@ -7,12 +7,12 @@ from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.family import FLAG_BYTES
+from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import POINTERS, SPECIALISED, GemmConfig
-from tilewright.ops.gemm.kernels import widths
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import vector
+from tilewright.ops.nouns import FLAG_BYTES
 
 MAX_TILE = 256
 """Largest tile edge: a tensor map's box has at most 256 elements a side."""

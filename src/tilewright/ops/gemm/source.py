@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.family import FLAG_BYTES, KernelSource
+from tilewright.ops.device.widths import wide
 from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle, swap
 from tilewright.ops.gemm.config import MASKING, SHARING, SPECIALISED, GemmConfig
-from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.sizes import (
     BATCHED,
     PART_COLUMNS,
@@ -21,6 +20,7 @@ from tilewright.ops.gemm.sizes import (
     summed_k,
 )
 from tilewright.ops.gemm.small_m import k_parts, vector
+from tilewright.ops.nouns import FLAG_BYTES, KernelSource
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:

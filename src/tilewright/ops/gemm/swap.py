@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from tilewright.ops.family import Argument, Descriptor, Launch, Pointer
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer
 
 PIPELINES = ("tma", "gluon_ws", "gluon_pingpong")
 """Those that may have their sides exchanged: the ones with large tiles and no block scales."""

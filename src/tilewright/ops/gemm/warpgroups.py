@@ -6,9 +6,9 @@ from __future__ import annotations
 from tilewright import blocks
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.device.widths import wide
 from tilewright.ops.gemm import lowbit, scales
 from tilewright.ops.gemm.config import SHARING, SPECIALISED, GemmConfig
-from tilewright.ops.gemm.kernels.widths import wide
 from tilewright.ops.gemm.sizes import (
     ODD_COLUMNS,
     ODD_ROWS,

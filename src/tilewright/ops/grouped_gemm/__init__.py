@@ -11,7 +11,6 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.family import KernelSource, Launch, Operand, View
 from tilewright.ops.foreign import Reader
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues
@@ -25,6 +24,7 @@ from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
+from tilewright.ops.nouns import KernelSource, Launch, Operand, View
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
@@ -32,7 +32,7 @@ __all__ = ["FAMILY", "GroupedGemmConfig", "GroupedGemmProblem", "Packed", "check
 
 
 class GroupedGemmFamily:
-    """See `tilewright.ops.family.Family`."""
+    """See `tilewright.ops.protocols.Family`."""
 
     name = "grouped_gemm"
     problem_type = GroupedGemmProblem

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.family import Argument, Descriptor, KernelSource, Launch, Pointer, Scalar
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.sizes import WARPGROUP, masked
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
+from tilewright.ops.nouns import (
+    Argument,
+    Descriptor,
+    KernelSource,
+    Launch,
+    Pointer,
+    Scalar,
+)
 
 A, B, TABLE, EXTRA = 0, 1, 2, 3
 """Operand numbers: A, B, the groups' sizes, those of the epilogue, and C last."""

@@ -9,13 +9,13 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import operands as gemm
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, natural_alignment, outputs
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
 from tilewright.ops.grouped_gemm.table import arrange, orders
+from tilewright.ops.nouns import Operand, View
 
 OPTIONS = {
     "stacked": ("precision", "epilogue"),

@@ -9,10 +9,10 @@ from typing import Any
 from tilewright import arrays
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, WrongDevice
-from tilewright.ops.family import Operand, View
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import natural_alignment
 from tilewright.ops.grouped_gemm.problem import LIST_SPAN, GroupedGemmProblem
+from tilewright.ops.nouns import Operand, View
 
 Row = tuple[int, int, int, int, int, int, int, int, int]
 """One product: where A, B and C begin (in elements from the operand of that name), m, n, k, and

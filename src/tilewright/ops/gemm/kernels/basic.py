@@ -28,24 +28,24 @@ the architectures without a copy engine.
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, matrix_of
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.pre import combine
-from tilewright.ops.gemm.kernels.reduce import (
+from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.reduce import (
     reduce,
     reduce_split,
     take_turn,
     within_tile,
     workspace,
 )
-from tilewright.ops.gemm.kernels.scale import load_scales, scaled
-from tilewright.ops.gemm.kernels.schedule import (
+from tilewright.ops.device.schedule import (
     contributors,
     shared_steps,
     split_range,
     stream_segment,
     tile_coordinates,
 )
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, matrix_of
+from tilewright.ops.gemm.kernels.pre import combine
+from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 
 
 @triton.jit

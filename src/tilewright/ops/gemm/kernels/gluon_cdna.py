@@ -85,8 +85,8 @@ they are written; a barrier there waited for the loads. Leaving the swizzle of d
 Triton cost a ds_bpermute each.
 """
 
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.gluon_amd_api import (
+from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.gluon_amd_api import (
     AMDMFMALayout,
     AMDWMMALayout,
     buffer_load,
@@ -106,8 +106,8 @@ from tilewright.ops.gemm.kernels.gluon_amd_api import (
     wmma,
     wmma_layout,
 )
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
-from tilewright.ops.gemm.kernels.schedule import across_dies, split_range, tile_coordinates
+from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.schedule import across_dies, split_range, tile_coordinates
 
 
 @constexpr_function

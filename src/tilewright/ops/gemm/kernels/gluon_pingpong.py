@@ -71,14 +71,15 @@ scale for each row and column 0.996. This pipeline is the fastest here in four o
 the second.
 """
 
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
-from tilewright.ops.gemm.kernels.gluon_api import (
+from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
     jit,
     mbarrier,
     tma_store_wait,
 )
+from tilewright.ops.device.schedule import axes_inside, begin_of, tile_coordinates
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
 from tilewright.ops.gemm.kernels.gluon_ring import (
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
@@ -91,7 +92,6 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     tiles_of,
 )
 from tilewright.ops.gemm.kernels.gluon_store import write_tile
-from tilewright.ops.gemm.kernels.schedule import axes_inside, begin_of, tile_coordinates
 
 
 @jit

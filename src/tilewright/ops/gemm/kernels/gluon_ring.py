@@ -7,9 +7,8 @@ runs on from one part of the work to the next, so the next one's loads begin dur
 of this one.
 """
 
-from tilewright.ops.gemm.kernels import widths
-from tilewright.ops.gemm.kernels.batching import in_batch, in_matrix, shared_or
-from tilewright.ops.gemm.kernels.gluon_api import (
+from tilewright.ops.device import widths
+from tilewright.ops.device.gluon_api import (
     constexpr_function,
     gl,
     jit,
@@ -19,12 +18,13 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from tilewright.ops.gemm.kernels.schedule import (
+from tilewright.ops.device.schedule import (
     begin_of,
     next_part,
     shared_steps,
     tile_coordinates,
 )
+from tilewright.ops.gemm.kernels.batching import in_batch, in_matrix, shared_or
 
 PRODUCER_REGISTERS = gl.constexpr(24)
 OF_TWO_REGISTERS = gl.constexpr(240)

@@ -77,7 +77,7 @@ part a group and two sets of products (128x128), so that each group always has s
 (1.52). Scales of A that lie row by row instead of M-major cost 2 to 4 %.
 """
 
-from tilewright.ops.gemm.kernels.gluon_api import (
+from tilewright.ops.device.gluon_api import (
     copy_arrive,
     copy_load,
     fence_async_shared,
@@ -90,10 +90,10 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from tilewright.ops.gemm.kernels.gluon_partials import add, load, store, within_registers
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.gluon_partials import add, load, store, within_registers
+from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.schedule import begin_of, next_part, tile_coordinates
 from tilewright.ops.gemm.kernels.scale import size_of
-from tilewright.ops.gemm.kernels.schedule import begin_of, next_part, tile_coordinates
 
 LANES = gl.constexpr(32)
 PRODUCER_REGISTERS = gl.constexpr(40)

@@ -6,8 +6,8 @@ after the epilogue, through two staging buffers of its own, by asynchronous stor
 for only when their buffer is needed again.
 """
 
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.gluon_api import (
+from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
     jit,

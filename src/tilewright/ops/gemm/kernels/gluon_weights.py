@@ -64,8 +64,8 @@ columns, 8 warps: 90 µs where 64 columns take 82; 128 rows: behind cuBLAS (0.96
 `atomic`: the compiler stops.
 """
 
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.gluon_api import (
+from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.gluon_api import (
     constexpr_function,
     fence_async_shared,
     gl,
@@ -76,9 +76,9 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.scale import number
-from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
 
 WORDS = gl.constexpr(32)
 """Words of a column in a step, of eight elements each: 128 bytes, what a swizzle spans."""

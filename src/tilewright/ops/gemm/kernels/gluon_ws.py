@@ -144,15 +144,23 @@ difference beyond noise. tile_k = 128 with two stages: 0.67 to 0.69. One warp gr
 tiles: 0.94 to 1.00. 256x128 tiles: a little under 128x256.
 """
 
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
-from tilewright.ops.gemm.kernels.gluon_api import (
+from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
     jit,
     mbarrier,
     tma_store_wait,
 )
-from tilewright.ops.gemm.kernels.gluon_partials import add, load, store, within_registers
+from tilewright.ops.device.gluon_partials import add, load, store, within_registers
+from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.schedule import (
+    axes_inside,
+    begin_of,
+    contributors,
+    next_part,
+    tile_coordinates,
+)
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix
 from tilewright.ops.gemm.kernels.gluon_ring import (
     OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
@@ -167,14 +175,6 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     work_of,
 )
 from tilewright.ops.gemm.kernels.gluon_store import write_tile
-from tilewright.ops.gemm.kernels.reduce import reduce, take_turn, workspace
-from tilewright.ops.gemm.kernels.schedule import (
-    axes_inside,
-    begin_of,
-    contributors,
-    next_part,
-    tile_coordinates,
-)
 
 
 @jit

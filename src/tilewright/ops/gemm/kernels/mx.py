@@ -30,9 +30,9 @@ the cases); with bf16 as A it is timed in `weights`.
 import triton
 import triton.language as tl
 
+from tilewright.ops.device.reduce import reduce_split
+from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce_split
-from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
 
 
 @triton.constexpr_function

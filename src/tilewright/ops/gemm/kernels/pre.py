@@ -8,7 +8,7 @@ is made zero again, since an operation may turn a zero into something.
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
+from tilewright.ops.device.epilogue import apply, rounded
 
 
 @triton.jit

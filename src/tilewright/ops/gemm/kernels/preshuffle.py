@@ -45,9 +45,9 @@ and inspected, never run.
 import triton
 import triton.language as tl
 
+from tilewright.ops.device.reduce import reduce_split
+from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce_split
-from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
 
 
 @triton.jit

@@ -66,9 +66,9 @@ L2.
 import triton
 import triton.language as tl
 
+from tilewright.ops.device.reduce import reduce_split
+from tilewright.ops.device.schedule import split_range
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce_split
-from tilewright.ops.gemm.kernels.schedule import split_range
 
 
 @triton.jit

@@ -38,17 +38,15 @@ now stand at 0.99 to 1.02.
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.reduce import (
+from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.reduce import (
     reduce,
     reduce_split,
     take_turn,
     within_tile,
     workspace,
 )
-from tilewright.ops.gemm.kernels.scale import load_scales, scaled
-from tilewright.ops.gemm.kernels.schedule import (
+from tilewright.ops.device.schedule import (
     axes_inside,
     begin_of,
     contributors,
@@ -57,6 +55,8 @@ from tilewright.ops.gemm.kernels.schedule import (
     stream_segment,
     tile_coordinates,
 )
+from tilewright.ops.gemm.kernels.batching import extra_of, in_batch, in_matrix, shared_or
+from tilewright.ops.gemm.kernels.scale import load_scales, scaled
 
 
 @triton.jit

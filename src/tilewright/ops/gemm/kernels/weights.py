@@ -58,10 +58,10 @@ counters were read. The copies are of 64 bytes a column and K step, half a line 
 import triton
 import triton.language as tl
 
+from tilewright.ops.device.reduce import reduce_split
+from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.basic import write
-from tilewright.ops.gemm.kernels.reduce import reduce_split
 from tilewright.ops.gemm.kernels.scale import load_scales, scaled, size_of
-from tilewright.ops.gemm.kernels.schedule import split_range, tile_coordinates
 
 
 @triton.constexpr_function

@@ -19,8 +19,8 @@ the ``list`` form, whose matrices lie at addresses that no tensor map was made f
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.grouped_gemm.kernels.operands import of_group
 from tilewright.ops.grouped_gemm.kernels.walk import (
     FIELDS,

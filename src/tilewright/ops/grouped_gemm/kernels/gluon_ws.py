@@ -33,7 +33,7 @@ Failures. It is not clearly ahead of `tma`: timed briefly, the better of these k
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 """
 
-from tilewright.ops.gemm.kernels.gluon_api import (
+from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
     jit,
@@ -45,7 +45,7 @@ from tilewright.ops.gemm.kernels.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.grouped_gemm.kernels.walk import MAX_GROUPS, RAGGED_ROWS, group_rows
 
 PRODUCER_REGISTERS = gl.constexpr(24)

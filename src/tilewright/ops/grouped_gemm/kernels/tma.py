@@ -32,8 +32,8 @@ What limits it. With few rows an expert, memory: 256 rows of 256 experts read th
 import triton
 import triton.language as tl
 
-from tilewright.ops.gemm.kernels.epilogue import apply, rounded
-from tilewright.ops.gemm.kernels.schedule import tile_coordinates
+from tilewright.ops.device.epilogue import apply, rounded
+from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.grouped_gemm.kernels.operands import of_group
 from tilewright.ops.grouped_gemm.kernels.walk import RAGGED_ROWS, find, group_rows, tile_ends
 

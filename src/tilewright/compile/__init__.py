@@ -1,0 +1,30 @@
+"""From a config and an architecture to a binary, with no GPU: compile, store, inspect."""
+
+from tilewright.compile.inspection import inspect
+from tilewright.compile.kernel import Blob, Kernel, TensorMap, check_limits
+from tilewright.compile.pool import build, build_keys, find
+from tilewright.compile.progress import show_progress
+from tilewright.compile.report import BuildReport, BuildResult, Progress
+from tilewright.compile.resources import Occupancy, Resources, occupancy
+from tilewright.compile.store import Store, UntrustedEntry, default_store_path
+
+__all__ = [
+    "Blob",
+    "BuildReport",
+    "BuildResult",
+    "Kernel",
+    "Occupancy",
+    "Progress",
+    "Resources",
+    "Store",
+    "TensorMap",
+    "UntrustedEntry",
+    "build",
+    "build_keys",
+    "check_limits",
+    "default_store_path",
+    "find",
+    "inspect",
+    "occupancy",
+    "show_progress",
+]

@@ -1,0 +1,192 @@
+"""Drive the Triton compiler. Runs in the child process only: it can abort, hang or print."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tilewright.compile.kernel import Kernel
+from tilewright.compile.resources import Resources, amd_resources, nvidia_resources
+from tilewright.errors import BuildFailed
+from tilewright.ops.nouns import KernelSource
+
+_INHERITED = frozenset(
+    {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV"}
+)
+KEPT = {"cuda": ("cubin", "ptx", "llir", "ttgir"), "hip": ("hsaco", "amdgcn", "llir", "ttgir")}
+"""What is stored of a build, by backend; the loadable binary first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One kernel to build; crosses to the child as JSON. `target` is the architecture's in
+    Triton's words, `module_digest` the `sources_digest` that `key` was made with."""
+
+    name: str
+    arch: str
+    backend: str
+    target: str
+    warp_size: int
+    key: str
+    source: KernelSource
+    module_digest: str
+
+
+def environment(scratch: str) -> dict[str, str | None]:
+    """The changes that make the compiler's environment the same everywhere.
+
+    Dozens of variables (``TRITON_*``, ``DISABLE_*``, ``AMDGCN_*``, ``PTXAS_OPTIONS``…) alter what
+    Triton makes; everything not known to be harmless goes. `scratch` is a folder of the
+    parent's for temporary files.
+    """
+    return {
+        **{name: None for name in os.environ if name not in _INHERITED},
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "TMPDIR": scratch,
+        "TRITON_ALWAYS_COMPILE": "1",
+        "TRITON_DISABLE_LINE_INFO": "1",  # the source's path would be in the binary
+    }
+
+
+def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
+    """Compile one kernel, and give back its manifest without blobs, and its files by kind.
+    Raises whatever the compiler raises, and `BuildFailed`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    source = job.source
+    function = _imported(source.module, source.function)
+    signature = _signature(source)
+    names = [*signature]
+    if names != list(function.arg_names):
+        raise BuildFailed(
+            f"the signature's arguments {names} are not those of {source.module}."
+            f"{source.function}, {list(function.arg_names)}"
+        )
+    target = GPUTarget(
+        job.backend, int(job.target) if job.backend == "cuda" else job.target, job.warp_size
+    )
+    constants: dict[str, Any] = dict(source.constants)
+    for name, called in source.functions:
+        constants[name] = tuple(_imported(*one.split(":")) for one in called)
+    signature, attributes = _signature(source), _attributes(source, names)
+    made = _FRONT_ENDS[source.language](function, signature, constants, attributes)
+    with tempfile.TemporaryDirectory() as cache:  # Triton insists on one; the user's stays as is
+        os.environ["TRITON_CACHE_DIR"] = cache
+        built = triton.compile(made, target=target, options=dict(source.options))
+    binary, *texts = KEPT[job.backend]
+    files: dict[str, bytes] = {binary: built.asm[binary]}
+    files |= {kind: built.asm[kind].encode() for kind in texts}
+    made_by = str(triton.__version__)
+    return _kernel(job, made_by, built.metadata._asdict(), _resources(job, built)), files
+
+
+def _triton_source(function: Any, signature: dict[str, Any], *rest: Any) -> Any:
+    from triton.compiler import ASTSource
+
+    return ASTSource(function, signature, *rest)
+
+
+def _gluon_source(function: Any, signature: dict[str, Any], *rest: Any) -> Any:
+    """Gluon's types of descriptors name a layout in shared memory: the default of their block."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon._runtime import GluonASTSource
+    from triton.language import str_to_ty
+
+    for name, kind in signature.items():
+        if isinstance(kind, str) and kind.startswith("tensordesc<"):
+            block = str_to_ty(kind, None).block_type
+            layout = gl.NVMMASharedLayout.get_default_for(block.shape, block.element_ty)
+            signature[name] = f"{kind[:-1]},{layout!r}>"
+    return GluonASTSource(function, signature, *rest)
+
+
+_FRONT_ENDS = {"triton": _triton_source, "gluon": _gluon_source}
+
+
+def _imported(module: str, function: str) -> Any:
+    """A Triton function. Raises `BuildFailed` if there is none by this name."""
+    from triton import JITFunction
+
+    found = getattr(importlib.import_module(module), function, None)
+    if not isinstance(found, JITFunction):
+        raise BuildFailed(f"{module} has no function '{function}' decorated with triton.jit")
+    return found
+
+
+def _signature(source: KernelSource) -> dict[str, Any]:
+    """The arguments as Triton takes them: a tuple argument has a tuple of types."""
+    made: dict[str, Any] = {}
+    for name, kind in source.signature:
+        whole, dot, _ = name.partition(".")
+        if dot:
+            made[whole] = (*made.get(whole, ()), kind)
+        else:
+            made[name] = () if kind == "()" else kind
+    return made
+
+
+def _attributes(source: KernelSource, names: list[str]) -> dict[tuple[int, ...], list[list[Any]]]:
+    def place(name: str) -> tuple[int, ...]:
+        whole, dot, element = name.partition(".")
+        return (names.index(whole), int(element)) if dot else (names.index(whole),)
+
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    for name, value in source.divisibility:
+        attributes.setdefault(place(name), []).append(["tt.divisibility", value])
+    for name in source.pointer_range_32:
+        attributes.setdefault(place(name), []).append(["tt.pointer_range", 32])
+    return attributes
+
+
+def _resources(job: Job, built: Any) -> Resources:
+    if job.backend == "hip":
+        return amd_resources(built.asm["amdgcn"])
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(built.asm["cubin"])
+        file.flush()
+        report = subprocess.run(
+            [knobs.nvidia.cuobjdump.path, "-res-usage", file.name],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    return nvidia_resources(report, built.metadata.tmem_size or 0)
+
+
+def _kernel(job: Job, version: str, made: Mapping[str, Any], resources: Resources) -> Kernel:
+    return msgspec.convert(
+        {
+            "name": job.name,
+            "arch": job.arch,
+            "key": job.key,
+            "triton": version,
+            "binary": KEPT[job.backend][0],
+            "entry": made["name"],
+            "num_warps": made["num_warps"],
+            "num_ctas": made["num_ctas"],
+            "shared": made["shared"],
+            "global_scratch": made.get("global_scratch_size") or 0,
+            "global_scratch_align": made.get("global_scratch_align") or 1,
+            "profile_scratch": made.get("profile_scratch_size") or 0,
+            "profile_scratch_align": made.get("profile_scratch_align") or 1,
+            "cooperative": made["launch_cooperative_grid"],
+            "pdl": made.get("launch_pdl", False),
+            "arguments": job.source.arguments,
+            "tensor_maps": made.get("tensordesc_meta") or [],
+            "resources": resources,
+            "blobs": {},
+        },
+        Kernel,
+        from_attributes=True,
+    )

@@ -1,0 +1,215 @@
+"""The build key: a digest of everything that decides a kernel's bytes.
+
+That is the kernel's module and every module it imports (read, never imported), what the family
+asks of the compiler, the architecture's target, the compiler itself and how Tilewright drives
+it. The environment is not in it because the compiler's process gets a fixed one.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import json
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from tilewright import triton_versions
+from tilewright.arch.model import Arch
+from tilewright.errors import BuildFailed
+from tilewright.ops.nouns import KernelSource
+
+_SMALL = 1 << 20
+
+
+def canonical(value: Any) -> bytes:
+    """JSON with one spelling: sorted keys, no spaces, ASCII, a newline at the end."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def build_key(name: str, source: KernelSource, arch: Arch, module_digest: str) -> str:
+    """The key of kernel `name` made from `source` for `arch`; `module_digest` is
+    `sources_digest(*source.modules)`."""
+    return sha256(
+        canonical(
+            {
+                "name": name,
+                "source": asdict(source),
+                "modules": module_digest,
+                "target": [arch.name, arch.backend, arch.target, arch.warp_size],
+                "compiler": compiler_digest(),
+                "driver": _driver_digest(),
+            }
+        )
+    )
+
+
+_Stamps = dict[str, tuple[int, int]]
+"""Of files: when each was last changed, which nobody can set, in nanoseconds, and its size."""
+_read: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[_Stamps, str]] = {}
+"""What `sources_digest` came to, by the modules and the search path."""
+
+
+def sources_digest(*modules: str) -> str:
+    """One digest of the source of `modules` and of all they import, however indirectly.
+
+    Followed are modules under `tilewright` or under the modules' own top packages, and any
+    other that is not installed in the environment; of an installed package the version counts.
+    Not seen: imports by computed names, data files, and the ``__init__`` of enclosing packages
+    unless imported by name. Raises `BuildFailed` if one of `modules` cannot be found or parsed.
+
+    Files are read again when one of them was written meanwhile; that a module is there which could
+    not be found before is noticed only then.
+    """
+    known = _read.get((modules, tuple(sys.path)))
+    if known is not None and all(_stamp(path) == stamp for path, stamp in known[0].items()):
+        return known[1]
+    stamps: _Stamps = {}
+    digest = sha256(canonical(_sources(modules, stamps)))
+    _read[modules, tuple(sys.path)] = (stamps, digest)
+    return digest
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return 0, -1
+    return found.st_ctime_ns, found.st_size
+
+
+def _sources(modules: tuple[str, ...], stamps: _Stamps) -> dict[str, str]:
+    """A digest of each module's file, and the versions of packages. Files read are stamped."""
+    own = {"tilewright", *(module.partition(".")[0] for module in modules)}
+    found: dict[str, str] = {}
+    todo = [*modules]
+    while todo:
+        name = todo.pop()
+        if name in found or name.partition(".")[0] in sys.stdlib_module_names | {"triton"}:
+            continue  # the standard library comes with libtriton's Python; triton: see below
+        spec = _find(name)
+        if spec is None or spec.origin is None or not spec.has_location:
+            if name in modules:
+                raise BuildFailed(f"the kernel's module {name} cannot be found")
+            continue  # a name inside a module, a namespace package, or not installed
+        top = name.partition(".")[0]
+        if top not in own and _installed(spec.origin):
+            found[top] = _version(top, spec.origin)
+            continue
+        stamps[spec.origin] = _stamp(spec.origin)  # before it is read
+        text = Path(spec.origin).read_bytes()
+        found[name] = sha256(text)
+        if spec.origin.endswith(".py"):
+            package = name if spec.submodule_search_locations else name.rpartition(".")[0]
+            todo += _imports(text, name, package)
+    return found
+
+
+def _imports(text: bytes, name: str, package: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise BuildFailed(f"module {name} does not parse: {error}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                parent = ".".join(parts[: len(parts) - node.level + 1])
+                base = f"{parent}.{base}" if base else parent
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)  # submodules, if so
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Find a module without importing its parents, which `importlib.util.find_spec` would."""
+    path: list[str] | None = None
+    spec: ModuleSpec | None = None
+    full = ""
+    for part in name.split("."):
+        full = f"{full}.{part}" if full else part
+        spec = None
+        for finder in sys.meta_path:
+            spec = _spec(finder, full, path)
+            if spec is not None:
+                break
+        if spec is None:
+            return None
+        path = [*(spec.submodule_search_locations or ())]
+    return spec
+
+
+def _spec(finder: Any, full: str, path: list[str] | None) -> ModuleSpec | None:
+    try:
+        found: ModuleSpec | None = finder.find_spec(full, path)
+    except KeyError:
+        # A namespace package works its folders out from its parent in `sys.modules`, where the
+        # parent is missing since nothing is imported here. Asked for by its last name alone, it
+        # takes `sys.path` for its parent's folders.
+        found = finder.find_spec(full.rpartition(".")[2], path)
+    return found
+
+
+def _installed(origin: str) -> bool:
+    return any(
+        Path(origin).is_relative_to(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")
+    )
+
+
+def _version(package: str, origin: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return sha256(Path(origin).read_bytes())
+
+
+@cache
+def compiler_digest() -> str:
+    """A digest of the installed Triton: its version and all its files, without importing it.
+    Raises `BuildFailed` if there is none, or one that is not supported.
+
+    Small files are read. For a large one (libtriton, ptxas: 500 MB) the digest that its wheel
+    recorded is taken, if the file still has the recorded size, and it is read otherwise.
+    """
+    refused = triton_versions.refusal(triton_versions.installed())
+    if refused:
+        raise BuildFailed(refused)
+    triton = importlib.metadata.distribution("triton")
+    recorded = {
+        f.as_posix(): (f.hash.value, f.size) for f in triton.files or () if f.hash is not None
+    }
+    spec = _find("triton")
+    if spec is None or spec.origin is None:
+        raise BuildFailed("triton is installed but its package cannot be found")
+    folder = Path(spec.origin).parent
+    digests: dict[str, str] = {"version": triton.version}
+    for path in sorted(folder.rglob("*")):
+        if "__pycache__" in path.parts or not path.is_file():
+            continue
+        name = path.relative_to(folder.parent).as_posix()
+        size = path.stat().st_size
+        digest, recorded_size = recorded.get(name, ("", None))
+        digests[name] = (
+            digest if size > _SMALL and size == recorded_size else sha256(path.read_bytes())
+        )
+    return sha256(canonical(digests))
+
+
+@cache
+def _driver_digest() -> str:
+    """Of the code here that drives the compiler and reads the resources out of its output."""
+    here = Path(__file__).parent
+    return sha256(b"".join((here / f).read_bytes() for f in ("compiler.py", "resources.py")))

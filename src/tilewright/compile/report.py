@@ -1,0 +1,83 @@
+"""What became of each requested kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tilewright.arch.model import Arch
+from tilewright.compile.kernel import Kernel
+from tilewright.compile.resources import Occupancy
+from tilewright.errors import BuildFailed
+from tilewright.verdict import Verdict
+
+Status = Literal["built", "cached", "rejected", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """One request's outcome.
+
+    `built` now, or `cached` in the store; `rejected`: a rule forbids it there, or it compiles and
+    the architecture cannot launch it (`reason` has the numbers); `failed`: no binary (`reason` has
+    the compiler's words, a crash's signal, or the time limit). kernel: None when there is no
+    binary. seconds: spent in the compiler.
+    """
+
+    config: Any
+    name: str
+    arch: Arch
+    status: Status
+    kernel: Kernel | None = None
+    verdict: Verdict | None = None
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.status in ("built", "cached")
+
+    @property
+    def occupancy(self) -> Occupancy | None:
+        return self.kernel.occupancy(self.arch) if self.kernel else None
+
+    def __str__(self) -> str:
+        head = f"{self.status} {self.name} for {self.arch.name}"
+        return f"{head}: {self.reason}" if self.reason else head
+
+
+Progress = Callable[[BuildResult, int, int], None]
+"""Called with each finished result, how many are finished, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """Results in the order of the requests, and the wall time in seconds."""
+
+    results: tuple[BuildResult, ...]
+    seconds: float
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The usable kernels, each once."""
+        return tuple(
+            {r.kernel.key: r.kernel for r in self.results if r.ok and r.kernel is not None}.values()
+        )
+
+    @property
+    def failures(self) -> tuple[BuildResult, ...]:
+        """What was asked for and is not usable: failed and rejected."""
+        return tuple(r for r in self.results if not r.ok)
+
+    def raise_if_failed(self) -> None:
+        """Raises `BuildFailed` naming every failure, if there is any."""
+        if self.failures:
+            lines = "\n".join(f"{r}\n  config: {r.config!r}" for r in self.failures)
+            raise BuildFailed(f"{len(self.failures)} of {len(self.results)} kernels: {lines}")
+
+    def __str__(self) -> str:
+        counts = Counter(r.status for r in self.results)
+        words = ", ".join(f"{n} {status}" for status, n in counts.items()) or "nothing to build"
+        return f"{words} in {self.seconds:.1f} s"

@@ -1,0 +1,404 @@
+"""The devices of a Ray cluster: the one module that knows of Ray.
+
+An actor for each device (`Seat`) holds on its node the same worker process that a device of this
+machine has, and passes questions and answers on, so that a fault is found where it happens and
+has the same status. Who asks is the same `Station`, here; what comes back is in the results before
+the next question, and nothing is kept in Ray.
+
+An actor that is lost while its node lives is made anew, as a worker is that somebody killed. A node
+that is lost takes its places out of order (`OutOfOrder`), and no kernel is blamed for it. Nodes
+that join are found by the next `places`.
+
+A node must have this machine's code (`code`): a kernel's build key is worked out from it on both.
+torch and the driver may be others; they are in each place's environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tilewright
+from tilewright.child import ChildDied, ChildTimeout, Message, import_path
+from tilewright.compile import Store
+from tilewright.compile.key import canonical, compiler_digest, sha256
+from tilewright.compile.store import parse_manifest
+from tilewright.errors import BadArgument, NoCluster, StoreError, TilewrightError
+from tilewright.jsonfile import convert
+from tilewright.measure.devices import CPU, Place, Process, gpus, interpreter_place
+from tilewright.measure.station import OutOfOrder
+from tilewright.measure.vendor import is_vendor, vendor_build
+from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
+
+log = logging.getLogger(__name__)
+
+Resource = Literal["GPU", "CPU"]
+WORDS: Mapping[str, Resource] = {"ray": "GPU", "ray:cpu": "CPU"}
+"""What `places` takes, and what of a node's each actor is given one of."""
+JOIN_SECONDS = 120.0
+"""For actors to start and say what they have; those that Ray keeps waiting are left out."""
+GRACE_SECONDS = 30.0
+"""What a node may take for an answer beyond what its worker may."""
+CONNECT_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
+"""How often who waits for an answer looks whether it is to stop."""
+
+
+def code() -> str:
+    """A digest of what must be the same on every node: Tilewright's files and the compiler.
+    Raises `BuildFailed` where there is no compiler."""
+    root = Path(tilewright.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".json"))
+    digests = [(path.relative_to(root).as_posix(), sha256(path.read_bytes())) for path in files]
+    return sha256(canonical([compiler_digest(), digests]))
+
+
+# --- on the node ------------------------------------------------------------------------------
+
+
+class Seat:
+    """The actor: one device, its worker, and the node's store. Answers are plain data."""
+
+    def __init__(self, resource: Resource, modules: str) -> None:
+        os.environ[MODULES_VARIABLE] = modules
+        self._resource = resource
+        self._workers: dict[int, Process] = {}
+        self._ended: set[int] = set()
+        self._kept: set[str] = set()
+        self._changing = threading.Lock()
+
+    def greet(self) -> Message:
+        """``place`` and ``code``; or ``error``: why there is none."""
+        try:
+            found = [interpreter_place()] if self._resource == "CPU" else gpus()
+            if len(found) != 1:  # Ray hides the others, unless it is told not to
+                return {"error": f"Ray shows an actor {len(found)} GPUs instead of one"}
+            self._place = found[0]
+            return {"place": asdict(found[0]), "code": code()}
+        except TilewrightError as error:
+            return {"error": str(error)}
+
+    def start(self, number: int) -> None:
+        """Start a worker of this number, if there is none and it was not ended."""
+        with self._changing:
+            if number not in self._workers and number not in self._ended:
+                self._workers[number] = self._place.start(Store())
+
+    def request(self, number: int, message: Message, timeout: float) -> Message:
+        """``answer`` of a worker, started if need be; or how it ``died``, that there was a
+        ``timeout``, or that the store here ``lacks`` a kernel."""
+        if message["do"] == "open":
+            self.start(number)
+            message = self._opening(message)
+        elif message["do"] == "verify":
+            build = message["build"]
+            if is_vendor(message["kernel"]):
+                if build not in ("", vendor_build()):
+                    reason = f"the library is {vendor_build() or 'unknown'} there, and not {build}"
+                    return {"answer": {"status": "unsupported", "reason": reason}}
+            elif self._lacks(build):
+                return {"lacks": build}
+        worker = self._workers.get(number)
+        if worker is None:
+            return {"died": -signal.SIGKILL, "words": ""}
+        try:
+            return {"answer": worker.request(message, timeout=timeout)[0]}
+        except ChildTimeout:
+            return {"timeout": True}
+        except ChildDied as died:
+            return {"died": died.returncode, "words": died.stderr_tail}
+
+    def keep(self, manifest: bytes, files: dict[str, bytes]) -> str:
+        """Put a kernel into the store here, under this node's signature; why not, if it cannot."""
+        try:
+            self._store.save(parse_manifest(manifest, self._store.path), files)
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    def end(self, number: int) -> None:
+        """End a worker, while it is asked something too."""
+        with self._changing:
+            self._ended.add(number)
+            worker = self._workers.pop(number, None)
+        if worker is not None:
+            worker.interrupt()
+
+    def _opening(self, message: Message) -> Message:
+        """With the store of the same path if there is one, else the user's."""
+        there = Path(message["store"]).is_dir()
+        self._store = Store(message["store"], message["trusted"]) if there else Store()
+        self._kept.clear()
+        path = os.fspath(self._store.path)
+        return {**message, "store": path, "trusted": self._store.trusted}
+
+    def _lacks(self, build: str) -> bool:
+        """Whether this kernel is to be sent. The interpreter needs none."""
+        if self._place.uuid == CPU or not build or build in self._kept:
+            return False
+        with contextlib.suppress(StoreError):  # somebody else's counts for nothing
+            if self._store.load(build) is not None:
+                self._kept.add(build)
+        return build not in self._kept
+
+
+# --- here -------------------------------------------------------------------------------------
+
+
+class _Link:
+    """What reaches one device of a node: its actor, and another if that is lost."""
+
+    def __init__(self, node: Mapping[str, Any], resource: Resource) -> None:
+        self.machine = f"{node['NodeName']} (Ray's node {node['NodeID'][:8]})"
+        self._node: str = node["NodeID"]
+        self._resource: Resource = resource
+        self._said: Message = {}
+        self._start()
+
+    def _start(self) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        wanted = {"num_cpus": 1} if self._resource == "CPU" else {"num_cpus": 0, "num_gpus": 1}
+        seat = ray.remote(Seat).options(
+            max_concurrency=3,  # `start` and `end`, within a `request`
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._node, soft=False),
+            **wanted,
+        )
+        self._actor = seat.remote(self._resource, os.environ.get(MODULES_VARIABLE, ""))
+        self.greeting = self._actor.greet.remote()
+
+    def place(self, here: str) -> Place | str:
+        """The device, as its node describes it, or why it cannot be used; `here`: this machine's
+        `code`. Waits for nothing."""
+        import ray
+
+        try:
+            self._said = ray.get(self.greeting, timeout=0)
+        except ray.exceptions.GetTimeoutError:
+            return f"others have it, or Ray could not start an actor within {JOIN_SECONDS:g} s"
+        except ray.exceptions.RayError as error:
+            return f"its actor did not start ({_brief(error)}); is the same tilewright there?"
+        if "error" in self._said:
+            return str(self._said["error"])
+        if self._said["code"] != here:
+            return "its tilewright or triton differs from this machine's; install the same there"
+        place = convert(self._said["place"], Place, "the node")
+        return _RemotePlace(place.uuid, place.environment, place.device, self.machine, link=self)
+
+    def ask(self, stop: threading.Event, seconds: float, method: str, *words: Any) -> Any:
+        """What a method of the actor's returns, waiting `seconds` for what it does.
+
+        Raises `ChildDied` on `stop`, and if the actor was lost (it is another then), `OutOfOrder`
+        if there can be none, or nothing answers.
+        """
+        import ray
+
+        try:
+            self._recognise(stop)
+            return self._wait(stop, seconds, getattr(self._actor, method).remote(*words))
+        except ray.exceptions.RayActorError as error:
+            lost = _brief(error)
+        self.drop()
+        self._start()
+        self._recognise(stop, lost)
+        raise ChildDied(-signal.SIGKILL, lost)
+
+    def _recognise(self, stop: threading.Event, lost: str = "") -> None:
+        """Wait for an actor that has just been started. Raises `OutOfOrder` if there is none, or
+        not for the same device; lost: how the one before ended."""
+        import ray
+
+        try:
+            said = self._wait(stop, JOIN_SECONDS, self.greeting)
+        except ray.exceptions.RayError as error:
+            raise OutOfOrder(f"its node was lost: {lost or _brief(error)}") from None
+        if said != self._said:
+            self.drop()
+            raise OutOfOrder("its actor was lost, and Ray gave the next one another device")
+
+    def _wait(self, stop: threading.Event, seconds: float, answer: Any) -> Any:
+        import ray
+
+        deadline = time.monotonic() + seconds + GRACE_SECONDS
+        while not ray.wait([answer], timeout=_LOOK_SECONDS)[0]:
+            if stop.is_set():
+                raise ChildDied(-signal.SIGKILL, "")
+            if time.monotonic() > deadline:
+                self.drop()
+                raise OutOfOrder(f"its node did not answer within {seconds + GRACE_SECONDS:g} s")
+        return ray.get(answer)
+
+    def tell(self, method: str, *words: Any, wait: bool = False) -> None:
+        """Have a method of the actor's called, if there is an actor."""
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):
+            told = getattr(self._actor, method).remote(*words)
+            if wait:
+                ray.get(told, timeout=GRACE_SECONDS)
+
+    def drop(self) -> None:
+        """End the actor, and with it the worker."""
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(self._actor)
+
+
+class _RemoteProcess:
+    """A worker behind an actor. It has a number, since one may be in use and one in reserve."""
+
+    pid = None
+    _numbers = itertools.count()
+
+    def __init__(self, link: _Link, store: Store) -> None:
+        self._link, self._store = link, store
+        self._stop = threading.Event()
+        self._number = next(self._numbers)
+        link.tell("start", self._number)
+
+    def request(self, message: Message, *, timeout: float) -> tuple[Message, list[bytes]]:
+        """As a `Child` answers. Raises `OutOfOrder` too."""
+        said = self._ask(timeout, "request", self._number, message, timeout)
+        if "lacks" in said:
+            if not self._send(said["lacks"]):
+                message = {**message, "build": ""}  # the worker says that it is in no store
+            said = self._ask(timeout, "request", self._number, message, timeout)
+        if "timeout" in said:
+            raise ChildTimeout(f"no answer within {timeout:g} s")
+        if "died" in said:
+            raise ChildDied(said["died"], said["words"])
+        return said["answer"], []
+
+    def interrupt(self) -> None:
+        self._stop.set()
+        self._link.tell("end", self._number)
+
+    def kill(self) -> None:
+        self._link.tell("end", self._number, wait=True)
+
+    def _ask(self, seconds: float, method: str, *words: Any) -> Any:
+        return self._link.ask(self._stop, seconds, method, *words)
+
+    def _send(self, build: str) -> bool:
+        """Have the kernel in the node's store; False if it cannot be had from the one here."""
+        try:
+            kernel = self._store.load(build)
+        except StoreError:
+            kernel = None
+        if kernel is None:
+            return False
+        files = {kind: self._store.read(kernel, kind) for kind in kernel.blobs}
+        wrong = self._ask(0, "keep", canonical(asdict(kernel)), files)
+        if wrong:
+            raise OutOfOrder(f"it cannot store kernels: {wrong}")
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _RemotePlace(Place):
+    """A place on a node."""
+
+    link: _Link = field(kw_only=True, compare=False, repr=False)
+
+    def start(self, store: Store) -> Process:
+        return _RemoteProcess(self.link, store)
+
+
+def places(words: str) -> list[Place]:
+    """The devices of the cluster that RAY_ADDRESS names, or that this machine is of: ``ray``, its
+    GPUs, or ``ray:cpu``, an interpreter for each of its CPUs.
+
+    Each is taken from Ray until what is returned, and all made of it, is gone. What cannot be used
+    is left out and logged. Raises `NoCluster`, and `BadArgument` for other words.
+    """
+    if words not in WORDS:
+        raise BadArgument(
+            f"devices '{words}': a Ray cluster's are {' or '.join(WORDS)}; "
+            "which cluster, RAY_ADDRESS says"
+        )
+    ray, resource, here = _connected(), WORDS[words], code()
+    links = [
+        _Link(node, resource)
+        for node in ray.nodes()
+        if node["Alive"]
+        for _ in range(int(node["Resources"].get(resource, 0)))
+    ]
+    if not links:
+        raise NoCluster(f"no node of the Ray cluster has a {resource} to give")
+    ray.wait([link.greeting for link in links], num_returns=len(links), timeout=JOIN_SECONDS)
+    found: list[Place] = []
+    left: Counter[str] = Counter()
+    for link in links:
+        place = link.place(here)
+        if isinstance(place, Place) and place.uuid in {p.uuid for p in found if p.uuid != CPU}:
+            place = f"{place.uuid} is another node's too"
+        if isinstance(place, Place):
+            found.append(place)
+        else:
+            link.drop()
+            left[f"{link.machine}: {place}"] += 1
+    reasons = [f"{count} {resource}{'s' * (count > 1)} of {why}" for why, count in left.items()]
+    if not found:
+        raise NoCluster(f"nothing of the Ray cluster can be used: {'; '.join(reasons)}")
+    for reason in reasons:
+        log.warning("not used: %s", reason)
+    return found
+
+
+def _connected() -> Any:
+    """Ray, connected. Raises `NoCluster`."""
+    try:
+        import ray
+    except ImportError:
+        raise NoCluster("a cluster's devices need Ray: pip install 'tilewright[ray]'") from None
+    if ray.is_initialized():
+        return ray
+    address = os.environ.get("RAY_ADDRESS", "")
+    try:
+        host, colon, port = address.rpartition(":")
+        if colon and port.isdigit():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        job = _job_config()
+        ray.init("auto", job_config=job, logging_level=logging.WARNING, log_to_driver=False)
+        # Of a lost node Ray still writes, on standard output, which is for the command's own.
+        ray._private.worker._worker_logs_enabled = False
+    except (OSError, RuntimeError, ValueError) as error:
+        where = f"at RAY_ADDRESS={address}" if address else "here, and RAY_ADDRESS is not set"
+        raise NoCluster(
+            f"no Ray cluster answers {where} ({_brief(error)}); 'ray start' starts one, or has "
+            "this machine join one"
+        ) from None
+    return ray
+
+
+def _job_config() -> Any:
+    """What Ray tells the nodes of this process. Ray would have them import from this process's
+    current folder first, and from the folder of its script: only where this process does so too."""
+    from ray.job_config import JobConfig
+
+    class Config(JobConfig):  # type: ignore[misc]
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True  # Ray then adds no folder of its own
+
+    path = import_path()
+    folders = map(str, dict.fromkeys((Path(sys.argv[0]).resolve().parent, Path.cwd())))
+    return Config(_py_driver_sys_path=[folder for folder in folders if folder in path])
+
+
+def _brief(error: Exception) -> str:
+    """The last line of what Ray says, which is the cause."""
+    return str(error).strip().rpartition("\n")[2].strip()[:300]

@@ -1,0 +1,63 @@
+"""The process that Nsight Compute watches.
+
+It runs one kernel on one problem, and marks one call, of which ncu (``--profile-from-start off``)
+profiles every launch. Its one argument is a request in JSON: ``kernel``, ``problem`` (as
+`problem_text` writes it), ``device`` (its fingerprint), ``store``, ``trusted``, ``seconds``,
+``folder`` (which relative paths start from).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from tilewright import ops, verify
+from tilewright.arch.model import Device
+from tilewright.compile import Store
+from tilewright.dispatch import Dispatcher
+from tilewright.jsonfile import convert
+from tilewright.measure.results import read_problem
+from tilewright.runtime.interpreter_worker import named_modules
+
+_GPU = "cuda:0"
+_CALLS_BEFORE = 3
+"""The first loads the kernel and makes its workspace, which is not to be counted."""
+
+
+def run(request: dict[str, Any]) -> None:
+    """Make the operands, warm up, and make the one call that is counted."""
+    import torch
+
+    problem = read_problem(request["problem"], "the request")
+    inputs, out = verify.make_operands(problem, seed=0, device=_GPU)
+    dispatcher = Dispatcher(
+        device=convert(request["device"], Device, "the request"),
+        store=Store(request["store"], trusted=request["trusted"]),
+        build_missing=False,
+    )
+    options = ops.family(problem.family).options(problem)
+
+    def call() -> None:
+        dispatcher.run_named(request["kernel"], *inputs, out=out, **options)
+        torch.cuda.synchronize()
+
+    for _ in range(_CALLS_BEFORE):
+        call()
+    profiler: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    profiler.cudaProfilerStart()
+    call()
+    profiler.cudaProfilerStop()
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    request = json.loads(sys.argv[1])
+    os.chdir(request["folder"])
+    signal.alarm(request["seconds"])  # ends this process even if nobody is left who would
+    for module in named_modules():
+        importlib.import_module(module)
+    run(request)

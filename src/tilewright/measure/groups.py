@@ -1,0 +1,44 @@
+"""The devices that words name, those that are alike together, and the crew that works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tilewright.arch import arch as arch_called
+from tilewright.arch import device as device_called
+from tilewright.arch.model import Device
+from tilewright.compile import Store
+from tilewright.errors import WrongDevice
+from tilewright.measure import devices
+from tilewright.measure.crew import Crew
+from tilewright.measure.measurement import Environment, Settings
+from tilewright.measure.sweep import Group
+from tilewright.measure.telemetry import say_if_shared
+from tilewright.plan import PLANNING_DEVICE
+
+
+def groups(
+    words: str, store: Store, settings: Settings, *, timeout: float, arch: str | None = None
+) -> tuple[list[Group], Callable[[], Crew]]:
+    """Groups of the devices that `words` name (see `devices.parse`), and what starts their crew.
+
+    arch: what the interpreter plays, by default the architecture that plans are made for; GPUs of
+    another are refused (`WrongDevice`). A GPU that somebody else works on is warned of.
+    """
+    named = arch_called(arch or device_called(PLANNING_DEVICE).arch).name
+    alike: dict[tuple[Device, Environment], list[devices.Place]] = {}
+    places = devices.parse(words)
+    for place in places:
+        if place.backend == "cuda" and not place.machine:
+            say_if_shared(place.uuid, str(place))
+    for place in places:
+        device = place.device_for(named) if place.device is None else place.device
+        if device is None or (arch is not None and device.arch != named):
+            raise WrongDevice(f"{place} is not of architecture {named}")
+        alike.setdefault((device, place.environment), []).append(place)
+    found = [
+        Group(device, environment, len(same), interpreted=same[0].device is None)
+        for (device, environment), same in alike.items()
+    ]
+    return found, partial(Crew, places, store, settings, timeout=timeout)

@@ -1,0 +1,392 @@
+"""The process that measures on one device.
+
+One request, one step (`Worker.answer`), so that whatever ends the process costs only the step in
+hand: ``open`` once, then for each batch ``problem`` (operands, reference), ``verify`` for each
+kernel, ``time`` for those that passed, in turns; and ``canary`` when the device is to be trusted
+again. Modules named in TILEWRIGHT_KERNEL_MODULES are imported first: they register operations of
+the user's own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import resource
+import secrets
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tilewright import arrays, ops, verify
+from tilewright.arch import arch as arch_by_name
+from tilewright.arch.model import Device
+from tilewright.child import Blob, Message, serve
+from tilewright.compile import Store
+from tilewright.compile.key import compiler_digest
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import (
+    BuildFailed,
+    IllegalAccess,
+    LaunchFailed,
+    NoKernelFound,
+    OutOfMemory,
+    StoreError,
+    UnsupportedProblem,
+)
+from tilewright.jsonfile import convert
+from tilewright.measure import timing
+from tilewright.measure.contenders import kernel_bind
+from tilewright.measure.devices import CPU, PRELOAD_VARIABLE
+from tilewright.measure.measurement import Settings, Status
+from tilewright.measure.results import read_problem
+from tilewright.measure.telemetry import Monitor, flags
+from tilewright.measure.vendor import Bind, is_vendor, vendor_bind
+from tilewright.runtime.interpreter_worker import named_modules
+from tilewright.runtime.launcher import launcher
+from tilewright.tolerance import tolerance
+
+_GPU = "cuda:0"  # what torch calls the one GPU that is visible, AMD's too
+
+_FAULTS = (
+    "illegal memory access",
+    "illegal address",
+    "illegal_address",
+    "illegaladdress",
+    "misaligned",
+    "illegal instruction",
+    "illegal_instruction",
+    "hardware stack",
+    "hardware_stack",
+    "address space",
+    "address_space",
+    "invalid program counter",
+    "invalid_pc",
+    "unspecified launch failure",
+    "launch failure",
+    "error_launch_failed",
+    "device-side assert",
+)
+"""How the drivers, and torch, word errors after which a context is of no more use."""
+
+CANARY_SIZE = 4096
+"""On a GPU: long enough for the host to stay ahead of it."""
+CANARY = Settings(
+    verify=False, warm_up_seconds=0.2, precision=0.02, min_samples=20, budget_seconds=0.5
+)
+RESTED_SECONDS = 1.0
+"""Of work before the first canary's time counts, which takes a device from rest to the clocks and
+the heat of a sweep: no measurement comes before it."""
+
+PLACES_SHARE = 1 / 8
+"""Of the device's free memory: what operands may take in all places together, and so may the gaps
+between them."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """The problem in hand: its operands, and what they should come to. rotated: copies of the
+    inputs; elsewhere: operands like these, in other places."""
+
+    text: str
+    problem: Any
+    arch: str
+    inputs: list[Any]
+    out: Any
+    seed: int
+    reference: Any
+    rotated: list[list[Any]]
+    elsewhere: list[tuple[list[list[Any]], Any]] = field(default_factory=list)
+
+
+class Worker:
+    """Measures on one place. Holds the operands of one problem, and every kernel it has loaded."""
+
+    def __init__(self) -> None:
+        self._place = CPU
+        self._work: _Work | None = None
+        self._device: Device | None = None
+        self._dispatchers: list[Dispatcher] = []
+        """One for each place: what one has loaded, and its workspaces, lie where no other's do."""
+        self._steps: dict[str, Callable[[Message], Message]] = {
+            "open": self._open,
+            "canary": self._canary,
+            "problem": self._problem,
+            "verify": self._verify,
+            "time": self._time,
+        }
+
+    def answer(self, message: Message) -> Message:
+        """Do one step. Of an error, the answer has ``status``, ``reason`` and ``lost``: whether
+        this process can do no more."""
+        try:
+            return self._steps[message["do"]](message)
+        except Exception as error:
+            status, reason = blame(error)
+            return {
+                "status": status,
+                "reason": reason,
+                "error": reason,
+                "lost": status == "illegal_access" and self._gpu,
+            }
+
+    @property
+    def _gpu(self) -> bool:
+        return self._place != CPU
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def _open(self, message: Message) -> Message:
+        """``uuid``, ``nvml`` (what NVML knows the device by, or nothing), ``settings``, ``store``,
+        ``trusted``, ``l2_bytes``, ``memory`` (bytes, for the interpreter; 0: not limited)."""
+        self._place = CPU if message["uuid"] == CPU else _GPU
+        self._settings = convert(message["settings"], Settings, "settings")
+        self._store = Store(message["store"], trusted=message["trusted"])
+        self._monitor = Monitor(message["nvml"])
+        self._l2_bytes: int = message["l2_bytes"]
+        self._flush: timing.Call | None = None
+        if self._gpu:
+            import torch
+
+            torch.zeros(1, device=_GPU)
+            # What takes long when first used, on a machine or in a process, no kernel's step pays.
+            launcher()
+            compiler_digest()
+        elif message["memory"]:  # of this process, and of the interpreter's, which inherits it
+            resource.setrlimit(resource.RLIMIT_AS, (message["memory"],) * 2)
+        return {}
+
+    def _canary(self, message: Message) -> Message:
+        """A small product that any device gets right, and its time: microseconds, or 0 for the
+        interpreter's process, of which time says nothing. ``rested``: whether the device was."""
+        size = CANARY_SIZE if self._gpu else 64
+        rng = secrets.randbits(31)
+        if not self._gpu:
+            import numpy as np
+
+            a, b = np.random.default_rng(rng).standard_normal((2, size, size), np.float32)
+            right = np.allclose(a @ b, a.astype(np.float64) @ b, atol=1e-3)
+            return {"ok": bool(right), "us": 0.0}
+        import torch
+
+        generator = torch.Generator(_GPU).manual_seed(rng)
+        a, b = torch.randn(2, size, size, generator=generator, device=_GPU).bfloat16()
+        out = a @ b
+        # Compared as kernels' outputs are: what that loads when first used is in no kernel's step.
+        right = verify.compare(out, a.double() @ b.double(), tolerance("bf16", "bf16", size)).ok
+        timer = timing.Events(lambda: None, _GPU)
+        settings = replace(CANARY, warm_up_seconds=RESTED_SECONDS) if message["rested"] else CANARY
+        series = timing.measure({"canary": [lambda: torch.mm(a, b, out=out)]}, timer, settings)
+        return {"ok": right, "us": statistics.median(series["canary"].samples_us)}
+
+    def _problem(self, message: Message) -> Message:
+        """``problem`` (as `problem_text` writes it) and ``arch``: make its operands."""
+        if self._work is not None and self._work.text == message["problem"]:
+            self._work.arch = message["arch"]
+            return {}
+        self._work = None
+        problem = read_problem(message["problem"], "the request")
+        seed = secrets.randbits(31)
+        inputs, out = verify.make_operands(problem, seed, self._place)
+        reference = None
+        if self._settings.verify:
+            wide = [arrays.to_float64(x) for x in inputs]
+            reference = ops.family(problem.family).reference(problem, wide)
+        self._work = _Work(
+            message["problem"], problem, message["arch"], inputs, out, seed, reference, [inputs]
+        )
+        return {}
+
+    def _verify(self, message: Message) -> Message:
+        """``kernel``, ``device``: run it once, on poisoned output, and compare."""
+        work, name = self._in_hand(), message["kernel"]
+        family, problem = ops.family(work.problem.family), work.problem
+        config = None
+        if not is_vendor(name):
+            config = family.parse_name(name)
+            verdict = family.supports(config, problem, arch_by_name(work.arch))
+            if not verdict:
+                raise UnsupportedProblem(str(verdict))
+        self._plan_for(convert(message["device"], Device, "device"))
+        bind = self._bind(name, work, self._dispatchers[0])
+        out = self._run_once(bind, work)
+        if not self._settings.verify:
+            return {"status": "ok", "reason": "", "check": None}
+        allowed = family.tolerance(problem, config)
+        check = verify.compare(out, work.reference, allowed)
+        if not check.ok and self._gpu and _mended(work):
+            out = self._run_once(bind, work)
+            check = verify.compare(out, work.reference, allowed)
+        status: Status = "ok"
+        reason = ""
+        if not check.ok:
+            stray = _stray_nans(out, work.reference)
+            status = "nan" if stray else "mismatch"
+            reason = f"{stray} NaN where the reference has none" if stray else str(check)
+        return {
+            "status": status,
+            "reason": reason,
+            "check": {**asdict(check), "seed": work.seed},
+        }
+
+    def _time(self, message: Message) -> Message:
+        """``kernels``, that passed: time them in turns."""
+        work = self._in_hand()
+        names: list[str] = message["kernels"]
+        timer = self._timer(work)
+        places = range(self._places(work))
+        calls = {name: [self._call(name, work, place) for place in places] for name in names}
+        timed = timing.measure(
+            calls,
+            timer,
+            self._settings,
+            beside=[name for name in names if is_vendor(name)],
+            watch=self._monitor.read,
+        )
+        self._wait()
+        seen = self._monitor.take()
+        return {
+            "kernels": {
+                n: {**asdict(s), "flags": flags(seen, s.settled, s.late)} for n, s in timed.items()
+            },
+            "telemetry": asdict(seen),
+        }
+
+    # --- what they use ----------------------------------------------------------------------
+
+    def _bind(self, name: str, work: _Work, dispatcher: Dispatcher) -> Bind:
+        """What makes calls of the kernel, or of the vendor's library, that `name` names."""
+        if is_vendor(name):
+            return vendor_bind(work.problem)[1]
+        return kernel_bind(dispatcher, name, work.problem)
+
+    def _call(self, name: str, work: _Work, place: int) -> timing.Call:
+        """A call in one of the places: of other copies of the inputs each time, if there are some;
+        always of one output."""
+        copies, out = (work.rotated, work.out) if place == 0 else work.elsewhere[place - 1]
+        bind = self._bind(name, work, self._dispatchers[place])
+        return timing.rotated([bind(inputs, out) for inputs in copies])
+
+    def _places(self, work: _Work) -> int:
+        """How many places there are; they are made."""
+        several = self._gpu and self._settings.cache == "flushed"
+        if several and self._settings.places > 1 and not work.elsewhere:
+            self._spread(work)
+        while len(self._dispatchers) <= len(work.elsewhere):
+            self._dispatchers.append(self._dispatcher())
+        return 1 + len(work.elsewhere)
+
+    def _spread(self, work: _Work) -> None:
+        """Have operands in further places."""
+        import torch
+
+        torch.cuda.empty_cache()  # or they lie where others did
+        room = int(torch.cuda.mem_get_info()[0] * PLACES_SHARE / self._settings.places)
+        if _bytes_of([*work.inputs, work.out]) <= room:
+            between = []
+            for _ in range(self._settings.places - 1):
+                gap = secrets.randbelow(room)
+                between.append(torch.empty(gap, dtype=torch.uint8, device=_GPU))
+                inputs, out = verify.make_operands(work.problem, work.seed, _GPU)
+                work.elsewhere.append(([inputs], out))
+
+    def _run_once(self, bind: Bind, work: _Work) -> Any:
+        """The result of one call, with the output poisoned and a workspace in which no kernel was
+        before."""
+        arrays.poison(work.out)
+        self._dispatchers[0].workspaces.release()
+        result = bind(work.inputs, work.out)()
+        self._wait()
+        return result
+
+    def _in_hand(self) -> _Work:
+        assert self._work is not None, "a problem comes first"
+        return self._work
+
+    def _plan_for(self, device: Device) -> None:
+        """Have a dispatcher for this device, which an interpreting worker may be asked to change.
+        It never builds."""
+        if self._device != device:
+            self._device = device
+            self._dispatchers = [self._dispatcher()]
+
+    def _dispatcher(self) -> Dispatcher:
+        return Dispatcher(device=self._device, store=self._store, build_missing=False)
+
+    def _wait(self) -> None:
+        if self._gpu:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _timer(self, work: _Work) -> timing.Timer:
+        if not self._gpu:
+            return timing.Wall()
+        l2 = self._l2_bytes
+        if self._settings.cache == "rotated":
+            count = timing.copies_to_rotate(_bytes_of(work.inputs), l2)
+            while len(work.rotated) < count:
+                work.rotated.append(verify.make_operands(work.problem, work.seed, _GPU)[0])
+            flush: timing.Call = timing.pause
+        else:
+            self._flush = flush = self._flush or timing.flusher(l2, _GPU)
+        if self._settings.timer == "graph":
+            # Whole turns of the copies in each graph, or its replays would find some in L2.
+            turns = math.ceil(timing.GRAPH_CALLS / len(work.rotated))
+            return timing.Graphs(flush, _GPU, turns * len(work.rotated))
+        return timing.Events(flush, _GPU)
+
+
+def _mended(work: _Work) -> bool:
+    """Whether the inputs were not what they were made to be, by the fault of a kernel before; they
+    are again."""
+    made, _ = verify.make_operands(work.problem, work.seed, _GPU)
+    pairs = zip(work.inputs, made, strict=True)
+    if all(bool((arrays.to_float64(a) == arrays.to_float64(b)).all()) for a, b in pairs):
+        return False
+    work.inputs, work.rotated, work.elsewhere = made, [made], []
+    return True
+
+
+def _bytes_of(operands: Sequence[Any]) -> int:
+    """Bytes that they span."""
+    low_high = [arrays.span(arrays.view(x)) for x in operands]
+    return sum(high - low for low, high in low_high)
+
+
+def _stray_nans(out: Any, reference: Any) -> int:
+    """How many NaN there are where the reference has none."""
+    got = arrays.to_float64(out)
+    return int(((got != got) & (reference == reference)).sum())
+
+
+def blame(error: BaseException) -> tuple[Status, str]:
+    """The status that an error of a kernel's comes to, and the reason in one sentence."""
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:1000]
+    if isinstance(error, (UnsupportedProblem, NoKernelFound)):
+        return "unsupported", str(error)
+    if isinstance(error, (BuildFailed, StoreError)):
+        return "build_failed", str(error)
+    said = str(error).lower()
+    short = ("out of memory", "out_of_memory")
+    if isinstance(error, (MemoryError, OutOfMemory)) or any(word in said for word in short):
+        return "out_of_memory", reason
+    if isinstance(error, IllegalAccess) or (
+        isinstance(error, (RuntimeError, LaunchFailed)) and any(word in said for word in _FAULTS)
+    ):
+        return "illegal_access", reason
+    # Exactly that: its other kinds say that the kernel ran, and how it ended.
+    return ("launch_failed" if type(error) is LaunchFailed else "crashed"), reason
+
+
+def main() -> None:
+    """Serve one parent until it is gone."""
+    for module in (*named_modules(), *filter(None, [os.environ.get(PRELOAD_VARIABLE)])):
+        importlib.import_module(module)
+    worker = Worker()
+
+    def handle(message: Message, _blobs: list[bytes]) -> tuple[Message, Sequence[Blob]]:
+        return worker.answer(message), ()
+
+    serve(handle)

@@ -1,0 +1,182 @@
+"""What an operation family gives to the rest of Tilewright, and nothing more.
+
+A family is a folder under `ops/` whose package defines ``FAMILY``, an object with the methods
+of `Family`. Everything outside works through this protocol and never names a family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from tilewright.arch.model import Arch, Device
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.foreign import Reader
+from tilewright.ops.nouns import KernelSource, Launch, Operand, View
+from tilewright.tolerance import Tolerance
+from tilewright.verdict import Verdict
+
+
+class Problem(Protocol):
+    """What to compute. Frozen and hashable; checks itself when made (`BadArgument`)."""
+
+    family: ClassVar[str]
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations of the result; a multiply-add counts as two."""
+
+    @property
+    def min_bytes(self) -> int:
+        """Fewest bytes to move: each input read once, each output written once."""
+
+
+class KernelConfig(Protocol):
+    """How to compute it: a signature and an algorithm. Frozen and hashable."""
+
+    family: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The kernel's name; `Family.parse_name` is its exact inverse."""
+
+    @property
+    def pipeline(self) -> str:
+        """How operands reach the matrix units: one of `Arch.pipelines`."""
+
+
+class Family(Protocol):
+    """One operation family. Implementations are stateless."""
+
+    name: str
+    problem_type: type[Any]
+    config_type: type[Any]
+    reads_unnamed: bool
+    """Whether a sweep document that names no family is this one's; true of exactly one family."""
+    variants: tuple[str, ...]
+    """CK Tile Engine's folders of documents of this family."""
+    helpers: ClassVar[Mapping[str, Callable[..., Any]]]
+    """Functions that prepare operands, by the name they have at the top level."""
+
+    # --- names and data -----------------------------------------------------------------
+    def parse_name(self, name: str) -> Any:
+        """The config whose name this is. Raises `UnknownName`."""
+
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> Any:
+        """A problem from words, as on a command line (``m=4096 dtype=fp8``); `arch` gives
+        ``fp8`` and ``bf8`` their meaning. Raises `BadArgument`."""
+
+    def rows(self, problem: Any) -> int | None:
+        """How many rows (M) the result has; None where the problem has no one M."""
+
+    def with_rows(self, problem: Any, m: int) -> Any:
+        """The same problem with `m` rows; what lay packed in memory lies packed again. Raises
+        `BadArgument` where it has no one M, or its strides no room for so many."""
+
+    # --- spaces and legality ------------------------------------------------------------
+    def axes(self) -> Mapping[str, Any]:
+        """Every axis a space may have, in order, with the value taken where it is left out."""
+
+    def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
+        """What ``"*"`` means for an axis on an architecture."""
+
+    def make_config(self, fields: Mapping[str, Any], arch: Arch) -> Any:
+        """The config with these values of all axes. Raises `BadArgument` if they contradict
+        each other."""
+
+    def read_sweep(
+        self,
+        document: Mapping[str, Any],
+        arch: Arch,
+        signature: Mapping[str, str] | None = None,
+    ) -> tuple[Any, list[str]]:
+        """A `KernelSpace` from a sweep document in CK Tile Engine's form, and a note for each
+        part of it that has no counterpart here. `signature` gives axes the document leaves to
+        its caller (dtypes, layout). Raises `BadFile`, and `BadArgument` for the signature."""
+
+    def foreign(self, titles: frozenset[str]) -> Reader | None:
+        """What reads the lines of another library's table with these columns, where it states
+        problems of this family in its own way; None for any other table."""
+
+    def default_space(self, problem: Any, arch: Arch) -> Any:
+        """The `KernelSpace` to dispatch problems like this one from when the user declares
+        none."""
+
+    def tuning_spaces(self, problem: Any, arch: Arch) -> Sequence[Any]:
+        """The `KernelSpace`s that a tuning of this problem chooses from: the default space, and
+        what may be best and is too much to choose from without measuring."""
+
+    def judge(self, config: Any, arch: Arch) -> Verdict:
+        """May this config be built for this architecture?"""
+
+    def supports(self, config: Any, problem: Any, arch: Arch) -> Verdict:
+        """Can this config, built for this architecture, compute this problem?"""
+
+    def repeats(self, config: Any) -> Verdict:
+        """Does it give the same bits for the same operands in every run?"""
+
+    def keeps_rows(self, config: Any) -> Verdict:
+        """Does a row of the result have the same bits however many rows there are?"""
+
+    # --- building and launching ---------------------------------------------------------
+    def source(self, config: Any, arch: Arch) -> KernelSource:
+        """What to compile."""
+
+    def interpreted(self, config: Any) -> Any:
+        """The config whose kernel Triton's interpreter runs in place of `config`'s: itself, or,
+        for a kernel in Gluon (which has no interpreter), its Triton sibling, which computes the
+        same result."""
+
+    def launch(self, config: Any, problem: Any, device: Device) -> Launch:
+        """How to launch it."""
+
+    # --- operands -----------------------------------------------------------------------
+    def operands(self, problem: Any) -> tuple[Operand, ...]:
+        """The problem's operands, inputs first, the one output last."""
+
+    def problem_of(
+        self,
+        inputs: Sequence[View],
+        out: View | None,
+        options: Mapping[str, Any],
+        config: Any = None,
+    ) -> Any:
+        """The problem that a call's operands state.
+
+        inputs: the operands the kernel reads, in order. out: the output, None where the caller
+        gives none; it is never counted among the inputs, so one input too many is an error and
+        not an output. config: how to read operands that can be read in more than one way.
+
+        Raises `BadArgument` for a wrong number of inputs, for operands that do not fit together
+        and for operands that no kernel can read."""
+
+    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
+        """The output to make for a call with these inputs, where the caller gives none."""
+
+    def options(self, problem: Any) -> dict[str, Any]:
+        """The call's keyword options that, with the operands, state `problem`."""
+
+    # --- choosing and checking ----------------------------------------------------------
+    def rank(
+        self, problem: Any, configs: Iterable[Any], device: Device
+    ) -> list[tuple[Any, Estimate]]:
+        """Configs with their estimates, best first (no measurement)."""
+
+    def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
+        """How long `config` should take for `problem` on `device`, and of what that is made."""
+
+    def reference(self, problem: Any, inputs: Sequence[Any]) -> Any:
+        """The result in the arithmetic of `inputs`, which are float64 arrays (NumPy or torch)
+        made from the rounded operands; `arrays.poison_of` the output where nothing is to be
+        written."""
+
+    def tolerance(self, problem: Any, config: Any) -> Tolerance:
+        """How far this config's output may be from the reference. Of None, the vendor's library:
+        as far as a kernel's that adds each sum up in one part, which is nearest to it."""
+
+    def vendor(
+        self, problem: Any
+    ) -> tuple[str, Callable[[Sequence[Any], Any], Callable[[], Any]]] | None:
+        """The name of torch's call that computes `problem` by the vendor's library, and what makes
+        it of the inputs and the output on a GPU (the call returns the result, in whichever
+        memory); None where there is none."""
