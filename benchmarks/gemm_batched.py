@@ -180,7 +180,7 @@ def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
             continue
         out.fill_(float("nan"))
         dispatcher.run_named(config.name, a, b, out=out)
-        if verify.compare(out, reference, family.tolerance(problem, config)).ok:
+        if verify.compare(out, reference, verify.tolerance(problem, config)).ok:
             said = family.options(problem)
             calls[config.name] = bound(dispatcher.store, config, a, b, out=out, **said)
         else:

@@ -98,7 +98,7 @@ def main() -> None:
                 call = bound(store, chosen, *inputs, out=out, **family.options(stated))
                 out.fill_(-1 if stated.dtype_c == "int32" else float("nan"))
                 call()
-                if verify.compare(out, reference, family.tolerance(stated, chosen)).ok:
+                if verify.compare(out, reference, verify.tolerance(stated, chosen)).ok:
                     calls[chosen.name] = call
                 else:
                     wrong.append(chosen.name)

@@ -93,7 +93,7 @@ def measure(m: int, n: int, k: int, usable: list, store: Store, rounds: int) -> 
         call = bound(store, config, a, given[config.layout], out=out)
         out.fill_(float("nan"))
         call()
-        if verify.compare(out, reference, family.tolerance(problem, config)).ok:
+        if verify.compare(out, reference, verify.tolerance(problem, config)).ok:
             calls[config.name] = call
         else:
             wrong.append(config.name)

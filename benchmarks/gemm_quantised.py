@@ -276,7 +276,7 @@ def main() -> None:
                 continue
             verify.arrays.poison(out)
             dispatcher.run_named(config.name, *given, out=out, **words)
-            if verify.compare(out, reference, family.tolerance(problem, config)).ok:
+            if verify.compare(out, reference, verify.tolerance(problem, config)).ok:
                 calls[config.name] = bound(store, config, *given, out=out, **words)
             else:
                 wrong.append(config.name)

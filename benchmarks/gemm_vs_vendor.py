@@ -253,7 +253,7 @@ def main() -> None:
                 continue
             out.fill_(float("nan"))
             dispatcher.run_named(config.name, a, b, out=out)
-            tolerance = ops.family("gemm").tolerance(problem, config)
+            tolerance = verify.tolerance(problem, config)
             if verify.compare(out, reference, tolerance).ok:
                 calls[config.name] = bound(store, config, a, b, out=out)
             else:

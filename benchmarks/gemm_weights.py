@@ -129,7 +129,7 @@ def main() -> None:
                         continue
                     out.fill_(float("nan"))
                     dispatcher.run_named(config.name, *inputs, out=out, **said)
-                    if verify.compare(out, reference, family.tolerance(problem, config)).ok:
+                    if verify.compare(out, reference, verify.tolerance(problem, config)).ok:
                         calls[config.name] = bound(store, config, *inputs, out=out, **said)
                     else:
                         wrong.append(config.name)

@@ -164,7 +164,7 @@ def measure(form: str, shape: tuple[int, int, int, int], usable, store: Store, r
             continue
         out.fill_(float("nan"))
         call = bound(store, config, a, b, where, out=out)
-        if verify.compare(out, reference, family.tolerance(problem, config)).ok:
+        if verify.compare(out, reference, verify.tolerance(problem, config)).ok:
             calls[config.name] = call
         else:
             wrong.append(config.name)
@@ -175,7 +175,7 @@ def measure(form: str, shape: tuple[int, int, int, int], usable, store: Store, r
     out.fill_(float("nan"))
     usual.run("grouped_gemm", a, b, where, out=out)
     config = usual.select(problem).config
-    default_ok = verify.compare(out, reference, family.tolerance(problem, config)).ok
+    default_ok = verify.compare(out, reference, verify.tolerance(problem, config)).ok
     del reference
     default = {"default": lambda: usual.run("grouped_gemm", a, b, where, out=out)}
     final = compare({**vendor, **default, **{name: calls[name] for name in best}}, rounds)

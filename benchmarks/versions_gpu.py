@@ -159,7 +159,7 @@ def one(
     seed = secrets.randbits(31)
     inputs, out = verify.make_operands(problem, seed, GPU)
     reference = family.reference(problem, [arrays.to_float64(x) for x in inputs])
-    tolerance = family.tolerance(problem, config)
+    tolerance = verify.tolerance(problem, config)
     found: dict[str, Any] = {"problem": str(problem), "seed": seed, "worst": {}, "errors": {}}
     calls = {}
     for triton, dispatcher in made.items():

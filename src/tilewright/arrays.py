@@ -7,7 +7,7 @@ torch is imported only when one of its tensors, or a GPU, is involved.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -243,6 +243,57 @@ def fill_random(
             else:
                 normal = rng.standard_normal(array.shape, dtype=np.float32)
                 array[...] = normal.astype(array.dtype)
+
+
+class Random:
+    """Makes inputs on `device`, the same for the same seed (`tilewright.ops.protocols.Rng`)."""
+
+    def __init__(self, seed: int, device: str = "cpu") -> None:
+        self._seed, self._device = seed, device
+        self._numpy: Any = None
+
+    @property
+    def numpy(self) -> Any:
+        """A `numpy.random.Generator`."""
+        if self._numpy is None:
+            import numpy as np
+
+            self._numpy = np.random.default_rng(self._seed)
+        return self._numpy
+
+    def independent(self, operands: Iterable[Operand]) -> dict[str, Any]:
+        """An array for each operand, filled independently of the others (`fill_random`)."""
+        listed = [*operands]
+        made = [empty(one, self._device) for one in listed]
+        fill_random(made, self._seed, [one.values for one in listed])
+        return {one.name: array for one, array in zip(listed, made, strict=True)}
+
+    def filled(self, operand: Operand, values: Any) -> Any:
+        """An array for `operand` with these values, rounded to its dtype."""
+        made = empty(operand, self._device)
+        if is_torch(made):
+            import torch
+
+            made.copy_(torch.from_numpy(values))
+        else:
+            made[...] = values.astype(made.dtype)
+        return made
+
+
+def copied(array: Any) -> Any:
+    """A copy that lies as `array` does; of `Pointers`, copies of what they point to."""
+    if isinstance(array, Pointers):
+        return replace(array, arrays=tuple(map(copied, array.arrays)))
+    return array.clone() if is_torch(array) else array.copy()
+
+
+def overwrite(array: Any, values: Any) -> None:
+    """Put the elements of `values` into `array`."""
+    if isinstance(array, Pointers):
+        for each, value in zip(array.arrays, values.arrays, strict=True):
+            overwrite(each, value)
+    else:
+        array[...] = values
 
 
 def _distinct(array: Any) -> Any:

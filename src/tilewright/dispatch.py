@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilewright import arrays, capturing, ops
+from tilewright import arrays, calls, capturing, ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.bundle.lacking import lacks
 from tilewright.bundle.shelf import OFF, Given, installed, opened
+from tilewright.calls import Arrays, Spoken, spoken
 from tilewright.compile import Store, build, find
 from tilewright.compile.kernel import Kernel
 from tilewright.errors import (
@@ -31,10 +33,10 @@ from tilewright.errors import (
     UnsupportedProblem,
     WrongDevice,
 )
-from tilewright.ops.nouns import View
-from tilewright.plan import Plan, Planner, live_device
+from tilewright.ops.nouns import MAIN, View
+from tilewright.plan import KEPT, Plan, Planner, live_device
 from tilewright.registry import Registry
-from tilewright.runtime.bound import BoundLaunch
+from tilewright.runtime.bound import Bound, BoundLaunch, Loaded
 from tilewright.runtime.driver import driver
 from tilewright.runtime.launcher import launcher
 from tilewright.runtime.workspace import Workspaces
@@ -52,6 +54,7 @@ class _Ready:
 
     plan: Plan
     bound: BoundLaunch
+    operands: tuple[Bound, ...]
     index: int
 
 
@@ -70,6 +73,7 @@ class _Fast:
         self.describe = native.describe
         self.current_stream = torch._C._cuda_getCurrentRawStream
         self.current_device = torch._C._cuda_getDevice
+        self.empty = torch.empty_strided
         self.several_gpus = torch.cuda.device_count() > 1
         self.torch = (
             self.current_stream,
@@ -81,16 +85,34 @@ class _Fast:
 
 class _Launches:
     """Launches that are ready, by `describe`'s keys, since they were last forgotten. A call adds
-    its own to those that there were when it began: if they were forgotten meanwhile, so is it."""
+    its own to those that there were when it began: if they were forgotten meanwhile, so is it.
+
+    Of more than `KEPT`, those that were used longest ago go, a quarter at a time. The native
+    launcher stamps each launch when it is used, so a call does nothing for that.
+    """
 
     def __init__(self) -> None:
         self.ready: dict[Any, _Ready] = {}
         self.known: dict[Any, Any] = {}
         """The same, as the compiled path takes them."""
+        self.made: dict[Any, tuple[Any, ...]] = {}
+        """Layouts of the outputs to make for a call, by a key of its inputs."""
+        self._lock = threading.Lock()
 
     def add(self, key: Any, ready: _Ready) -> None:
         """Of several threads' the first stays, so that what is known is kept alive by `ready`."""
         self.known[key] = self.ready.setdefault(key, ready).bound.native
+        if len(self.ready) > KEPT:
+            with self._lock:
+                self._drop()
+
+    def _drop(self) -> None:
+        oldest = sorted(self.ready.items(), key=lambda item: item[1].bound.last_used())
+        for key, _ in oldest[: len(oldest) - KEPT * 3 // 4]:
+            self.known.pop(key, None)
+            del self.ready[key]
+        if len(self.made) > KEPT:
+            self.made.clear()
 
 
 class Dispatcher(Planner):
@@ -153,7 +175,7 @@ class Dispatcher(Planner):
         self.workspaces = Workspaces()
         self._launches = _Launches()
         self._fast: _Fast | None = None
-        self._functions: dict[tuple[str, int], tuple[Kernel, Any]] = {}
+        self._functions: dict[tuple[str, int], dict[str, Loaded]] = {}
         capturing.watch(self)
 
     def forget_launches(self) -> None:
@@ -169,152 +191,204 @@ class Dispatcher(Planner):
     ) -> Any:
         """Compute ``op`` of the operands, into `out` if given, and return the output.
 
-        Operands are torch tensors, NumPy arrays or DLPack objects, all in one place. On a GPU
-        the work is queued on `stream` (a ``torch.cuda.Stream`` or a raw handle; by default
-        torch's current stream) and the call returns at once; it may be captured in a CUDA
-        graph. CPU arrays run through Triton's interpreter, slowly.
+        operands: torch tensors, NumPy arrays or DLPack objects, all in one place.
+        out: the output; of an operation with several, a tuple of all of them.
+        stream: a ``torch.cuda.Stream`` or a raw handle; by default torch's current stream.
+        options: optional operands, scalars given at each call, and what else states the problem.
+            None is as if left out.
+
+        On a GPU the work is queued on the stream and the call returns at once; it may be captured
+        in a CUDA graph. CPU arrays run through Triton's interpreter, slowly. An operation with
+        several outputs returns a tuple of them.
 
         Raises `BadArgument`, `WrongDevice`, `NoKernelFound`, `UnsupportedProblem`,
         `BuildFailed`, `LaunchFailed`, `NoDriver`.
         """
         fast = self._fast
-        what = _call_of(op, options) if options else op
-        if fast is not None and out is not None and what is not None:
+        if fast is not None and out is not None and not options and type(out) is not tuple:
             self._forget_if_changed()
-            known, tensors = self._launches.known, (*operands, out)
-            if stream is None and not fast.call(fast.torch, known, what, tensors):
+            tensors = (*operands, out)
+            if stream is None and not fast.call(fast.torch, self._launches.known, op, tensors, ()):
                 return out
-            if self._run_cached(fast, what, operands, out, stream):
-                return out
-        return self._first_run(op, None, operands, out, stream, options)
+        outputs = _outputs(out)
+        said = spoken(op, options, len(outputs or ()))
+        if fast is not None and said.what is not None:
+            self._forget_if_changed()
+            if outputs is None:
+                outputs = self._like_before(fast, said, operands)
+            if outputs is not None and self._run_cached(fast, said, operands, outputs, stream):
+                return _returned(outputs) if out is None else out
+        return self._first_run(op, None, operands, out, stream, said)
 
     def run_named(
         self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
     ) -> Any:
         """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
         none, `UnsupportedProblem` if it cannot serve these operands within the constraints."""
-        what = _call_of(name, options)
-        if self._fast is not None and out is not None and what is not None:
+        outputs = _outputs(out)
+        said = spoken(name, options, len(outputs or ()))
+        if self._fast is not None and outputs is not None and said.what is not None:
             self._forget_if_changed()
-            if self._run_cached(self._fast, what, operands, out, stream):
+            if self._run_cached(self._fast, said, operands, outputs, stream):
                 return out
         config = (
             self.registry.get(name).config
             if self.registry is not None
             else ops.family_of(name).parse_name(name)
         )
-        return self._first_run(config.family, config, operands, out, stream, options)
+        return self._first_run(config.family, config, operands, out, stream, said)
 
     def _first_run(
-        self,
-        op: str,
-        config: Any,
-        operands: Sequence[Any],
-        out: Any,
-        stream: Any,
-        options: dict[str, Any],
+        self, op: str, config: Any, operands: Sequence[Any], out: Any, stream: Any, said: Spoken
     ) -> Any:
         self._forget_if_changed()
         family, launches = ops.family(op), self._launches
-        given = [arrays.adopt(x, f"operand {i}") for i, x in enumerate(operands, 1)]
-        inputs = [arrays.view(x) for x in given]
-        target_out = None if out is None else arrays.adopt(out, "out")
-        out_view = None if target_out is None else arrays.view(target_out)
-        places = {v.device for v in (*inputs, *([] if out_view is None else [out_view]))}
-        if len(places) > 1:
-            raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
-        problem = family.problem_of(inputs, out_view, options, config)
-        if out_view is None:
-            made = family.output(inputs, options)
-            target_out = arrays.empty(made, inputs[0].device, given[0])
-            out_view = arrays.view(target_out)
-        views = [*inputs, out_view]
-        _refuse_overlap(views)
-        _refuse_gradients(given)
-        if 0 in views[-1].shape:
-            return target_out if out is None else out
-        if views[0].device == "cpu":
-            self._interpret(family, problem, config, given, target_out)
-            return target_out if out is None else out
-        ready = self._prepare(problem, config, _index(views[0]), views)
+        given = calls.read(family, config, operands, said, _outputs(out))
+        result = _returned(given.outputs) if out is None else out
+        if given.outputs and all(0 in view.shape for view in given.target_views):
+            return result
+        if given.views[0].device == "cpu":
+            self._interpret(family, config, given, said.scalars)
+            return result
+        ready = self._prepare(family, config, given)
         if config is None:
             _tell(ready.plan)
-        addresses = tuple(v.address for v in views)
-        self._launch(ready, given, target_out, addresses, stream)
-        if target_out is out:
-            called = op if config is None else config.name
-            for capture in capturing.active if config is None else ():
-                capture.follow(ready.plan, ready.bound.launches)
-            assert self._fast is not None
-            key, _ = self._fast.describe(_call_of(called, options), (*operands, out))
-            launches.add(key, ready)
-        return target_out if out is None else out
+        addresses = tuple(view.address for view in given.views)
+        self._launch(ready, given.all, addresses, stream, said.scalars)
+        passed = _outputs(out) or given.outputs
+        if said.what is not None and _same(passed, given.outputs):
+            self._remember(launches, said, operands, passed, ready, followed=config is None)
+        return result
+
+    def _remember(
+        self,
+        launches: _Launches,
+        said: Spoken,
+        operands: Sequence[Any],
+        outputs: Sequence[Any],
+        ready: _Ready,
+        followed: bool,
+    ) -> None:
+        """Have the next call like this one find `ready`.
+
+        followed: captures count its launches.
+        """
+        assert self._fast is not None
+        describe, named = self._fast.describe, said.named.values()
+        try:
+            key, _ = describe(said.what, (*operands, *named, *outputs))
+            like, _ = describe(_outputs_of(said.what), (*operands, *named))
+        except AttributeError:  # not torch's tensors, which are all this cache knows
+            return
+        for capture in capturing.active if followed else ():
+            capture.follow(ready.plan, ready.bound.launches)
+        launches.add(key, ready)
+        layouts = tuple((tuple(x.shape), x.stride(), x.dtype) for x in outputs)
+        launches.made.setdefault(like, layouts)
+
+    def _like_before(
+        self, fast: _Fast, said: Spoken, operands: Sequence[Any]
+    ) -> tuple[Any, ...] | None:
+        """Outputs for a call that passes none, as they were made for one like it; None if there
+        was none."""
+        inputs = (*operands, *said.named.values())
+        try:
+            like, _ = fast.describe(_outputs_of(said.what), inputs)
+        except AttributeError:
+            return None
+        layouts = self._launches.made.get(like)
+        if layouts is None:
+            return None
+        empty, place = fast.empty, inputs[0].device
+        return tuple(
+            empty(shape, strides, dtype=dtype, device=place) for shape, strides, dtype in layouts
+        )
 
     def _run_cached(
-        self, fast: _Fast, what: Any, operands: Sequence[Any], out: Any, stream: Any
+        self,
+        fast: _Fast,
+        said: Spoken,
+        operands: Sequence[Any],
+        outputs: Sequence[Any],
+        stream: Any,
     ) -> bool:
-        """A cached plan in a case the compiled path leaves to Python: a stream of the caller's,
-        a workspace on a new stream or for a graph, another current device, an operand at a new
-        address."""
+        """Run a plan that is ready; False if none is. Where the compiled path leaves a case to
+        Python (a stream of the caller's, a workspace on a new stream or for a graph, another
+        current device, an operand at a new address), it is done here."""
+        tensors = (*operands, *said.named.values(), *outputs)
+        known = self._launches.known
+        if stream is None and not fast.call(fast.torch, known, said.what, tensors, said.scalars):
+            return True
         try:
-            key, addresses = fast.describe(what, (*operands, out))
+            key, addresses = fast.describe(said.what, tensors)
         except AttributeError:  # not torch's tensors, which are all this cache knows
             return False
         ready = self._launches.ready.get(key)
         if ready is not None:
-            self._launch(ready, operands, out, addresses, stream)
+            calls.refuse_gradients(tensors[: len(tensors) - len(outputs)])
+            self._launch(ready, tensors, addresses, stream, said.scalars)
         return ready is not None
 
     def _launch(
         self,
         ready: _Ready,
-        operands: Sequence[Any],
-        out: Any,
+        tensors: Sequence[Any],
         addresses: tuple[int, ...],
         stream: Any,
+        scalars: tuple[int | float | None, ...],
     ) -> None:
         fast = self._fast
         assert fast is not None
-        _refuse_gradients(operands)
-        launch = ready.plan.launch
+        plan, bound = ready.plan, ready.bound
+        if scalars:
+            family = ops.family(plan.problem.family)
+            scalars = tuple(calls.scalar_values(family, plan.problem, scalars).values())
         elsewhere = fast.several_gpus and fast.current_device() != ready.index
         current = stream is None and not elsewhere
         if stream is None:
             stream = fast.current_stream(ready.index)
         elif not isinstance(stream, int):
             stream = stream.cuda_stream
-        if launch.workspace_bytes:
-            workspace = self.workspaces.address(launch, ready.bound, stream, current)
-            addresses = (*addresses, workspace)
-        if not ready.bound(stream, addresses, elsewhere):
-            _refuse_overlap([arrays.view(x) for x in (*operands, out)])
-            ready.bound(stream, addresses, elsewhere, apart=True)
+        workspaces = (0, 0)
+        if bound.needs_workspace:
+            workspaces = self.workspaces.addresses(plan.launch, bound, stream, current)
+        if not bound(stream, addresses, workspaces, scalars, elsewhere):
+            calls.refuse_overlap([arrays.view(x) for x in tensors], ready.operands)
+            bound(stream, addresses, workspaces, scalars, elsewhere, apart=True)
 
-    def _prepare(self, problem: Any, config: Any, index: int, views: Sequence[View]) -> _Ready:
-        """A launchable plan on GPU `index`; kernels that cannot be built fall to the next."""
+    def _prepare(self, family: Any, config: Any, given: Arrays) -> _Ready:
+        """A launchable plan on the GPU of the operands; kernels that cannot be built fall to the
+        next."""
+        problem, index = given.problem, _index(given.views[0])
         target = self._live(index)
         with self._lock:
             if self._fast is None:
                 self._fast = _Fast()
             if config is not None:
                 plan = self._plan_of(self._named(config, problem, target), problem, target)
-                kernel, function = self._function(config, target, index)
+                parts = self._function(config, target, index)
             else:
                 while True:
                     plan = self._plan(problem, target)
                     try:
-                        kernel, function = self._function(plan.config, target, index)
+                        parts = self._function(plan.config, target, index)
                         break
                     except BuildFailed as error:
                         log.warning("%s", error)
                         self._unbuildable[plan.config.name, target.arch] = str(error)
-                        del self._plans[problem, target, None]
+                        self._plans.discard((problem, target, None))
         this = arch(target.arch)
-        sizes = [high - low for low, high in map(arrays.span, views)]
         bound = BoundLaunch(
-            driver(this.backend), index, function, kernel, this.warp_size, plan.launch, sizes
+            driver(this.backend),
+            index,
+            parts,
+            this.warp_size,
+            plan.launch,
+            given.bound,
+            family.scalars,
+            family.scalar_defaults(problem),
         )
-        return _Ready(plan, bound, index)
+        return _Ready(plan, bound, given.bound, index)
 
     def _named(self, config: Any, problem: Any, target: Device) -> Choice:
         verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))
@@ -328,23 +402,27 @@ class Dispatcher(Planner):
             )
         return Choice(config, "name", "asked for by name")
 
-    def _function(self, config: Any, target: Device, index: int) -> tuple[Kernel, Any]:
-        """The kernel and its loaded function on GPU `index`."""
+    def _function(self, config: Any, target: Device, index: int) -> dict[str, Loaded]:
+        """The kernels of a config, by part, with their functions loaded on GPU `index`."""
         found = self._functions.get((config.name, index))
         if found is None:
-            kernel, binary = self._kernel(config, target)
             this = arch(target.arch)
-            function = driver(this.backend).load(index, binary, kernel.entry, kernel.shared)
-            found = self._functions[config.name, index] = (kernel, function)
+            load = driver(this.backend).load
+            found = {
+                part: Loaded(kernel, load(index, binary, kernel.entry, kernel.shared))
+                for part, (kernel, binary) in self._kernels(config, target).items()
+            }
+            self._functions[config.name, index] = found
         return found
 
-    def _kernel(self, config: Any, target: Device) -> tuple[Kernel, bytes]:
-        """A kernel and its binary: from a bundle, else from the store, else built."""
+    def _kernels(self, config: Any, target: Device) -> dict[str, tuple[Kernel, bytes]]:
+        """A config's kernels and their binaries, by part: from a bundle, else from the store, else
+        built."""
         bundles = installed() if self._bundles is None else self._bundles
         bundle = bundles.find(config.name, target.arch)
         if bundle is not None:
             try:
-                return bundle.load(config, target.arch)
+                return {MAIN: bundle.load(config, target.arch)}
             except (BadFile, BuildFailed) as error:
                 if self._prebuilt is not None:
                     raise BuildFailed(str(error)) from None
@@ -352,7 +430,7 @@ class Dispatcher(Planner):
         if self._prebuilt is not None:
             raise NotInBundle(lacks(self._prebuilt, config.name, target))
         kernel = self._stored(config, target)
-        return kernel, self.store.read(kernel)
+        return {MAIN: (kernel, self.store.read(kernel))}
 
     def _stored(self, config: Any, target: Device) -> Kernel:
         if self.build_missing:
@@ -380,21 +458,24 @@ class Dispatcher(Planner):
         return self._device
 
     def _interpret(
-        self, family: Any, problem: Any, config: Any, operands: Sequence[Any], out: Any
+        self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
     ) -> None:
         from tilewright.runtime.interpreter import interpreter
 
-        target = self.device_for_planning()
+        target, problem = self.device_for_planning(), given.problem
         if config is None:
             plan = self._plan(problem, target)
             _tell(plan)
         else:
             plan = self._plan_of(self._named(config, problem, target), problem, target)
         runs = family.interpreted(plan.config)
-        source = family.source(runs, arch(target.arch))
-        launch = plan.launch if runs == plan.config else family.launch(runs, problem, target)
-        host = [arrays.to_numpy(x) for x in (*operands, out)]
-        interpreter().run(source, launch, host, outputs=[len(host) - 1])
+        interpreter().run(
+            family.sources(runs, arch(target.arch)),
+            plan.launch if runs == plan.config else family.launch(runs, problem, target),
+            {name: arrays.to_numpy(x) for name, x in given.by_name.items()},
+            given.written,
+            scalars=calls.scalar_values(family, problem, scalars),
+        )
 
 
 def _triton_is_here() -> bool:
@@ -425,14 +506,26 @@ def operation(op: str) -> Callable[..., Any]:
     return call
 
 
-def _call_of(op: str, options: dict[str, Any]) -> Any:
-    """What tells calls apart beside their operands: the operation, or a kernel's name, and the
-    options if any; None if an option is not hashable, which no family's is."""
-    try:
-        hash(what := (op, *options.items()))
-    except TypeError:
+def _outputs(out: Any) -> Sequence[Any] | None:
+    """The outputs that a call passes, in order; None where it passes none."""
+    if out is None:
         return None
-    return what if options else op
+    return out if isinstance(out, tuple | list) else (out,)
+
+
+def _returned(outputs: Sequence[Any]) -> Any:
+    """What a call returns: its output, a tuple of several, None where all it writes are inputs."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
+
+
+def _outputs_of(what: Any) -> tuple[Any, str]:
+    """What tells calls apart that pass no outputs."""
+    return what, "outputs"
+
+
+def _same(passed: Sequence[Any], adopted: Sequence[Any]) -> bool:
+    """Whether outputs are used as they were passed, and not by way of DLPack."""
+    return all(one is other for one, other in zip(passed, adopted, strict=True))
 
 
 def _tell(plan: Plan) -> None:
@@ -445,21 +538,3 @@ def _index(view: View) -> int:
     if kind != "cuda":
         raise WrongDevice(f"operands are on {view.device}; Tilewright runs on GPUs and the CPU")
     return int(number or 0)
-
-
-def _refuse_overlap(views: Sequence[View]) -> None:
-    for view in views[:-1]:
-        if arrays.overlap(view, views[-1]):
-            raise BadArgument("out shares memory with an operand, which the kernel also reads")
-
-
-def _refuse_gradients(operands: Sequence[Any]) -> None:
-    for x in operands:
-        if getattr(x, "requires_grad", False):
-            import torch
-
-            if torch.is_grad_enabled():
-                raise BadArgument(
-                    "an operand requires a gradient, which kernels here do not record; "
-                    "run under torch.no_grad() or pass x.detach()"
-                )

@@ -6,6 +6,7 @@ Problem → candidates (registry or bundles, rules, constraints) → selector �
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -36,6 +37,10 @@ PLANNING_DEVICE = "h200_sxm"
 """The GPU that plans are made for where there is none and none is named."""
 
 NEAREST_MISSES = 3
+
+KEPT = 4096
+"""Plans that a planner keeps, and launches that a dispatcher has ready. With more, those used
+longest ago go: the lengths of a served model's batches can be any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class Planner:
             self.constraints = replace(self.constraints, max_workspace=max_workspace)
         self._lock = threading.RLock()
         self._version = registry.version if registry is not None else 0
-        self._plans: dict[tuple[Any, Device, Constraints | None], Plan] = {}
+        self._plans = _Plans()
         self._unbuildable: dict[tuple[str, str], str] = {}
         self._default_entries: dict[Any, tuple[Entry, ...]] = {}
 
@@ -195,7 +200,7 @@ class Planner:
             asked = self._asked(*key)
             choice = self._choice(asked)
             plan = self._plan_of(replace(choice, reason=asked.reason(choice)), problem, target)
-            self._plans[key] = plan
+            self._plans.add(key, plan)
         return plan
 
     def _choice(self, asked: _Asked) -> Choice:
@@ -335,6 +340,42 @@ class Planner:
     def _forget(self) -> None:
         """Drop what the registry's change may have made wrong."""
         self._plans.clear()
+
+
+_Key = tuple[Any, Device, Constraints | None]
+
+
+class _Plans:
+    """Plans by (problem, device, constraints); of more than `KEPT`, the one used longest ago goes.
+    Thread-safe."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[_Key, Plan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def get(self, key: _Key) -> Plan | None:
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+            return plan
+
+    def add(self, key: _Key, plan: Plan) -> None:
+        with self._lock:
+            self._plans[key] = plan
+            if len(self._plans) > KEPT:
+                self._plans.popitem(last=False)
+
+    def discard(self, key: _Key) -> None:
+        with self._lock:
+            self._plans.pop(key, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._plans.clear()
 
 
 def _device(given: Device | str) -> Device:

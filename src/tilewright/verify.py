@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tilewright import arrays, ops
+from tilewright import arrays, calls, ops
 from tilewright.errors import VerificationFailed
 from tilewright.tolerance import Tolerance
 
@@ -27,6 +27,7 @@ class Check:
     elements within tolerance, 1.0 when all are. `worst`: the largest error as a multiple of its
     element's tolerance (0 where both are equal). `seed` makes the operands again. `non_zero`: how
     many elements of the output are not zero (a NaN is not); None where they were not counted.
+    `output`: which one, of an operation with several.
     """
 
     ok: bool
@@ -40,12 +41,14 @@ class Check:
     tolerance: Tolerance
     seed: int = -1
     non_zero: int | None = None
+    output: str = ""
 
     def __str__(self) -> str:
         word = "within" if self.ok else "outside"
+        where = f" in output {self.output}" if self.output else ""
         return (
-            f"{word} tolerance: {self.share:.4%} of elements, worst at {self.worst:.3g} of it, "
-            f"max error {self.max:.3g} where the result's rms is {self.rms_reference:.3g}"
+            f"{word} tolerance{where}: {self.share:.4%} of elements, worst at {self.worst:.3g} of "
+            f"it, max error {self.max:.3g} where the result's rms is {self.rms_reference:.3g}"
         )
 
 
@@ -191,14 +194,83 @@ def _percentile(counts: Any, largest: float) -> float:
     return float((below.searchsorted(0.99) + 1) / _BINS * largest)
 
 
+@dataclass(slots=True)
+class Operands:
+    """The operands of a problem, by name.
+
+    inputs: those that the kernels read, ``inout`` ones included, and the scalars given at the call.
+    outputs: those of role ``out``.
+    """
+
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+
+    def written(self, problem: Any) -> dict[str, Any]:
+        """Every operand that the kernels write, in the order in which the family states them."""
+        stated = ops.family(problem.family).operands(problem)
+        both = self.inputs | self.outputs
+        return {one.name: both[one.name] for one in stated if one.written}
+
+
+def operands_of(problem: Any, seed: int, device: str = "cpu") -> Operands:
+    """Fresh inputs and poisoned outputs for `problem`: NumPy arrays, or torch tensors when `device`
+    is a GPU. The same seed makes the same inputs."""
+    family = ops.family(problem.family)
+    inputs = family.make_inputs(problem, arrays.Random(seed, device))
+    targets = (one for one in family.operands(problem) if one.role == "out")
+    outputs = {one.name: arrays.empty(one, device) for one in targets}
+    for output in outputs.values():
+        arrays.poison(output)
+    return Operands(dict(inputs), outputs)
+
+
 def make_operands(problem: Any, seed: int, device: str = "cpu") -> tuple[list[Any], Any]:
-    """Random inputs and a poisoned output for `problem`: NumPy arrays, or torch tensors when
-    `device` is a GPU."""
-    declared = ops.family(problem.family).operands(problem)
-    made = [arrays.empty(o, device) for o in declared]
-    arrays.fill_random(made[:-1], seed, [o.values for o in declared])
-    arrays.poison(made[-1])
-    return made[:-1], made[-1]
+    """`operands_of` for an operation whose operands all go by position: the inputs in order, and
+    the output, of several a tuple."""
+    made = operands_of(problem, seed, device)
+    inputs, _ = calls.positional(problem, made.inputs)
+    outputs = tuple(made.outputs.values())
+    return inputs, outputs[0] if len(outputs) == 1 else outputs
+
+
+def snapshot(problem: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the ``inout`` operands among `inputs`, as they are before a call."""
+    stated = ops.family(problem.family).operands(problem)
+    return {one.name: arrays.copied(inputs[one.name]) for one in stated if one.role == "inout"}
+
+
+def reset(operands: Operands, before: Mapping[str, Any]) -> None:
+    """Have the operands as they are before a call: ``inout`` ones as in `before` (`snapshot`),
+    outputs poisoned."""
+    for name, values in before.items():
+        arrays.overwrite(operands.inputs[name], values)
+    for output in operands.outputs.values():
+        arrays.poison(output)
+
+
+def reference(problem: Any, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """What each operand that is written must hold, in float64, by name.
+
+    inputs: by name, with ``inout`` operands as they were before the call; or those that go by
+        position, in order.
+    """
+    family = ops.family(problem.family)
+    if not isinstance(inputs, Mapping):
+        stated = family.operands(problem)
+        names = [one.name for one in stated if one.read and not one.keyword]
+        inputs = dict(zip(names, inputs, strict=True))
+    wide = {n: x if isinstance(x, int | float) else arrays.to_float64(x) for n, x in inputs.items()}
+    return dict(family.reference(problem, wide))
+
+
+def run(
+    dispatcher: Dispatcher, problem: Any, operands: Operands, name: str = "", **options: Any
+) -> None:
+    """Run `problem` on these operands, by the kernel called `name` if given."""
+    inputs, keywords = calls.positional(problem, operands.inputs)
+    out = tuple(operands.outputs.values()) or None
+    how = dispatcher.run_named if name else dispatcher.run
+    how(name or problem.family, *inputs, out=out, **keywords, **options)
 
 
 def verify(
@@ -212,27 +284,51 @@ def verify(
     """Run `problem` (by the kernel called `name`, if given) on fresh data and check the result.
 
     `device` is ``"cpu"`` (the interpreter) or a torch GPU such as ``"cuda:0"``. The returned
-    check says whether it passed; `require` raises instead.
+    check says whether every output passed, and describes the worst; `require` raises instead.
     """
     seed = secrets.randbits(31) if seed is None else seed
     family = ops.family(problem.family)
-    inputs, out = make_operands(problem, seed, device)
-    options = family.options(problem)
-    if name:
-        config = family.parse_name(name)
-        dispatcher.run_named(name, *inputs, out=out, **options)
-    else:
-        config = dispatcher.select(problem).config
-        dispatcher.run(problem.family, *inputs, out=out, **options)
-    return check(problem, config, inputs, out, seed)
+    config = family.parse_name(name) if name else dispatcher.select(problem).config
+    operands = operands_of(problem, seed, device)
+    wanted = reference(problem, operands.inputs)
+    run(dispatcher, problem, operands, name)
+    return compare_all(problem, config, operands.written(problem), wanted, seed)
+
+
+def compare_all(
+    problem: Any,
+    config: Any,
+    written: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    seed: int = -1,
+) -> Check:
+    """Compare all outputs of `config` with their references, each within its own tolerance: the
+    check of the worst output, which names the output where there are several.
+
+    config: None for the vendor's library.
+    """
+    allowed = ops.family(problem.family).tolerances(problem, config)
+    checks = [
+        replace(compare(written[name], wanted[name], allowed[name]), output=name, seed=seed)
+        for name in written
+    ]
+    worst = max(checks, key=lambda check: (not check.ok, check.worst))
+    return worst if len(checks) > 1 else replace(worst, output="")
 
 
 def check(problem: Any, config: Any, inputs: Sequence[Any], out: Any, seed: int = -1) -> Check:
-    """Compare what `config` left in `out` with the reference for these inputs."""
-    family = ops.family(problem.family)
-    reference = family.reference(problem, [arrays.to_float64(x) for x in inputs])
-    result = compare(out, reference, family.tolerance(problem, config))
-    return replace(result, seed=seed)
+    """Compare what `config` left in `out` (of several outputs, a tuple) with the reference for
+    these inputs, of an operation whose operands all go by position."""
+    names = [one.name for one in ops.family(problem.family).operands(problem) if one.written]
+    outputs = out if isinstance(out, tuple | list) else (out,)
+    written = dict(zip(names, outputs, strict=True))
+    return compare_all(problem, config, written, reference(problem, inputs), seed)
+
+
+def tolerance(problem: Any, config: Any) -> Tolerance:
+    """How far the output of an operation with one output may be from the reference."""
+    (allowed,) = ops.family(problem.family).tolerances(problem, config).values()
+    return allowed
 
 
 def require(result: Check, what: str) -> None:

@@ -12,8 +12,9 @@ from tilewright.arch import arch
 from tilewright.compile import key as key_module
 from tilewright.compile.key import build_key, compiler_digest, sources_digest
 from tilewright.errors import BuildFailed
+from tilewright.ops.nouns import MAIN
 
-SOURCE = FakeFamily().source(FakeConfig(), arch("sm_90"))
+SOURCE = FakeFamily().sources(FakeConfig(), arch("sm_90"))[MAIN]
 
 
 @pytest.fixture

@@ -8,13 +8,20 @@ from collections.abc import Iterator
 
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, operands
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS
 from tilewright.ops.gemm.sizes import gated
+from tilewright.ops.nouns import Call
 
 TILE = 64
 RAGGED = (67, 45, 83)
 """No size is a multiple of anything."""
+
+
+def problem_of(inputs, out, options, **how) -> GemmProblem:
+    """The problem of a call with these views."""
+    outputs = None if out is None else (out,)
+    return operands.problem_of(Call(tuple(inputs), {}, outputs, options), **how)
 
 
 def config(arch_name: str = "sm_90", **fields: object) -> GemmConfig:

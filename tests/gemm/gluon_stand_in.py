@@ -29,6 +29,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
 from tilewright.ops.nouns import (
     FLAG_BYTES,
+    MAIN,
     WORKSPACE,
     Operand,
     Pointer,
@@ -300,7 +301,7 @@ class Python:
 
 def run(config: GemmConfig, problem: GemmProblem, device: Device, seed: int = 0) -> None:
     """Compute `problem` from small integers and compare with the reference."""
-    source = FAMILY.source(config, arch(device.arch))
+    source = FAMILY.sources(config, arch(device.arch))[MAIN]
     launch = FAMILY.launch(config, problem, device)
     rng = np.random.default_rng(seed)
     operands = FAMILY.operands(problem)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from batch_cases import BATCH, cases, nested, problem, with_epilogues
-from gemm_cases import config
+from gemm_cases import config, problem_of
 
 import tilewright as tw
 from shared_builds import build_once
@@ -17,7 +17,7 @@ from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.ops.gemm.operands import operands, problem_of
+from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.rules import supports
 from tilewright.ops.gemm.sizes import BATCHED
 from tilewright.ops.nouns import Descriptor, View

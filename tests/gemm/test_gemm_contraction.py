@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from gemm_cases import problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,6 @@ import tilewright as tw
 from tilewright import arrays
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm.contraction import matrices, output_shape, parse
-from tilewright.ops.gemm.operands import problem_of
 from tilewright.ops.nouns import View
 
 

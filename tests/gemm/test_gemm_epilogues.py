@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from epilogue_cases import CHAINS, cases
-from gemm_cases import config
+from gemm_cases import config, problem_of
 
 from shared_builds import build_once
 from tilewright import arrays, verify
@@ -19,9 +19,9 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, LaunchFailed, UnknownName
 from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.ops.gemm.epilogues import OPERATIONS, Operation, Takes, register
-from tilewright.ops.gemm.operands import operands, problem_of
+from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.shuffle import shuffle
-from tilewright.ops.nouns import View
+from tilewright.ops.nouns import MAIN, View
 from tilewright.runtime.interpreter import interpreter
 from tilewright.space import KernelSpace
 
@@ -370,7 +370,7 @@ def test_an_operation_of_ones_own(own, hopper, monkeypatch, tmp_path):
     report = build([(kernel, "sm_90"), (kernel, "gfx942")], store=store)
     report.raise_if_failed()
     assert "ex2" not in inspect(report.results[0].kernel, store, "ptx")
-    modules = FAMILY.source(kernel, arch("sm_90")).modules
+    modules = FAMILY.sources(kernel, arch("sm_90"))[MAIN].modules
     assert modules[-1] == "epilogue_kernels"
     assert sources_digest(*modules) != sources_digest(*modules[:-1])
 

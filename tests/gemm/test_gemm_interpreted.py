@@ -13,7 +13,7 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
-from tilewright.ops.nouns import FLAG_BYTES
+from tilewright.ops.nouns import MAIN
 from tilewright.runtime.interpreter import interpreter
 
 
@@ -92,16 +92,21 @@ def test_a_workspace_is_left_as_it_was_found(pipeline, how, reduction):
     kernel = config(pipeline=pipeline, reduction=reduction, **how)
     problem = GemmProblem(128, 128, 7 * 64)
     few = replace(device("h200_sxm"), compute_units=3)
-    inputs, out = verify.make_operands(problem, seed=5)
+    (a, b), out = verify.make_operands(problem, seed=5)
     plan = FAMILY.launch(kernel, problem, few)
-    workspace = np.full(plan.workspace_bytes, 0xFF, np.uint8)
-    workspace[: None if plan.zero_workspace else FLAG_BYTES] = 0
-    source = FAMILY.source(kernel, arch("sm_90"))
+    kept = {one.name: one.initial == "kept_zero" for one in plan.temporaries}
+    assert kept == {"flags": True, "partials": reduction == "atomic"}
+    temporaries = {
+        one.name: np.full(one.bytes, 0 if kept[one.name] else 0xFF, np.uint8)
+        for one in plan.temporaries
+    }
+    sources = FAMILY.sources(kernel, arch("sm_90"))
     for _ in range(2):
         arrays.poison(out)
-        interpreter().run(source, plan, [*inputs, out], outputs=[2], workspace=workspace)
-        assert verify.check(problem, kernel, inputs, out).ok
-        assert not workspace[: None if plan.zero_workspace else FLAG_BYTES].any()
+        named = {"A": a, "B": b, "C": out}
+        interpreter().run(sources, plan, named, ["C"], temporaries=temporaries)
+        assert verify.check(problem, kernel, [a, b], out).ok
+        assert not any(array.any() for name, array in temporaries.items() if kept[name])
 
 
 @pytest.mark.parametrize("problem", awkward(), ids=lambda p: f"{p.m}x{p.n}x{p.k}-{p.dtype_a}")
@@ -139,8 +144,8 @@ def test_a_kernel_in_gluon_is_stood_in_for_by_its_triton_sibling(hopper):
     sibling = FAMILY.interpreted(kernel)
     assert sibling == config(pipeline="tma", scheduler="persistent", store="split")
     assert FAMILY.interpreted(sibling) == sibling
-    assert FAMILY.source(kernel, arch("sm_90")).language == "gluon"
-    assert FAMILY.source(sibling, arch("sm_90")).language == "triton"
+    assert FAMILY.sources(kernel, arch("sm_90"))[MAIN].language == "gluon"
+    assert FAMILY.sources(sibling, arch("sm_90"))[MAIN].language == "triton"
     assert FAMILY.judge(sibling, arch("sm_90"))
     a, b = (np.random.default_rng(2).standard_normal((96, 96)).astype("float16") for _ in "ab")
     kernels = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_cases import problem_of
 from lowbit_cases import MX, SIGNATURES, cases, config
 
 from shared_builds import build_once
@@ -110,7 +111,7 @@ def test_sizes_in_bytes_count_half_bytes():
     operand = FAMILY.operands(problem)[1]
     assert (operand.shape, operand.strides, operand.dtype) == ((128, 64), (1, 128), "uint8")
     *inputs, out = [View(o.shape, o.strides, o.dtype, 0, "cpu") for o in FAMILY.operands(problem)]
-    assert FAMILY.problem_of(inputs, out, FAMILY.options(problem)) == problem
+    assert problem_of(inputs, out, FAMILY.options(problem)) == problem
 
 
 A = np.zeros((4, 64), ml_dtypes.bfloat16)

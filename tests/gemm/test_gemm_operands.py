@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from gemm_cases import problem_of
 
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm.operands import operands, problem_of
+from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.nouns import View
 
@@ -127,6 +128,6 @@ def test_operands_lie_as_the_problem_says_and_say_it_again(layout):
     found = operands(p)
     assert [o.name for o in found] == ["A", "B", "C"]
     assert [o.shape for o in found] == [(64, 32), (32, 16), (64, 16)]
-    assert [o.is_output for o in found] == [False, False, True]
+    assert [o.role == "out" for o in found] == [False, False, True]
     *inputs, out = [view(o.shape, o.strides, o.dtype) for o in found]
     assert problem_of(inputs, out, {}) == p

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gemm_cases import config
+from gemm_cases import config, problem_of
 from operand_cases import PRE, combined
 
 from shared_builds import build_once
@@ -18,7 +18,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 from tilewright.ops.gemm.epilogues import OPERATIONS, Operation, Takes, register
-from tilewright.ops.gemm.operands import operands, problem_of
+from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.problem import LAYOUTS
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.nouns import View

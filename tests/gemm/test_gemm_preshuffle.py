@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_cases import config
+from gemm_cases import config, problem_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operand_cases import shuffled
@@ -22,7 +22,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES, numpy_dtype
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem, shuffle
-from tilewright.ops.gemm.operands import operands, problem_of
+from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.problem import OUTPUTS, SHUFFLED_LAYOUTS
 from tilewright.ops.nouns import View
 from tilewright.registry import Registry

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gemm_cases import config
+from gemm_cases import config, problem_of
 from scale_cases import FORMS, cases, gluon
 
 import tilewright as tw
@@ -17,7 +17,7 @@ from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import FAMILY, GemmProblem, scales
-from tilewright.ops.gemm.operands import operands, problem_of
+from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.rules import supports
 from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.nouns import View
@@ -110,8 +110,8 @@ def test_a_wrong_scale_does_not_pass():
 
 
 def test_sums_of_blocks_are_held_to_more_than_one_long_sum():
-    plain = FAMILY.tolerance(GemmProblem(64, 64, 8192, dtype_a="e4m3fn"), config(dtype_a="e4m3fn"))
-    scaled = FAMILY.tolerance(GemmProblem(64, 64, 8192, **DEEPSEEK), config(**DEEPSEEK))
+    plain = verify.tolerance(GemmProblem(64, 64, 8192, dtype_a="e4m3fn"), config(dtype_a="e4m3fn"))
+    scaled = verify.tolerance(GemmProblem(64, 64, 8192, **DEEPSEEK), config(**DEEPSEEK))
     assert scaled.scaled < plain.scaled
 
 
@@ -251,7 +251,7 @@ def test_steps_of_several_blocks_are_one_block_each_elsewhere():
     for kernel, problem in gluon():
         sibling = FAMILY.interpreted(kernel)
         assert sibling.tile_k == min(kernel.tile_k, scales.k_block(kernel))
-        assert FAMILY.tolerance(problem, sibling) == FAMILY.tolerance(problem, kernel)
+        assert verify.tolerance(problem, sibling) == verify.tolerance(problem, kernel)
 
 
 def test_the_gluon_kernel_keeps_its_sums_in_registers(store):

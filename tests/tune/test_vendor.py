@@ -167,7 +167,7 @@ def test_workers_verify_and_time_it_in_turns_with_kernels(tmp_path, monkeypatch)
     right = measured[planted.VENDOR, 32]
     assert right.check is not None and right.check.ok and len(right.samples_us) >= 2
     family = ops.family("gemm")
-    assert right.check.tolerance == family.tolerance(right.problem, None)
+    assert right.check.tolerance == verify.tolerance(right.problem, None)
     assert "ValueError: no such size" in measured[planted.VENDOR, 16].reason
 
 
@@ -194,7 +194,7 @@ def test_its_tolerance_is_the_strictest_of_any_kernels():
     family, problem = ops.family("gemm"), GemmProblem(64, 64, 4096)
     loosest = replace(CONFIGS[0], scheduler="split_k", split_k=8, reduction="linear")
     for config in (*CONFIGS, loosest):
-        ours, theirs = family.tolerance(problem, config), family.tolerance(problem, None)
+        ours, theirs = verify.tolerance(problem, config), verify.tolerance(problem, None)
         assert theirs.scaled <= ours.scaled and theirs.relative <= ours.relative
-    assert family.tolerance(problem, None).scaled < family.tolerance(problem, loosest).scaled
-    assert np.isfinite(family.tolerance(problem, None).scaled)
+    assert verify.tolerance(problem, None).scaled < verify.tolerance(problem, loosest).scaled
+    assert np.isfinite(verify.tolerance(problem, None).scaled)

@@ -25,6 +25,7 @@ from tilewright.arch.model import Arch
 from tilewright.compile.kernel import Blob, Digest, Kernel
 from tilewright.compile.key import canonical, sha256, sources_digest
 from tilewright.errors import BadArgument, BadFile
+from tilewright.ops.nouns import MAIN
 
 SCHEMA = 1
 """Version of the layout; a bundle of a newer one is refused."""
@@ -96,7 +97,7 @@ def source_digest(config: Any, arch: Arch) -> str:
     """A digest of what `config` is compiled from on `arch`: the text of its modules, and how they
     are specialised. A binary serves only the Tilewright that would compile the same. The compiler
     does not count, so it is the same with any Triton, or none, and under any Python."""
-    source = ops.family(config.family).source(config, arch)
+    source = ops.family(config.family).sources(config, arch)[MAIN]
     modules = sources_digest(*source.modules)
     return sha256(canonical({"source": asdict(source), "modules": modules}))
 

@@ -170,14 +170,11 @@ def run_once(
 
     family = ops.family(problem.family)
     seed = secrets.randbits(31) if seed is None else seed
-    inputs, out = verification.make_operands(problem, seed, on)
-    options = family.options(problem)
+    operands = verification.operands_of(problem, seed, on)
+    wanted = verification.reference(problem, operands.inputs) if verify else {}
     with output.busy(f"running {problem} on {on}"):
         start = time.perf_counter()
-        if kernel is not None:
-            target.run_named(kernel, *inputs, out=out, **options)
-        else:
-            target.run(problem.family, *inputs, out=out, **options)
+        verification.run(target, problem, operands, kernel or "")
         _wait(on)
         seconds = time.perf_counter() - start
         if kernel is not None:
@@ -185,7 +182,8 @@ def run_once(
         else:  # asked now, because a kernel that could not be built was passed over
             plan = target.select(problem)
             config, why = plan.config, f"by {plan.selector}: {plan.reason}"
-        check = verification.check(problem, config, inputs, out, seed) if verify else None
+        written = operands.written(problem)
+        check = verification.compare_all(problem, config, written, wanted, seed) if verify else None
     planned_for = target.device_for_planning()
     place = f"{planned_for.name} ({planned_for.arch})"
     return Ran(problem, config.name, why, place, on, seconds, seed, check)

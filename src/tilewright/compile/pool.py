@@ -19,6 +19,7 @@ from tilewright.compile.key import build_key, sources_digest
 from tilewright.compile.report import BuildReport, BuildResult, Progress
 from tilewright.compile.store import Store, UntrustedEntry, log
 from tilewright.errors import StoreError, TilewrightError
+from tilewright.ops.nouns import MAIN
 from tilewright.scratch import clear
 
 
@@ -127,7 +128,7 @@ def _job(config: Any, arch: Arch, interpreted: bool = False) -> Job:
     from tilewright import ops
 
     family = ops.family(config.family)
-    source = family.source(family.interpreted(config) if interpreted else config, arch)
+    source = family.sources(family.interpreted(config) if interpreted else config, arch)[MAIN]
     module_digest = sources_digest(*source.modules)
     return Job(
         name=config.name,

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tilewright import arrays, ops, verify
+from tilewright import calls, ops, verify
 from tilewright.arch.model import Device
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, VerificationFailed
-from tilewright.measure.vendor import VENDOR, Bind, vendor_bind
+from tilewright.measure.vendor import VENDOR, vendor_bind
+from tilewright.ops.protocols import Bind
 from tilewright.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a comparison. `bind` takes the inputs and the output and returns a call that
-    computes, and returns the result; `config` is the kernel's (None: the vendor's)."""
+    """One side of a comparison.
+
+    label: its name in tables.
+    config: the kernel's; None for the vendor's library.
+    bind: makes calls of it.
+    """
 
     label: str
     config: Any
@@ -60,20 +65,31 @@ def contender(word: str, problem: Any, device: Device, store: Store, kernel: str
 
 def dispatched(label: str, dispatcher: Dispatcher, problem: Any) -> Contender:
     """What `dispatcher` runs for `problem`, called as in production: it chooses."""
-    family = ops.family(problem.family)
-    options = family.options(problem)
     config = dispatcher.select(problem).config
-
-    def bind(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
-        return partial(dispatcher.run, family.name, *inputs, out=out, **options)
-
+    bind = _bind(partial(dispatcher.run, problem.family), problem)
     return Contender(f"{config.name} ({label})", config, bind)
 
 
 def kernel_bind(dispatcher: Dispatcher, name: str, problem: Any) -> Bind:
-    """What makes calls of the kernel called `name`, and of no other, for `problem`."""
-    options = ops.family(problem.family).options(problem)
-    return lambda inputs, out: partial(dispatcher.run_named, name, *inputs, out=out, **options)
+    """Makes calls of the kernel called `name`, and of no other, for `problem`."""
+    return _bind(partial(dispatcher.run_named, name), problem)
+
+
+def _bind(run: Callable[..., Any], problem: Any) -> Bind:
+    def bind(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Callable[[], Any]:
+        given, keywords = calls.positional(problem, inputs)
+        out = tuple(outputs.values())
+        return partial(run, *given, out=out[0] if len(out) == 1 else out or None, **keywords)
+
+    return bind
+
+
+def results(problem: Any, operands: verify.Operands, returned: Any) -> dict[str, Any]:
+    """What a call wrote, by name. The vendor's call may have returned memory of its own."""
+    outputs = returned if isinstance(returned, tuple) else (returned,)
+    names = operands.outputs
+    in_place = operands.written(problem)
+    return in_place | dict(zip(names, outputs, strict=True)) if names else in_place
 
 
 def verified(
@@ -84,15 +100,16 @@ def verified(
     vendor's library on a CPU."""
     if device == "cpu" and any(c.config is None for c in contenders):
         raise BadArgument("the vendor's library runs on GPUs: compare with it on cuda:0")
-    family = ops.family(problem.family)
-    inputs, out = verify.make_operands(problem, seed, device)
-    reference = family.reference(problem, [arrays.to_float64(x) for x in inputs])
-    calls: list[Callable[[], Any]] = []
+    operands = verify.operands_of(problem, seed, device)
+    before = verify.snapshot(problem, operands.inputs)
+    wanted = verify.reference(problem, operands.inputs)
+    made: list[Callable[[], Any]] = []
     for one in contenders:
-        arrays.poison(out)
-        call = one.bind(inputs, out)
-        check = verify.compare(call(), reference, family.tolerance(problem, one.config))
+        verify.reset(operands, before)
+        call = one.bind(operands.inputs, operands.outputs)
+        written = results(problem, operands, call())
+        check = verify.compare_all(problem, one.config, written, wanted)
         if not check.ok:
             raise VerificationFailed(f"{one.label} on {problem} is {check} (seed {seed})")
-        calls.append(call)
-    return calls
+        made.append(call)
+    return made

@@ -15,7 +15,7 @@ import signal
 import sys
 from typing import Any
 
-from tilewright import ops, verify
+from tilewright import verify
 from tilewright.arch.model import Device
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
@@ -33,16 +33,15 @@ def run(request: dict[str, Any]) -> None:
     import torch
 
     problem = read_problem(request["problem"], "the request")
-    inputs, out = verify.make_operands(problem, seed=0, device=_GPU)
+    operands = verify.operands_of(problem, seed=0, device=_GPU)
     dispatcher = Dispatcher(
         device=convert(request["device"], Device, "the request"),
         store=Store(request["store"], trusted=request["trusted"]),
         build_missing=False,
     )
-    options = ops.family(problem.family).options(problem)
 
     def call() -> None:
-        dispatcher.run_named(request["kernel"], *inputs, out=out, **options)
+        verify.run(dispatcher, problem, operands, request["kernel"])
         torch.cuda.synchronize()
 
     for _ in range(_CALLS_BEFORE):

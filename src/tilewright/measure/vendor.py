@@ -9,13 +9,13 @@ without it.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from tilewright import ops
 from tilewright.errors import UnsupportedProblem
+from tilewright.ops.protocols import Bind
 
 VENDOR = "vendor"
 """What the vendor's library is called where one may name a kernel."""
@@ -24,9 +24,6 @@ PREFIX = f"{VENDOR}."
 
 _LIBRARIES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
 """The packages that NVIDIA's library may come in. AMD's comes within torch."""
-
-Bind = Callable[[Sequence[Any], Any], Callable[[], Any]]
-"""From a problem's inputs and its output to the call, which returns the result."""
 
 
 def is_vendor(kernel: str) -> bool:

@@ -37,12 +37,13 @@ from tilewright.errors import (
 )
 from tilewright.jsonfile import convert
 from tilewright.measure import timing
-from tilewright.measure.contenders import kernel_bind
+from tilewright.measure.contenders import kernel_bind, results
 from tilewright.measure.devices import CPU, PRELOAD_VARIABLE
 from tilewright.measure.measurement import Settings, Status
 from tilewright.measure.results import read_problem
 from tilewright.measure.telemetry import Monitor, flags
-from tilewright.measure.vendor import Bind, is_vendor, vendor_bind
+from tilewright.measure.vendor import is_vendor, vendor_bind
+from tilewright.ops.protocols import Bind
 from tilewright.runtime.interpreter_worker import named_modules
 from tilewright.runtime.launcher import launcher
 from tilewright.tolerance import tolerance
@@ -86,18 +87,24 @@ between them."""
 
 @dataclass(slots=True)
 class _Work:
-    """The problem in hand: its operands, and what they should come to. rotated: copies of the
-    inputs; elsewhere: operands like these, in other places."""
+    """The problem in hand.
+
+    operands: those that kernels are verified on.
+    before: ``inout`` operands as they were made.
+    reference: what the operands that are written must hold; None where nothing is verified.
+    rotated: copies of the operands, `operands` among them, that share one set of outputs.
+    elsewhere: operands like these, in other places.
+    """
 
     text: str
     problem: Any
     arch: str
-    inputs: list[Any]
-    out: Any
+    operands: verify.Operands
+    before: dict[str, Any]
     seed: int
-    reference: Any
-    rotated: list[list[Any]]
-    elsewhere: list[tuple[list[list[Any]], Any]] = field(default_factory=list)
+    reference: dict[str, Any] | None
+    rotated: list[verify.Operands]
+    elsewhere: list[verify.Operands] = field(default_factory=list)
 
 
 class Worker:
@@ -188,13 +195,18 @@ class Worker:
         self._work = None
         problem = read_problem(message["problem"], "the request")
         seed = secrets.randbits(31)
-        inputs, out = verify.make_operands(problem, seed, self._place)
-        reference = None
-        if self._settings.verify:
-            wide = [arrays.to_float64(x) for x in inputs]
-            reference = ops.family(problem.family).reference(problem, wide)
+        operands = verify.operands_of(problem, seed, self._place)
+        before = verify.snapshot(problem, operands.inputs)
+        reference = verify.reference(problem, operands.inputs) if self._settings.verify else None
         self._work = _Work(
-            message["problem"], problem, message["arch"], inputs, out, seed, reference, [inputs]
+            message["problem"],
+            problem,
+            message["arch"],
+            operands,
+            before,
+            seed,
+            reference,
+            [operands],
         )
         return {}
 
@@ -210,18 +222,17 @@ class Worker:
                 raise UnsupportedProblem(str(verdict))
         self._plan_for(convert(message["device"], Device, "device"))
         bind = self._bind(name, work, self._dispatchers[0])
-        out = self._run_once(bind, work)
-        if not self._settings.verify:
+        written = self._run_once(bind, work)
+        if work.reference is None:
             return {"status": "ok", "reason": "", "check": None}
-        allowed = family.tolerance(problem, config)
-        check = verify.compare(out, work.reference, allowed)
+        check = verify.compare_all(problem, config, written, work.reference)
         if not check.ok and self._gpu and _mended(work):
-            out = self._run_once(bind, work)
-            check = verify.compare(out, work.reference, allowed)
+            written = self._run_once(bind, work)
+            check = verify.compare_all(problem, config, written, work.reference)
         status: Status = "ok"
         reason = ""
         if not check.ok:
-            stray = _stray_nans(out, work.reference)
+            stray = sum(_stray_nans(written[n], wanted) for n, wanted in work.reference.items())
             status = "nan" if stray else "mismatch"
             reason = f"{stray} NaN where the reference has none" if stray else str(check)
         return {
@@ -264,9 +275,9 @@ class Worker:
     def _call(self, name: str, work: _Work, place: int) -> timing.Call:
         """A call in one of the places: of other copies of the inputs each time, if there are some;
         always of one output."""
-        copies, out = (work.rotated, work.out) if place == 0 else work.elsewhere[place - 1]
+        copies = work.rotated if place == 0 else [work.elsewhere[place - 1]]
         bind = self._bind(name, work, self._dispatchers[place])
-        return timing.rotated([bind(inputs, out) for inputs in copies])
+        return timing.rotated([bind(each.inputs, each.outputs) for each in copies])
 
     def _places(self, work: _Work) -> int:
         """How many places there are; they are made."""
@@ -283,22 +294,21 @@ class Worker:
 
         torch.cuda.empty_cache()  # or they lie where others did
         room = int(torch.cuda.mem_get_info()[0] * PLACES_SHARE / self._settings.places)
-        if _bytes_of([*work.inputs, work.out]) <= room:
+        if _bytes_of([*work.operands.inputs.values(), *work.operands.outputs.values()]) <= room:
             between = []
             for _ in range(self._settings.places - 1):
                 gap = secrets.randbelow(room)
                 between.append(torch.empty(gap, dtype=torch.uint8, device=_GPU))
-                inputs, out = verify.make_operands(work.problem, work.seed, _GPU)
-                work.elsewhere.append(([inputs], out))
+                work.elsewhere.append(verify.operands_of(work.problem, work.seed, _GPU))
 
-    def _run_once(self, bind: Bind, work: _Work) -> Any:
-        """The result of one call, with the output poisoned and a workspace in which no kernel was
-        before."""
-        arrays.poison(work.out)
+    def _run_once(self, bind: Bind, work: _Work) -> dict[str, Any]:
+        """What one call writes, by name, with outputs poisoned and temporaries in memory that no
+        kernel used before."""
+        verify.reset(work.operands, work.before)
         self._dispatchers[0].workspaces.release()
-        result = bind(work.inputs, work.out)()
+        returned = bind(work.operands.inputs, work.operands.outputs)()
         self._wait()
-        return result
+        return results(work.problem, work.operands, returned)
 
     def _in_hand(self) -> _Work:
         assert self._work is not None, "a problem comes first"
@@ -325,9 +335,11 @@ class Worker:
             return timing.Wall()
         l2 = self._l2_bytes
         if self._settings.cache == "rotated":
-            count = timing.copies_to_rotate(_bytes_of(work.inputs), l2)
+            inputs = [*work.operands.inputs.values()]
+            count = timing.copies_to_rotate(_bytes_of(inputs), l2)
             while len(work.rotated) < count:
-                work.rotated.append(verify.make_operands(work.problem, work.seed, _GPU)[0])
+                made = verify.operands_of(work.problem, work.seed, _GPU)
+                work.rotated.append(verify.Operands(made.inputs, work.operands.outputs))
             flush: timing.Call = timing.pause
         else:
             self._flush = flush = self._flush or timing.flusher(l2, _GPU)
@@ -341,17 +353,24 @@ class Worker:
 def _mended(work: _Work) -> bool:
     """Whether the inputs were not what they were made to be, by the fault of a kernel before; they
     are again."""
-    made, _ = verify.make_operands(work.problem, work.seed, _GPU)
-    pairs = zip(work.inputs, made, strict=True)
-    if all(bool((arrays.to_float64(a) == arrays.to_float64(b)).all()) for a, b in pairs):
+    made = verify.operands_of(work.problem, work.seed, _GPU)
+    read_only = made.inputs.keys() - work.before.keys()
+    if all(_equal(work.operands.inputs[name], made.inputs[name]) for name in read_only):
         return False
-    work.inputs, work.rotated, work.elsewhere = made, [made], []
+    work.operands, work.rotated, work.elsewhere = made, [made], []
     return True
 
 
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, int | float):
+        return bool(one == other)
+    return bool((arrays.to_float64(one) == arrays.to_float64(other)).all())
+
+
 def _bytes_of(operands: Sequence[Any]) -> int:
-    """Bytes that they span."""
-    low_high = [arrays.span(arrays.view(x)) for x in operands]
+    """Bytes that arrays span; scalars take none."""
+    there = [x for x in operands if not isinstance(x, int | float)]
+    low_high = [arrays.span(arrays.view(x)) for x in there]
     return sum(high - low for low, high in low_high)
 
 

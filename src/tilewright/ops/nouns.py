@@ -1,11 +1,18 @@
-"""The nouns that a family and the rest of Tilewright exchange: what to compile, what to launch,
-operands."""
+"""The nouns that a family and the rest of Tilewright exchange: operands, what to compile, and what
+to launch.
+
+A launch is steps over named operands and named temporaries. Each step runs one kernel of the
+config, and the native launcher hands all of them to the driver in one call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from tilewright.dtypes import dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,87 +53,183 @@ class KernelSource:
         return tuple((n, t) for n, t in self.signature if t not in ("constexpr", "()"))
 
 
+MAIN = "main"
+"""The part of a config that has one kernel."""
+
+Role = Literal["in", "out", "inout"]
+"""in: a step reads the operand. out: the steps write all of it. inout: the steps read it and write
+to it in place."""
+
+Initial = Literal["anything", "zero", "kept_zero"]
+"""How a temporary begins. anything: with whatever the memory holds. zero: each launch zeroes it
+first. kept_zero: every launch finds it zero and leaves it zero."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A kernel argument: the address of operand number `operand`, or of the workspace."""
+    """A kernel argument: the address of an operand, or of a temporary, by name."""
 
-    operand: int
+    operand: str
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A kernel argument known when the plan is made. `type` is Triton's (``i32``, ``i64``)."""
+    """A kernel argument known when the plan is made. `type` is Triton's (``i32``, ``fp32``)."""
 
     type: str
-    value: int
+    value: int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A kernel argument that the caller gives at each call, by name: a softmax scale, a dropout
+    seed, a length. `type` is Triton's."""
+
+    type: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A kernel argument: a tiled view of an operand (a TMA tensor map on NVIDIA).
+    """A kernel argument: a tiled view of an operand or a temporary (a TMA tensor map on NVIDIA).
 
-    `shape` and `strides` in elements, outermost dimension first, last stride 1; `block` is the
-    tile one copy moves; `dtype` is Tilewright's name.
+    operand: its name.
+    dtype: of the view's elements, by Tilewright's name.
+    shape, strides: of the view, in elements, outermost dimension first, of 1 to 5 dimensions; the
+        last stride is 1.
+    block: the tile that one copy moves.
+    offset: elements from the operand's first to the view's first.
+    element_strides: for each dimension, how many elements of the view a copy goes on for each
+        element of the tile; ``()`` is 1 in all. Coordinates count the view's elements. Tensor maps
+        only.
     """
 
-    operand: int
+    operand: str
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     block: tuple[int, ...]
+    offset: int = 0
+    element_strides: tuple[int, ...] = ()
 
 
-Argument = Pointer | Scalar | Descriptor
-WORKSPACE = -1
-"""The operand number of the dispatcher's workspace."""
+Argument = Pointer | Scalar | Given | Descriptor
 
-FLAG_BYTES = 65536
-"""A workspace begins with this many bytes of flags that are zero between launches: every kernel
-finds them zero and leaves them zero. What follows may hold anything; see `Launch`."""
+
+@dataclass(frozen=True, slots=True)
+class Temporary:
+    """Memory that the steps of a launch use between them, and that no caller sees.
+
+    name: as arguments say it; no operand has the same.
+    shape: of a contiguous array.
+    dtype: Tilewright's name.
+    initial: see `Initial`.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    initial: Initial = "anything"
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * dtype(self.dtype).bytes
+
+
+TEMPORARY_ALIGNMENT = 256
+"""Bytes that the address of each temporary is a multiple of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel of a launch.
+
+    grid: workgroups in x, y and z.
+    arguments: the kernel's non-constant arguments, in order.
+    part: which of the config's kernels (`Launching.sources`).
+    """
+
+    grid: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    part: str = MAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch for one problem: grid, the kernel's non-constant arguments in order,
-    and bytes of workspace (flags included; and whether what follows them is zero between
-    launches too: the kernel finds it so and leaves it so). `capturable`: whether it may be captured
-    in a CUDA graph and replayed, which it may unless the host has to read memory of the device. All
-    launches so far may: they follow from a problem, which says where operands lie and not what they
-    hold (a grouped GEMM's kernel reads the groups' sizes itself)."""
+    """What computes one problem: steps that run one after another on a stream, over the problem's
+    operands and temporaries of their own.
 
-    grid: tuple[int, int, int]
-    arguments: tuple[Argument, ...]
-    workspace_bytes: int = 0
-    zero_workspace: bool = False
+    capturable: whether the launch may be captured in a CUDA graph and replayed. It may unless the
+    host has to read memory of the device.
+    """
+
+    steps: tuple[Step, ...]
+    temporaries: tuple[Temporary, ...] = ()
     capturable: bool = True
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that the temporaries take together."""
+        end = 0
+        for one in self.temporaries:
+            end += -end % TEMPORARY_ALIGNMENT + one.bytes
+        return end
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the scalars that a call gives, each once, in the order of the arguments."""
+        arguments = (one for step in self.steps for one in step.arguments)
+        return tuple(dict.fromkeys(one.name for one in arguments if isinstance(one, Given)))
+
+
+Values = tuple[float, float] | Callable[[int], Sequence[Any]] | None
+"""Values to make up for an operand: between two bounds, evenly spread; by a function, which makes
+them (in a list for each dimension) from a seed; None: standard normal, or any integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand of a problem as it lies in memory: shape, strides in elements, dtype name.
+    """An operand of a problem as it lies in memory.
 
-    `values`: between which two its values lie, evenly spread, when they are made up, or a
-    function that makes them (in a list for each dimension) from a seed; without, they are
-    standard normal, or any integers. `pointers`: it is passed as an array of the addresses of
-    what its first dimension counts (`tilewright.pointers`).
+    name: unique among the problem's operands.
+    shape, strides: strides in elements.
+    dtype: Tilewright's name.
+    role: see `Role`.
+    values: those made up for checking and timing.
+    pointers: the operand is passed as an array of addresses, one for each element of its first
+        dimension (`tilewright.pointers`).
+    keyword: a call passes it by keyword, as it does optional operands.
     """
 
     name: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
-    is_output: bool = False
-    values: tuple[float, float] | Callable[[int], Sequence[Any]] | None = None
+    role: Role = "in"
+    values: Values = None
     pointers: bool = False
+    keyword: bool = False
+
+    @property
+    def read(self) -> bool:
+        """Whether the caller passes values in it."""
+        return self.role != "out"
+
+    @property
+    def written(self) -> bool:
+        return self.role != "in"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An array the caller passed: like `Operand`, with the address of its first element in
-    bytes, and where it lives (``"cpu"``, ``"cuda:0"``).
+    """An array the caller passed.
 
-    `pointers`: 0, or bytes that the addresses in it are multiples of, if it is an array of
-    pointers; what its first dimension counts are arrays at these addresses.
+    shape, strides: strides in elements.
+    dtype: Tilewright's name.
+    address: of the first element, in bytes.
+    device: ``"cpu"``, ``"cuda:0"``.
+    pointers: 0; of an array of addresses, the bytes that each address is a multiple of. The
+        elements of the first dimension are arrays at these addresses.
     """
 
     shape: tuple[int, ...]
@@ -135,3 +238,20 @@ class View:
     address: int
     device: str
     pointers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a caller passes to an operation.
+
+    inputs: the operands passed by position, in order. An output is never among them.
+    named: the operands passed by keyword, which optional operands are.
+    outputs: the outputs passed as ``out=``, in the order in which the family states them; None
+        where the caller passes none, and has them made.
+    options: the other keywords. Scalars given at the call are not among them.
+    """
+
+    inputs: tuple[View, ...]
+    named: Mapping[str, View] = field(default_factory=dict)
+    outputs: tuple[View, ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)

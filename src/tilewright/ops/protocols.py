@@ -1,7 +1,9 @@
-"""What an operation family gives to the rest of Tilewright, and nothing more.
+"""What an operation family gives to the rest of Tilewright, in four protocols: words, legality,
+launching and checking.
 
-A family is a folder under `ops/` whose package defines ``FAMILY``, an object with the methods
-of `Family`. Everything outside works through this protocol and never names a family.
+A family is a folder under `ops/` whose package defines ``FAMILY``, an object with the methods of
+`Family`. Everything outside works through these protocols and never names a family. `Defaults`
+(`ops/defaults.py`) has the methods that most families do not state themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader
-from tilewright.ops.nouns import KernelSource, Launch, Operand, View
+from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -45,8 +47,8 @@ class KernelConfig(Protocol):
         """How operands reach the matrix units: one of `Arch.pipelines`."""
 
 
-class Family(Protocol):
-    """One operation family. Implementations are stateless."""
+class Words(Protocol):
+    """Names and data."""
 
     name: str
     problem_type: type[Any]
@@ -58,7 +60,6 @@ class Family(Protocol):
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
 
-    # --- names and data -----------------------------------------------------------------
     def parse_name(self, name: str) -> Any:
         """The config whose name this is. Raises `UnknownName`."""
 
@@ -73,7 +74,6 @@ class Family(Protocol):
         """The same problem with `m` rows; what lay packed in memory lies packed again. Raises
         `BadArgument` where it has no one M, or its strides no room for so many."""
 
-    # --- spaces and legality ------------------------------------------------------------
     def axes(self) -> Mapping[str, Any]:
         """Every axis a space may have, in order, with the value taken where it is left out."""
 
@@ -98,6 +98,10 @@ class Family(Protocol):
         """What reads the lines of another library's table with these columns, where it states
         problems of this family in its own way; None for any other table."""
 
+
+class Legality(Protocol):
+    """Which kernels there are, and which may be used."""
+
     def default_space(self, problem: Any, arch: Arch) -> Any:
         """The `KernelSpace` to dispatch problems like this one from when the user declares
         none."""
@@ -118,65 +122,99 @@ class Family(Protocol):
     def keeps_rows(self, config: Any) -> Verdict:
         """Does a row of the result have the same bits however many rows there are?"""
 
-    # --- building and launching ---------------------------------------------------------
-    def source(self, config: Any, arch: Arch) -> KernelSource:
-        """What to compile."""
+    def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
+        """How long `config` should take for `problem` on `device`, and of what that is made."""
+
+    def rank(
+        self, problem: Any, configs: Iterable[Any], device: Device
+    ) -> list[tuple[Any, Estimate]]:
+        """Configs with their estimates, best first (no measurement)."""
+
+
+class Launching(Protocol):
+    """What to compile and what to launch."""
+
+    scalars: tuple[str, ...]
+    """Names of the scalars that a caller gives at each call, by keyword (`Given`)."""
+
+    def sources(self, config: Any, arch: Arch) -> Mapping[str, KernelSource]:
+        """What to compile, by part: `MAIN` where there is one kernel."""
 
     def interpreted(self, config: Any) -> Any:
-        """The config whose kernel Triton's interpreter runs in place of `config`'s: itself, or,
+        """The config whose kernels Triton's interpreter runs in place of `config`'s: itself, or,
         for a kernel in Gluon (which has no interpreter), its Triton sibling, which computes the
         same result."""
 
     def launch(self, config: Any, problem: Any, device: Device) -> Launch:
         """How to launch it."""
 
-    # --- operands -----------------------------------------------------------------------
     def operands(self, problem: Any) -> tuple[Operand, ...]:
-        """The problem's operands, inputs first, the one output last."""
+        """The problem's operands, by name and role: those that a caller passes by position, in
+        order, then those passed by keyword, then the outputs. An optional operand is among them
+        where the problem has it."""
 
-    def problem_of(
-        self,
-        inputs: Sequence[View],
-        out: View | None,
-        options: Mapping[str, Any],
-        config: Any = None,
-    ) -> Any:
-        """The problem that a call's operands state.
+    def problem_of(self, call: Call, config: Any = None) -> Any:
+        """The problem that a call states.
 
-        inputs: the operands the kernel reads, in order. out: the output, None where the caller
-        gives none; it is never counted among the inputs, so one input too many is an error and
-        not an output. config: how to read operands that can be read in more than one way.
+        config: how to read operands that can be read in more than one way.
 
         Raises `BadArgument` for a wrong number of inputs, for operands that do not fit together
         and for operands that no kernel can read."""
 
-    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
-        """The output to make for a call with these inputs, where the caller gives none."""
+    def outputs(self, call: Call) -> tuple[Operand, ...]:
+        """The outputs to make for a call that passes none, in order."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""
 
-    # --- choosing and checking ----------------------------------------------------------
-    def rank(
-        self, problem: Any, configs: Iterable[Any], device: Device
-    ) -> list[tuple[Any, Estimate]]:
-        """Configs with their estimates, best first (no measurement)."""
+    def scalar_defaults(self, problem: Any) -> Mapping[str, int | float]:
+        """The scalars that a call may leave out, and their values then."""
 
-    def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
-        """How long `config` should take for `problem` on `device`, and of what that is made."""
 
-    def reference(self, problem: Any, inputs: Sequence[Any]) -> Any:
-        """The result in the arithmetic of `inputs`, which are float64 arrays (NumPy or torch)
-        made from the rounded operands; `arrays.poison_of` the output where nothing is to be
-        written."""
+class Checking(Protocol):
+    """What is right, and how far a kernel may be from it."""
 
-    def tolerance(self, problem: Any, config: Any) -> Tolerance:
-        """How far this config's output may be from the reference. Of None, the vendor's library:
-        as far as a kernel's that adds each sum up in one part, which is nearest to it."""
+    def make_inputs(self, problem: Any, rng: Rng) -> Mapping[str, Any]:
+        """Fresh values for every operand that the kernels read, by name, and for the scalars given
+        at the call."""
 
-    def vendor(
-        self, problem: Any
-    ) -> tuple[str, Callable[[Sequence[Any], Any], Callable[[], Any]]] | None:
+    def reference(self, problem: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What each output must hold, by name.
+
+        inputs: as `make_inputs` gives them, arrays in float64 (NumPy's or torch's), made from the
+            rounded operands; scalars as they are. Each of an ``inout`` operand before the call.
+
+        The results are in the arithmetic of `inputs`. An ``inout`` operand is an output here.
+        Where nothing is to be written a result holds `arrays.poison_of` the output."""
+
+    def tolerances(self, problem: Any, config: Any) -> Mapping[str, Tolerance]:
+        """How far this config's outputs may be from the reference, by name. Of None, the vendor's
+        library: as far as a kernel's that adds each sum up in one part, which is nearest to it."""
+
+    def vendor(self, problem: Any) -> tuple[str, Bind] | None:
         """The name of torch's call that computes `problem` by the vendor's library, and what makes
-        it of the inputs and the output on a GPU (the call returns the result, in whichever
-        memory); None where there is none."""
+        the call; None where there is none."""
+
+
+Bind = Callable[[Mapping[str, Any], Mapping[str, Any]], Callable[[], Any]]
+"""From a problem's inputs and its outputs on a GPU, each by name, to a call that computes it. The
+call returns the output, of several a tuple in order, in whichever memory."""
+
+
+class Rng(Protocol):
+    """Makes inputs, the same for the same seed (`arrays.Random`)."""
+
+    @property
+    def numpy(self) -> Any:
+        """A `numpy.random.Generator`."""
+
+    def independent(self, operands: Iterable[Operand]) -> dict[str, Any]:
+        """An array for each operand, filled as its `Operand.values` says, independently of the
+        others."""
+
+    def filled(self, operand: Operand, values: Any) -> Any:
+        """An array for an operand with these values, a NumPy array of its shape."""
+
+
+class Family(Words, Legality, Launching, Checking, Protocol):
+    """One operation family. Implementations are stateless."""

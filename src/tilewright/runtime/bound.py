@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
-from tilewright.ops.nouns import Descriptor, Launch, Pointer, Scalar
+from tilewright.ops.nouns import MAIN, Descriptor, Launch, Pointer, Role, Scalar
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, launcher
 from tilewright.triton_versions import descriptor_flags
@@ -22,6 +22,23 @@ from tilewright.triton_versions import descriptor_flags
 _SCALARS = {"i1": "<b", "i32": "<i", "i64": "<q", "fp32": "<f"}
 _TENSOR_MAP_BYTES = 128
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel and its function, loaded on the device."""
+
+    kernel: Kernel
+    function: ctypes.c_void_p
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An operand as the call passes it: its name and role, and how many bytes it spans."""
+
+    name: str
+    role: Role
+    bytes: int
 
 
 class BoundLaunch:
@@ -36,18 +53,23 @@ class BoundLaunch:
         self,
         driver: Driver,
         device: int,
-        function: ctypes.c_void_p,
-        kernel: Kernel,
+        parts: Mapping[str, Loaded],
         warp_size: int,
         launch: Launch,
-        sizes: Sequence[int],
+        operands: Sequence[Bound],
+        given: Sequence[str] = (),
+        defaults: Mapping[str, int | float] | None = None,
     ) -> None:
+        kernel, function = parts[MAIN].kernel, parts[MAIN].function
+        sizes = [one.bytes for one in operands]
+        self._names = [one.name for one in operands]
         if kernel.global_scratch or kernel.profile_scratch:
             raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
         self.driver = driver
         self.device = device
         self._name = kernel.name
-        layout = _layout(kernel, launch)
+        self.needs_workspace = bool(launch.temporaries)
+        layout = _layout(kernel, launch, self._names)
         self._descriptors = layout.descriptors
         native = launcher()
         self._native_launch = native.launch
@@ -58,18 +80,24 @@ class BoundLaunch:
             ctypes.cast(driver.launch_function, ctypes.c_void_p).value,
             function.value,
             device,
-            launch.grid,
+            launch.steps[0].grid,
             kernel.num_warps * warp_size,
             kernel.shared,
             layout.content(),
             tuple(layout.places),
             tuple(layout.pointers),
-            tuple((at, view.operand) for at, view, _ in layout.descriptors),
+            tuple((at, self._names.index(view.operand)) for at, view, _ in layout.descriptors),
             tuple(sizes),
         )
 
     def __call__(
-        self, stream: int, addresses: tuple[int, ...], elsewhere: bool = False, apart: bool = False
+        self,
+        stream: int,
+        addresses: tuple[int, ...],
+        workspaces: tuple[int, int] = (0, 0),
+        scalars: tuple[int | float | None, ...] = (),
+        elsewhere: bool = False,
+        apart: bool = False,
     ) -> bool:
         """Queue the launch. False, and nothing done, if the output's span of bytes touches an
         operand's: whether elements really overlap is the caller's to find out, and to say with
@@ -92,7 +120,10 @@ class BoundLaunch:
             raise LaunchFailed(f"launching {self._name}: {self.driver.error(status)}")
         return True
 
-    def keep_workspace(self, stream: int, address: int) -> None:
+    def last_used(self) -> int:
+        return 0
+
+    def keep_workspace(self, stream: int, address: int, scratch: int = 0) -> None:
         """Have the compiled path use the workspace at `address` on `stream` from now on; 0: none,
         on any stream."""
         self._keep_workspace(self.native, stream, address)
@@ -111,7 +142,7 @@ class BoundLaunch:
 
     def _place_maps(self, addresses: tuple[int, ...]) -> None:
         for number, (_, view, layout) in enumerate(self._descriptors):
-            address = addresses[view.operand]
+            address = addresses[self._names.index(view.operand)]
             encoded = self.driver.tensor_map(view, layout, address)
             self._write_map(self.native, number, address, encoded)
 
@@ -136,7 +167,7 @@ class _Layout:
     def pointer(self, operand: int) -> None:
         self.pointers.append((self.add(bytes(8), 8), operand))
 
-    def scalar(self, kind: str, value: int) -> None:
+    def scalar(self, kind: str, value: int | float) -> None:
         data = struct.pack(_SCALARS[kind], value)
         self.add(data, len(data))
 
@@ -144,7 +175,7 @@ class _Layout:
         return bytes(self._content)
 
 
-def _layout(kernel: Kernel, launch: Launch) -> _Layout:
+def _layout(kernel: Kernel, launch: Launch, names: Sequence[str]) -> _Layout:
     """The kernel's parameters for this launch, as its compiler orders them: the arguments, with
     each descriptor followed by its shape (i32) and strides (i64), then two scratch pointers.
 
@@ -153,17 +184,17 @@ def _layout(kernel: Kernel, launch: Launch) -> _Layout:
     """
     layout = _Layout()
     maps = iter(kernel.tensor_maps)
-    for argument in launch.arguments:
+    for argument in launch.steps[0].arguments:
         if isinstance(argument, Pointer):
-            layout.pointer(argument.operand)
+            layout.pointer(names.index(argument.operand))
         elif isinstance(argument, Scalar):
             layout.scalar(argument.type, argument.value)
-        else:
+        elif isinstance(argument, Descriptor):
             if kernel.tensor_maps:
                 at = layout.add(bytes(_TENSOR_MAP_BYTES), 64)
                 layout.descriptors.append((at, argument, next(maps)))
             else:
-                layout.pointer(argument.operand)
+                layout.pointer(names.index(argument.operand))
                 for extent in (*argument.shape, *argument.strides):
                     layout.scalar("i64", extent)
                 for _ in range(descriptor_flags(kernel.triton)):

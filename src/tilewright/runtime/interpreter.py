@@ -10,7 +10,7 @@ import atexit
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,13 +26,14 @@ from tilewright.errors import (
     OutOfMemory,
 )
 from tilewright.ops.nouns import (
-    FLAG_BYTES,
-    WORKSPACE,
-    Argument,
+    Descriptor,
+    Given,
     KernelSource,
     Launch,
     Pointer,
     Scalar,
+    Step,
+    Temporary,
 )
 from tilewright.pointer_array import Pointers
 
@@ -61,65 +62,68 @@ class Interpreter:
 
     def run(
         self,
-        source: KernelSource,
+        sources: Mapping[str, KernelSource],
         launch: Launch,
-        operands: Sequence[Array | Pointers],
-        outputs: Sequence[int],
-        workspace: Array | None = None,
+        operands: Mapping[str, Array | Pointers],
+        written: Collection[str],
+        *,
+        scalars: Mapping[str, int | float] | None = None,
+        temporaries: Mapping[str, Array] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Run the whole grid and write the operands numbered in `outputs` back in place.
+        """Run the whole grid of every step, and write the operands named in `written` back in
+        place.
 
-        `operands` are NumPy arrays (ml_dtypes for bf16 and fp8) of any strides, or `Pointers` to
-        such; the kernel sees those strides. Only elements are written back, never bytes between
-        them. Operands that share memory are separate copies to the kernel. `workspace`, of at least
-        ``launch.workspace_bytes`` contiguous bytes, is written back too, so that the next launch
-        of a plan finds it; without it the kernel gets a scratch one. `timeout` is in seconds and
-        includes starting the child.
+        sources: the kernels, by part.
+        operands: by name, NumPy arrays (ml_dtypes for bf16 and fp8) of any strides, or `Pointers`
+            to such. The kernels see these strides. Only elements are written back, never bytes
+            between them. Operands that share memory are separate copies to the kernels.
+        scalars: the values of those that a call gives.
+        temporaries: arrays for the launch's temporaries, by name, written back too, so that the
+            next launch of a plan finds them; without them the kernels get arrays of their own.
+        timeout: seconds for each step, starting the child included.
 
-        Raises `BadArgument` for operands that do not fit the launch, `KernelCrashed` if the kernel
-        raises or kills its process, `IllegalAccess` if it touches memory that is not its own or
-        writes an operand that is not in `outputs`, `OutOfMemory`, and `LaunchFailed` if it cannot
-        be run or does not end in time; the outputs are then unchanged.
+        Raises `BadArgument` for operands that do not fit the launch, `KernelCrashed` if a kernel
+        raises, kills its process, or leaves a temporary changed that it must leave zero,
+        `IllegalAccess` if it touches memory that is not its own or writes an operand that is not
+        in `written`, `OutOfMemory`, and `LaunchFailed` if it cannot be run or does not end in
+        time; the operands are then unchanged.
         """
-        scratch = _workspace(launch, workspace)
-        arrays = [x.addresses if isinstance(x, Pointers) else x for x in operands]
-        names = [f"operand {i}" for i in range(len(operands))]
-        if scratch is not None:
-            arrays.append(scratch)
-            names.append("the workspace")
-        in_place = len(arrays)
-        # Behind them, what pointers point to; the child puts its own addresses in.
-        pointed: dict[int, list[int]] = {}
-        for i, x in enumerate(operands):
-            if isinstance(x, Pointers):
-                pointed[i] = [*range(len(arrays), len(arrays) + len(x.arrays))]
-                names += [f"array {j} of operand {i}" for j in range(len(x.arrays))]
-                arrays += x.arrays
-        changed = [j for i in outputs for j in pointed.get(i, [i])]
-        _check_outputs(arrays, changed)
-        writable = {*changed} if scratch is None else {*changed, len(operands)}
-        returned = sorted(changed if workspace is None else writable)
-        spans = [_Span(a) for a in arrays]
-        message: Message = {
-            "module": source.module,
-            "function": source.function,
-            "constants": dict(source.constants),
-            "functions": dict(source.functions),
-            "tuples": _tuples(source),
-            "grid": launch.grid,
-            "arguments": _arguments(source, launch, len(operands), in_place),
-            "pointed": [*pointed.items()],
-            "operands": [
-                {**span.layout, "name": name, "writable": i in writable}
-                for i, (span, name) in enumerate(zip(spans, names, strict=True))
-            ],
-            "return": returned,
-        }
-        kernel = f"'{source.module}.{source.function}'"
-        blobs = self._request(kernel, message, [s.memory for s in spans], timeout)
-        for i, blob in zip(returned, blobs, strict=True):
-            spans[i].write_back(blob)
+        memory = _Memory(launch, operands, written, temporaries)
+        for step in launch.steps:
+            source = sources.get(step.part)
+            if source is None:
+                raise BadArgument(f"the launch has a step '{step.part}' without a kernel")
+            names = memory.used(step)
+            returned = [name for name in names if name in memory.writable]
+            message: Message = {
+                "module": source.module,
+                "function": source.function,
+                "constants": dict(source.constants),
+                "functions": dict(source.functions),
+                "tuples": _tuples(source),
+                "grid": step.grid,
+                "arguments": _arguments(source, step, names, scalars or {}),
+                "pointed": [
+                    (names.index(name), [names.index(each) for each in listed])
+                    for name, listed in memory.pointed.items()
+                    if name in names
+                ],
+                "operands": [
+                    {
+                        **memory.spans[name].layout,
+                        "name": memory.called(name),
+                        "writable": name in memory.writable,
+                    }
+                    for name in names
+                ],
+                "return": [names.index(name) for name in returned],
+            }
+            kernel = f"'{source.module}.{source.function}'"
+            blobs = self._request(kernel, message, [memory.images[n] for n in names], timeout)
+            memory.images.update(zip(returned, blobs, strict=True))
+        memory.check_kept()
+        memory.write_back()
 
     def close(self) -> None:
         """End the child. A later `run` starts a new one."""
@@ -213,46 +217,108 @@ class _Span:
         np.copyto(self.array.view(bits), changed)
 
 
-def _workspace(launch: Launch, given: Array | None) -> Array | None:
-    """The workspace of a launch as its caller gave it, or a scratch one, or none."""
-    size = launch.workspace_bytes
+class _Memory:
+    """The arrays of one launch: operands, temporaries, and what pointers point to, by name.
+
+    images: the bytes that the next step sees of each.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        operands: Mapping[str, Array | Pointers],
+        written: Collection[str],
+        temporaries: Mapping[str, Array] | None,
+    ) -> None:
+        self._launch, self._given = launch, temporaries is not None
+        arrays: dict[str, Array] = {}
+        self.pointed: dict[str, list[str]] = {}
+        for name, x in operands.items():
+            arrays[name] = x.addresses if isinstance(x, Pointers) else x
+            if isinstance(x, Pointers):  # the child puts its own addresses in
+                self.pointed[name] = [f"{name}[{i}]" for i in range(len(x.arrays))]
+                arrays |= zip(self.pointed[name], x.arrays, strict=True)
+        for name in written:
+            if name not in operands:
+                raise BadArgument(f"'{name}' is to be written but is none of the operands")
+        self._outputs = [each for name in written for each in self.pointed.get(name, [name])]
+        for name in self._outputs:
+            if not arrays[name].flags.writeable:
+                raise BadArgument(f"operand {name} is an output but a read-only array")
+        self._temporaries = {one.name: one for one in launch.temporaries}
+        for name, one in self._temporaries.items():
+            if name in operands:
+                raise BadArgument(f"'{name}' names an operand and a temporary")
+            arrays[name] = _temporary(one, (temporaries or {}).get(name))
+        self.writable = {*self._outputs, *self._temporaries}
+        self.spans = {name: _Span(array) for name, array in arrays.items()}
+        self.images: dict[str, Any] = {name: span.memory for name, span in self.spans.items()}
+
+    def used(self, step: Step) -> list[str]:
+        """The names that a step's arguments refer to, and those behind their pointers."""
+        names: list[str] = []
+        for one in step.arguments:
+            if isinstance(one, Pointer | Descriptor) and one.operand not in names:
+                if one.operand not in self.spans:
+                    raise BadArgument(
+                        f"a step of the launch takes '{one.operand}', which is none of its "
+                        f"operands and temporaries: {', '.join(self.spans)}"
+                    )
+                names.append(one.operand)
+        return [*names, *(each for name in names for each in self.pointed.get(name, ()))]
+
+    def called(self, name: str) -> str:
+        return f"temporary {name}" if name in self._temporaries else f"operand {name}"
+
+    def check_kept(self) -> None:
+        """Raise `KernelCrashed` if a temporary is not zero that every launch must leave zero."""
+        for one in self._launch.temporaries:
+            if one.initial == "kept_zero" and any(self.images[one.name]):
+                raise KernelCrashed(
+                    f"the launch leaves temporary '{one.name}' changed, which each launch must "
+                    "leave zero"
+                )
+
+    def write_back(self) -> None:
+        for name in (*self._outputs, *(self._temporaries if self._given else ())):
+            if self.images[name] is not self.spans[name].memory:
+                self.spans[name].write_back(self.images[name])
+
+
+def _temporary(one: Temporary, given: Array | None) -> Array:
+    """The memory of a temporary: its caller's, or an array as a launch may find it."""
     if given is None:
         # All ones is NaN in every float type: reading what was never written shows.
-        made = np.full(size, 0 if launch.zero_workspace else 0xFF, np.uint8)
-        made[:FLAG_BYTES] = 0
-        return made if size else None
-    if not given.flags.c_contiguous or not given.flags.writeable or given.nbytes < size:
-        raise BadArgument(f"the workspace must be {size} contiguous writable bytes or more")
+        return np.full(one.bytes, 0xFF if one.initial == "anything" else 0, np.uint8)
+    if not given.flags.c_contiguous or not given.flags.writeable or given.nbytes != one.bytes:
+        raise BadArgument(f"temporary '{one.name}' is {one.bytes} contiguous writable bytes")
+    if one.initial == "zero":
+        given[...] = 0
     return given
 
 
-def _check_outputs(operands: Sequence[Array], outputs: Sequence[int]) -> None:
-    for i in outputs:
-        if not 0 <= i < len(operands):
-            raise BadArgument(f"output {i} is not among the {len(operands)} operands")
-        if not operands[i].flags.writeable:
-            raise BadArgument(f"operand {i} is an output but a read-only array")
-
-
 def _arguments(
-    source: KernelSource, launch: Launch, operands: int, arrays: int
+    source: KernelSource, step: Step, names: Sequence[str], scalars: Mapping[str, int | float]
 ) -> list[dict[str, Any]]:
-    """The launch's arguments with the kernel's names and types for them."""
+    """The step's arguments with the kernel's names and types for them."""
     declared = source.arguments
-    if len(declared) != len(launch.arguments):
+    if len(declared) != len(step.arguments):
         raise BadArgument(
             f"kernel '{source.function}' has {len(declared)} arguments, "
-            f"the launch has {len(launch.arguments)}"
+            f"the launch has {len(step.arguments)}"
         )
     described = []
-    for (name, kind), argument in zip(declared, launch.arguments, strict=True):
+    for (name, kind), argument in zip(declared, step.arguments, strict=True):
         if isinstance(argument, Scalar):
             described.append({"name": name, "type": argument.type, "value": argument.value})
-            continue
-        number = operands if argument.operand == WORKSPACE else argument.operand
-        if not 0 <= number < (arrays if argument.operand == WORKSPACE else operands):
-            raise BadArgument(f"argument '{name}' of '{source.function}': no such operand")
-        described.append({"name": name, "operand": number, **_view(kind, argument)})
+        elif isinstance(argument, Given):
+            if argument.name not in scalars:
+                raise BadArgument(f"the launch needs the scalar '{argument.name}'")
+            value = scalars[argument.name]
+            described.append({"name": name, "type": argument.type, "value": value})
+        else:
+            number = names.index(argument.operand)
+            described.append({"name": name, "operand": number, **_view(kind, argument)})
     return described
 
 
@@ -263,13 +329,15 @@ def _tuples(source: KernelSource) -> list[str]:
     return list(dict.fromkeys((*(whole for whole, dot, _ in elements if dot), *empty)))
 
 
-def _view(kind: str, argument: Argument) -> dict[str, Any]:
+def _view(kind: str, argument: Pointer | Descriptor) -> dict[str, Any]:
     if isinstance(argument, Pointer):
         return {"type": kind}
-    assert not isinstance(argument, Scalar)
+    element = dtypes.dtype(argument.dtype)
     return {
-        "type": "*" + dtypes.dtype(argument.dtype).triton,
+        "type": "*" + element.triton,
         "shape": argument.shape,
         "strides": argument.strides,
         "block": argument.block,
+        "offset": argument.offset * element.bytes,
+        "element_strides": argument.element_strides,
     }

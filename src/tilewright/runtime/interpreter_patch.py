@@ -27,6 +27,7 @@ nearest even.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -238,12 +239,44 @@ def tensor(type_name: str, value: float) -> Any:
 
 
 def descriptor(
-    pointer: Any, shape: list[int], strides: list[int], block: list[int], builder: Builder
+    pointer: Any,
+    shape: list[int],
+    strides: list[int],
+    block: list[int],
+    builder: Builder,
+    element_strides: Sequence[int] = (),
 ) -> Any:
-    """A tensor descriptor argument over the memory at `pointer`; zeros are read outside."""
+    """A tensor descriptor argument over the memory at `pointer`; zeros are read outside.
+
+    element_strides: see `Descriptor`.
+    """
     constants = [tl.constexpr(n) for n in block]
     semantic = TritonSemantic(builder)
-    return semantic.make_tensor_descriptor(pointer, shape, strides, constants, "zero")
+    made = semantic.make_tensor_descriptor(pointer, shape, strides, constants, "zero")
+    if element_strides:
+        made.handle.__class__ = _Stepping
+        made.handle.element_strides = element_strides
+    return made
+
+
+class _Stepping(base.TensorDescHandle):  # type: ignore[misc]
+    """A descriptor whose copies go on by more than one element of the view."""
+
+    element_strides: Sequence[int]
+
+    def materialize_pointers(self, offsets: Sequence[Any]) -> Any:
+        itemsize = self.base.dtype.element_ty.primitive_bitwidth // 8
+        pointers = np.broadcast_to(self.base.data, self.block_shape)
+        masks = np.ones(self.block_shape, dtype=bool)
+        for dim, (extent, step) in enumerate(
+            zip(self.block_shape, self.element_strides, strict=True)
+        ):
+            along = [1] * len(self.block_shape)
+            along[dim] = extent
+            at = (offsets[dim].data + step * np.arange(extent)).reshape(along)
+            pointers = pointers + (itemsize * at * self.strides[dim].data).astype(np.uint64)
+            masks = masks & (at >= 0) & (at < self.shape[dim].data)
+        return base.TensorHandle(pointers, self.base.dtype.scalar), masks
 
 
 def is_kernel(function: object) -> bool:

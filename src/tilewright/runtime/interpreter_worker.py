@@ -90,11 +90,12 @@ def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> N
         value = argument.get("value")
         if value is None:
             i = argument["operand"]
-            value = memories[i].ctypes.data + operands[i]["origin"]
+            value = memories[i].ctypes.data + operands[i]["origin"] + argument.get("offset", 0)
         built = patch.tensor(argument["type"], value)
         if "block" in argument:
             shape, strides, block = argument["shape"], argument["strides"], argument["block"]
-            built = patch.descriptor(built, shape, strides, block, builder)
+            steps = argument["element_strides"]
+            built = patch.descriptor(built, shape, strides, block, builder, steps)
         whole, dot, _ = argument["name"].partition(".")
         arguments[whole] = (*arguments[whole], built) if dot else built
     with np.errstate(all="ignore"):  # infinities and NaN are results like others

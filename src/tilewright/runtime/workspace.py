@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tilewright.errors import LaunchFailed
-from tilewright.ops.nouns import FLAG_BYTES, Launch
+from tilewright.ops.nouns import Launch
 
 if TYPE_CHECKING:
     from tilewright.runtime.bound import BoundLaunch
@@ -44,31 +44,10 @@ class Workspaces:
         """Total size in bytes, outgrown buffers and those of captured graphs included."""
         return sum(b.numel() for b in [*self._buffers.values(), *self._outgrown])
 
-    def address(self, launch: Launch, user: BoundLaunch, stream: int, current: bool) -> int:
-        """Address of at least ``launch.workspace_bytes`` bytes for work on `stream`: the flags
-        zero, and the rest too if the launch asks for it.
-
-        user: the launch that needs it. current: whether `stream` is the calling thread's current
-        stream on the launch's device; if so, and if no graph captures it, `user` keeps the address
-        for its next calls. Raises `LaunchFailed` if the device has no room.
-        """
-        size = launch.workspace_bytes
-        zeroed = size if launch.zero_workspace else FLAG_BYTES
-        with self._lock:
-            with user.driver.current(user.device):
-                capture = user.driver.capture(stream)
-            key = (user.device, stream, launch.zero_workspace, capture)
-            buffer = self._buffers.get(key)
-            if buffer is None or buffer.numel() < size:
-                if buffer is not None:
-                    self._outgrown.append(buffer)
-                made = _made_beside if capture else _made_on
-                buffer = self._buffers[key] = made(user, stream, size, zeroed)
-            address: int = buffer.data_ptr()
-            if current and not capture:
-                self._users.add(user)
-                user.keep_workspace(stream, address)
-        return address
+    def addresses(
+        self, launch: Launch, user: BoundLaunch, stream: int, current: bool
+    ) -> tuple[int, int]:
+        raise NotImplementedError
 
     def release(self) -> None:
         """Give all of it back. Only when no launch is under way and no captured graph is kept."""

@@ -34,14 +34,6 @@ DELIVERED = tl.constexpr(1 << 16)
 
 
 @triton.jit
-def workspace(work, FLAG_BYTES: tl.constexpr, INT_ACC: tl.constexpr):
-    """Flags and slots of a workspace that lies at `work`."""
-    flags = work.to(tl.pointer_type(tl.int32))
-    slots = (work + FLAG_BYTES).to(tl.pointer_type(tl.int32 if INT_ACC else tl.float32))
-    return flags, slots
-
-
-@triton.jit
 def slot(i, base, stride, shift):
     """The slot of contributor `i`."""
     return base + stride * i + tl.where(i == 0, shift, 0)
@@ -155,11 +147,10 @@ def _at(partials, index, within):
 
 @triton.jit
 def reduce_split(
-    acc, work, tile, i, splits, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
-    FLAG_BYTES: tl.constexpr, INT_ACC: tl.constexpr, REDUCTION: tl.constexpr,
+    acc, flags, partials, tile, i, splits, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
+    REDUCTION: tl.constexpr,
 ):  # fmt: skip
     """Contribute `acc`, part `i` of the `splits` of a tile under split-K. Returns as `reduce`."""
-    flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
     base = tile if REDUCTION == "atomic" else tile * splits
     last = take_turn(flags, splits, base, 1, 0, REDUCTION)
     return reduce(

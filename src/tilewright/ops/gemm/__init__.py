@@ -10,6 +10,7 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import config as config_module
@@ -35,7 +36,8 @@ from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import tile_engine, variants
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
-from tilewright.ops.nouns import KernelSource, Launch, Operand, View
+from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
+from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
@@ -52,7 +54,7 @@ SIBLINGS = {
 """The Triton pipeline that computes what a pipeline in Gluon computes."""
 
 
-class GemmFamily:
+class GemmFamily(Defaults):
     """See `tilewright.ops.protocols.Family`."""
 
     name = "gemm"
@@ -126,9 +128,6 @@ class GemmFamily:
     ) -> tuple[Any, list[str]]:
         return tile_engine.read_sweep(document, arch, signature)
 
-    def foreign(self, titles: frozenset[str]) -> None:
-        return None  # aiter's tables of GEMMs are read in tilewright.tables
-
     def default_space(self, problem: GemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
 
@@ -147,8 +146,8 @@ class GemmFamily:
     def keeps_rows(self, config: GemmConfig) -> Verdict:
         return repeat.keeps_rows(config)
 
-    def source(self, config: GemmConfig, arch: Arch) -> KernelSource:
-        return source_module.source(config, arch)
+    def sources(self, config: GemmConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        return {MAIN: source_module.source(config, arch)}
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
         tile_m, tile_n = wide(config.tile_m), wide(config.tile_n)
@@ -171,19 +170,13 @@ class GemmFamily:
     def operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
 
-    def problem_of(
-        self,
-        inputs: Sequence[View],
-        out: View | None,
-        options: Mapping[str, Any],
-        config: GemmConfig | None = None,
-    ) -> GemmProblem:
+    def problem_of(self, call: Call, config: GemmConfig | None = None) -> GemmProblem:
         if config is None:
-            return operands.problem_of(inputs, out, options)
-        return operands.problem_of(inputs, out, options, config.layout, config.batching)
+            return operands.problem_of(call)
+        return operands.problem_of(call, config.layout, config.batching)
 
-    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
-        return operands.output(inputs, options)
+    def outputs(self, call: Call) -> tuple[Operand, ...]:
+        return (operands.output(call),)
 
     def options(self, problem: GemmProblem) -> dict[str, Any]:
         said = {name: getattr(problem, name) for name in operands.TOLD}
@@ -205,8 +198,8 @@ class GemmFamily:
     def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
         return estimate_module.estimate(config, problem, device)
 
-    def reference(self, problem: GemmProblem, inputs: Sequence[Any]) -> Any:
-        a, b, *extra = inputs
+    def reference(self, problem: GemmProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        a, b, *extra = inputs.values()
         a, b = lowbit.decoded(a, b, problem)
         if problem.layout[1] == "s":
             b = shuffle.matrix(b)
@@ -220,9 +213,11 @@ class GemmFamily:
             b = scales.dequantised(b, extra.pop(0), problem.scale_b)
         result = epilogues.reference(problem.epilogue, a @ b, extra)
         within = DTYPES[problem.dtype_c].range if problem.epilogue else None
-        return result.clip(*within) if within else result
+        return {"C": result.clip(*within) if within else result}
 
-    def tolerance(self, problem: GemmProblem, config: GemmConfig | None) -> Tolerance:
+    def tolerances(
+        self, problem: GemmProblem, config: GemmConfig | None
+    ) -> Mapping[str, Tolerance]:
         operands, splits = problem.dtype_a, 1
         if config is not None:
             operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
@@ -237,9 +232,10 @@ class GemmFamily:
             terms = min(problem.k, scales.k_block(problem))
             splits += -(-problem.k // sizes.summed_k(config)) - 1
             amplified = scales.amplification(problem) * (amplified or 1.0)
-        return tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
+        allowed = tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
+        return {"C": allowed}
 
-    def vendor(self, problem: GemmProblem) -> tuple[str, vendor_module.VendorCall] | None:
+    def vendor(self, problem: GemmProblem) -> tuple[str, Bind] | None:
         return vendor_module.vendor(problem)
 
 

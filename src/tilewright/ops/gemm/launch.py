@@ -5,30 +5,19 @@ from __future__ import annotations
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, lowbit, scales, swap
+from tilewright.ops.gemm import epilogues, lowbit, operands, scales, swap
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm.operands import MATRICES
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import shared_tiles
+from tilewright.ops.gemm.sizes import MAX_FLAGS, partial_dtype, shared_tiles
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.gemm.source import batch_types, blocks
-from tilewright.ops.nouns import (
-    FLAG_BYTES,
-    WORKSPACE,
-    Argument,
-    Descriptor,
-    Launch,
-    Pointer,
-    Scalar,
-)
-
-A, B, MORE = 0, 1, 2
-"""Operand numbers: A, B, from MORE on those of `pre_a`, of `pre_b`, the scales of A and B and the
-operands of the epilogue, and C last."""
+from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, Step, Temporary
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are A, B, those of `pre_a`, of
-    `pre_b`, the scales, those of the epilogue and C."""
+    """How to launch `config` for `problem` on `device`, over the operands of that problem
+    (`operands.operands`)."""
     if config.swap_ab:
         return swap.launched(_launch(swap.config(config), swap.problem(problem), device))
     return _launch(config, problem, device)
@@ -45,57 +34,54 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         for ld, d in zip((problem.lda, problem.ldb, problem.ldc), types, strict=True)
     )
     stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
-    scaled = scales.of(problem)
-    before = len(epilogues.takes(config.pre_a)) + len(epilogues.takes(config.pre_b))
-    chains = (
-        (config.pre_a, problem.ldpa, MORE),
-        (config.pre_b, problem.ldpb, MORE + len(epilogues.takes(config.pre_a))),
-        (config.epilogue, problem.ldd, MORE + before + len(scaled)),
-    )
+    names = operands.names(config)
     extra: list[Argument] = []
-    for chain, ld, first in chains:
-        extra += [Pointer(first + i) for i in range(len(epilogues.takes(chain)))]
+    for chain, ld in zip(names.chains, (problem.ldpa, problem.ldpb, problem.ldd), strict=True):
+        extra += [Pointer(name) for name in chain]
         extra += [Scalar(stride, ld)] if ld else []
-    for number, s in enumerate(scaled, MORE + before):
+    for s in scales.of(problem):
         steps = (step if size > 1 else 0 for step, size in zip(s.strides, s.shape, strict=True))
-        extra += [Pointer(number), *(Scalar("i32", step) for step in steps)]
-    places = (A, B, MORE + before + len(scaled) + len(epilogues.takes(config.epilogue)))
+        extra += [Pointer(s.name), *(Scalar("i32", step) for step in steps)]
     arguments: tuple[Argument, ...]
     if config.pipeline in POINTERS:
         arguments = (
-            *(Pointer(operand) for operand in places),
+            *(Pointer(name) for name in MATRICES),
             *sizes,
             *(Scalar(stride, ld) for ld in lds),
             *extra,
             *((Scalar("i32", _dies(device)),) if config.pipeline == "gluon_cdna" else ()),
         )
     else:
-        made = _descriptors(config, problem, places)
+        made = _descriptors(config, problem)
         arguments = (*made, *sizes, *extra)
         if config.pipeline in ("small_m_tma", "gluon_weights"):
             ldc = Scalar(stride, problem.ldc)
-            arguments = (*made[:2], Pointer(places[2]), *sizes, ldc, *extra)
+            arguments = (*made[:2], Pointer(MATRICES[2]), *sizes, ldc, *extra)
     arguments = (*arguments, *_batch_arguments(config, problem))
     grid = (tiles, config.split_k, 1) if config.pipeline in SMALL_M else (programs, 1, 1)
     if config.scheduler not in SHARING:
-        return Launch(grid, arguments)
+        return Launch((Step(grid, arguments),))
     slots = _slots(config, tiles, programs, splits)
-    return Launch(
-        grid,
-        (*arguments, Pointer(WORKSPACE), Scalar("i32", splits)),
-        workspace_bytes=FLAG_BYTES + slots * config.tile_m * config.tile_n * 4,
-        zero_workspace=config.reduction == "atomic",
+    partials = Temporary(
+        "partials",
+        (slots, config.tile_m, config.tile_n),
+        partial_dtype(config),
+        "kept_zero" if config.reduction == "atomic" else "anything",
     )
+    arguments = (*arguments, Pointer(FLAGS.name), Pointer(partials.name), Scalar("i32", splits))
+    return Launch((Step(grid, arguments),), (FLAGS, partials))
 
 
-def _descriptors(
-    config: GemmConfig, p: GemmProblem, places: tuple[int, int, int]
-) -> tuple[Descriptor, ...]:
+FLAGS = Temporary("flags", (MAX_FLAGS,), "int32", "kept_zero")
+"""Where the workgroups that share a tile meet (`ops/device/reduce.py`)."""
+
+
+def _descriptors(config: GemmConfig, p: GemmProblem) -> tuple[Descriptor, ...]:
     """Of A, B and C. A matrix that a whole batch shares is a batch of one: a tensor map has no
     strides of 0."""
     lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
     found = []
-    for i, (place, block) in enumerate(zip(places, blocks(config), strict=True)):
+    for i, (name, block) in enumerate(zip(MATRICES, blocks(config), strict=True)):
         in_words = lowbit.in_words(config, i)
         dtype, each = ("int32", in_words) if in_words else (types[i], 1)
         shape: tuple[int, ...] = (p.outer[i], p.inner[i] // each)
@@ -103,7 +89,7 @@ def _descriptors(
         if config.batching == "strided":
             shape = (p.matrices[i], *shape)
             strides = (p.batch_strides[i] or p.outer[i] * lds[i], *strides)
-        found.append(Descriptor(place, dtype, shape, strides, block))
+        found.append(Descriptor(name, dtype, shape, strides, block))
     return tuple(found)
 
 
@@ -115,7 +101,7 @@ def _dies(device: Device) -> int:
 
 
 def _slots(config: GemmConfig, tiles: int, programs: int, splits: int) -> int:
-    """How many partial tiles the workspace holds."""
+    """How many partial tiles there is room for."""
     if config.reduction == "atomic":
         return splits if config.scheduler == "stream_k" else tiles
     # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.

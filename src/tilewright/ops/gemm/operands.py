@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tilewright.dtypes import DTYPES
@@ -14,7 +16,7 @@ from tilewright.ops.gemm import contraction, epilogues, lowbit, pre, scales, shu
 from tilewright.ops.gemm.batch import PACKED
 from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, natural_alignment, outputs
-from tilewright.ops.nouns import Operand, View
+from tilewright.ops.nouns import Call, Operand, Role, View
 
 TOLD = ("precision", "epilogue", "scale_a", "scale_b", "pre_a", "pre_b", "dtype_a", "dtype_b")
 """Options of a call that are fields of its problem."""
@@ -24,6 +26,52 @@ OPTIONS = (*TOLD, "equation", "batching")
 
 SCALES = ("scale_a", "scale_b")
 """Options that come with an array of scales each."""
+
+MATRICES = ("A", "B", "C")
+_ROLES: tuple[Role, ...] = ("in", "in", "out")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of the operands besides `MATRICES`.
+
+    chains: those of `pre_a`, of `pre_b` and of the epilogue.
+    scales: those of A's and B's scales, where there are any.
+    """
+
+    chains: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+    scales: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        of_a, of_b, of_c = self.chains
+        return ("A", "B", *of_a, *of_b, *self.scales, *of_c)
+
+
+def names(of: Any) -> Names:
+    """The names of the operands of a problem or a config. An operation that stands twice has its
+    operands' names numbered: ``add``, ``add_2``."""
+    return _names(of.pre_a, of.pre_b, of.epilogue, bool(of.scale_a), bool(of.scale_b))
+
+
+def chain_names(epilogue: str) -> tuple[str, ...]:
+    """The names of an epilogue's operands."""
+    return _names("", "", epilogue, False, False).chains[2]
+
+
+@lru_cache(maxsize=1024)
+def _names(pre_a: str, pre_b: str, epilogue: str, scale_a: bool, scale_b: bool) -> Names:
+    scaled = tuple(name for name, there in zip(SCALES, (scale_a, scale_b), strict=True) if there)
+    seen = Counter(scaled)
+    chains = []
+    for chain in (pre_a, pre_b, epilogue):
+        found = []
+        for takes in epilogues.takes(chain):
+            seen[takes.name] += 1
+            count = seen[takes.name]
+            found.append(takes.name if count == 1 else f"{takes.name}_{count}")
+        chains.append(tuple(found))
+    return Names((chains[0], chains[1], chains[2]), scaled)
 
 
 def operands(problem: GemmProblem) -> tuple[Operand, ...]:
@@ -36,13 +84,13 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
         lowbit.stored(name, shape, ld, row, d)
         if DTYPES[d].packed > 1
         else _in_batch(
-            Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, is_output=name == "C"),
+            Operand(name, shape, (ld, 1) if row == "r" else (1, ld), d, role),
             p,
             place,
             p.batching == "pointers",
         )
-        for place, (name, shape, row, ld, d) in enumerate(
-            zip("ABC", shapes, p.layout, lds, types, strict=True)
+        for place, (name, role, shape, row, ld, d) in enumerate(
+            zip(MATRICES, _ROLES, shapes, p.layout, lds, types, strict=True)
         )
     )
     if p.layout[1] == "s":
@@ -61,11 +109,11 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
         (p.epilogue, p.extra_shapes, p.layout[2], p.ldd, _made_up(usual, down)),
     )
     extra: list[list[Operand]] = []
-    for chain, found, row, ld, values in chains:
+    for (chain, found, row, ld, values), named in zip(chains, names(p).chains, strict=True):
         extra.append([])
-        for t, (shape, d) in zip(epilogues.takes(chain), found, strict=True):
+        for t, name, (shape, d) in zip(epilogues.takes(chain), named, found, strict=True):
             strides = (1,) if len(shape) == 1 else (ld, 1) if row == "r" else (1, ld)
-            one = Operand(t.name, shape, strides, d, values=values[t.values])
+            one = Operand(name, shape, strides, d, values=values[t.values])
             extra[-1].append(_in_batch(one, p, 3) if t.kind == "d" else one)
     before_a, before_b, after = extra
     return a, b, *before_a, *before_b, *(s.operand for s in scales.of(p)), *after, c
@@ -96,15 +144,9 @@ def _made_up(usual: float, down: float = 1.0) -> dict[str, tuple[float, float] |
     }
 
 
-def problem_of(
-    inputs: Sequence[View],
-    out: View | None,
-    options: Mapping[str, Any],
-    prefer: str = "rcr",
-    batching: str = "",
-) -> GemmProblem:
-    """The GEMM of A [m, k] and B [k, n], or a shuffled B, and the operands of its chains, into
-    `out`, C [m, n], if it is given; or a batch of them, with one more dimension in front.
+def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProblem:
+    """The GEMM of A [m, k] and B [k, n], or a shuffled B, and the operands of its chains, into C
+    [m, n], if the call passes it; or a batch of them, with one more dimension in front.
 
     An array is row-major if its last stride is 1, column-major if its first is. Where both hold
     (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
@@ -116,13 +158,14 @@ def problem_of(
     With an `equation`, operands have its dimensions (see `contraction`); two of a batch that lie as
     one become one, unless `batching` or that option is ``nested``.
     """
+    options = call.options
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    call = _call(inputs, out, options)
+    given = _given(call)
     matrices = [t.kind == "d" for t in taken]
-    b = _as_matrix(call.b) if call.shuffled else call.b
-    named = [("A", call.a), ("B", b), ("out", call.c)]
-    named += [(t.name, x) for t, x, is_d in zip(taken, call.extras, matrices, strict=True) if is_d]
+    b = _as_matrix(given.b) if given.shuffled else given.b
+    named = [("A", given.a), ("B", b), ("out", given.c)]
+    named += [(t.name, x) for t, x, is_d in zip(taken, given.extras, matrices, strict=True) if is_d]
     vectors = [t.kind for t in taken if t.kind in ("m", "n")]
     outer = None
     if "equation" in options:
@@ -133,7 +176,7 @@ def problem_of(
     form, batch = batches.batch_of(parts)
     if outer is not None:
         form = "nested"
-    if form != "none" and call.scales:
+    if form != "none" and given.scales:
         raise BadArgument("operands with block scales have no batches; call for each")
     if options.get("batching", form) != form:
         raise BadArgument(f"batching is {options['batching']}, but the operands are {form}")
@@ -147,7 +190,7 @@ def problem_of(
     if k != k_b:
         raise BadArgument(f"A is {m}×{k} but B is {k_b}×{n}: A's columns must equal B's rows")
     blocks = {name: options.get(name, "") for name in SCALES}
-    strides_of = scales.read(call.scales, blocks, m, n, k)
+    strides_of = scales.read(given.scales, blocks, m, n, k)
     columns = n // epilogues.fold(epilogue)
     if c.shape != (m, columns):
         made = f"A·B after {epilogue}" if epilogue else "A·B"
@@ -155,19 +198,19 @@ def problem_of(
     (layout_a, lda), (layout_b, ldb), (layout_c, ldc) = (
         _layout(name, x.first, letter) for (name, x), letter in zip(parts[:3], prefer, strict=True)
     )
-    if call.shuffled:
-        layout_b, ldb = "s", _row_of_blocks(call.b)
+    if given.shuffled:
+        layout_b, ldb = "s", _row_of_blocks(given.b)
     left = iter(x.first for _, x in parts[3:])
     widths = epilogues.columns(epilogue, n)
     of_c = _Beside("C", layout_c, c.dtype)
     ldds = [
         _extra(t, next(left) if is_d else view, (m, width), of_c)
-        for t, view, is_d, width in zip(taken, call.extras, matrices, widths, strict=True)
+        for t, view, is_d, width in zip(taken, given.extras, matrices, widths, strict=True)
     ]
     pre_a, pre_b = options.get("pre_a", ""), options.get("pre_b", "")
     pre.check(layout_a + layout_b, a.dtype, pre_a, pre_b, epilogue)
-    ldpa, from_a = _pre(pre_a, call.extras_a, (m, k), _Beside("A", layout_a, a.dtype))
-    ldpb, from_b = _pre(pre_b, call.extras_b, (k, n), _Beside("B", layout_b, b.dtype))
+    ldpa, from_a = _pre(pre_a, given.extras_a, (m, k), _Beside("A", layout_a, a.dtype))
+    ldpb, from_b = _pre(pre_b, given.extras_b, (k, n), _Beside("B", layout_b, b.dtype))
     strides = [_stride(x, form, batch) for _, x in parts]
     others = [name for name, _ in parts[3:]]
     outer_d = 0
@@ -209,7 +252,7 @@ def problem_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _Given:
     """The operands of a call by what they are; an output that is not given is made up."""
 
     a: View
@@ -222,38 +265,48 @@ class _Call:
     extras: Sequence[View]
 
 
-def _call(inputs: Sequence[View], out: View | None, options: Mapping[str, Any]) -> _Call:
+def _given(call: Call) -> _Given:
+    options = call.options
     for option in options:
         if option not in OPTIONS:
             raise BadArgument(
                 f"gemm has no option '{option}'{nearest(option, OPTIONS)}; it has "
                 f"{', '.join(OPTIONS)}; the dtype of C is that of out"
             )
-    of_a, of_b, of_c = (
-        [t.name for t in epilogues.takes(options.get(chain, ""))]
-        for chain in ("pre_a", "pre_b", "epilogue")
-    )
-    scaled = [name for name in SCALES if options.get(name)]
-    groups = (of_a, of_b, scaled, of_c)
-    check_count("gemm", ("A", "B", *(name for group in groups for name in group)), inputs)
+    said = (options.get(name, "") for name in ("pre_a", "pre_b", "epilogue"))
+    found = _names(*said, *(bool(options.get(name)) for name in SCALES))
+    inputs = check_count("gemm", found.inputs, call)
+    of_a, of_b, of_c = found.chains
+    scaled = found.scales
     if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
         raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
     if "equation" in options and scaled:
         raise BadArgument("block scales are of matrices, so a call with them has no equation")
     a, b = lowbit.read(inputs[0], inputs[1], options)
-    c = _output(a, b, options) if out is None else out
-    given = iter(inputs[2:])
-    return _Call(a, b, c, _is_shuffled(a, b, options), *([next(given) for _ in g] for g in groups))
+    c = _output(a, b, options) if call.outputs is None else call.outputs[0]
+    rest = iter(inputs[2:])
+    groups = ([next(rest) for _ in group] for group in (of_a, of_b, scaled, of_c))
+    return _Given(a, b, c, _is_shuffled(a, b, options), *groups)
 
 
-def check_count(op: str, names: Sequence[str], inputs: Sequence[View]) -> None:
-    """Raise `BadArgument` unless a call of `op` has one input for each of `names`."""
-    if len(inputs) != len(names):
+def check_count(op: str, names: Sequence[str], call: Call) -> tuple[View, ...]:
+    """The inputs of a call of `op`, one for each of `names`. Raises `BadArgument` for any other
+    number."""
+    for name in call.named:
+        if name not in names[2:]:
+            raise BadArgument(
+                f"{op} has no operand '{name}'{nearest(name, names[2:])}; name the operation that "
+                "reads it, as in epilogue='bias'"
+            )
+    count = len(call.inputs) + len(call.named)
+    if count != len(names):
         raise BadArgument(
-            f"{op} takes {len(names)} operands ({', '.join(names)}) and was given {len(inputs)}; "
-            "pass the output as out=, and name the operation that reads a further operand, as in "
+            f"{op} takes {len(names)} operands ({', '.join(names)}) and was given {count}; pass "
+            "the output as out=, and name the operation that reads a further operand, as in "
             "epilogue='add'"
         )
+    by_position = iter(call.inputs)
+    return tuple(call.named[n] if n in call.named else next(by_position) for n in names)
 
 
 def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
@@ -273,10 +326,10 @@ def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
     return View(shape, strides, dtype_c, 0, a.device, a.pointers and 16)
 
 
-def output(inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
-    """The output of a call, where the caller gives none."""
-    c = _call(inputs, None, options).c
-    return Operand("C", c.shape, c.strides, c.dtype, is_output=True, pointers=bool(c.pointers))
+def output(call: Call) -> Operand:
+    """The output to make for a call that passes none."""
+    c = _given(call).c
+    return Operand("C", c.shape, c.strides, c.dtype, "out", pointers=bool(c.pointers))
 
 
 def _stride(x: batches.Matrices, form: str, batch: int) -> int:

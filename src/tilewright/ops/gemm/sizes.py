@@ -12,7 +12,6 @@ from tilewright.ops.gemm import epilogues, lowbit, scales
 from tilewright.ops.gemm.config import POINTERS, SPECIALISED, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import vector
-from tilewright.ops.nouns import FLAG_BYTES
 
 MAX_TILE = 256
 """Largest tile edge: a tensor map's box has at most 256 elements a side."""
@@ -29,8 +28,8 @@ OVERHEAD_REGISTERS = 26
 """Registers a matrix kernel needs beside its accumulators; the assembler asked for 154 where
 128 held accumulators (sm_90, 256×256 over 16 warps)."""
 
-MAX_FLAGS = FLAG_BYTES // 4
-"""Flags there are in a workspace: one for each part of a tile, or more (`meetings`)."""
+MAX_FLAGS = 16384
+"""Flags of a kernel that shares tiles: one for each part of a tile, or more (`meetings`)."""
 
 MAX_TILES = 2**31 - 2**20
 """Tiles a launch can have: their numbers are 32-bit, and one step of a persistent workgroup past
@@ -199,6 +198,12 @@ def shared_tiles(config: GemmConfig, tiles: int, programs: int) -> int:
     if programs < 2 * left and left < tiles and config.reduction != "atomic":
         left += programs
     return left
+
+
+def partial_dtype(config: GemmConfig) -> str:
+    """The dtype of the partial sums that workgroups exchange. Block scales are floats, and so are
+    the sums that they multiply."""
+    return "int32" if config.dtype_acc == "int32" and not scales.count(config) else "fp32"
 
 
 def meetings(config: GemmConfig) -> int:

@@ -16,11 +16,12 @@ from tilewright.ops.gemm.sizes import (
     WARPGROUP,
     WARPGROUP_ROWS,
     masked,
+    partial_dtype,
     piece,
     summed_k,
 )
 from tilewright.ops.gemm.small_m import k_parts, vector
-from tilewright.ops.nouns import FLAG_BYTES, KernelSource
+from tilewright.ops.nouns import KernelSource
 
 
 def source(config: GemmConfig, arch: Arch) -> KernelSource:
@@ -61,10 +62,9 @@ def _constants(config: GemmConfig) -> list[tuple[str, int | bool | str]]:
         ("C_ROW", config.layout[2] == "r"),
         ("SCHEDULER", config.scheduler),
         ("REDUCTION", config.reduction),
-        ("FLAG_BYTES", FLAG_BYTES),
         ("PRECISION", config.precision),
-        ("INT_ACC", config.dtype_acc == "int32" and not scales.count(config)),
-        *(() if config.scheduler in SHARING else (("work", 0), ("splits", 0))),
+        ("INT_ACC", partial_dtype(config) == "int32"),
+        *(() if config.scheduler in SHARING else (("flags", 0), ("partials", 0), ("splits", 0))),
         ("TAKES", swap.takes(taken) if config.swap_ab else taken),
         ("FOLD", epilogues.fold(config.epilogue)),
         ("LARGEST", int(DTYPES[config.dtype_c].largest)),
@@ -220,13 +220,15 @@ def _pointer_arguments(config: GemmConfig, stride: str) -> tuple[tuple[str, str]
 
 def _sharing_types(config: GemmConfig) -> tuple[tuple[str, str], ...]:
     """Types of the arguments that only schedulers which share tiles have."""
-    shares = config.scheduler in SHARING
-    return ("work", "*i8" if shares else "constexpr"), ("splits", "i32" if shares else "constexpr")
+    if config.scheduler not in SHARING:
+        return tuple((name, "constexpr") for name in ("flags", "partials", "splits"))
+    partials = DTYPES[partial_dtype(config)].triton
+    return ("flags", "*i32"), ("partials", f"*{partials}"), ("splits", "i32")
 
 
 def _workspace_promises(config: GemmConfig) -> dict[str, int]:
     """A workspace comes from an allocator: partial sums move in whole vectors."""
-    return {"work": 16} if config.scheduler in SHARING else {}
+    return {"flags": 16, "partials": 16} if config.scheduler in SHARING else {}
 
 
 def _promises(config: GemmConfig) -> tuple[tuple[str, int], ...]:
@@ -360,7 +362,7 @@ def _gluon_source(config: GemmConfig) -> KernelSource:
         constants.append(("GROUPS", config.num_warps // WARPGROUP))
         arguments = (*arguments, *_sharing_types(config))
     else:
-        unused = ("SCHEDULER", "REDUCTION", "FLAG_BYTES", "PRECISION", "work", "splits")
+        unused = ("SCHEDULER", "REDUCTION", "PRECISION", "flags", "partials", "splits")
         constants = [one for one in constants if one[0] not in unused]
     return KernelSource(
         module=f"tilewright.ops.gemm.kernels.{config.pipeline}",
@@ -382,7 +384,7 @@ def _specialised(config: GemmConfig) -> tuple[tuple[str, int], ...]:
 
 
 def _gluon_scaled_source(config: GemmConfig) -> KernelSource:
-    sharing = ("SCHEDULER", "REDUCTION", "FLAG_BYTES", "work", "splits")
+    sharing = ("SCHEDULER", "REDUCTION", "flags", "partials", "splits")
     used = ("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "C_ROW", *sharing)
     constants = [
         *((name, value) for name, value in _constants(config) if name in used),
@@ -408,7 +410,7 @@ def _cdna_source(config: GemmConfig, arch: Arch) -> KernelSource:
     assert arch.cdna is not None
     used = (
         *("TILE_M", "TILE_N", "TILE_K", "GROUP_M", "A_ROW", "B_ROW", "C_ROW"),
-        *("SCHEDULER", "REDUCTION", "FLAG_BYTES", "INT_ACC", "work", "splits"),
+        *("SCHEDULER", "REDUCTION", "INT_ACC", "flags", "partials", "splits"),
         *("TAKES", "FOLD", "LARGEST"),
     )
     how = cdna.mapping(config, arch)

@@ -70,14 +70,21 @@ def takes(said: str) -> str:
 
 
 def launched(launch: Launch) -> Launch:
-    """A launch of the exchanged product, whose first operand is B, with operands as callers count
-    them."""
-    return replace(launch, arguments=tuple(_counted(one) for one in launch.arguments))
+    """A launch of the exchanged product, whose A is B and whose B is A, with the names that the
+    caller's operands have."""
+    steps = (
+        replace(step, arguments=tuple(_renamed(one) for one in step.arguments))
+        for step in launch.steps
+    )
+    return replace(launch, steps=tuple(steps))
 
 
-def _counted(argument: Argument) -> Argument:
-    if isinstance(argument, Pointer | Descriptor) and argument.operand in (0, 1):
-        return replace(argument, operand=1 - argument.operand)
+_OPERAND = {"A": "B", "B": "A"}
+
+
+def _renamed(argument: Argument) -> Argument:
+    if isinstance(argument, Pointer | Descriptor):
+        return replace(argument, operand=_OPERAND.get(argument.operand, argument.operand))
     return argument
 
 

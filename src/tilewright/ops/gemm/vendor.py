@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.protocols import Bind
 
-VendorCall = Callable[[Sequence[Any], Any], Callable[[], Any]]
-"""From a problem's inputs and its output, torch tensors on a GPU, to the call: what is no part of
-the product (scales put in shape) is done when it is made. The call returns the result, which is
-not `out` where torch's has no such argument."""
+Made = Callable[[Sequence[Any], Any], Callable[[], Any]]
+"""From a problem's inputs in order and its output, torch tensors on a GPU, to the call. What is no
+part of the product (scales put in shape) is done when the call is made. The call returns the
+result, which is not `out` where torch's call takes none."""
 
 _PLAIN = ("fp16", "bf16", "fp32")
 _FP8 = ("e4m3fn", "e5m2")
@@ -27,9 +28,17 @@ _BLOCK_K_MULTIPLE = 512
 are: later ones round it up to four."""
 
 
-def vendor(problem: GemmProblem) -> tuple[str, VendorCall] | None:
-    """The name of torch's call that computes `problem` by the vendor's library, and what makes it;
-    None where it has none for it. TF32 is none: torch has it as a setting of the process."""
+def vendor(problem: GemmProblem) -> tuple[str, Bind] | None:
+    """The name of torch's call that computes `problem` by the vendor's library, and what makes the
+    call; None where torch has none. TF32 has none: in torch it is a setting of the process."""
+    found = _found(problem)
+    if found is None:
+        return None
+    name, make = found
+    return name, lambda inputs, outputs: make([*inputs.values()], outputs["C"])
+
+
+def _found(problem: GemmProblem) -> tuple[str, Made] | None:
     p = problem
     if p.pre_a or p.pre_b or p.batching not in ("none", "strided"):
         return None

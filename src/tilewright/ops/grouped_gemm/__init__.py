@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
+from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader
 from tilewright.ops.gemm import FAMILY as GEMM
@@ -24,22 +25,20 @@ from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
-from tilewright.ops.nouns import KernelSource, Launch, Operand, View
+from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
 __all__ = ["FAMILY", "GroupedGemmConfig", "GroupedGemmProblem", "Packed", "check", "pack"]
 
 
-class GroupedGemmFamily:
+class GroupedGemmFamily(Defaults):
     """See `tilewright.ops.protocols.Family`."""
 
     name = "grouped_gemm"
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
-    reads_unnamed = False
     variants = tuple(spaces.VARIANTS)
-    helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
     def parse_name(self, name: str) -> GroupedGemmConfig:
         return config_module.parse(name)
@@ -133,8 +132,8 @@ class GroupedGemmFamily:
     def keeps_rows(self, config: GroupedGemmConfig) -> Verdict:
         return GEMM.keeps_rows(config.one)
 
-    def source(self, config: GroupedGemmConfig, arch: Arch) -> KernelSource:
-        return launch_module.source(config, arch)
+    def sources(self, config: GroupedGemmConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        return {MAIN: launch_module.source(config, arch)}
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
         return replace(config, pipeline="tma") if config.pipeline == "gluon_ws" else config
@@ -147,17 +146,8 @@ class GroupedGemmFamily:
     def operands(self, problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
 
-    def problem_of(
-        self,
-        inputs: Sequence[View],
-        out: View | None,
-        options: Mapping[str, Any],
-        config: GroupedGemmConfig | None = None,
-    ) -> GroupedGemmProblem:
-        return operands.problem_of(inputs, out, options, config.layout if config else "rcr")
-
-    def output(self, inputs: Sequence[View], options: Mapping[str, Any]) -> Operand:
-        return operands.operands(self.problem_of(inputs, None, options))[-1]
+    def problem_of(self, call: Call, config: GroupedGemmConfig | None = None) -> GroupedGemmProblem:
+        return operands.problem_of(call, config.layout if config else "rcr")
 
     def options(self, problem: GroupedGemmProblem) -> dict[str, Any]:
         said: dict[str, Any] = {"precision": problem.precision, "epilogue": problem.epilogue}
@@ -181,17 +171,18 @@ class GroupedGemmFamily:
     ) -> Estimate:
         return estimate_module.estimate(config, problem, device)
 
-    def reference(self, problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
-        return reference_module.reference(problem, inputs)
+    def reference(
+        self, problem: GroupedGemmProblem, inputs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return {"C": reference_module.reference(problem, [*inputs.values()])}
 
-    def tolerance(self, problem: GroupedGemmProblem, config: GroupedGemmConfig | None) -> Tolerance:
+    def tolerances(
+        self, problem: GroupedGemmProblem, config: GroupedGemmConfig | None
+    ) -> Mapping[str, Tolerance]:
         k = max(size[2] for size in problem.sizes) if problem.form == "list" else problem.k
         amplified = epilogues.amplification(problem.epilogue)
         operand = problem.dtype_a if config is None else operand_dtype(config.one)
-        return tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)
-
-    def vendor(self, problem: GroupedGemmProblem) -> None:
-        return None  # torch._grouped_mm takes other offsets: benchmarks/grouped_gemm.py compares
+        return {"C": tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)}
 
 
 def _whole(word: str, text: str) -> int:

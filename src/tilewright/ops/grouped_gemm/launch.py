@@ -5,8 +5,10 @@ from __future__ import annotations
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.operands import chain_names
 from tilewright.ops.gemm.sizes import WARPGROUP, masked
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.operands import SIZES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.ops.nouns import (
     Argument,
@@ -15,10 +17,8 @@ from tilewright.ops.nouns import (
     Launch,
     Pointer,
     Scalar,
+    Step,
 )
-
-A, B, TABLE, EXTRA = 0, 1, 2, 3
-"""Operand numbers: A, B, the groups' sizes, those of the epilogue, and C last."""
 
 _MODULE = "tilewright.ops.grouped_gemm.kernels."
 
@@ -226,13 +226,11 @@ def _blocks(config: GroupedGemmConfig) -> tuple[tuple[int, ...], ...]:
 
 
 def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`; operands are A, B, the groups' sizes,
-    those of the epilogue and C."""
+    """How to launch `config` for `problem` on `device`."""
     p = problem
     grid = (max(1, min(most_tiles(config, p), device.compute_units)), 1, 1)
-    count = len(epilogues.takes(config.epilogue))
     stride = "i64" if config.index_bits == 64 or config.pipeline != "basic" else "i32"
-    extra: tuple[Argument, ...] = tuple(Pointer(EXTRA + i) for i in range(count))
+    extra: tuple[Argument, ...] = tuple(Pointer(name) for name in chain_names(config.epilogue))
     if p.ldd:
         extra = (*extra, Scalar(stride, p.ldd))
     sizes = tuple(Scalar("i32", size) for size in (p.m, p.n, p.k))
@@ -242,19 +240,19 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
         b = (p.k, p.n) if p.layout[1] == "r" else (p.n, p.k)
         a_block, b_block, c_block = _blocks(config)
         arguments = (
-            Descriptor(A, p.dtype_a, (p.rows, p.k), (p.lda, 1), a_block),
-            Descriptor(B, p.dtype_b, (p.groups, *b), (p.stride_b, p.ldb, 1), b_block),
-            _ragged(EXTRA + count, p.dtype_c, p.columns, p.ldc, c_block),
-            Pointer(TABLE),
+            Descriptor("A", p.dtype_a, (p.rows, p.k), (p.lda, 1), a_block),
+            Descriptor("B", p.dtype_b, (p.groups, *b), (p.stride_b, p.ldb, 1), b_block),
+            _ragged("C", p.dtype_c, p.columns, p.ldc, c_block),
+            Pointer(SIZES[p.form]),
             *sizes,
             groups,
             lead,
             *extra,
         )
-        return Launch(grid, arguments)
-    pointers = tuple(Pointer(operand) for operand in (A, B, EXTRA + count, TABLE))
+        return Launch((Step(grid, arguments),))
+    pointers = tuple(Pointer(name) for name in ("A", "B", "C", SIZES[p.form]))
     if p.form == "list":
-        return Launch(grid, (*pointers, groups, *extra))
+        return Launch((Step(grid, (*pointers, groups, *extra)),))
     arguments = (
         *pointers,
         *sizes,
@@ -264,7 +262,7 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
         lead,
         *extra,
     )
-    return Launch(grid, arguments)
+    return Launch((Step(grid, arguments),))
 
 
 def most_tiles(config: GroupedGemmConfig, problem: GroupedGemmProblem) -> int:
@@ -287,7 +285,7 @@ _WRAP = 2**34
 _MOST = 2**31 - 2**16
 
 
-def _ragged(operand: int, dtype: str, columns: int, ld: int, block: tuple[int, ...]) -> Descriptor:
+def _ragged(operand: str, dtype: str, columns: int, ld: int, block: tuple[int, ...]) -> Descriptor:
     """A matrix whose rows a store can stop at any row, not only at its last.
 
     Three of its dimensions walk the rows. At (RAGGED_ROWS, end, RAGGED_ROWS - size + i) is row i of

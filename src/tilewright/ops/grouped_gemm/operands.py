@@ -15,7 +15,7 @@ from tilewright.ops.gemm.epilogues import KINDS, Takes
 from tilewright.ops.gemm.problem import OUTPUTS, natural_alignment, outputs
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem, Sizes
 from tilewright.ops.grouped_gemm.table import arrange, orders
-from tilewright.ops.nouns import Operand, View
+from tilewright.ops.nouns import Call, Operand, View
 
 OPTIONS = {
     "stacked": ("precision", "epilogue"),
@@ -23,6 +23,9 @@ OPTIONS = {
 }
 """Keyword options of a call besides its operands, for the forms with one tensor for all groups, and
 for a list."""
+
+SIZES = {"contiguous": "offsets", "masked": "counts", "list": "table"}
+"""The operand that says the groups' sizes, by form."""
 
 SPARE = 16
 """One row in so many belongs to no group where offsets are made up."""
@@ -62,7 +65,7 @@ def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
         Operand("B", (p.groups, p.k, p.n), (p.stride_b, *b_strides), p.dtype_b),
         sizes,
         *extra,
-        Operand("C", (*rows, p.columns), by_rows(p.ldc), p.dtype_c, is_output=True),
+        Operand("C", (*rows, p.columns), by_rows(p.ldc), p.dtype_c, "out"),
     )
 
 
@@ -73,7 +76,7 @@ def _list_operands(p: GroupedGemmProblem) -> tuple[Operand, ...]:
         Operand("B", (b,), (1,), p.dtype_b),
         Operand("table", (p.groups, 9), (9, 1), "int64", values=lambda seed: table),
         *_extra_of_one(p),
-        Operand("C", (c,), (1,), p.dtype_c, is_output=True),
+        Operand("C", (c,), (1,), p.dtype_c, "out"),
     )
 
 
@@ -115,11 +118,11 @@ def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
 # --- from arrays ------------------------------------------------------------------------------
 
 
-def problem_of(
-    inputs: Sequence[View], out: View | None, options: Mapping[str, Any], prefer: str = "rcr"
-) -> GroupedGemmProblem:
-    """The problem of A, B, the groups' sizes and the operands of the epilogue, into `out` if it is
-    given. A's dimensions say the form: 2 ``contiguous``, 3 ``masked``, 1 ``list``."""
+def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
+    """The problem of A, B, the groups' sizes and the operands of the epilogue, into C if the call
+    passes it. A's dimensions say the form: 2 ``contiguous``, 3 ``masked``, 1 ``list``."""
+    inputs, options = call.inputs, call.options
+    out = None if call.outputs is None else call.outputs[0]
     forms = {1: "list", 2: "contiguous", 3: "masked"}
     if not inputs or len(inputs[0].shape) not in forms:
         got = f"A has shape {inputs[0].shape}" if inputs else "no operands were given"
@@ -136,9 +139,8 @@ def problem_of(
             )
     epilogue = options.get("epilogue", "")
     taken = epilogues.takes(epilogue)
-    sizes = {"contiguous": "offsets", "masked": "counts", "list": "table"}[form]
-    names = ("A", "B", sizes, *(t.name for t in taken))
-    gemm.check_count(f"a {form} grouped_gemm", names, inputs)
+    names = ("A", "B", SIZES[form], *gemm.chain_names(epilogue))
+    inputs = gemm.check_count(f"a {form} grouped_gemm", names, call)
     made = _of_list if form == "list" else _of_stacked
     return made(form, inputs, out, taken, options, prefer)
 

@@ -34,7 +34,6 @@ from tilewright.ops.device.reduce import (
     reduce_split,
     take_turn,
     within_tile,
-    workspace,
 )
 from tilewright.ops.device.schedule import (
     contributors,
@@ -173,10 +172,10 @@ def _write(
 
 @triton.jit
 def gemm_basic(
-    a, b, c, m, n, k, lda, ldb, ldc, pre_a, pre_b, extra, scales, batch, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, pre_a, pre_b, extra, scales, batch, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, SCALES: tl.constexpr,
@@ -185,7 +184,7 @@ def gemm_basic(
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
     elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
-    `*_ROW` say which of them are row-major. `work` (the workspace) and `splits` belong to the
+    `*_ROW` say which of them are row-major. `flags`, `partials` and `splits` belong to the
     schedulers that share tiles (see `schedule` and `reduce`); the others do without. `extra`,
     TAKES and CHAIN: see `epilogue`; C has n / FOLD columns. `pre_a`, TAKES_A and CHAIN_A, and the
     same of B: see `pre`. `scales` and SCALES: see `scale`.
@@ -196,8 +195,6 @@ def gemm_basic(
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
     first = tl.program_id(0)
-    if SCHEDULER == "stream_k":
-        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
     if SCHEDULER == "split_k":
         tile = first // splits
         i = first % splits
@@ -209,9 +206,7 @@ def gemm_basic(
             TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
             BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
-        whole, acc = reduce_split(
-            acc, work, tile, i, splits, TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION
-        )
+        whole, acc = reduce_split(acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION)
         if whole:
             _write(
                 c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,

@@ -106,7 +106,7 @@ from tilewright.ops.device.gluon_amd_api import (
     wmma,
     wmma_layout,
 )
-from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import across_dies, split_range, tile_coordinates
 
 
@@ -341,15 +341,15 @@ def _write(
 
 @jit
 def _finish(
-    c, acc, m, n, row, col, ldc, extra, work, tile, i, splits, C_ROW: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    c, acc, m, n, row, col, ldc, extra, flags, partials, tile, i, splits,
+    C_ROW: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     CHAIN: gl.constexpr,
 ):  # fmt: skip
     """A tile's sum to C; or, if it is part `i` of `splits`, to where they meet, and the whole by
     whoever comes to have it. A partial lies as C does, so that a lane's neighbours do."""
     if SCHEDULER == "split_k":
-        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
         base = tile if REDUCTION == "atomic" else tile * splits
         last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         rows = _indices(acc, 0)[:, None]
@@ -417,12 +417,12 @@ def _sum_through_registers(
 
 @jit
 def _through_registers(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, flags, partials, i, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     BANK_BYTES: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """Tile number `first` and every `stride`-th after it, `steps` of K each; operands pass through
@@ -459,8 +459,8 @@ def _through_registers(
             LOAD_A, LOAD_B,
         )  # fmt: skip
         _finish(
-            c, acc, m, n, here[0], here[1], ldc, extra, work, tile, i, splits, C_ROW,
-            SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+            c, acc, m, n, here[0], here[1], ldc, extra, flags, partials, tile, i, splits, C_ROW,
+            SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
     else:
         for tile in range(first, tiles, stride):
@@ -472,8 +472,8 @@ def _through_registers(
                 LOAD_A, LOAD_B,
             )  # fmt: skip
             _finish(
-                c, acc, m, n, here[0], here[1], ldc, extra, work, tile, i, splits, C_ROW,
-                SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+                c, acc, m, n, here[0], here[1], ldc, extra, flags, partials, tile, i, splits, C_ROW,
+                SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
             )  # fmt: skip
 
 
@@ -501,12 +501,12 @@ def _copy(
 
 @jit
 def _direct(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, flags, partials, i, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     BANK_BYTES: gl.constexpr, STAGES: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """Tile number `first` and every `stride`-th after it, `steps` of K each; operands go straight
@@ -555,26 +555,26 @@ def _direct(
             fill = read
             read = gl.where(read + 1 < STAGES, read + 1, 0)
         _finish(
-            c, acc, m, n, here[0], here[1], ldc, extra, work, tile, i, splits, C_ROW,
-            SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+            c, acc, m, n, here[0], here[1], ldc, extra, flags, partials, tile, i, splits, C_ROW,
+            SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
     wait_group(0)
 
 
 @jit
 def gemm_gluon_cdna(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, dies, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, dies, flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     GENERATION: gl.constexpr, MMA_MN: gl.constexpr, MMA_K: gl.constexpr, K_WIDTH: gl.constexpr,
     FORMAT: gl.constexpr, WARPS_M: gl.constexpr, BANK_BYTES: gl.constexpr,
     DIRECT: gl.constexpr, STAGES: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
-    elements; `*_ROW` say which of them are row-major. `dies`: of the GPU, see `across_dies`. `work`
-    (the workspace) and `splits` belong to scheduler split_k."""
+    elements; `*_ROW` say which of them are row-major. `dies`: of the GPU, see `across_dies`.
+    `flags`, `partials` and `splits` belong to scheduler split_k."""
     WARPS_N: gl.constexpr = gl.num_warps() // WARPS_M
     MMA: gl.constexpr = matrix_layout(GENERATION, MMA_MN, MMA_K, C_ROW, WARPS_M, WARPS_N)
     DOT_A: gl.constexpr = gl.DotOperandLayout(0, MMA, K_WIDTH)
@@ -594,15 +594,17 @@ def gemm_gluon_cdna(
         b = _base(b, ldb, 0, k_begin, not B_ROW)
     if DIRECT:
         _direct(
-            a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
+            a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps,
+            flags, partials, i, splits,
             TILE_M, TILE_N, TILE_K, GROUP_M,
             A_ROW, B_ROW, C_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES, STAGES,
-            SCHEDULER, REDUCTION, FLAG_BYTES, TAKES, FOLD, LARGEST, CHAIN,
+            SCHEDULER, REDUCTION, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
     else:
         _through_registers(
-            a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps, work, i, splits,
+            a, b, c, m, n, k, lda, ldb, ldc, extra, first, stride, steps,
+            flags, partials, i, splits,
             TILE_M, TILE_N, TILE_K, GROUP_M,
             A_ROW, B_ROW, C_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES,
-            SCHEDULER, REDUCTION, FLAG_BYTES, TAKES, FOLD, LARGEST, CHAIN,
+            SCHEDULER, REDUCTION, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip

@@ -91,7 +91,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
-from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import begin_of, next_part, tile_coordinates
 from tilewright.ops.gemm.kernels.scale import size_of
 
@@ -245,10 +245,10 @@ def _store_part(c, row, col, acc, one, other, C_ROW: gl.constexpr, SPLIT: gl.con
 
 @jit
 def _multiply(
-    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
+    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     C_ROW: gl.constexpr, SCALES: gl.constexpr, SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
-    FLAG_BYTES: gl.constexpr, SPLIT: gl.constexpr,
+    SPLIT: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its rows of every share of this workgroup."""
@@ -278,7 +278,6 @@ def _multiply(
         row = begin_of(tile_m, m, TILE_M, "m", "m") + GROUP * MINE * ROWS
         col = tile_n * TILE_N
         if SCHEDULER == "split_k":
-            flags, partials = workspace(work, FLAG_BYTES, False)
             # Each part of each group has slots and flags of its own, as if it were a tile.
             stride: gl.constexpr = GROUPS * OF_GROUP
             base = (tile if REDUCTION == "atomic" else tile * splits) * stride + GROUP * OF_GROUP
@@ -374,15 +373,15 @@ def _tiles(matrix, COUNT: gl.constexpr):
 
 @jit
 def gemm_gluon_scaled(
-    a, b, c, m, n, k, scales, work, splits,
+    a, b, c, m, n, k, scales, flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     C_ROW: gl.constexpr, SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
-    FLAG_BYTES: gl.constexpr, SCALES: gl.constexpr, SPLIT: gl.constexpr,
+    SCALES: gl.constexpr, SPLIT: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (A row-major,
     B column-major; so B is described as its transpose); GROUPS warp groups multiply. `scales` and
-    SCALES: see `scale`. `work` (the workspace) and `splits` belong to split-K."""
+    SCALES: see `scale`. `flags`, `partials` and `splits` belong to split-K."""
     BLOCKS: gl.constexpr = TILE_K // a.block_type.shape[1]
     a_tiles = _tiles(a, STAGES * BLOCKS * (TILE_M // ROWS))
     b_tiles = _tiles(b, STAGES * BLOCKS * (TILE_N // b.block_type.shape[0]))
@@ -403,9 +402,10 @@ def gemm_gluon_scaled(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+                    flags, partials, splits,
                     TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
-                    FLAG_BYTES, SPLIT, STAGES, GROUPS, 0,
+                    SPLIT, STAGES, GROUPS, 0,
                 )),
                 (_load, (
                     a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,
@@ -419,14 +419,16 @@ def gemm_gluon_scaled(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+                    flags, partials, splits,
                     TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
-                    FLAG_BYTES, SPLIT, STAGES, GROUPS, 0,
+                    SPLIT, STAGES, GROUPS, 0,
                 )),
                 (_multiply, (
-                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k, work, splits,
+                    c, a_tiles, b_tiles, c_tiles, factors, full, empty, m, n, k,
+                    flags, partials, splits,
                     TILE_M, TILE_N, TILE_K, GROUP_M, C_ROW, SCALES, SCHEDULER, REDUCTION,
-                    FLAG_BYTES, SPLIT, STAGES, GROUPS, 1,
+                    SPLIT, STAGES, GROUPS, 1,
                 )),
                 (_load, (
                     a, b, scales, a_tiles, b_tiles, factors, full, empty, m, n, k, splits,

@@ -76,7 +76,7 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.scale import number
 
@@ -292,10 +292,10 @@ def _ask(a, b, a_tiles, b_tiles, full, stage, row, col, k0, more):
 
 @jit
 def gemm_gluon_weights(
-    a, b, c, m, n, k, ldc, extra, scales, work, splits,
+    a, b, c, m, n, k, ldc, extra, scales, flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     C_ROW: gl.constexpr, SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
-    FLAG_BYTES: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
+    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     B_FORMAT: gl.constexpr, GROUP: gl.constexpr, WIDE: gl.constexpr, STAGES: gl.constexpr,
     CHAIN: gl.constexpr,
 ):  # fmt: skip
@@ -396,7 +396,6 @@ def gemm_gluon_weights(
         of_m = gl.arange(0, TILE_M, gl.SliceLayout(0, MMA))
         within = of_n[:, None] * TILE_M + of_m[None, :]
         tile = program // splits
-        flags, partials = workspace(work, FLAG_BYTES, False)
         base = tile * splits
         last = take_turn(flags, splits, base, 1, 0, REDUCTION)
         whole, acc = reduce(

@@ -152,7 +152,7 @@ from tilewright.ops.device.gluon_api import (
     tma_store_wait,
 )
 from tilewright.ops.device.gluon_partials import add, load, store, within_registers
-from tilewright.ops.device.reduce import reduce, take_turn, workspace
+from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import (
     axes_inside,
     begin_of,
@@ -179,10 +179,11 @@ from tilewright.ops.gemm.kernels.gluon_store import write_tile
 
 @jit
 def _multiply(
-    c, a_tiles, b_tiles, b_rest, c_tiles, full, empty, m, n, k, extra, batch, work, splits,
+    c, a_tiles, b_tiles, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+    flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     BATCHING: gl.constexpr, INSIDE: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
@@ -209,7 +210,6 @@ def _multiply(
         col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         if SCHEDULER != "persistent":
             shared = stop - begin < steps
-            flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
             if SCHEDULER == "split_k":
                 i = here % splits
                 count = splits
@@ -259,17 +259,17 @@ def _multiply(
 
 @jit
 def gemm_gluon_ws(
-    a, b, c, m, n, k, extra, batch, work, splits,
+    a, b, c, m, n, k, extra, batch, flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, FLAG_BYTES: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
     PRECISION: gl.constexpr, INT_ACC: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
     column-major matrix is described as its row-major transpose); GROUPS warp groups multiply.
-    `work` (the workspace) and `splits` belong to the schedulers that share tiles; the others do
+    `flags`, `partials` and `splits` belong to the schedulers that share tiles; the others do
     without. `extra`, TAKES and CHAIN: see `epilogue`; C has n / FOLD columns.
     `batch` and BATCHING: as in `tma`."""
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
@@ -285,8 +285,8 @@ def gemm_gluon_ws(
             [
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
-                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (fill, (
@@ -303,14 +303,14 @@ def gemm_gluon_ws(
             [
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
-                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
-                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
                 )),
                 (fill, (
@@ -327,20 +327,20 @@ def gemm_gluon_ws(
             [
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
-                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
-                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
                 )),
                 (_multiply, (
                     c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
-                    work, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
-                    SCHEDULER, REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST,
+                    flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
+                    SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 2, CHAIN,
                 )),
                 (fill, (

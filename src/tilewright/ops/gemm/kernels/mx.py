@@ -103,10 +103,10 @@ def _accumulate(
 
 @triton.jit
 def gemm_mx(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, scales, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, scales, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, CHAIN: tl.constexpr,
@@ -132,8 +132,8 @@ def gemm_mx(
     )  # fmt: skip
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
-            acc, work, program // splits, program % splits, splits,
-            TILE_M, TILE_N, FLAG_BYTES, False, REDUCTION,
+            acc, flags, partials, program // splits, program % splits, splits,
+            TILE_M, TILE_N, REDUCTION,
         )  # fmt: skip
     if whole:
         write(

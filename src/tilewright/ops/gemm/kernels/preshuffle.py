@@ -98,10 +98,10 @@ def _accumulate(
 
 @triton.jit
 def gemm_preshuffle(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, VECTOR: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
@@ -125,8 +125,8 @@ def gemm_preshuffle(
     whole = True
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
-            acc, work, tile, first % splits, splits,
-            TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION,
+            acc, flags, partials, tile, first % splits, splits,
+            TILE_M, TILE_N, REDUCTION,
         )  # fmt: skip
     if whole:
         write(

@@ -132,9 +132,9 @@ def _zeros(
 
 @triton.jit
 def _finish(
-    c, acc, m, n, ldc, extra, work, splits,
+    c, acc, m, n, ldc, extra, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     INT_ACC: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
@@ -142,8 +142,8 @@ def _finish(
     tile = tl.program_id(0)
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
-            acc, work, tile, tl.program_id(1), splits,
-            TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION,
+            acc, flags, partials, tile, tl.program_id(1), splits,
+            TILE_M, TILE_N, REDUCTION,
         )  # fmt: skip
         if whole:
             write(
@@ -159,10 +159,10 @@ def _finish(
 
 @triton.jit
 def gemm_small_m(
-    a, b, c, m, n, k, lda, ldb, ldc, extra, work, splits,
+    a, b, c, m, n, k, lda, ldb, ldc, extra, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
@@ -196,17 +196,17 @@ def gemm_small_m(
             parts = _multiply(a_tile, b_tile, parts, K_PARTS, PRECISION)
         acc = (parts if K_PARTS == 1 else tl.sum(parts, axis=0)).T
     _finish(
-        c, acc, m, n, ldc, extra, work, splits, TILE_M, TILE_N, C_ROW, SCHEDULER,
-        REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+        c, acc, m, n, ldc, extra, flags, partials, splits, TILE_M, TILE_N, C_ROW, SCHEDULER,
+        REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
     )  # fmt: skip
 
 
 @triton.jit
 def gemm_small_m_tma(
-    a, b, c, m, n, k, ldc, extra, work, splits,
+    a, b, c, m, n, k, ldc, extra, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     K_PARTS: tl.constexpr, CHAIN: tl.constexpr,
@@ -221,6 +221,6 @@ def gemm_small_m_tma(
         parts = _multiply(a_tile, b_tile, parts, K_PARTS, PRECISION)
     acc = (parts if K_PARTS == 1 else tl.sum(parts, axis=0)).T
     _finish(
-        c, acc, m, n, ldc, extra, work, splits, TILE_M, TILE_N, C_ROW, SCHEDULER,
-        REDUCTION, FLAG_BYTES, INT_ACC, TAKES, FOLD, LARGEST, True, True, CHAIN,
+        c, acc, m, n, ldc, extra, flags, partials, splits, TILE_M, TILE_N, C_ROW, SCHEDULER,
+        REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, True, True, CHAIN,
     )  # fmt: skip

@@ -44,7 +44,6 @@ from tilewright.ops.device.reduce import (
     reduce_split,
     take_turn,
     within_tile,
-    workspace,
 )
 from tilewright.ops.device.schedule import (
     axes_inside,
@@ -143,17 +142,17 @@ def _store(
 
 @triton.jit
 def gemm_tma(
-    a, b, c, m, n, k, extra, scales, batch, work, splits,
+    a, b, c, m, n, k, extra, scales, batch, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
     A_ROW: tl.constexpr, B_ROW: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, FLAG_BYTES: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
     BATCHING: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
-    column-major matrix is described as its row-major transpose). `work` (the workspace) and
+    column-major matrix is described as its row-major transpose). `flags`, `partials` and
     `splits` belong to the schedulers that share tiles; the others do without. `extra`, TAKES and
     CHAIN: see `epilogue`; C has n / FOLD columns. `scales` and SCALES: see `scale`. `batch` and
     BATCHING: see `batching`; a batch's descriptors have three dimensions, and here `batch` has
@@ -167,8 +166,6 @@ def gemm_tma(
     each = tiles_m * tiles_n
     tiles = in_batch(each, batch, BATCHING)
     first = tl.program_id(0)
-    if SCHEDULER == "stream_k":
-        flags, partials = workspace(work, FLAG_BYTES, INT_ACC)
     if SCHEDULER == "split_k":
         tile = first // splits
         i = first % splits
@@ -181,9 +178,7 @@ def gemm_tma(
             a, b, scales, m, n, batch, z, row, col, k_begin, k_end, TILE_M, TILE_N, TILE_K,
             A_ROW, B_ROW, PRECISION, INT_ACC, BATCHING, SCALES,
         )  # fmt: skip
-        whole, acc = reduce_split(
-            acc, work, tile, i, splits, TILE_M, TILE_N, FLAG_BYTES, INT_ACC, REDUCTION
-        )
+        whole, acc = reduce_split(acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION)
         if whole:
             _write(
                 c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,

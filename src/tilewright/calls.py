@@ -1,0 +1,225 @@
+"""What a call passes: operands by position and by keyword, outputs, scalars and options.
+
+Arrays that no kernel may be launched on are refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tilewright import arrays, ops
+from tilewright.errors import BadArgument, WrongDevice
+from tilewright.ops.nouns import Call, Operand, View
+from tilewright.pointer_array import Pointers
+from tilewright.runtime.bound import Bound
+
+_PLAIN = (str, int, float, bool, tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The keywords of a call, sorted.
+
+    what: tells calls apart beside their arrays: the operation, or a kernel's name, and all options;
+        None if an option is not hashable, which no family's is.
+    named: operands passed by keyword.
+    scalars: those of `Launching.scalars`, in order; None for each that is left out.
+    options: the others.
+    """
+
+    what: Any
+    named: dict[str, Any]
+    scalars: tuple[int | float | None, ...]
+    options: dict[str, Any]
+
+
+def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
+    """The keywords of a call of `what`, an operation or a kernel's name. A keyword that is None is
+    left out.
+
+    outputs: how many outputs are passed; 0 for none.
+    """
+    names = scalar_names(what)
+    named: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name not in names and value is not None:
+            where = options if type(value) in _PLAIN or not _is_array(value) else named
+            where[name] = value
+    scalars = tuple(keywords.get(name) for name in names)
+    key: Any = what
+    if named or options or outputs > 1:
+        key = (what, outputs, *named, *options.items())
+        try:
+            hash(key)
+        except TypeError:
+            key = None
+    return Spoken(key, named, scalars, options)
+
+
+@cache
+def scalar_names(what: str) -> tuple[str, ...]:
+    """The scalars that a call of an operation, or of a kernel by name, gives."""
+    family = ops.family(what) if what in ops.families() else ops.family_of(what)
+    return family.scalars
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__dlpack__") or isinstance(value, Pointers)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """The arrays of a call, inputs first, with the problem that they state.
+
+    problem: that of the call.
+    names: of each array, the operand it is.
+    all: the arrays.
+    views: of each.
+    bound: of each, its name, role and bytes.
+    outputs: those of the arrays that are outputs, passed or made.
+    """
+
+    problem: Any
+    names: tuple[str, ...]
+    all: tuple[Any, ...]
+    views: tuple[View, ...]
+    bound: tuple[Bound, ...]
+    outputs: tuple[Any, ...]
+
+    @property
+    def target_views(self) -> tuple[View, ...]:
+        """Those of the outputs."""
+        return self.views[len(self.views) - len(self.outputs) :]
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        return dict(zip(self.names, self.all, strict=True))
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self.bound if one.role != "in")
+
+
+def read(
+    family: Any,
+    config: Any,
+    operands: Sequence[Any],
+    said: Spoken,
+    outputs: Sequence[Any] | None,
+) -> Arrays:
+    """The arrays of a call, with outputs made where none are passed.
+
+    config: the kernel that reads them, where one is named.
+
+    Raises `BadArgument` and `WrongDevice`.
+    """
+    given = [arrays.adopt(x, f"operand {i}") for i, x in enumerate(operands, 1)]
+    named = {name: arrays.adopt(x, name) for name, x in said.named.items()}
+    outs = None if outputs is None else [arrays.adopt(x, "out") for x in outputs]
+    inputs = tuple(map(arrays.view, given))
+    keyword = {name: arrays.view(x) for name, x in named.items()}
+    targets = None if outs is None else tuple(map(arrays.view, outs))
+    places = {view.device for view in (*inputs, *keyword.values(), *(targets or ()))}
+    if len(places) > 1:
+        raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
+    call = Call(inputs, keyword, targets, said.options)
+    problem = family.problem_of(call, config)
+    declared = family.operands(problem)
+    if outs is None:
+        place = next(iter(places), "cpu")
+        like = next(iter((*given, *named.values())), None)
+        outs = [arrays.empty(one, place, like) for one in family.outputs(call)]
+        targets = tuple(map(arrays.view, outs))
+    assert targets is not None
+    names = _names(family.name, declared, len(inputs), tuple(named), len(outs))
+    roles = {one.name: one.role for one in declared}
+    views = (*inputs, *keyword.values(), *targets)
+    bound = tuple(
+        Bound(name, roles[name], high - low)
+        for name, (low, high) in zip(names, map(arrays.span, views), strict=True)
+    )
+    everything = (*given, *named.values(), *outs)
+    refuse_gradients(everything[: len(given) + len(named)])
+    refuse_overlap(views, bound)
+    return Arrays(problem, names, everything, views, bound, tuple(outs))
+
+
+def _names(
+    op: str, declared: Sequence[Operand], inputs: int, named: tuple[str, ...], outputs: int
+) -> tuple[str, ...]:
+    """The operand that each array of a call is. Raises `BadArgument` for a wrong number."""
+    reads = [one.name for one in declared if one.read]
+    targets = [one.name for one in declared if one.role == "out"]
+    by_position = [name for name in reads if name not in named]
+    for name in named:
+        if name not in reads:
+            raise BadArgument(f"this {op} reads no operand '{name}'; it reads {', '.join(reads)}")
+    if len(by_position) != inputs:
+        raise BadArgument(
+            f"{op} takes {len(by_position)} operands by position ({', '.join(by_position)}) and "
+            f"was given {inputs}; pass outputs as out="
+        )
+    if len(targets) != outputs:
+        raise BadArgument(
+            f"{op} has {len(targets)} outputs ({', '.join(targets)}) but out= has {outputs}; pass "
+            "a tuple of all of them, in this order"
+        )
+    return (*by_position, *named, *targets)
+
+
+def positional(problem: Any, inputs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call of `problem`, by position and by keyword.
+
+    inputs: operands and scalars, by name.
+    """
+    family = ops.family(problem.family)
+    first = [one.name for one in family.operands(problem) if one.read and not one.keyword]
+    keywords = {name: x for name, x in inputs.items() if name not in first}
+    return [inputs[name] for name in first], {**family.options(problem), **keywords}
+
+
+def scalar_values(
+    family: Any, problem: Any, given: Sequence[int | float | None]
+) -> dict[str, int | float]:
+    """The scalars of a call, by name. Raises `BadArgument` where one is missing."""
+    defaults = family.scalar_defaults(problem)
+    values = {}
+    for name, value in zip(family.scalars, given, strict=True):
+        if value is None and name not in defaults:
+            raise BadArgument(f"{family.name} needs {name}=, a number, at each call")
+        values[name] = defaults[name] if value is None else value
+    return values
+
+
+def refuse_overlap(views: Sequence[View], bound: Sequence[Bound]) -> None:
+    """Raise `BadArgument` if an operand that is written shares memory with another."""
+    for i, one in enumerate(bound):
+        if one.role == "in":
+            continue
+        for j, other in enumerate(bound):
+            if i != j and arrays.overlap(views[i], views[j]):
+                raise BadArgument(
+                    f"{_called(one)} shares memory with {_called(other)}, which the kernel also "
+                    f"{'reads' if other.role == 'in' else 'writes'}"
+                )
+
+
+def _called(one: Bound) -> str:
+    return f"out ({one.name})" if one.role == "out" else f"operand {one.name}"
+
+
+def refuse_gradients(operands: Sequence[Any]) -> None:
+    """Raise `BadArgument` if torch is to record a gradient of one of `operands`."""
+    for x in operands:
+        if getattr(x, "requires_grad", False):
+            import torch
+
+            if torch.is_grad_enabled():
+                raise BadArgument(
+                    "an operand requires a gradient, which kernels here do not record; "
+                    "run under torch.no_grad() or pass x.detach()"
+                )
