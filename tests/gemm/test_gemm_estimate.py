@@ -14,6 +14,8 @@ from tilewright.arch.known import devices
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.gemm.breakdown import Breakdown
+from tilewright.ops.gemm.estimate import estimate as breakdown
 
 H200 = device("h200_sxm")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -25,9 +27,20 @@ def us(kernel, problem, gpu=H200) -> float:
     return FAMILY.estimate(kernel, problem, gpu).total_us
 
 
+def test_the_sentence_says_the_total_the_tiles_the_limiter_and_what_is_not_negligible():
+    found = Breakdown(264, 2, 2, 0.995, 12.34, 5.0, 6.0, 0.04, 3.0, 1.5, 0.0, 2.5, 17.25, "L2")
+    assert str(found.estimate) == (
+        "17.2 µs: 264 tiles in 2 waves, 100% full; bound by L2; matrix units 12.3, "
+        "shared memory 5.0, L2 6.0, memory 3.0, fill and drain 1.5, launch 2.5 µs"
+    )
+    alone = replace(found, parts=1, waves=1, fullness=1 / 132, meeting_us=7.0).estimate
+    assert "1 tiles in 1 wave, 1% full; " in str(alone)
+    assert "putting sums together 7.0" in str(alone)
+
+
 def test_tiles_fill_waves_and_the_busiest_unit_decides():
     walks = replace(TILE, scheduler="persistent")
-    one, two = (FAMILY.estimate(walks, GemmProblem(128, 128 * n, 8192), H200) for n in (132, 133))
+    one, two = (breakdown(walks, GemmProblem(128, 128 * n, 8192), H200) for n in (132, 133))
     assert (one.parts, one.waves, one.parts_per_unit, one.fullness) == (132, 1, 1, 1.0)
     assert (two.parts, two.waves, two.parts_per_unit) == (133, 2, 2)
     assert two.fullness == pytest.approx(133 / 264)
@@ -42,12 +55,12 @@ def test_each_limit_decides_where_it_should():
         ("waiting for loads", replace(TILE, num_stages=2), GemmProblem(128, 128, 16384)),
         ("matrix units", replace(TILE, tile_n=256, pipeline="basic"), LARGE),
     ):
-        assert FAMILY.estimate(kernel, problem, H200).limiter == word
+        assert breakdown(kernel, problem, H200).limiter == word
 
 
 def test_a_step_waits_less_the_deeper_the_pipeline_is():
     alone = GemmProblem(128, 128, 16384)
-    found = [FAMILY.estimate(replace(TILE, num_stages=s), alone, H200) for s in (2, 3, 5)]
+    found = [breakdown(replace(TILE, num_stages=s), alone, H200) for s in (2, 3, 5)]
     assert [e.latency_us for e in found] == sorted((e.latency_us for e in found), reverse=True)
     assert found[0].latency_us > 1.8 * found[1].latency_us
 
@@ -61,11 +74,11 @@ def test_workgroups_that_share_a_unit_hide_each_others_waits():
 def test_warps_that_feed_the_matrix_units_read_what_they_share_again():
     rows = replace(TILE, tile_m=16, tile_n=32, tile_k=128, num_warps=4)
     few = GemmProblem(12, 8704, 4096)
-    found = [FAMILY.estimate(replace(rows, num_warps=w), few, H200) for w in (4, 8)]
+    found = [breakdown(replace(rows, num_warps=w), few, H200) for w in (4, 8)]
     assert found[1].shared_us > 1.5 * found[0].shared_us
     # Those for few rows share out K, and read nothing twice.
     shared_out = replace(rows, pipeline="small_m", tile_n=16, group_m=1)
-    found = [FAMILY.estimate(replace(shared_out, num_warps=w), few, H200) for w in (4, 8)]
+    found = [breakdown(replace(shared_out, num_warps=w), few, H200) for w in (4, 8)]
     assert found[0].shared_us == found[1].shared_us > 0
 
 
@@ -73,7 +86,7 @@ def test_few_rows_are_the_columns_of_the_matrix_instructions():
     few = GemmProblem(8, 8704, 4096)
     wide = replace(TILE, tile_m=8, tile_n=64, num_warps=4, pipeline="small_m_tma", group_m=1)
     by_rows = replace(TILE, tile_m=16, tile_n=64, num_warps=4)
-    products = [FAMILY.estimate(k, few, H200).compute_us for k in (wide, by_rows)]
+    products = [breakdown(k, few, H200).compute_us for k in (wide, by_rows)]
     assert products[0] < 0.7 * products[1]
     # Half of the compute units with two tiles' columns each ask memory for less at once.
     narrow, broad = replace(wide, num_stages=6), replace(wide, tile_n=128)
@@ -90,10 +103,10 @@ def test_of_equal_estimates_the_deeper_ring_goes_first_where_it_takes_nothing_fr
 def test_memory_is_asked_again_for_what_l2_cannot_keep():
     row = replace(TILE, group_m=1)
     square, fits = GemmProblem(16384, 16384, 16384), GemmProblem(2048, 2048, 2048)
-    grouped, strip = (FAMILY.estimate(k, square, H200).memory_us for k in (TILE, row))
+    grouped, strip = (breakdown(k, square, H200).memory_us for k in (TILE, row))
     least = square.min_bytes / H200.bandwidth_gbs / 1e3
     assert least < grouped < strip
-    assert FAMILY.estimate(TILE, fits, H200).memory_us == fits.min_bytes / H200.bandwidth_gbs / 1e3
+    assert breakdown(TILE, fits, H200).memory_us == fits.min_bytes / H200.bandwidth_gbs / 1e3
 
 
 def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
@@ -106,16 +119,16 @@ def test_sharing_a_tile_costs_a_meeting_and_pays_where_k_is_long():
     short, long = GemmProblem(256, 256, 256), GemmProblem(256, 256, 16384)
     assert us(whole, short) < us(parts[8, "linear"], short)
     assert us(parts[8, "linear"], long) < us(parts[2, "linear"], long) < us(whole, long)
-    meetings = {key: FAMILY.estimate(k, long, H200).meeting_us for key, k in parts.items()}
+    meetings = {key: breakdown(k, long, H200).meeting_us for key, k in parts.items()}
     order = [(2, "tree"), (2, "linear"), (8, "linear"), (8, "tree")]
     assert sorted(meetings, key=meetings.__getitem__) == order
     broad = {how: replace(parts[8, how], tile_m=256, tile_n=256) for how in ("linear", "tree")}
-    meetings = {how: FAMILY.estimate(k, long, H200).meeting_us for how, k in broad.items()}
+    meetings = {how: breakdown(k, long, H200).meeting_us for how, k in broad.items()}
     assert meetings["tree"] < meetings["linear"]  # whose last one reads seven large partial sums
-    assert FAMILY.estimate(whole, long, H200).meeting_us == 0
+    assert breakdown(whole, long, H200).meeting_us == 0
     # A workgroup that walks from part to part meets the others in each.
     walked = GemmProblem(64 * 3 * 33, 128, 16384)
-    once, each = (FAMILY.estimate(parts[2, "linear"], p, H200) for p in (long, walked))
+    once, each = (breakdown(parts[2, "linear"], p, H200) for p in (long, walked))
     assert (once.waves, each.waves) == (1, 2)
     assert each.meeting_us == 2 * once.meeting_us
 
@@ -131,7 +144,7 @@ def test_shares_that_cross_tiles_read_nothing_together():
 def test_warps_that_share_out_k_add_up_at_the_end():
     tall = config(tile_m=64, tile_n=32, tile_k=256, num_warps=4, num_stages=3, group_m=1)
     tall, broad = (replace(tall, pipeline="small_m_tma", tile_n=n) for n in (32, 64))
-    fills = [FAMILY.estimate(k, GemmProblem(64, 2048, 256), H200).fill_us for k in (tall, broad)]
+    fills = [breakdown(k, GemmProblem(64, 2048, 256), H200).fill_us for k in (tall, broad)]
     assert fills[0] > fills[1] + 2
 
 
@@ -140,13 +153,13 @@ def test_further_rows_and_workgroups_cost_the_vector_units():
     one = replace(one, pipeline="small_m")
     two, narrow = replace(one, tile_m=2), replace(one, tile_n=1)
     problem = GemmProblem(1, 8192, 8192)
-    fill = {k: FAMILY.estimate(k, problem, H200).fill_us for k in (one, two, narrow)}
+    fill = {k: breakdown(k, problem, H200).fill_us for k in (one, two, narrow)}
     assert fill[one] < fill[narrow] < 10 and fill[one] < fill[two] < 10
 
 
 def test_what_is_short_reads_at_the_full_clock():
     problems = [GemmProblem(128, 128 * 132, k) for k in (8192, 32768)]
-    found = [FAMILY.estimate(replace(TILE, scheduler="persistent"), p, H200) for p in problems]
+    found = [breakdown(replace(TILE, scheduler="persistent"), p, H200) for p in problems]
     assert found[0].l2_us < 80 < found[1].l2_us
     assert found[1].l2_us > 1.05 * 4 * found[0].l2_us
 
@@ -175,8 +188,8 @@ def test_every_architecture_gets_estimates_and_a_choice_with_its_reason(name):
             plan = Dispatcher(device=gpu).select(problem)
         except UnsupportedProblem:
             pytest.fail(f"{name} has no kernel for {problem}")
-        found = FAMILY.estimate(plan.config, problem, gpu)
-        assert plan.selector == "analytical" and plan.reason == f"estimated {found}"
+        found = breakdown(plan.config, problem, gpu)
+        assert plan.selector == "analytical" and plan.reason == f"estimated {found.estimate}"
         assert found.total_us > found.launch_us > 0 and found.limiter in plan.reason
         least = problem.min_bytes / gpu.bandwidth_gbs / 1e3
         assert found.total_us > max(

@@ -193,10 +193,11 @@ class GemmFamily(Defaults):
         self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device
     ) -> list[tuple[GemmConfig, Estimate]]:
         found = [(c, estimate_module.estimate(c, problem, device)) for c in configs]
-        return sorted(found, key=lambda pair: estimate_module.key(*pair))
+        found.sort(key=lambda pair: estimate_module.key(*pair))
+        return [(config, breakdown.estimate) for config, breakdown in found]
 
     def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
-        return estimate_module.estimate(config, problem, device)
+        return estimate_module.estimate(config, problem, device).estimate
 
     def reference(self, problem: GemmProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         a, b, *extra = inputs.values()

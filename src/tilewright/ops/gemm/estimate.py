@@ -21,8 +21,16 @@ from functools import lru_cache
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.estimate import L2, LATENCY, LAUNCH, MEMORY, PRODUCTS, SHARED_MEMORY, Estimate
 from tilewright.ops.gemm import epilogues, estimate_few, lowbit, rates, scales, small_m, swap
+from tilewright.ops.gemm.breakdown import (
+    L2,
+    LATENCY,
+    LAUNCH,
+    MEMORY,
+    PRODUCTS,
+    SHARED_MEMORY,
+    Breakdown,
+)
 from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
@@ -46,7 +54,7 @@ ROW_BYTES = 128
 """What a swizzle spans."""
 
 
-def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
+def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
     """What `config` should take for `problem` on `device`."""
     if config.swap_ab:
         config, problem = swap.config(config), swap.problem(problem)
@@ -58,7 +66,7 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Estima
     return _tiled(config, problem, device)
 
 
-def key(config: GemmConfig, found: Estimate) -> tuple[float, float, bool, int, int, int, str]:
+def key(config: GemmConfig, found: Breakdown) -> tuple[float, float, bool, int, int, int, str]:
     """What to sort by, best first: where estimates are equal, what would decide next on the compute
     unit; then what asks less of the warps, and of those that have a compute unit to themselves what
     takes fewer steps and looks further ahead; groups of tiles that are neither narrow nor wide;
@@ -107,7 +115,7 @@ class _Step:
         )
 
 
-def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
+def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
     units = device.compute_units
     step = _step(config, device)
     tiles, steps = tiles_of(config, problem), -(-problem.k // config.tile_k)
@@ -162,7 +170,7 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate
         (memory, MEMORY),
         (launch, LAUNCH),
     )
-    return Estimate(
+    return Breakdown(
         parts=parts,
         parts_per_unit=share,
         waves=waves,

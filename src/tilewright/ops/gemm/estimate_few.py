@@ -6,14 +6,14 @@ import math
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.estimate import LAUNCH, MEMORY, PRODUCTS, Estimate
 from tilewright.ops.gemm import lowbit, rates, scales
+from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY, PRODUCTS, Breakdown
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 
 
-def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Estimate:
+def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Breakdown:
     """Few rows on the vector units: the memory system decides, as far as enough bytes are on their
     way to use it. Rows are few enough for L1 to hold A, which every workgroup reads from there."""
     element = DTYPES[problem.dtype_a].bytes
@@ -43,7 +43,7 @@ def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch
     return _of(config, this, device, parts, flops / rate, memory, fill, meeting)
 
 
-def unpacking(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Estimate:
+def unpacking(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Breakdown:
     """Weights of 4 bits: instructions decide, as far as enough warps are there to issue them."""
     tiles = tiles_of(config, problem)
     parts = tiles * config.split_k
@@ -76,7 +76,7 @@ def _of(
     memory: float,
     fill: float,
     meeting: float,
-) -> Estimate:
+) -> Breakdown:
     """Products and memory beside one another, and the rest around them."""
     slower = 1.0
     if config.pipeline != "gluon_weights":
@@ -84,7 +84,7 @@ def _of(
         slower *= rates.WIDE_INDEX[this.backend] if config.index_bits == 64 else 1.0
     waves = max(1, -(-parts // device.compute_units))
     limiter, longest = max((PRODUCTS, compute), (MEMORY, memory), key=lambda term: term[1])
-    return Estimate(
+    return Breakdown(
         parts=parts,
         parts_per_unit=waves,
         waves=waves,

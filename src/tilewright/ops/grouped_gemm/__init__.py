@@ -164,12 +164,13 @@ class GroupedGemmFamily(Defaults):
         device: Device,
     ) -> list[tuple[GroupedGemmConfig, Estimate]]:
         found = [(c, estimate_module.estimate(c, problem, device)) for c in configs]
-        return sorted(found, key=lambda pair: estimate_module.key(*pair))
+        found.sort(key=lambda pair: estimate_module.key(*pair))
+        return [(config, breakdown.estimate) for config, breakdown in found]
 
     def estimate(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device
     ) -> Estimate:
-        return estimate_module.estimate(config, problem, device)
+        return estimate_module.estimate(config, problem, device).estimate
 
     def reference(
         self, problem: GroupedGemmProblem, inputs: Mapping[str, Any]

@@ -14,9 +14,9 @@ from functools import lru_cache
 
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.estimate import MEMORY, Estimate
 from tilewright.ops.gemm import epilogues, rates
 from tilewright.ops.gemm import estimate as gemm
+from tilewright.ops.gemm.breakdown import MEMORY, Breakdown
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import WARPGROUP
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
@@ -32,7 +32,7 @@ OVERLAP = 0.8
 """Share of the shorter of arithmetic and reading weights that runs beside the longer."""
 
 
-def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Estimate:
+def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Breakdown:
     """What `config` should take for `problem` on `device`."""
     p = problem
     # A warp group without rows does not multiply, so the others take less time.
@@ -78,7 +78,7 @@ def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Dev
     )
 
 
-def key(config: GroupedGemmConfig, found: Estimate) -> tuple[float, float, str]:
+def key(config: GroupedGemmConfig, found: Breakdown) -> tuple[float, float, str]:
     """What to sort by, best first: where memory decides, many estimates are equal, and the pipeline
     that leaves warps the least to do goes first."""
     return found.total_us, -rates.PIPELINE_RATE[config.pipeline], config.name
