@@ -25,11 +25,12 @@ from tilewright.errors import (
     UnsupportedProblem,
 )
 from tilewright.explain import Explanation, Fate
+from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
 from tilewright.registry import Entry, Registry
 from tilewright.select import Choice, Recalls, Skipped
 from tilewright.select.configured import Wanted, configured
-from tilewright.select.constraints import CHOSEN_FOR, Constraints
+from tilewright.select.constraints import Constraints
 from tilewright.tables.merge import Tables
 from tilewright.verdict import YES, Verdict, no
 
@@ -57,19 +58,30 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked of the planner. A kernel has to serve all of `stated`, and is chosen for the
-    first (see `Constraints.stated`)."""
+    """What is asked of the planner.
+
+    A kernel has to serve all of `stated` and is chosen for the first: the problem itself, or, for a
+    batch-invariant choice, the problems of `invariance`."""
 
     problem: Any
     target: Device
     constraints: Constraints
     stated: Sequence[Any]
+    invariance: Invariance | None = None
+
+    @property
+    def over(self) -> str:
+        """What a batch-invariant choice is the same for, in words."""
+        return "" if self.invariance is None else self.invariance.over
 
     def reason(self, choice: Choice) -> str:
-        """Why `choice` was made, and for what, if not for the problem itself."""
-        if self.problem is self.stated[0]:
+        """Why `choice` was made, and for which problem, if not for the one asked about."""
+        if self.invariance is None:
             return choice.reason
-        return f"{choice.reason}; chosen for M = {CHOSEN_FOR}, as for every M"
+        return (
+            f"{choice.reason}; chosen for {self.invariance.chosen_for}, "
+            f"as for {self.invariance.over}"
+        )
 
 
 class Planner:
@@ -190,7 +202,9 @@ class Planner:
 
     def _asked(self, problem: Any, target: Device, constraints: Constraints | None) -> _Asked:
         kept = constraints or self.constraints
-        return _Asked(problem, target, kept, kept.stated(problem))
+        invariance = kept.invariance(problem)
+        stated = (problem,) if invariance is None else invariance.problems
+        return _Asked(problem, target, kept, stated, invariance)
 
     def _plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
         self._forget_if_changed()
@@ -214,8 +228,8 @@ class Planner:
         own = self._serves_itself(choice.config, asked)
         if not own:
             raise NoKernelFound(
-                f"{choice.config.name}, the kernel for every M (batch_invariant), does not serve "
-                f"{asked.problem}: {own}"
+                f"{choice.config.name}, the kernel for {asked.over} (batch_invariant), does not "
+                f"serve {asked.problem}: {own}"
             )
         return choice
 

@@ -17,6 +17,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import FAMILY
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
+from tilewright.ops.gemm.rows import padded, with_rows
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 
 SIGNATURES = [
@@ -35,20 +36,19 @@ SIGNATURES = [
 @pytest.mark.parametrize("fields", SIGNATURES, ids=str)
 @pytest.mark.parametrize("m", [1, 33, 500])
 def test_a_packed_problem_is_packed_again(fields, m):
-    family = ops.family("gemm")
     stated = GemmProblem(m, 256, 256, **fields)
-    assert family.rows(stated) == m
-    assert family.with_rows(stated, 64) == GemmProblem(64, 256, 256, **fields)
-    assert family.with_rows(family.with_rows(stated, 64), m) == stated
+    assert with_rows(stated, 64) == GemmProblem(64, 256, 256, **fields)
+    assert with_rows(with_rows(stated, 64), m) == stated
+    near = [one.problem for one in FAMILY.nearby(stated)]
+    assert near == [GemmProblem(size, 256, 256, **fields) for size in padded(m)]
 
 
 def test_a_problem_with_its_own_m_is_itself():
-    family = ops.family("gemm")
     modules = (gemm_cases, batch_cases, scale_cases, lowbit_cases)
     pairs = [pair for module in modules for pair in module.cases("sm_90")]
     pairs += [*gemm_cases.few_rows("sm_90"), *batch_cases.nested("sm_90")]
     for problem in {problem for _, problem in pairs} | {*gemm_cases.awkward()}:
-        assert family.with_rows(problem, problem.m) == problem
+        assert with_rows(problem, problem.m) == problem
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_problem_with_its_own_m_is_itself():
 def test_rows_keep_their_bits_where_the_family_says_so(how, kept):
     """Summed in fp32 over a K that is cut in unequal parts: another cut gives other bits."""
     kernel = gemm_cases.config(dtype_a="fp16", dtype_c="fp32", tile_k=32, **how)
-    assert bool(FAMILY.keeps_rows(kernel)) == kept and FAMILY.repeats(kernel)
+    assert bool(FAMILY.invariant(kernel)) == kept and FAMILY.repeats(kernel)
     few = Dispatcher(device=replace(device("h200_sxm"), compute_units=5))
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 416), (64, 416)))
@@ -79,34 +79,37 @@ def _fp32(m):
 
 def test_strides_of_the_callers_own_stay():
     roomy = GemmProblem(50, 256, 256, lda=512, ldc=320, alignment=8)
-    assert ops.family("gemm").with_rows(roomy, 64) == replace(roomy, m=64)
+    assert with_rows(roomy, 64) == replace(roomy, m=64)
     column_major = GemmProblem(50, 256, 256, layout="ccr", lda=56)
-    assert ops.family("gemm").with_rows(column_major, 56).lda == 56
+    assert with_rows(column_major, 56).lda == 56
     with pytest.raises(BadArgument, match="lda = 56 is outside 64"):
-        ops.family("gemm").with_rows(column_major, 64)
+        with_rows(column_major, 64)
 
 
 def test_scales_by_columns_stay_by_columns():
     fields = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
     by_columns = GemmProblem(50, 256, 256, **fields, strides_sa=(1, 50))
-    assert ops.family("gemm").with_rows(by_columns, 64).strides_sa == (1, 64)
+    assert with_rows(by_columns, 64).strides_sa == (1, 64)
 
 
 def test_alignment_that_was_given_is_never_exceeded():
     stated = GemmProblem(50, 256, 256, alignment=2)
-    assert ops.family("gemm").with_rows(stated, 64).alignment == 2
+    assert with_rows(stated, 64).alignment == 2
     odd = GemmProblem(33, 256, 256, layout="ccr")  # 2: its columns are of 33 elements
-    assert odd.alignment == 2 and ops.family("gemm").with_rows(odd, 64).alignment == 16
+    assert odd.alignment == 2 and with_rows(odd, 64).alignment == 16
 
 
 def test_groups():
     family = ops.family("grouped_gemm")
     for form in ("contiguous", "masked"):
         stated = GroupedGemmProblem(form, groups=4, m=33, n=256, k=256)
-        assert family.rows(stated) == 33
-        made = family.with_rows(stated, 64)
-        assert made == GroupedGemmProblem(form, groups=4, m=64, n=256, k=256)
+        near = [(one.how, one.problem) for one in family.nearby(stated)]
+        assert near == [
+            (f"padded to M = {m}", GroupedGemmProblem(form, groups=4, m=m, n=256, k=256))
+            for m in (48, 64)
+        ]
+        assert [p.m for p in family.invariance(stated).problems] == [256, 1, 8193]
     listed = GroupedGemmProblem("list", sizes=((1, 64, 64),))
-    assert family.rows(listed) is None
+    assert [*family.nearby(listed)] == []
     with pytest.raises(BadArgument, match="not one M"):
-        family.with_rows(listed, 64)
+        family.invariance(listed)

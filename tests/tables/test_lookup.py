@@ -11,9 +11,10 @@ from table_cases import DEEP, H20, H100, H200, PLAIN, WIDE, gemm, kernel, row
 
 from tilewright.arch import device
 from tilewright.errors import BadArgument
+from tilewright.ops.gemm.rows import padded
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.tables import lookup
-from tilewright.tables.lookup import Lookup, padded
+from tilewright.tables.lookup import Lookup
 from tilewright.tables.neighbours import distance, lenders
 from tilewright.tables.table import Table
 
@@ -56,7 +57,7 @@ def test_exact_before_padded_and_the_step_before_the_power_of_two():
     assert names(found) == [PLAIN] and found.where == "padded to M = 48"
     found = first(Table.of(rows[2:]), gemm(40))
     assert names(found) == [DEEP] and found.where == "padded to M = 64"
-    assert found.origin == "padded"
+    assert found.origin == "nearby"
 
 
 def test_never_a_row_for_a_smaller_m_nor_another_n_or_k():

@@ -139,7 +139,7 @@ Deterministic = Annotated[
 ]
 BatchInvariant = Annotated[
     bool,
-    typer.Option("--batch-invariant", help="One kernel for every M, with the same bits for a row."),
+    typer.Option("--batch-invariant", help="One kernel whatever the batch is, with the same bits."),
 ]
 Pipelines = Annotated[
     list[str] | None,

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from tilewright.arch.model import Device
+from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Operand
 from tilewright.ops.protocols import Rng
-from tilewright.verdict import YES, Verdict
+from tilewright.verdict import YES, Verdict, no
 
 
 class Defaults:
@@ -24,6 +26,24 @@ class Defaults:
     def foreign(self, titles: frozenset[str]) -> Any:
         """No other library's tables are read."""
         return None
+
+    def table(self, problem: Any) -> str:
+        """One table for all problems, called as the family."""
+        family: Any = self
+        return str(family.name)
+
+    def nearby(self, problem: Any) -> Iterable[Nearby]:
+        """No other problem's row answers."""
+        return ()
+
+    def invariance(self, problem: Any) -> Invariance:
+        """No kernel is known to be the same whatever the batch is: `BadArgument`."""
+        family: Any = self
+        raise BadArgument(f"{family.name} has no kernels that are known to be batch-invariant")
+
+    def invariant(self, config: Any) -> Verdict:
+        """No kernel is known to give the same bits whatever the batch is."""
+        return no("invariant", "is not known to give the same bits whatever the batch is")
 
     def repeats(self, config: Any) -> Verdict:
         """Every kernel repeats: none adds in an order that changes."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader
+from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
@@ -67,12 +68,16 @@ class Words(Protocol):
         """A problem from words, as on a command line (``m=4096 dtype=fp8``); `arch` gives
         ``fp8`` and ``bf8`` their meaning. Raises `BadArgument`."""
 
-    def rows(self, problem: Any) -> int | None:
-        """How many rows (M) the result has; None where the problem has no one M."""
+    def table(self, problem: Any) -> str:
+        """The name of the shipped table that has rows of such problems, without ``.json``."""
 
-    def with_rows(self, problem: Any, m: int) -> Any:
-        """The same problem with `m` rows; what lay packed in memory lies packed again. Raises
-        `BadArgument` where it has no one M, or its strides no room for so many."""
+    def nearby(self, problem: Any) -> Iterable[Nearby]:
+        """Problems whose rows of a table may answer for `problem`, nearest first. Their kernels
+        must have room for `problem`; whether one serves it is asked before it is used."""
+
+    def invariance(self, problem: Any) -> Invariance:
+        """What a kernel must serve to be chosen under ``batch_invariant`` for `problem`. Raises
+        `BadArgument` where no kernel can be the same for problems like this one."""
 
     def axes(self) -> Mapping[str, Any]:
         """Every axis a space may have, in order, with the value taken where it is left out."""
@@ -119,8 +124,9 @@ class Legality(Protocol):
     def repeats(self, config: Any) -> Verdict:
         """Does it give the same bits for the same operands in every run?"""
 
-    def keeps_rows(self, config: Any) -> Verdict:
-        """Does a row of the result have the same bits however many rows there are?"""
+    def invariant(self, config: Any) -> Verdict:
+        """Does it give a part of the result the same bits however much is computed at once (see
+        `Invariance.over`)?"""
 
     def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
         """How long `config` should take for `problem` on `device`, and of what that is made."""

@@ -1,4 +1,4 @@
-"""`Constraints`: what the caller asks of a kernel besides being right."""
+"""`Constraints`: what the caller asks of a kernel besides a right result."""
 
 from __future__ import annotations
 
@@ -11,30 +11,26 @@ from tilewright import ops
 from tilewright.arch import arch, archs
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, UnsupportedProblem, nearest
+from tilewright.ops.nearby import Invariance
 from tilewright.verdict import YES, Verdict, no
-
-CHOSEN_FOR = 256
-"""The M that a batch-invariant choice is made for, whatever M is asked for."""
-
-SERVED = (1, 8193)
-"""Ms that a batch-invariant kernel serves too: one row, and more than a tile has, of a number that
-nothing divides. The family's default space is that of the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What a kernel must keep to. Applied before any selector sees the candidates, so that all
-    honour it; a kernel that does not is refused by the name of the field.
+    """What a kernel must keep to. Constraints are applied before any selector sees the candidates,
+    so every selector honours them. A kernel that breaks one is refused by the name of its field.
 
-    graph_capturable: its launch can be captured in a CUDA graph (see `Launch.capturable`); so far
-    all can, so this refuses none.
-    deterministic: it gives the same bits in every run. batch_invariant: one kernel serves every M,
-    and gives a row the same bits however many rows are computed with it; the choice is made for M =
-    `CHOSEN_FOR`. max_workspace: bytes of scratch memory that a launch may take; None for any.
-    pipelines: those allowed; () for all. blocked: names of kernels, or shell patterns of names,
-    that are not used.
+    graph_capturable: the launch can be captured in a CUDA graph (see `Launch.capturable`). All
+        launches so far can, so this refuses none.
+    deterministic: the kernel gives the same bits in every run.
+    batch_invariant: one kernel serves the problem whatever its batch is, and each part of the
+        result has the same bits whatever is computed with it. The family says what that means for
+        a problem (`Family.invariance`); for GEMM, a kernel for every M.
+    max_workspace: most bytes of scratch memory that a launch may take; None for no limit.
+    pipelines: pipelines allowed; () for all.
+    blocked: names of kernels, or shell patterns of names, that are not used.
 
-    Raises `BadArgument` for values that cannot be meant.
+    Raises `BadArgument` for values that make no sense.
     """
 
     graph_capturable: bool = False
@@ -61,22 +57,20 @@ class Constraints:
                 listed = ", ".join(sorted(known))
                 raise BadArgument(f"no pipeline '{name}'{nearest(name, known)}; known: {listed}")
 
-    def stated(self, problem: Any) -> Sequence[Any]:
-        """The problems that a kernel has to serve: `problem`, or, batch-invariant, the same with
-        other Ms. The choice is made for the first; the last has the least that kernels can rely on.
-        Raises `UnsupportedProblem` where there are no such problems."""
+    def invariance(self, problem: Any) -> Invariance | None:
+        """What a kernel must serve besides `problem`; None unless `batch_invariant`. Raises
+        `UnsupportedProblem` where no kernel can be batch-invariant for such problems."""
         if not self.batch_invariant:
-            return (problem,)
-        family = ops.family(problem.family)
+            return None
         try:
-            return tuple(family.with_rows(problem, m) for m in (CHOSEN_FOR, *SERVED))
+            return ops.family(problem.family).invariance(problem)
         except BadArgument as error:
             raise UnsupportedProblem(
-                f"{problem} has no kernel that is the same for every M (batch_invariant): {error}"
+                f"{problem} has no batch-invariant kernel (batch_invariant): {error}"
             ) from None
 
     def allows(self, config: Any, problem: Any, device: Device) -> Verdict:
-        """Whether `config`, which serves `problem`, keeps to all this."""
+        """Whether `config`, which serves `problem`, keeps to these constraints."""
         for pattern in self.blocked:
             if fnmatch.fnmatchcase(config.name, pattern):
                 return no("blocked", f"is blocked by '{pattern}'")
@@ -85,7 +79,7 @@ class Constraints:
         family = ops.family(problem.family)
         for wanted, name, judge in (
             (self.deterministic, "deterministic", family.repeats),
-            (self.batch_invariant, "batch_invariant", family.keeps_rows),
+            (self.batch_invariant, "batch_invariant", family.invariant),
         ):
             if wanted and not (verdict := judge(config)):
                 return no(name, verdict.reason)

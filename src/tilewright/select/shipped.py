@@ -1,4 +1,4 @@
-"""`Shipped`: what the tables in this package say, which were tuned where the package was made."""
+"""`Shipped`: kernels by the tables that come with this package."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.select import Choice, Skipped
 from tilewright.select.tuned import Tuned
@@ -14,8 +15,9 @@ from tilewright.tables import file, named
 
 
 class Shipped:
-    """Chooses as `Tuned` does, by the shipped table of the device's architecture, family and type
-    of A; nothing where there is none. Raises `BadFile` for a damaged one."""
+    """Chooses as `Tuned` does, by the shipped table of the device's architecture that the family
+    names for the problem (`Family.table`); nothing where there is none. Raises `BadFile` for a
+    damaged table."""
 
     name = "shipped"
 
@@ -31,7 +33,8 @@ class Shipped:
 
 
 def _tuned(problem: Any, device: Device) -> Tuned | None:
-    return _read(named.FOLDER, f"{device.arch}/{problem.family}_{problem.dtype_a}.json")
+    name = ops.family(problem.family).table(problem)
+    return _read(named.FOLDER, f"{device.arch}/{name}.json")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""`Tuned`: the kernel that was measured to be best, from a table."""
+"""`Tuned`: the kernel that a table says was measured to be best."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from tilewright.tables.table import Table
 
 
 class Tuned:
-    """Chooses what `table` says (see `tilewright.tables.lookup` for which row answers), the row's
-    winner first, then those not told from it; nothing where no row answers.
+    """Chooses by the rows of `table` (see `tilewright.tables.lookup` for which row answers): the
+    row's winner first, then its ties; nothing where no row answers.
 
-    A borrowed row's kernel is said to lose what its family's estimate says, on this device, against
-    the candidate that is best by the same estimate. `versions`: see `Versions`. Raises
-    `BadArgument` for an unknown policy.
+    A kernel of a borrowed row was not measured here. Its reason says how much slower than the best
+    candidate it should be on this device, by the family's estimate of both.
+
+    table: the rows.
+    versions: which rows are used, by the versions they were made with; see `Versions`.
+    name: how explanations call this selector.
+
+    Raises `BadArgument` for an unknown policy of versions.
     """
 
     def __init__(

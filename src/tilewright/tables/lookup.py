@@ -1,15 +1,14 @@
 """Which rows of a table answer for a problem on a device, the nearest answer first.
 
-1. *exact*: the row of this very problem on this very device.
-2. *padded*: the row of the same problem with M rounded up, to a step of the ladder (multiples of 16
-   up to 256, of 32 up to 1024, of 64 up to 4096, of 128 beyond), then to a power of two. Never
-   one with a smaller M: its kernel may have no room for the rows. N and K are never padded.
-3. *borrowed*: what 1 and 2 find on another device of the same architecture, the nearest first
-   (see `tilewright.tables.neighbours`).
+1. *exact*: the row of this problem on this device.
+2. *nearby*: the row of a problem that the family calls nearby (`Family.nearby`): for GEMM, the same
+   problem with M rounded up.
+3. *borrowed*: the rows that 1 and 2 find on another device of the same architecture, nearest device
+   first (see `tilewright.tables.neighbours`).
 
-A row's kernels are tried in its order: the winner, then its ties. One that no longer exists or no
-longer serves the row's own problem is skipped with a warning; one that serves the row's problem,
-but not the one asked about (which may be less aligned), silently.
+A row's kernels are tried in the row's order: the winner, then its ties. A kernel that no longer
+exists or no longer serves the row's own problem is skipped with a warning. A kernel that serves the
+row's problem but not the problem asked about (which may be less aligned) is skipped silently.
 """
 
 from __future__ import annotations
@@ -40,45 +39,38 @@ warning. same: those of the installed versions; the others are skipped with a wa
 COMPILERS = ("tilewright", "triton")
 """Packages whose versions make a kernel's binary: its source and its compiler."""
 
-LADDER = ((256, 16), (1024, 32), (4096, 64))
-"""Up to which M, and to multiples of what it is rounded up; beyond, of `LAST_STEP`."""
-LAST_STEP = 128
-
-Origin = Literal["exact", "padded", "borrowed"]
+Origin = Literal["exact", "nearby", "borrowed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row that answers, and how it came to: `configs` are those of its kernels that serve the
-    problem, in the row's order; `skipped`, the others, by name and with why they do not.
-    `distance`: from the device it is borrowed from; 0 otherwise."""
+    """A row that answers, and why this row.
+
+    configs: the row's kernels that serve the problem, in the row's order.
+    how: how the row's problem comes from the problem asked about, in the family's words (``padded
+        to M = 64``); ``""`` for the problem itself.
+    distance: of the device that the row is borrowed from; 0 otherwise.
+    skipped: names of the row's other kernels, each with the reason.
+    """
 
     row: Row
     configs: tuple[Any, ...]
     origin: Origin
-    padded_to: int | None = None
+    how: str = ""
     distance: float = 0.0
     skipped: tuple[tuple[str, str], ...] = ()
 
     @property
     def where(self) -> str:
         """Where the answer comes from, in words."""
-        said = [f"padded to M = {self.padded_to}"] if self.padded_to is not None else []
+        said = [self.how] if self.how else []
         if self.origin == "borrowed":
             said.insert(0, f"borrowed from {self.row.device.name} (distance {self.distance:.2f})")
         return ", ".join(said) or "exact row"
 
 
-def padded(m: int) -> tuple[int, ...]:
-    """The larger Ms whose rows answer for M = m, in order."""
-    step = next((step for limit, step in LADDER if m <= limit), LAST_STEP)
-    rounded = -(-m // step) * step
-    power = 1 << max(m - 1, 0).bit_length()
-    return tuple(dict.fromkeys(size for size in (rounded, power) if size > m))
-
-
 class Lookup:
-    """Finds rows in `table`, warns once of each that cannot be used. Thread-safe. Raises
+    """Finds rows in `table`; warns once of each row that cannot be used. Thread-safe. Raises
     `BadArgument` for an unknown policy of versions."""
 
     def __init__(self, table: Table | Several, versions: Versions = "any") -> None:
@@ -91,22 +83,23 @@ class Lookup:
         self._told: set[Any] = set()
 
     def find(self, problem: Any, device: Device) -> Iterator[Found]:
-        """Rows that answer for `problem` on `device`, with at least one kernel each that serves it,
-        the nearest first."""
+        """Rows that answer for `problem` on `device`, nearest first; each has at least one kernel
+        that serves it."""
         return (found for found in self.all(problem, device) if found.configs)
 
     def all(self, problem: Any, device: Device) -> Iterator[Found]:
-        """The rows that `find` looks at: also those of which no kernel can be used."""
-        stated = [(None, problem), *_padded(problem)]
+        """All rows that `find` looks at, also rows without a kernel that can be used."""
+        near = ops.family(problem.family).nearby(problem)
+        stated = [("", problem), *((one.how, one.problem) for one in near)]
         for apart, owner in [(0.0, device), *lenders(device, self.table.devices)]:
-            for rows, asked in stated:
+            for how, asked in stated:
                 row = self.table.get(asked, owner)
                 if row is None:
                     continue
-                own: Origin = "exact" if rows is None else "padded"
+                own: Origin = "nearby" if how else "exact"
                 origin: Origin = own if owner == device else "borrowed"
                 configs, skipped = self._serving(row, problem)
-                yield Found(row, configs, origin, rows, apart, skipped)
+                yield Found(row, configs, origin, how, apart, skipped)
 
     def missed(self, problem: Any, device: Device) -> None:
         """Log, once for each problem and device, that no row answers."""
@@ -120,7 +113,8 @@ class Lookup:
     def _serving(
         self, row: Row, problem: Any
     ) -> tuple[tuple[Any, ...], tuple[tuple[str, str], ...]]:
-        """Those of the row's kernels that serve the problem; the names of the others, and why."""
+        """The row's kernels that serve the problem; and the names of its other kernels, each with
+        the reason."""
         made = self._made_elsewhere(row)
         if made and self.versions == "same":
             return (), tuple(
@@ -150,8 +144,8 @@ class Lookup:
         )  # fmt: skip
 
     def _made_elsewhere(self, row: Row) -> str:
-        """The versions the row was made with, if they are not those here; warns of them. Where no
-        Triton is installed none compiles, so its version does not count."""
+        """The versions that the row was made with, where other versions are installed; warns of
+        them. Where no Triton is installed nothing is compiled, so its version does not count."""
         made = tuple((name, version) for name, version in row.versions if name in COMPILERS)
         here = dict(installed())
         if tuple((name, version) for name, version in made if name in here) == installed():
@@ -185,12 +179,3 @@ def installed() -> tuple[tuple[str, str], ...]:
 
 def _listed(versions: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions)
-
-
-def _padded(problem: Any) -> Iterator[tuple[int, Any]]:
-    """The problem with the Ms of `padded`, those that its strides have room for."""
-    family = ops.family(problem.family)
-    rows = family.rows(problem)
-    with suppress(BadArgument):  # no room for so many rows, nor for more
-        for size in padded(rows) if rows else ():
-            yield size, family.with_rows(problem, size)

@@ -8,8 +8,8 @@ from pathlib import Path
 from tilewright.errors import UnknownName, nearest
 
 FOLDER = Path(__file__).with_name("shipped")
-"""A folder for each architecture, in it a table for each family and type of A: ``gemm_bf16.json``.
-A table is read when a problem first asks for it."""
+"""A folder for each architecture, with tables that are called as families say (`Family.table`):
+``gemm_bf16.json``. A table is read when a problem first asks for it."""
 
 PREFIX = "shipped:"
 

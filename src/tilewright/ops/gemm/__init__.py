@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from tilewright import checks
@@ -36,6 +37,7 @@ from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import tile_engine, variants
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
+from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance, tolerance
@@ -93,11 +95,14 @@ class GemmFamily(Defaults):
             raise BadArgument(f"a gemm problem needs {', '.join(missing)} (as in m=4096)")
         return GemmProblem(**values)
 
-    def rows(self, problem: GemmProblem) -> int:
-        return problem.m
+    def table(self, problem: GemmProblem) -> str:
+        return f"{self.name}_{problem.dtype_a}"
 
-    def with_rows(self, problem: GemmProblem, m: int) -> GemmProblem:
-        return rows.with_rows(problem, m)
+    def nearby(self, problem: GemmProblem) -> Iterable[Nearby]:
+        return rows.nearby(problem.m, partial(rows.with_rows, problem))
+
+    def invariance(self, problem: GemmProblem) -> Invariance:
+        return rows.invariance(partial(rows.with_rows, problem))
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -143,8 +148,8 @@ class GemmFamily(Defaults):
     def repeats(self, config: GemmConfig) -> Verdict:
         return repeat.repeats(config)
 
-    def keeps_rows(self, config: GemmConfig) -> Verdict:
-        return repeat.keeps_rows(config)
+    def invariant(self, config: GemmConfig) -> Verdict:
+        return repeat.invariant(config)
 
     def sources(self, config: GemmConfig, arch: Arch) -> Mapping[str, KernelSource]:
         return {MAIN: source_module.source(config, arch)}

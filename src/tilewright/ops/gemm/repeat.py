@@ -13,7 +13,7 @@ def repeats(config: GemmConfig) -> Verdict:
     return YES
 
 
-def keeps_rows(config: GemmConfig) -> Verdict:
+def invariant(config: GemmConfig) -> Verdict:
     """Whether a row of the result has the same bits however many rows are computed with it.
 
     A tile's K is summed in one order, whichever tile it is; split-K cuts it by K alone. Stream-K

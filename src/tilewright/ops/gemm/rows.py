@@ -1,13 +1,57 @@
-"""The same GEMM with more or fewer rows."""
+"""The same GEMM with more or fewer rows: the problems near a problem, and what one kernel for every
+M must serve.
+
+A table's row for a larger M may answer for a smaller M, never the other way round: the kernel of a
+smaller M may have no room for the rows. M is rounded up to a step of the ladder (multiples of 16 up
+to 256, of 32 up to 1024, of 64 up to 4096, of 128 beyond), then to a power of two. N and K stay.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from tilewright import blocks
+from tilewright.errors import BadArgument
 from tilewright.ops.gemm import batch, scales
 from tilewright.ops.gemm.problem import GemmProblem, natural_alignment
+from tilewright.ops.nearby import Invariance, Nearby
+
+LADDER = ((256, 16), (1024, 32), (4096, 64))
+"""Steps of the ladder as (M up to which the step holds, step); beyond the last M, `LAST_STEP`."""
+LAST_STEP = 128
+
+CHOSEN_FOR = 256
+"""The M that a kernel for every M is chosen for."""
+
+SERVED = (1, 8193)
+"""Further Ms that a kernel for every M must serve: one row, and more rows than a tile has, of a
+number that nothing divides."""
+
+
+def padded(m: int) -> tuple[int, ...]:
+    """The larger Ms whose rows of a table answer for M = m, in the order asked."""
+    step = next((step for limit, step in LADDER if m <= limit), LAST_STEP)
+    rounded = -(-m // step) * step
+    power = 1 << max(m - 1, 0).bit_length()
+    return tuple(dict.fromkeys(size for size in (rounded, power) if size > m))
+
+
+def nearby(m: int, made: Callable[[int], Any]) -> Iterator[Nearby]:
+    """The problems near one with `m` rows. `made` gives the problem with other Ms, or raises
+    `BadArgument` where strides have no room for so many rows; then none has room for more."""
+    with suppress(BadArgument):
+        for size in padded(m) if m else ():
+            yield Nearby(made(size), f"padded to M = {size}")
+
+
+def invariance(made: Callable[[int], Any]) -> Invariance:
+    """What one kernel for every M must serve. `made` gives the problem with other Ms. Raises
+    `BadArgument` where it does."""
+    problems = tuple(made(m) for m in (CHOSEN_FOR, *SERVED))
+    return Invariance("every M", f"M = {CHOSEN_FOR}", problems)
 
 
 def with_rows(problem: GemmProblem, m: int) -> GemmProblem:

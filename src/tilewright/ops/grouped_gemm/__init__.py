@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from tilewright import checks
@@ -14,7 +15,7 @@ from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader
 from tilewright.ops.gemm import FAMILY as GEMM
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, rows
 from tilewright.ops.gemm.sizes import operand_dtype
 from tilewright.ops.grouped_gemm import config as config_module
 from tilewright.ops.grouped_gemm import estimate as estimate_module
@@ -25,6 +26,7 @@ from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.ops.grouped_gemm.table import Packed, check, pack
+from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
 from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
@@ -80,13 +82,14 @@ class GroupedGemmFamily(Defaults):
             )
         return GroupedGemmProblem(**values)
 
-    def rows(self, problem: GroupedGemmProblem) -> int | None:
-        return None if problem.form == "list" else problem.m
+    def table(self, problem: GroupedGemmProblem) -> str:
+        return f"{self.name}_{problem.dtype_a}"
 
-    def with_rows(self, problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
-        if problem.form == "list":
-            raise BadArgument("the groups of a list have rows of their own, not one M")
-        return replace(problem, m=m)  # A and C are row-major: no stride follows from M
+    def nearby(self, problem: GroupedGemmProblem) -> Iterable[Nearby]:
+        return rows.nearby(problem.m, partial(_with_rows, problem))  # M of a list is 0: none
+
+    def invariance(self, problem: GroupedGemmProblem) -> Invariance:
+        return rows.invariance(partial(_with_rows, problem))
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -129,8 +132,8 @@ class GroupedGemmFamily(Defaults):
     def repeats(self, config: GroupedGemmConfig) -> Verdict:
         return GEMM.repeats(config.one)
 
-    def keeps_rows(self, config: GroupedGemmConfig) -> Verdict:
-        return GEMM.keeps_rows(config.one)
+    def invariant(self, config: GroupedGemmConfig) -> Verdict:
+        return GEMM.invariant(config.one)
 
     def sources(self, config: GroupedGemmConfig, arch: Arch) -> Mapping[str, KernelSource]:
         return {MAIN: launch_module.source(config, arch)}
@@ -184,6 +187,13 @@ class GroupedGemmFamily(Defaults):
         amplified = epilogues.amplification(problem.epilogue)
         operand = problem.dtype_a if config is None else operand_dtype(config.one)
         return {"C": tolerance(operand, problem.dtype_c, max(1, k), amplified=amplified)}
+
+
+def _with_rows(problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
+    """The same problem with `m` rows. Raises `BadArgument` for a list."""
+    if problem.form == "list":
+        raise BadArgument("the groups of a list have rows of their own, not one M")
+    return replace(problem, m=m)  # A and C are row-major: no stride follows from M
 
 
 def _whole(word: str, text: str) -> int:
