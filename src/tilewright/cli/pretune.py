@@ -108,8 +108,8 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
         work.add(group, load_problems([module], arch(group.device.arch), words=said).problems)
     document = work.tune(budget)
     built = {group.device: group.device.arch for group in work.groups if not group.interpreted}
-    problems = {job.problem for job in work.jobs}
-    rows = [row for row in file.load(work.path) if row.problem in problems]
+    keys = {ops.family(job.problem.family).tuning_key(job.problem) for job in work.jobs}
+    rows = [row for row in file.load(work.path) if row.problem in keys]
     winners = dict.fromkeys((row.kernel, built[row.device]) for row in rows if row.device in built)
     if winners:
         requests = [(ops.family_of(name).parse_name(name), on) for name, on in winners]

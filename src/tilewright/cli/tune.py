@@ -223,6 +223,7 @@ class Work:
         )
         self.jobs: list[Job] = []
         self.skipped = 0
+        self.alike = 0
         self.unsupported: list[tuple[Any, str]] = []
 
     def add(
@@ -243,6 +244,7 @@ class Work:
 
         with output.busy("ranking the candidates of every problem"):
             jobs, unsupported = jobs_of(group, problems, self.table, configs)
+        self.alike += len(problems) - len(jobs) - len(unsupported)
         self.jobs += jobs
         self.unsupported += unsupported
 
@@ -275,6 +277,7 @@ class Work:
             "table": str(self.path),
             "problems": len(self.jobs),
             "skipped": self.skipped,
+            "alike": self.alike,
             "candidates": sum(len(job.configs) for job in self.jobs),
             **costs(this, self.out, self.store, self.settings),
             "unsupported": self._unsupported(),
@@ -345,6 +348,7 @@ class Work:
             "measurements": str(self.out),
             "measured": tuned.measured,
             "skipped": self.skipped,
+            "alike": self.alike,
             "out_of_time": tuned.out_of_time,
             "rows": [
                 {
@@ -399,6 +403,7 @@ def show(document: dict[str, Any]) -> None:
             "rows": f"{len(rows)}: {kept} as chosen before, {len(rows) - kept} new",
             "measured": f"{document['measured']}, in {document['measurements']}",
             **({"skipped": f"{document['skipped']} with a row"} if document["skipped"] else {}),
+            **({"alike": f"{document['alike']} share another's row"} if document["alike"] else {}),
             "table": document["table"],
         }
     )

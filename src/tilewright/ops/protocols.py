@@ -68,6 +68,12 @@ class Words(Protocol):
         """A problem from words, as on a command line (``m=4096 dtype=fp8``); `arch` gives
         ``fp8`` and ``bf8`` their meaning. Raises `BadArgument`."""
 
+    def tuning_key(self, problem: Any) -> Any:
+        """The problem that has the row of `problem` in tables: `problem` itself, or the same with
+        one fixed value in every field that does not decide which kernel is best (a softmax scale,
+        say). The key of a key is the key."""
+        return problem
+
     def table(self, problem: Any) -> str:
         """The name of the shipped table that has rows of such problems, without ``.json``."""
 

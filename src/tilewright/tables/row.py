@@ -1,4 +1,4 @@
-"""`Row`: the proven kernel for one problem on one device, and how it was proven."""
+"""`Row`: the kernel measured to be best for one problem on one device, and how it was measured."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ from tilewright.verdict import Verdict, no
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured to be best for `problem` on `device`.
+    """The kernel that was measured to be best for `problem` on `device`.
 
-    kernel: the winner's name (see `choose`); ties: the kernels that cannot be told from it, fastest
-    first. median_us, interval_us: the winner's median and its confidence interval, in microseconds.
-    error: the worst error as a multiple of what is allowed; None if it was not verified.
-    measured_at: UTC, ISO 8601; ``""`` if nobody knows. versions: of the packages it was compiled
-    and run with (``tilewright``, ``triton``…), by name. driver: the device's; ``""`` if unknown.
+    device: the GPU.
+    problem: the problem, or the problem that stands for it in tables: it is replaced by its
+        `Family.tuning_key`.
+    kernel: the winner's name (see `preference`).
+    ties: names of the kernels that cannot be told from the winner, fastest first.
+    median_us, interval_us: the winner's median and the median's confidence interval, in
+        microseconds.
+    error: the worst error as a multiple of the tolerance; None if nothing was verified.
+    measured_at: UTC, ISO 8601; ``""`` if unknown.
+    versions: of the packages that compiled and ran it (``tilewright``, ``triton``…), by name.
+    driver: the device's driver; ``""`` if unknown.
     timed: how it was timed: canonical JSON of `tilewright.measure.measurement.Settings`, or the
-    words of whoever timed it.
+        words of another library that timed it.
 
     Raises `BadArgument` for numbers that no measurement gives.
     """
@@ -45,6 +51,8 @@ class Row:
     timed: str = ""
 
     def __post_init__(self) -> None:
+        key = ops.family(self.problem.family).tuning_key(self.problem)
+        object.__setattr__(self, "problem", key)
         low, high = self.interval_us
         for name, us in (("low_us", low), ("median_us", self.median_us), ("high_us", high)):
             microseconds(f"{self.kernel}: {name}", us)
@@ -63,7 +71,7 @@ class Row:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The winner, then those not told from it: the order in which they are tried."""
+        """The winner, then its ties: the order in which kernels are tried."""
         return (self.kernel, *self.ties)
 
     @property
@@ -81,11 +89,11 @@ class Row:
 
 
 def preference(problem: Any, device: Device) -> Callable[[str], tuple[int, str]]:
-    """A sort key of kernels' names: of those that cannot be told apart, the first is to be taken.
+    """A sort key of kernels' names: of kernels that cannot be told apart, the first wins.
 
-    The one that needs the smallest workspace; of these the first by name. Times do not count: they
-    would let noise decide, and two tunings of one GPU, or two ranks, disagree. The order is the
-    same for every problem, so problems whose ties overlap share a kernel, and fewer are built.
+    The smallest workspace comes first, then the name. Times do not count: noise would decide, and
+    two tunings of one GPU, or two ranks, would disagree. The order is the same for every problem,
+    so problems whose ties overlap share a kernel, and fewer kernels are built.
 
     The key raises `UnknownName` for a name that does not parse.
     """
@@ -110,8 +118,8 @@ def still_serves(name: str, row: Row) -> Verdict:
 
 
 def said(problem: Any) -> dict[str, Any]:
-    """A problem as plain data: its family, and those of its fields that do not follow from the
-    others, so that what `meant` makes of it is equal."""
+    """A problem as plain data: its family, and the fields that do not follow from other fields.
+    `meant` makes an equal problem of it."""
     stated = asdict(problem)
     values = {f.name: stated[f.name] for f in fields(problem) if stated[f.name] != f.default}
     for left_out in [*values]:
@@ -123,8 +131,8 @@ def said(problem: Any) -> dict[str, Any]:
 
 
 def meant(data: Any, where: str) -> Any:
-    """The problem that `said` gives this for; fields left out have their default. Raises `BadFile`,
-    which begins with `where`."""
+    """The problem for which `said` gives `data`; fields left out have their default. Raises
+    `BadFile`, which begins with `where`."""
     if not isinstance(data, Mapping) or not isinstance(data.get("family"), str):
         raise BadFile(f"{where}: a problem is an object that says its family")
     told = dict(data)

@@ -1,4 +1,4 @@
-"""`Table`: rows by (device, problem), immutable in use."""
+"""`Table`: rows by (device, tuning key of the problem), immutable in use."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tilewright import ops
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.tables.packed import Packed, pack
 from tilewright.tables.row import Row
 
 MOST_SEEN = 65536
-"""Problems whose row is remembered, before all are forgotten."""
+"""Problems whose row is remembered; when more were asked for, all are forgotten."""
 
 
 class Table:
-    """Rows by (device, problem). Thread-safe.
+    """Rows by (device, tuning key of the problem; see `Family.tuning_key`). Thread-safe.
 
-    `Table.of` makes one of rows, `tilewright.tables.file.load` reads one. `digest` is the SHA-256
-    of what the rows say, whatever their order was and whichever files they came from: ranks whose
-    tables have the same digest choose the same kernels. `where` names its origin in errors.
+    `Table.of` makes a table of rows, `tilewright.tables.file.load` reads one. `digest` is the
+    SHA-256 of the rows' content, whatever their order and whichever files they came from: ranks
+    whose tables have the same digest choose the same kernels. `where` names the table's origin in
+    errors.
 
     Raises `BadFile` for `data` that is no table, or has another digest than `digest`.
     """
@@ -49,14 +51,14 @@ class Table:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices that it has rows of."""
+        """The devices that have rows here."""
         return self._packed.devices
 
     def __len__(self) -> int:
         return len(self._packed)
 
     def __iter__(self) -> Iterator[Row]:
-        """All rows, by device, family and problem; made as they are asked for."""
+        """All rows, by device, family and problem; each is made when it is reached."""
         return iter(self._packed)
 
     def __eq__(self, other: object) -> bool:
@@ -68,17 +70,17 @@ class Table:
         return hash(self.digest)
 
     def get(self, problem: Any, device: Device) -> Row | None:
-        """The row of `problem` on `device`, if there is one: of this very problem and device.
+        """The row of `problem` on `device`: of its tuning key and of exactly this device. None if
+        there is no such row.
 
-        What was asked for before is remembered, by the values of the problem's fields; another
-        problem takes a search of the table.
+        Answers are remembered by tuning key; the first look-up of a key searches the table.
         """
-        asked = problem, device
+        asked = ops.family(problem.family).tuning_key(problem), device
         try:
             return self._seen[asked]
         except KeyError:
             pass
-        row = self._packed.find(problem, device)
+        row = self._packed.find(*asked)
         if len(self._seen) >= MOST_SEEN:
             self._seen.clear()
         self._seen[asked] = row

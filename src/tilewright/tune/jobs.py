@@ -49,7 +49,8 @@ class Job:
 def jobs_of(
     group: Group, problems: Iterable[Any], table: Table | None, configs: Sequence[Any] = ()
 ) -> tuple[list[Job], list[tuple[Any, str]]]:
-    """A job for each problem, and the problems that nothing supports, with the reason.
+    """A job for each problem, and the problems that nothing supports, with the reason. Of several
+    problems that share a row (`Family.tuning_key`), only the first has a job.
 
     Candidates are those of `configs`, or of the family's tuning spaces if there are none, that
     support the problem, as the analytical selector ranks them. Starters are what is chosen today,
@@ -65,7 +66,7 @@ def jobs_of(
     pools = _Pools(this)
     found: list[Job] = []
     refused: list[tuple[Any, str]] = []
-    for problem in problems:
+    for problem in _one_for_each_row(problems):
         family = ops.family(problem.family)
         starters, reason = [], ""
         try:
@@ -83,6 +84,13 @@ def jobs_of(
         else:
             refused.append((problem, reason or "no kernel of those given supports it"))
     return found, refused
+
+
+def _one_for_each_row(problems: Iterable[Any]) -> Iterable[Any]:
+    first: dict[Any, Any] = {}
+    for problem in problems:
+        first.setdefault(ops.family(problem.family).tuning_key(problem), problem)
+    return first.values()
 
 
 class _Pools:

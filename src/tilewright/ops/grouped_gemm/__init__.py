@@ -82,6 +82,9 @@ class GroupedGemmFamily(Defaults):
             )
         return GroupedGemmProblem(**values)
 
+    def tuning_key(self, problem: GroupedGemmProblem) -> GroupedGemmProblem:
+        return problem  # every field may decide which kernel is best
+
     def table(self, problem: GroupedGemmProblem) -> str:
         return f"{self.name}_{problem.dtype_a}"
 
