@@ -139,6 +139,14 @@ def test_an_emulated_dtype_has_the_peak_of_what_computes_it() -> None:
     assert peak_tflops(arch("sm_80"), a100, "fp32") == pytest.approx(19.5, rel=1e-2)
 
 
+def test_exponentials_are_a_unit_of_their_own_where_their_rate_is_known():
+    per_second = 16 * 132 * H200.clock_mhz * 1e6
+    assert peak_tflops(arch("sm_90"), H200, "exp") == pytest.approx(per_second / 1e12)
+    mi355x = next(d for d in devices().values() if d.arch == "gfx950")
+    with pytest.raises(BadArgument, match="the rate of exp is not known for gfx950"):
+        peak_tflops(arch("gfx950"), mi355x, "exp")
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "message"),
     [

@@ -49,11 +49,11 @@ class ToyProblem(Problem):
     @property
     def work(self) -> dict[str, int]:
         scores = math.prod(self.tokens) * self.heads
-        return {"bf16": scores * 256, "exp": scores}
+        return {"bf16": scores * 128, "exp": scores}
 
     @property
     def flops(self) -> int:
-        return self.work["bf16"]
+        return self.work.get("bf16", 0)
 
     @property
     def min_bytes(self) -> int:

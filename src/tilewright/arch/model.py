@@ -80,10 +80,11 @@ class Arch:
     including ``tf32``. pipelines: how operands can reach the matrix units.
     min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
     wildcard expands to. fma_flops_per_cu_per_clock: fp32 on the vector units (multiply-add is
-    two). cdna: see `Cdna`; only where there is a pipeline that reads it. kpack: matrix
-    instructions along K that one 16-byte load can feed, where the compiler has to be told. dot: the
-    units that the compiler multiplies Triton's ``tl.dot`` on; ``vector`` where it knows the matrix
-    instructions in Gluon and for ``tl.dot_scaled`` only.
+    two). exp_per_cu_per_clock: results a clock of the transcendental functions (exp2, log2,
+    reciprocals) in fp32; 0 where the rate is not known. cdna: see `Cdna`; only where there is a
+    pipeline that reads it. kpack: matrix instructions along K that one 16-byte load can feed, where
+    the compiler has to be told. dot: the units that the compiler multiplies Triton's ``tl.dot`` on;
+    ``vector`` where it knows the matrix instructions in Gluon and for ``tl.dot_scaled`` only.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Arch:
     num_stages: tuple[int, ...]
     notes: str = ""
     fma_flops_per_cu_per_clock: int = 0
+    exp_per_cu_per_clock: int = 0
     cdna: Cdna | None = None
     kpack: int = 1
     dot: Literal["matrix", "vector"] = "matrix"

@@ -248,9 +248,11 @@ def _lines(details: dict[str, Any]) -> dict[str, str]:
             f"{place['flops']:.4g} FLOP, {place['bytes']:.4g} bytes at least: "
             f"{place['intensity']:.4g} FLOP a byte"
         )
+        units = ", ".join(f"{unit} {us:.2f} µs" for unit, us in place["units_us"].items())
+        several = f": {units}" if len(place["units_us"]) > 1 else ""
         lines["roofline"] = (
             f"{place['share']:.1%} of what {place['bound']} allows (computing "
-            f"{place['compute_us']:.2f} µs, moving {place['memory_us']:.2f} µs)"
+            f"{place['compute_us']:.2f} µs{several}, moving {place['memory_us']:.2f} µs)"
         )
     if takes:
         lines["takes"] = (

@@ -1,31 +1,67 @@
-"""Where a time stands between what a device can compute and what it can move."""
+"""The least time that a problem can take on a device, and how near a measured time comes to it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright import ops
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 
 
-def operand_dtype(problem: Any) -> str:
-    """What the matrix units multiply: the dtype of the first operand."""
-    if getattr(problem, "precision", "") == "tf32":
-        return "tf32"
-    return ops.family(problem.family).operands(problem)[0].dtype
+def main_unit(problem: Any) -> str:
+    """The unit that does the problem's `flops`; ``""`` if it computes nothing."""
+    return next(iter(problem.work), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least time for a problem on a device, in microseconds.
+
+    units_us: each unit's work (`Problem.work`) at the unit's peak. Units run side by side.
+    memory_us: `Problem.min_bytes` at the memory's bandwidth.
+    """
+
+    units_us: Mapping[str, float]
+    memory_us: float
+
+    @property
+    def compute_us(self) -> float:
+        """The time of the unit that takes longest."""
+        return max(self.units_us.values(), default=0.0)
+
+    @property
+    def us(self) -> float:
+        """The least time of all."""
+        return max(self.compute_us, self.memory_us)
+
+
+def floor(problem: Any, device: Device) -> Floor:
+    """The least time for `problem` on `device`. Raises `BadArgument` where no peak is known for a
+    unit that the problem needs."""
+    this = arch(device.arch)
+    units = {
+        unit: count / peak_tflops(this, device, unit) / 1e6 for unit, count in problem.work.items()
+    }
+    return Floor(units, problem.min_bytes / device.bandwidth_gbs / 1e3)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a time stands on the roofline: operations and bytes (each operand once), operations for
-    each byte, the least time that computing and that moving takes at the device's peaks, in
-    microseconds, and the longer of these as a share of the time."""
+    """Where a measured time stands on the roofline.
+
+    flops, bytes: operations, and bytes with each operand moved once.
+    intensity: operations for each byte.
+    units_us: least time of each unit that computes, in microseconds.
+    compute_us, memory_us: least time for all computing, and for all moving, in microseconds.
+    share: the longer of these two as a share of the measured time.
+    """
 
     flops: int
     bytes: int
     intensity: float
+    units_us: Mapping[str, float]
     compute_us: float
     memory_us: float
     share: float
@@ -38,14 +74,14 @@ class Position:
 
 def position(problem: Any, device: Device, median_us: float) -> Position:
     """The place of a kernel that takes `median_us` for `problem` on `device`. Raises `BadArgument`
-    where no peak is known for the problem's operands."""
-    rate = peak_tflops(arch(device.arch), device, operand_dtype(problem))
-    compute, memory = problem.flops / rate / 1e6, problem.min_bytes / device.bandwidth_gbs / 1e3
+    where no peak is known for a unit that the problem needs."""
+    least = floor(problem, device)
     return Position(
         problem.flops,
         problem.min_bytes,
         problem.flops / max(1, problem.min_bytes),
-        compute,
-        memory,
-        max(compute, memory) / median_us,
+        least.units_us,
+        least.compute_us,
+        least.memory_us,
+        least.us / median_us,
     )

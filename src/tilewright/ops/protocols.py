@@ -30,6 +30,11 @@ class Problem(Protocol):
         """Arithmetic operations of the result; a multiply-add counts as two."""
 
     @property
+    def work(self) -> Mapping[str, int]:
+        """Operations by the unit that does them: an operand dtype for multiply-adds (two each), or
+        ``exp`` (see `tilewright.arch.peak`). The unit that does `flops` comes first."""
+
+    @property
     def min_bytes(self) -> int:
         """Fewest bytes to move: each input read once, each output written once."""
 

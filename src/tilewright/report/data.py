@@ -22,7 +22,7 @@ from tilewright.errors import BadArgument, BadFile
 from tilewright.jsonfile import convert, parse_json
 from tilewright.measure.measurement import STATUSES, Environment, Flag, Settings, Status, Telemetry
 from tilewright.measure.results import Results, Seconds, Us, read_problem
-from tilewright.measure.roofline import operand_dtype
+from tilewright.measure.roofline import floor, main_unit
 from tilewright.measure.statistics import indistinguishable
 from tilewright.measure.vendor import is_vendor
 
@@ -156,7 +156,8 @@ class _Setup:
                     "name": problems[p][0],
                     "flops": problems[p][1].flops,
                     "bytes": problems[p][1].min_bytes,
-                    "dtype": operand_dtype(problems[p][1]),
+                    "dtype": main_unit(problems[p][1]),
+                    "floor_us": _floor_us(problems[p][1], device) if roof["gbs"] else None,
                 }
                 for p in of
             ],
@@ -213,28 +214,38 @@ def _named(kernels: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _roof(device: Device, problems: Sequence[Any], timer: str) -> dict[str, Any]:
-    """The device's ceilings: memory in GB/s, arithmetic in TFLOP/s by operand dtype; or why there
-    are none."""
+    """The device's ceilings: memory in GB/s, and arithmetic in TFLOP/s by the unit that does the
+    problems' FLOPs; or why there are none."""
     if timer == "wall":
         note = "Times are of the wall clock (the interpreter): they say nothing about a GPU."
         return {"gbs": 0, "tflops": {}, "note": note}
-    peaks = {dtype: _peak(device, dtype) for dtype in dict.fromkeys(map(operand_dtype, problems))}
+    units = dict.fromkeys(unit for problem in problems for unit in problem.work)
+    peaks = {unit: _peak(device, unit) for unit in units}
     missing = [
-        f"No peak is known for {dtype}: {peak}."
-        for dtype, peak in peaks.items()
+        f"No peak is known for {unit}: {peak}."
+        for unit, peak in peaks.items()
         if isinstance(peak, str)
     ]
+    ceilings = {unit: peaks[unit] for unit in dict.fromkeys(map(main_unit, problems)) if unit}
     return {
         "gbs": device.bandwidth_gbs,
-        "tflops": {d: peak for d, peak in peaks.items() if not isinstance(peak, str)},
+        "tflops": {d: peak for d, peak in ceilings.items() if not isinstance(peak, str)},
         "note": " ".join(missing),
     }
 
 
-def _peak(device: Device, dtype: str) -> float | str:
-    """TFLOP/s, or why that is not known."""
+def _floor_us(problem: Any, device: Device) -> float | None:
+    """The least time that the problem can take, in microseconds; None where that is not known."""
     try:
-        return peak_tflops(arch(device.arch), device, dtype)
+        return float(f"{floor(problem, device).us:.6g}")
+    except BadArgument:
+        return None
+
+
+def _peak(device: Device, unit: str) -> float | str:
+    """TFLOP/s, or why the peak is not known."""
+    try:
+        return peak_tflops(arch(device.arch), device, unit)
     except BadArgument as error:
         return str(error)
 

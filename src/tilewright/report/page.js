@@ -93,9 +93,7 @@ function unpack(setup) {
     if (best >= 0) {
       row.us = median[best];
       row.tflops = said.flops / row.us / 1e6;
-      const memory = setup.roof.gbs ? row.intensity * setup.roof.gbs / 1e3 : NaN;
-      const peak = setup.roof.tflops[said.dtype] ?? NaN;
-      row.roof = Math.min(peak, memory);
+      row.roof = said.floor_us === null ? NaN : said.flops / said.floor_us / 1e6;
       row.share = row.tflops / row.roof;
       if (vendor >= 0) {
         row.ratio = median[vendor] / median[best];

@@ -386,6 +386,11 @@ class GemmProblem(Problem):
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
+    def work(self) -> dict[str, int]:
+        """All products, by what the matrix units multiply."""
+        return {"tf32" if self.precision == "tf32" else self.dtype_a: self.flops}
+
+    @property
     def min_bytes(self) -> int:
         """A, B, their scales and the operands of all chains read once, C written once; what a batch
         shares, once."""

@@ -208,6 +208,11 @@ class GroupedGemmProblem(Problem):
         return 2 * self.rows * self.n * self.k
 
     @property
+    def work(self) -> dict[str, int]:
+        """All products, by what the matrix units multiply."""
+        return {"tf32" if self.precision == "tf32" else self.dtype_a: self.flops}
+
+    @property
     def min_bytes(self) -> int:
         """A, C and each B that can have rows, moved once; and the groups' sizes."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
