@@ -85,7 +85,7 @@ def test_several_files_and_words_for_all_that_leave_them_out(write):
         ("p.json", "[\n{\"m\": 8, \"n\": 8, \"k\": 8},\n\n {\"m\": 8}]", r"line 4: .*needs n, k"),
         ("p.json", "[{\"m\": 8},\n 7]", r"line 1: "),
         ("p.json", "[\n 7]", r"line 2: a problem is an object, not 7"),
-        ("p.json", '[{"m": 8, "n": 8, "k": 1.5}]', r"line 1: k = 1.5 is neither"),
+        ("p.json", '[{"m": 8, "n": 8, "k": 1.5}]', r"line 1: k = .1.5. is not a whole number"),
         ("p.json", '[{"m": 8, "n": 8, "k": 8, "batch": [0.5]}]', r"line 1: .*batch"),
         ("p.json", '[{"m": -8, "n": 8, "k": 8, "batch": [2]}]', r"line 1: "),
         ("p.json", "[{]", "line 1"),

@@ -36,7 +36,7 @@ class ToyProblem(Problem):
     window: tuple[int, ...] | None = None
     softcap: float | None = None
     status: str = "causal"
-    kernel: int = 3
+    kernel: int | str = 3
     median_us: float | None = None
 
     def _complete(self) -> None:

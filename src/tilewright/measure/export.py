@@ -1,11 +1,13 @@
 """Results as a table: CSV, or Parquet where pyarrow is installed.
 
 The first columns are CK Tile Engine's: kernel, the problem's fields, device, latency_ms, tflops,
-non_zero, max_rel, verified. non_zero is how many elements of the output that was verified are not
-zero; max_rel is the largest error over the rms of the reference. Then come ours.
-Cells of what was not timed, or not verified, are empty. Of a problem's field that is a list, and of
-settings and environment, the cell is JSON. In a CSV, text that a spreadsheet would take for a
-formula has an apostrophe before it (see `tilewright.cells`).
+non_zero, max_rel, verified. non_zero counts the elements of the verified output that are not zero;
+max_rel is the largest error over the rms of the reference. Tilewright's own columns follow. A
+problem's field that has the name of another column is called ``problem.<field>``.
+
+Cells are empty where nothing was timed or verified, and where a field is None. A field that is a
+list, settings and environment are JSON. In a CSV, an apostrophe stands before text that a
+spreadsheet would take for a formula (see `tilewright.cells`).
 """
 
 from __future__ import annotations
@@ -43,22 +45,27 @@ _AFTER = (
     "rms_reference", "least_clock_mhz", "median_clock_mhz", "temperature_c", "power_w", "throttle",
     "others", "flags", "attempts", "build", "environment", "settings", "measured_at", "seconds",
 )  # fmt: skip
+_KINDS = {bool: "flag", int: "count", float: "number"}
+_OWN = frozenset(("kernel", *_AFTER))
 _CHUNK = 10_000
 
 
+def _title(field: str) -> str:
+    """The column of a problem's field."""
+    return f"problem.{field}" if field in _OWN else field
+
+
 def columns(results: Results) -> tuple[str, ...]:
-    """The columns of a table of these: every field that a problem among them has."""
+    """The columns of a table of these results: every field that a problem among them has, and
+    the results' own."""
     fields: dict[str, None] = {}
     for said in _stated(results):
         fields |= dict.fromkeys(said)
     fields.pop("family", None)
-    clash = sorted(set(fields) & {"kernel", *_AFTER})
-    if clash:
-        raise BadArgument(f"a problem's field has the name of a column: {', '.join(clash)}")
     # In the order of the problem's own fields where there is one kind of problem.
     first = next(results.measurements(), None)
     usual = [f for f in asdict(first.problem) if f in fields] if first is not None else []
-    return ("kernel", *dict.fromkeys([*usual, *fields]), *_AFTER)
+    return ("kernel", *map(_title, dict.fromkeys([*usual, *fields])), *_AFTER)
 
 
 def _stated(results: Results) -> Iterator[dict[str, Any]]:
@@ -69,7 +76,7 @@ def _stated(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def rows(results: Results) -> Iterator[dict[str, Any]]:
-    """Each measurement as a row: values by column, those that there are."""
+    """Each measurement as a row: values by column, without those that are None."""
     for m in results.measurements():
         yield {name: value for name, value in _row(m).items() if value is not None}
 
@@ -79,7 +86,7 @@ def _row(m: Measurement) -> dict[str, Any]:
     row: dict[str, Any] = {
         "kernel": m.kernel,
         **{
-            field: json.dumps(value) if isinstance(value, tuple) else value
+            _title(field): json.dumps(value) if isinstance(value, tuple) else value
             for field, value in asdict(m.problem).items()
         },
         "device": m.device.name,
@@ -128,7 +135,7 @@ def _row(m: Measurement) -> dict[str, Any]:
 
 
 def export(results: Results, path: str | os.PathLike[str]) -> int:
-    """Write the table to `path`, ``.csv`` or ``.parquet``; how many rows it has.
+    """Write the table to `path`, ``.csv`` or ``.parquet``. Returns its number of rows.
 
     The file appears whole or not at all. Raises `BadArgument` for another ending, and
     `TilewrightError` where Parquet needs pyarrow.
@@ -182,7 +189,7 @@ def _parquet(results: Results, target: Path) -> int:
         chunk: list[dict[str, Any]] = []
 
         def flush() -> None:
-            data = {name: [row.get(name) for row in chunk] for name in names}
+            data = {name: [_typed(row.get(name), types[name]) for row in chunk] for name in names}
             writer.write_table(pa.table(data, schema=schema))
             chunk.clear()
 
@@ -195,19 +202,29 @@ def _parquet(results: Results, target: Path) -> int:
     return count
 
 
+def _typed(value: Any, kind: str) -> Any:
+    """A value for a column of Parquet: text where the field has values of several kinds."""
+    if kind != "text" or value is None or isinstance(value, str):
+        return value
+    return str(_cell(value))
+
+
 def _types(results: Results, names: tuple[str, ...]) -> dict[str, str]:
-    """What the cells of each column are. A problem's field is text where its values differ."""
+    """The kind of each column's cells. A problem's field is text where its values are of several
+    kinds; whole numbers among others are numbers, and None is of no kind."""
     found = dict.fromkeys(names, "text")
     found |= dict.fromkeys(_NUMBERS, "number") | dict.fromkeys(_COUNTS, "count")
     found["verified"] = "flag"
     kinds: dict[str, set[str]] = {}
     for stated in _stated(results):
         for field, value in stated.items():
-            kind = "flag" if isinstance(value, bool) else "count" if type(value) is int else "text"
-            kinds.setdefault(field, set()).add(kind)
-    for field, said in kinds.items():
-        if field in found and len(said) == 1:
-            found[field] = said.pop()
+            if value is not None:
+                kinds.setdefault(_title(field), set()).add(_KINDS.get(type(value), "text"))
+    for column, said in kinds.items():
+        if said == {"count", "number"}:
+            said.discard("count")
+        if column in found and len(said) == 1:
+            found[column] = said.pop()
     return found
 
 

@@ -1,5 +1,5 @@
-"""Which kernels of a space a sweep takes: by name, by an expression over their fields, and at most
-so many, evenly."""
+"""Which kernels of a space a sweep takes: by name, by an expression over their fields, and no more
+than a given number, spread evenly over the space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.errors import BadArgument, EmptySpace, nearest, shown
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """How many kernels a filter left out, and which one it was."""
+    """How many kernels a filter left out, and which filter."""
 
     count: int
     why: str
@@ -25,11 +25,15 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """match: patterns of names, as a shell's; a kernel needs to fit one of them. where: an
-    expression over fields of its config, as ``tile_m >= 128 and pipeline in ('tma', 'basic')``
-    (comparisons, ``and``, ``or``, ``not``, ``in``, arithmetic; nothing is called or looked up).
-    max_kernels: one from each of so many equal stretches of the space, which one by a digest of
-    their names: the same ones every time.
+    """Conditions that a kernel must meet to be swept.
+
+    match: shell patterns of names; a kernel's name must fit one of them.
+    where: an expression over fields of the kernel's config (comparisons, ``and``, ``or``, ``not``,
+        ``in``, arithmetic), as in ``num_warps >= 8 and pipeline in ('tma', 'basic')``. Nothing is
+        called or looked up. A field that may be None is compared after a test: ``split != None and
+        split > 2``.
+    max_kernels: at most this many kernels: one from each of this many equal stretches of the
+        space, chosen by a digest of the names, so always the same one.
 
     Raises `BadArgument` for an expression that cannot be read.
     """
@@ -45,7 +49,7 @@ class Filters:
             raise BadArgument(f"max_kernels = {self.max_kernels} is not at least 1")
 
     def apply(self, configs: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[LeftOut, ...]]:
-        """The configs that pass, in their order, and what was left out by which filter.
+        """The configs that pass, in their order, and how many each filter left out.
 
         Raises `BadArgument` for a field that a config does not have and for values that cannot be
         compared, and `EmptySpace` when nothing passes.

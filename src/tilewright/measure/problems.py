@@ -1,10 +1,10 @@
-"""Lists of problems: files of the user's, and the sets that families ship.
+"""Lists of problems: the user's files, and the sets that families ship.
 
-A file is JSON (a list of objects) or CSV (a column for each word), and a problem in it is stated in
-the words of `Family.parse_problem`; an object that has lists among its values is a problem field by
-field instead, as results keep them. Lines of a CSV that begin with ``#`` are comments. A file of
-`tilewright.capture` (.jsonl) has problems in the order of how often they were met. A CSV with
-columns M, N and K is one of aiter's, tuned or not: see `tilewright.tables.aiter_forms`.
+A file is JSON (a list of objects) or CSV (a column for each word). It states a problem in the words
+of `Family.parse_problem`. A JSON object with a list or null among its values states a problem field
+by field instead, as results keep problems. Lines of a CSV that begin with ``#`` are comments. A
+file of `tilewright.capture` (.jsonl) has problems in the order of how often they were met. aiter's
+CSV files, tuned or not, are read too (see `tilewright.tables.aiter`).
 
 A set is a folder ``sweeps/<set>`` of a family, with ``space.json`` and ``problems.csv``; it is
 called ``<family>:<set>``.
@@ -163,7 +163,7 @@ def _problem(
 ) -> Any:
     said = row.pop("family", family)
     of = ops.family(said if isinstance(said, str) else str(said))
-    if any(isinstance(value, list) for value in row.values()):
+    if any(value is None or isinstance(value, list) for value in row.values()):
         return convert(row, of.problem_type, where)
     return of.parse_problem(
         {**words, **{word: _word(value, word) for word, value in row.items()}}, arch
@@ -174,9 +174,9 @@ def _word(value: Any, word: str) -> str:
     """A value as on a command line."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str | int):
+    if isinstance(value, str | int | float):
         return str(value)
-    raise BadArgument(f"{word} = {shown(value)} is neither a word nor a whole number")
+    raise BadArgument(f"{word} = {shown(value)} is neither a word nor a number")
 
 
 def _read(path: str) -> str:

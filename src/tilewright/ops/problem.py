@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from functools import cache, wraps
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from tilewright.dtypes import named
 from tilewright.errors import BadArgument
@@ -15,10 +15,12 @@ from tilewright.errors import BadArgument
 class Problem:
     """A frozen dataclass that is equal to another by the values of its fields.
 
-    The values are kept as one tuple, with its hash: problems have dozens of fields, and
-    dictionaries of problems (tables, plans) are on the way of every call. A family's problem is a
+    The values are kept as one tuple, with its hash: problems have dozens of fields, and every call
+    looks problems up in dictionaries (tables, plans). A family's problem is a
     ``@dataclass(frozen=True, slots=True, eq=False)`` that completes and checks itself in
-    `_complete`, and may not be hashed before that returns.
+    `_complete`, and may not be hashed before that returns. Fields are numbers, text, flags, None
+    and tuples of these. A whole number in a float field becomes a float, so that equal problems
+    have one text and one row.
     """
 
     __slots__ = ("_hash", "_values")
@@ -32,9 +34,12 @@ class Problem:
         raise NotImplementedError
 
     def __post_init__(self) -> None:
+        kind: Any = type(self)  # mypy takes the __hash__ of problems for that of their class
+        for name in _floats_of(kind):
+            if type(value := getattr(self, name)) is int:
+                object.__setattr__(self, name, float(value))
         self._complete()
-        # mypy takes the __hash__ of problems for that of their class
-        values = _values_of(type(self))(self)  # type: ignore[arg-type]
+        values = _values_of(kind)(self)
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_hash", hash(values))
 
@@ -82,4 +87,15 @@ def name_types(problem: Any) -> None:
 @cache
 def _values_of(kind: Any) -> Callable[[Problem], tuple[Any, ...]]:
     """What gives the values of all fields of a `kind` of problem, in order."""
-    return attrgetter(*(f.name for f in fields(kind)))
+    names = [f.name for f in fields(kind)]
+    if len(names) == 1:  # of one name, attrgetter gives the value and no tuple
+        return lambda problem: (getattr(problem, names[0]),)
+    return attrgetter(*names)
+
+
+@cache
+def _floats_of(kind: Any) -> tuple[str, ...]:
+    """The fields of a `kind` of problem that take floats and no whole numbers."""
+    hints = get_type_hints(kind)
+    taken = {f.name: (hints[f.name], *get_args(hints[f.name])) for f in fields(kind)}
+    return tuple(name for name, types in taken.items() if float in types and int not in types)

@@ -237,7 +237,8 @@ def _coding(family: Family, where: str) -> _Coding:
         # As the field has them: msgpack has only lists where a problem has tuples.
         listed: Any = GenericAlias(list, types[column.field])
         values: list[Any] = convert(column.values, listed, place)
-        if column.field in columns or not values or any(map(ge, values, values[1:])):
+        order = [_order(value) for value in values]
+        if column.field in columns or not values or any(map(ge, order, order[1:])):
             raise BadFile(f"{place} are not sorted, each once, and stated once")
         columns[column.field] = values
     coding = _Coding(kind, [*columns.items()])
@@ -254,12 +255,22 @@ def _columns(problems: Sequence[Any]) -> list[Column]:
     for f in sorted(fields(problems[0]), key=lambda f: f.name):
         values = {getattr(problem, f.name) for problem in problems}
         if values != {f.default}:
-            found.append(Column(f.name, sorted(values)))
+            found.append(Column(f.name, sorted(values, key=_order)))
     return found
 
 
 def _numbers(values: Sequence[Any]) -> dict[Any, int]:
     return {value: number for number, value in enumerate(values)}
+
+
+def _order(value: Any) -> tuple[Any, ...]:
+    """What a field's values are sorted by: their own order, None first. Values of several types,
+    in a field that takes several, are apart."""
+    if value is None:
+        return (0,)
+    if isinstance(value, tuple):
+        return 3, tuple(map(_order, value))
+    return 2 if isinstance(value, str) else 1, value
 
 
 def _width(count: int) -> int:
