@@ -27,6 +27,10 @@ class Defaults:
         """No other library's tables are read."""
         return None
 
+    def tuning_key(self, problem: Any) -> Any:
+        """Every field may decide which kernel is best."""
+        return problem
+
     def table(self, problem: Any) -> str:
         """One table for all problems, called as the family."""
         family: Any = self

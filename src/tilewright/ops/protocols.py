@@ -77,7 +77,6 @@ class Words(Protocol):
         """The problem that has the row of `problem` in tables: `problem` itself, or the same with
         one fixed value in every field that does not decide which kernel is best (a softmax scale,
         say). The key of a key is the key."""
-        return problem
 
     def table(self, problem: Any) -> str:
         """The name of the shipped table that has rows of such problems, without ``.json``."""

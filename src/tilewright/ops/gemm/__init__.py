@@ -95,9 +95,6 @@ class GemmFamily(Defaults):
             raise BadArgument(f"a gemm problem needs {', '.join(missing)} (as in m=4096)")
         return GemmProblem(**values)
 
-    def tuning_key(self, problem: GemmProblem) -> GemmProblem:
-        return problem  # every field may decide which kernel is best
-
     def table(self, problem: GemmProblem) -> str:
         return f"{self.name}_{problem.dtype_a}"
 

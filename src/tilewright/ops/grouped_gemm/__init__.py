@@ -82,9 +82,6 @@ class GroupedGemmFamily(Defaults):
             )
         return GroupedGemmProblem(**values)
 
-    def tuning_key(self, problem: GroupedGemmProblem) -> GroupedGemmProblem:
-        return problem  # every field may decide which kernel is best
-
     def table(self, problem: GroupedGemmProblem) -> str:
         return f"{self.name}_{problem.dtype_a}"
 

@@ -1,0 +1,11 @@
+"""A kernel of your own as an operation, in one short file.
+
+`operation` decorates a Triton or Gluon kernel and says what it computes. The operation is then
+planned, built for every architecture, stored, verified, swept, tuned, kept in tables and explained
+like those of Tilewright. `docs/add-a-kernel.md` has a whole one.
+"""
+
+from tilewright.custom.declare import In, InOut, Out, Scratch
+from tilewright.custom.register import kernel, operation
+
+__all__ = ["In", "InOut", "Out", "Scratch", "kernel", "operation"]

@@ -1,0 +1,354 @@
+"""`CustomFamily`: the family of an operation that a user declared."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from tilewright import checks
+from tilewright.arch.model import Arch, Device
+from tilewright.custom import kinds
+from tilewright.custom.declare import Array, Declaration, Part, flag
+from tilewright.dtypes import DTYPES, resolve
+from tilewright.errors import BadArgument, BadFile, nearest
+from tilewright.ops.defaults import Defaults
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.nouns import (
+    Argument,
+    Call,
+    Given,
+    KernelSource,
+    Launch,
+    Operand,
+    Pointer,
+    Scalar,
+    Step,
+    Temporary,
+    View,
+)
+from tilewright.space import KernelSpace
+from tilewright.tolerance import Tolerance, tolerance
+from tilewright.verdict import YES, Verdict, no
+
+_MOST_SIZE = 2**31 - 1
+
+
+class CustomFamily(Defaults):
+    """See `tilewright.ops.protocols.Family`."""
+
+    def __init__(self, declared: Declaration) -> None:
+        self.declared = declared
+        self.name = declared.name
+        self.problem_type = kinds.problem_type(declared)
+        self.config_type = kinds.config_type(declared)
+        self.scalars = tuple(declared.scalars)
+
+    # --- words ------------------------------------------------------------------------------
+
+    def parse_name(self, name: str) -> Any:
+        return kinds.parse(self.declared, self.config_type, name)
+
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> Any:
+        types = {f.name: f.type for f in fields(self.problem_type)}
+        found: dict[str, Any] = {}
+        for word, text in words.items():
+            if word not in types:
+                raise BadArgument(
+                    f"a {self.name} problem has no '{word}'{nearest(word, types)}; it has "
+                    f"{', '.join(types)}"
+                )
+            if word in self.declared.dtype_fields:
+                found[word] = resolve(text, arch.fp8)
+            elif types[word] is str:
+                found[word] = text
+            else:
+                count = checks.read_whole(word, text, -checks.MOST_WHOLE)
+                found[word] = bool(count) if types[word] is bool else count
+        missing = [size for size in self.declared.sizes if size not in found]
+        if missing:
+            raise BadArgument(f"a {self.name} problem needs {', '.join(missing)}")
+        return self.problem_type(**found)
+
+    def axes(self) -> Mapping[str, Any]:
+        d = self.declared
+        return {
+            **dict.fromkeys(d.dtype_fields, "bf16"),
+            **dict.fromkeys(map(flag, d.optional), False),
+            **d.options,
+            "alignment": kinds.ALIGNMENTS[0],
+            **{axis: values[0] for axis, values in d.axes.items()},
+        }
+
+    def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
+        if axis in self.declared.axes:
+            return self.declared.axes[axis]
+        if axis == "alignment":
+            return kinds.ALIGNMENTS
+        raise BadArgument(f"'*' has no meaning on axis '{axis}' of {self.name}")
+
+    def make_config(self, values: Mapping[str, Any], arch: Arch) -> Any:
+        return self.config_type(**values)
+
+    def read_sweep(self, document: Any, arch: Arch, signature: Any = None) -> tuple[Any, list[str]]:
+        raise BadFile(f"{self.name} reads no sweep documents of CK Tile Engine")
+
+    # --- legality ---------------------------------------------------------------------------
+
+    def default_space(self, problem: Any, arch: Arch) -> KernelSpace:
+        same = {name: [getattr(problem, name)] for name in kinds.signature(self.declared)}
+        axes = {**same, "alignment": kinds.ALIGNMENTS, **self.declared.axes}
+        return KernelSpace(self.name, axes)
+
+    def tuning_spaces(self, problem: Any, arch: Arch) -> Sequence[KernelSpace]:
+        return (self.default_space(problem, arch),)
+
+    def judge(self, config: Any, arch: Arch) -> Verdict:
+        threads = config.num_warps * arch.warp_size
+        if threads > arch.max_threads:
+            return no("threads", f"{threads} threads, {arch.name} takes {arch.max_threads}")
+        return YES
+
+    def supports(self, config: Any, problem: Any, arch: Arch) -> Verdict:
+        d = self.declared
+        for name in kinds.signature(d):
+            ours, theirs = getattr(config, name), getattr(problem, name)
+            if ours != theirs:
+                return no("signature", f"is for {name} = {ours}, the problem has {theirs}")
+        if problem.alignment % config.alignment:
+            return no(
+                "alignment",
+                f"wants addresses of {config.alignment} bytes, the operands' are of "
+                f"{problem.alignment}",
+            )
+        if config.alignment > 1:
+            for name in d.multiples:
+                if getattr(problem, name) % 16:
+                    return no("multiples", f"wants {name} in 16s, it is {getattr(problem, name)}")
+        for name in d.sizes:
+            if getattr(problem, name) > _MOST_SIZE:
+                return no("size", f"{name} = {getattr(problem, name)} is over {_MOST_SIZE}")
+        said = d.supports(problem, config)
+        return YES if said is True else no("supports", said or "it does not serve this problem")
+
+    def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
+        """The time that memory takes: nothing is known of what the kernel does besides."""
+        programs = sum(math.prod(part.grid(problem, config)) for part in self.declared.parts)
+        waves = max(1, -(-programs // device.compute_units))
+        memory = problem.min_bytes / (device.bandwidth_gbs * 1e3)
+        facts = (f"{programs} workgroups in {waves} waves",)
+        return Estimate(memory, "memory", (("memory", memory),), facts)
+
+    def rank(
+        self, problem: Any, configs: Iterable[Any], device: Device
+    ) -> list[tuple[Any, Estimate]]:
+        """By estimate; ties go to the higher alignment, then to the values that each axis lists
+        first."""
+        listed = self.declared.axes
+
+        def key(config: Any) -> tuple[Any, ...]:
+            places = (values.index(getattr(config, axis)) for axis, values in listed.items())
+            return (-config.alignment, *places)
+
+        found = [(c, self.estimate(c, problem, device)) for c in sorted(configs, key=key)]
+        return sorted(found, key=lambda pair: pair[1].total_us)
+
+    # --- launching --------------------------------------------------------------------------
+
+    def sources(self, config: Any, arch: Arch) -> Mapping[str, KernelSource]:
+        return {part.name: self._source(part, config) for part in self.declared.parts}
+
+    def _source(self, part: Part, config: Any) -> KernelSource:
+        signature: list[tuple[str, str]] = []
+        constants: list[tuple[str, int | bool | str]] = []
+        for name in part.parameters:
+            kind, value = self._parameter(name, config)
+            signature.append((name, kind))
+            if value is not None:
+                constants.append((name, value))
+        aligned: tuple[tuple[str, int], ...] = ()
+        if config.alignment > 1:
+            pointers = [(name, config.alignment) for name, kind in signature if kind[0] == "*"]
+            sizes = [(name, 16) for name, _ in signature if name in self.declared.multiples]
+            aligned = (*pointers, *sizes)
+        return KernelSource(
+            module=self.declared.module,
+            function=part.function.fn.__name__,
+            signature=tuple(signature),
+            constants=tuple(constants),
+            divisibility=aligned,
+            options=(("num_warps", config.num_warps), ("num_stages", config.num_stages)),
+            language="gluon" if part.is_gluon else "triton",
+        )
+
+    def _parameter(self, name: str, config: Any) -> tuple[str, int | bool | str | None]:
+        """A kernel parameter's type, and its value if it is known when the kernel is compiled. The
+        pointer of an optional operand that is left out is 0."""
+        d = self.declared
+        if name in d.operands:
+            if name in d.optional and not getattr(config, flag(name)):
+                return "constexpr", 0
+            said = d.operands[name].dtype
+            return f"*{DTYPES[getattr(config, said, said)].triton}", None
+        if name in d.temporaries:
+            return f"*{DTYPES[d.temporaries[name].dtype].triton}", None
+        if name in d.scalars:
+            return d.scalars[name][0], None
+        if name in d.sizes or name in d.values:
+            return "i32", None
+        value: int | bool | str = getattr(config, name)
+        return "constexpr", value
+
+    def launch(self, config: Any, problem: Any, device: Device) -> Launch:
+        d = self.declared
+        steps = []
+        for part in d.parts:
+            x, y, z = (*part.grid(problem, config), 1, 1)[:3]
+            arguments = (self._argument(name, config, problem) for name in part.parameters)
+            steps.append(Step((x, y, z), tuple(a for a in arguments if a is not None), part.name))
+        temporaries = tuple(
+            Temporary(name, tuple(one.shape(problem, config)), one.dtype, one.initial)
+            for name, one in d.temporaries.items()
+        )
+        return Launch(tuple(steps), temporaries)
+
+    def _argument(self, name: str, config: Any, problem: Any) -> Argument | None:
+        kind, _ = self._parameter(name, config)
+        if kind == "constexpr":
+            return None
+        if kind[0] == "*":
+            return Pointer(name)
+        if name in self.declared.scalars:
+            return Given(kind, name)
+        value = self.declared.values.get(name)
+        return Scalar(kind, getattr(problem, name) if value is None else value(problem, config))
+
+    def operands(self, problem: Any) -> tuple[Operand, ...]:
+        found = [
+            self._operand(name, one, problem)
+            for name, one in self.declared.operands.items()
+            if not one.optional or getattr(problem, flag(name))
+        ]
+        return tuple(sorted(found, key=lambda o: (o.role == "out", o.keyword)))
+
+    def _operand(self, name: str, one: Array, problem: Any) -> Operand:
+        shape = tuple(getattr(problem, s) if isinstance(s, str) else s for s in one.shape)
+        dtype = getattr(problem, one.dtype, one.dtype)
+        return Operand(
+            name, shape, _packed(shape), dtype, one.role, one.values, keyword=one.optional
+        )
+
+    def problem_of(self, call: Call, config: Any = None) -> Any:
+        d = self.declared
+        views = self._views(call)
+        found: dict[str, Any] = {flag(name): name in views for name in d.optional}
+        for name, view in views.items():
+            self._read(name, view, found)
+        for name, value in call.options.items():
+            if name not in d.options:
+                raise BadArgument(
+                    f"{self.name} has no option '{name}'{nearest(name, d.options)}; it has "
+                    f"{', '.join((*d.options, *d.scalars, *d.optional)) or 'none'}"
+                )
+            found[name] = value
+        missing = [size for size in d.sizes if size not in found]
+        if missing:
+            raise BadArgument(f"the operands of this {self.name} do not say {', '.join(missing)}")
+        aligned = math.gcd(*(view.address for view in views.values()), kinds.ALIGNMENTS[0])
+        return self.problem_type(**found, alignment=aligned)
+
+    def _views(self, call: Call) -> dict[str, View]:
+        """The arrays of a call, by name. Raises `BadArgument` for a wrong number."""
+        d = self.declared
+        first = [n for n, one in d.operands.items() if one.role != "out" and not one.optional]
+        targets = [n for n, one in d.operands.items() if one.role == "out"]
+        for name in call.named:
+            if name not in d.optional:
+                raise BadArgument(
+                    f"{self.name} has no operand '{name}' to pass by keyword"
+                    f"{nearest(name, d.optional)}"
+                )
+        if len(call.inputs) != len(first):
+            raise BadArgument(
+                f"{self.name} takes {len(first)} operands ({', '.join(first)}) and was given "
+                f"{len(call.inputs)}; pass outputs as out="
+            )
+        views = dict(zip(first, call.inputs, strict=True)) | dict(call.named)
+        if call.outputs is not None and len(call.outputs) == len(targets):
+            views |= zip(targets, call.outputs, strict=True)
+        return views
+
+    def _read(self, name: str, view: View, found: dict[str, Any]) -> None:
+        """What an array says of the problem: sizes and an element type, added to `found`."""
+        one = self.declared.operands[name]
+        said = ", ".join(map(str, one.shape))
+        if len(view.shape) != len(one.shape):
+            raise BadArgument(f"{name} of {self.name} has shape {view.shape}; it is [{said}]")
+        for size, extent in zip(one.shape, view.shape, strict=True):
+            wanted = found.setdefault(size, extent) if isinstance(size, str) else size
+            if extent != wanted:
+                raise BadArgument(
+                    f"{name} of {self.name} has shape {view.shape}; it is [{said}], where {size} "
+                    f"is {wanted}"
+                )
+        wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, view.dtype)
+        if view.dtype != wanted:
+            raise BadArgument(f"{name} of {self.name} is {view.dtype}; it must be {wanted}")
+        packed = _packed(view.shape)
+        apart = zip(view.shape, view.strides, packed, strict=True)
+        if 0 not in view.shape and any(n > 1 and s != p for n, s, p in apart):
+            raise BadArgument(
+                f"{name} of {self.name} has strides {view.strides}; pass a contiguous copy"
+            )
+
+    def options(self, problem: Any) -> dict[str, Any]:
+        found = {name: getattr(problem, name) for name in self.declared.options}
+        return {n: value for n, value in found.items() if value != self.declared.options[n]}
+
+    def scalar_defaults(self, problem: Any) -> Mapping[str, int | float]:
+        return {n: value for n, (_, value) in self.declared.scalars.items() if value is not None}
+
+    # --- checking ---------------------------------------------------------------------------
+
+    def make_inputs(self, problem: Any, rng: Any) -> Mapping[str, Any]:
+        made = {**super().make_inputs(problem, rng)}
+        for name, (kind, value) in self.declared.scalars.items():
+            if value is None:
+                value = rng.numpy.standard_normal() if kind[0] == "f" else rng.numpy.integers(1, 9)
+                value = value.item()
+            made[name] = value
+        return made
+
+    def reference(self, problem: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        known = {**dict.fromkeys(self.declared.optional), **inputs, "problem": problem}
+        takes = inspect.signature(self.declared.reference).parameters
+        result = self.declared.reference(**{name: known[name] for name in takes})
+        written = [one.name for one in self.operands(problem) if one.written]
+        results = result if isinstance(result, tuple) else (result,)
+        if len(results) != len(written):
+            raise BadArgument(
+                f"the reference of {self.name} gives {len(results)} results for "
+                f"{', '.join(written)}"
+            )
+        return dict(zip(written, results, strict=True))
+
+    def tolerances(self, problem: Any, config: Any) -> Mapping[str, Tolerance]:
+        d = self.declared
+        stated = self.operands(problem)
+        terms = getattr(problem, d.terms) if isinstance(d.terms, str) else d.terms
+        floats = [o.dtype for o in stated if o.read and DTYPES[o.dtype].kind == "float"]
+        worst = max(floats, key=lambda name: DTYPES[name].eps, default="fp32")
+        return {
+            o.name: tolerance(worst, o.dtype, max(1, terms), amplified=d.amplifies)
+            for o in stated
+            if o.written
+        }
+
+
+def _packed(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(1, shape[i + 1])
+    return tuple(strides)

@@ -1,0 +1,138 @@
+"""The problem and config types of a declared operation, and its kernels' names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field, make_dataclass
+from typing import Any
+
+from tilewright.checks import whole
+from tilewright.custom.declare import Declaration, flag
+from tilewright.dtypes import DTYPES, dtype, named
+from tilewright.errors import BadArgument, UnknownName, shown
+from tilewright.ops.problem import Problem
+
+ALIGNMENTS = (16, 1)
+"""Bytes that addresses may be promised to be multiples of."""
+
+_SHORT = {"num_warps": "w", "num_stages": "s", "alignment": "al"}
+
+
+def problem_type(d: Declaration) -> type[Any]:
+    """A frozen dataclass: sizes, element types, which optional operands are there, options, and
+    what the addresses are multiples of."""
+    fields: list[Any] = [(name, int) for name in d.sizes]
+    fields += [(name, str, "bf16") for name in d.dtype_fields]
+    fields += [(flag(name), bool, False) for name in d.optional]
+    fields += [(name, type(value), value) for name, value in d.options.items()]
+    fields.append(("alignment", int, ALIGNMENTS[0]))
+
+    def complete(self: Any) -> None:
+        for name in d.sizes:
+            whole(name, getattr(self, name))
+        for name in d.dtype_fields:
+            object.__setattr__(self, name, dtype(named(getattr(self, name))).name)
+        for name, value in d.options.items():
+            if type(getattr(self, name)) is not type(value):
+                raise BadArgument(f"{name} = {shown(str(getattr(self, name)))}: like {value!r}")
+
+    def flops(self: Any) -> int:
+        return int(d.flops(self))
+
+    def work(self: Any) -> dict[str, int]:
+        count = int(d.flops(self))
+        unit = next((getattr(self, name) for name in d.dtype_fields), "fp32")
+        return {unit: count} if count else {}
+
+    def min_bytes(self: Any) -> int:
+        total = 0
+        for name, one in d.operands.items():
+            if not one.optional or getattr(self, flag(name)):
+                count = 1
+                for size in one.shape:
+                    count *= getattr(self, size) if isinstance(size, str) else size
+                each = DTYPES[getattr(self, one.dtype, one.dtype)].size(count)
+                total += each * (2 if one.role == "inout" else 1)
+        return total
+
+    return make_dataclass(
+        _class_name(d.name, "Problem"),
+        fields,
+        bases=(Problem,),
+        namespace={
+            "family": d.name,
+            "_complete": complete,
+            "flops": property(flops),
+            "work": property(work),
+            "min_bytes": property(min_bytes),
+            "__doc__": f"A problem of {d.name}.",
+            "__module__": d.module,
+        },
+        frozen=True,
+        slots=True,
+        eq=False,
+    )
+
+
+def config_type(d: Declaration) -> type[Any]:
+    """A frozen dataclass: the signature (element types, which optional operands are there, and
+    options), then alignment and the axes."""
+    fields: list[Any] = [(name, str) for name in d.dtype_fields]
+    fields += [(flag(name), bool) for name in d.optional]
+    fields += [(name, type(value)) for name, value in d.options.items()]
+    fields.append(("alignment", int))
+    fields += [(name, type(values[0]), field(default=values[0])) for name, values in d.axes.items()]
+    return make_dataclass(
+        _class_name(d.name, "Config"),
+        fields,
+        namespace={
+            "family": d.name,
+            "name": property(lambda self: name_of(d, self)),
+            "pipeline": property(lambda self: "custom"),
+            "__doc__": f"A kernel of {d.name}.",
+            "__module__": d.module,
+        },
+        frozen=True,
+        slots=True,
+    )
+
+
+def signature(d: Declaration) -> tuple[str, ...]:
+    """The fields that a config and the problems it serves have alike."""
+    return (*d.dtype_fields, *map(flag, d.optional), *d.options)
+
+
+def name_of(d: Declaration, config: Any) -> str:
+    """``rms_norm_bf16_al16_BLOCK1024_w4_s1``: every field, in order."""
+    words = [d.name, *(getattr(config, name) for name in d.dtype_fields)]
+    for name in (*map(flag, d.optional), *d.options, "alignment", *d.axes):
+        value = getattr(config, name)
+        said = int(value) if isinstance(value, bool) else value
+        words.append(f"{_SHORT.get(name, name)}{said}")
+    return "_".join(words)
+
+
+def parse(d: Declaration, kind: type[Any], name: str) -> Any:
+    """The config of this name. Raises `UnknownName`."""
+    parts = [d.name, *(f"(?P<{field}>[a-z0-9]+)" for field in d.dtype_fields)]
+    types: dict[str, type[Any]] = dict.fromkeys(map(flag, d.optional), bool)
+    types |= {option: type(value) for option, value in d.options.items()}
+    types["alignment"] = int
+    types |= {axis: type(values[0]) for axis, values in d.axes.items()}
+    for field_, of in types.items():
+        value = r"\w+?" if of is str else r"-?\d+"
+        parts.append(f"{re.escape(_SHORT.get(field_, field_))}(?P<{field_}>{value})")
+    found = re.fullmatch("_".join(parts), name)
+    if found is None:
+        raise UnknownName(f"'{name[:200]}' is no kernel of {d.name}")
+    values: dict[str, Any] = dict(found.groupdict())
+    for field_, of in types.items():
+        if of is not str:
+            values[field_] = of(int(values[field_]))
+    if not all(values[field_] in DTYPES for field_ in d.dtype_fields):
+        raise UnknownName(f"'{name[:200]}' names no element type of {d.name}")
+    return kind(**values)
+
+
+def _class_name(name: str, kind: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_")) + kind

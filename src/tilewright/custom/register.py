@@ -1,0 +1,110 @@
+"""`operation`: from a declaration to a registered family."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tilewright import ops
+from tilewright.custom.declare import Array, Declaration, Part, Scratch, Shape
+from tilewright.custom.family import CustomFamily
+from tilewright.ops.nouns import MAIN
+
+F = TypeVar("F")
+
+
+def kernel(name: str, function: Any, grid: Shape) -> Part:
+    """One of several kernels of an operation: its name, a Triton or Gluon kernel, and its grid from
+    the problem and the config."""
+    return Part(name, function, grid)
+
+
+def operation(
+    name: str,
+    *,
+    operands: Mapping[str, Array],
+    axes: Mapping[str, Sequence[Any]],
+    reference: Callable[..., Any],
+    grid: Shape | None = None,
+    parts: Sequence[Part] = (),
+    scalars: Mapping[str, tuple[str, int | float | None]] | None = None,
+    options: Mapping[str, bool | int | str] | None = None,
+    values: Mapping[str, Callable[[Any, Any], int]] | None = None,
+    temporaries: Mapping[str, Scratch] | None = None,
+    multiples: Sequence[str] = (),
+    supports: Callable[[Any, Any], bool | str] = lambda problem, config: True,
+    flops: Callable[[Any], int] = lambda problem: 0,
+    terms: str | int = 1,
+    amplifies: float = 1.0,
+) -> Callable[[F], F]:
+    """Register a kernel of your own as the operation `name`; a decorator of the kernel, which it
+    leaves as it is. The kernel's parameters are operands, sizes, scalars, values, temporaries,
+    options and axes, by name; constexprs among them are axes and options.
+
+    operands: by name, in the order of a call: `In`, `Out`, `InOut`.
+    axes: constexprs to choose from, and ``num_warps`` and ``num_stages``, each with its values.
+    reference: what is right: from the inputs (and ``problem``, if it has a parameter of this name)
+        as float64 arrays, NumPy's or torch's, to the output, of several a tuple in order.
+    grid: workgroups, from the problem and the config.
+    parts: instead of `grid`, several kernels, run one after another (`kernel`); the decorated
+        function is then any one of them.
+    scalars: numbers that each call gives by keyword: their Triton type, and their default or None.
+    options: what changes the result, with its default; a call gives it by keyword. Kernels are
+        compiled for each value.
+    values: further integers that kernels take, from the problem and the config.
+    temporaries: memory between the parts (`Scratch`).
+    multiples: sizes that kernels for 16-byte alignment may take for multiples of 16.
+    supports: True, or why a config cannot compute a problem.
+    flops: arithmetic operations of a problem.
+    terms: how many terms the longest sum has: a size's name or a number; with `amplifies`, by how
+        much later arithmetic can raise an error, it says how far results may be off.
+
+    Raises `BadArgument` where the declaration does not fit the kernel.
+    """
+
+    def register(function: F) -> F:
+        found = tuple(parts)
+        if not found:
+            assert grid is not None, "an operation has a grid, or parts"
+            found = (Part(MAIN, function, grid),)
+        module = _module_of(found[0].function)
+        usual = {"num_warps": (4,), "num_stages": (2,)}
+        declared = Declaration(
+            name=name,
+            doc=(reference.__doc__ or "").strip(),
+            module=module,
+            operands=dict(operands),
+            parts=found,
+            axes={axis: tuple(listed) for axis, listed in {**usual, **axes}.items()},
+            reference=reference,
+            scalars=dict(scalars or {}),
+            options=dict(options or {}),
+            values=dict(values or {}),
+            temporaries=dict(temporaries or {}),
+            multiples=tuple(multiples),
+            supports=supports,
+            flops=flops,
+            terms=terms,
+            amplifies=amplifies,
+        )
+        declared.check()
+        ops.register(CustomFamily(declared), module)
+        return function
+
+    return register
+
+
+def _module_of(function: Any) -> str:
+    """The module that other processes import to find a kernel. A script that is run is imported by
+    its file's name; its folder is on the path that other processes inherit."""
+    module: str = function.fn.__module__
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    stem = Path(main.__file__ or "").stem if getattr(main, "__file__", None) else ""
+    if main.__spec__ is not None:
+        stem = main.__spec__.name
+    sys.modules.setdefault(stem, main)  # or this process would import it once more
+    return stem
