@@ -167,8 +167,8 @@ def test_the_same_choice_in_any_process_and_order():
 def test_devices_plan_differently():
     h200, h20 = (Dispatcher(device=name) for name in ("h200_sxm", "h20"))
     wide = GemmProblem(4096, 4096, 4096)
-    assert h200.select(wide).launch.grid == (132, 1, 1)
-    assert h20.select(wide).launch.grid == (78, 1, 1)
+    assert h200.select(wide).launch.steps[0].grid == (132, 1, 1)
+    assert h20.select(wide).launch.steps[0].grid == (78, 1, 1)
 
 
 def test_an_unknown_device_lists_the_known():

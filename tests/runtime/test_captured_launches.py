@@ -17,6 +17,7 @@ from stand_in_gpu import CURRENT_STREAM  # noqa: E402
 
 import tilewright  # noqa: E402
 from tilewright import capturing, dispatch  # noqa: E402
+from tilewright.calls import spoken  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
@@ -26,6 +27,9 @@ from tilewright.registry import Registry  # noqa: E402
 
 PLAIN = config(layout="rrr")
 SHARING = config(layout="rrr", scheduler="split_k", split_k=2, reduction="linear")
+
+
+SAID = spoken("gemm", {}, 1)
 
 
 def operands(n: int):
@@ -59,16 +63,18 @@ def test_a_call_is_launched_on_the_current_stream_or_the_callers(dispatcher, dri
     assert dispatcher.run("gemm", a, b, out=out, stream=SimpleNamespace(cuda_stream=9)) is out
     assert [seen["stream"] for seen in driver.launches] == [CURRENT_STREAM] * 3 + [7, 9]
     assert {seen["function"] for seen in driver.launches} == {78} and len(driver.loaded) == 1
-    grid = dispatcher.select(GemmProblem(16, 32, 256, layout="rrr")).launch.grid
+    grid = dispatcher.select(GemmProblem(16, 32, 256, layout="rrr")).launch.steps[0].grid
     assert {seen["grid"] for seen in driver.launches} == {grid}
     assert len(dispatcher._launches.known) == 1
 
 
-def test_a_call_without_an_output_gets_one_and_is_not_kept(dispatcher, driver):
+def test_a_call_without_an_output_gets_one(dispatcher, driver):
     a, b, _ = operands(32)
-    made = dispatcher.run("gemm", a, b)
-    assert (tuple(made.shape), made.dtype) == ((16, 32), torch.bfloat16)
-    assert len(driver.launches) == 1 and not dispatcher._launches.known
+    made = [dispatcher.run("gemm", a, b) for _ in range(3)]
+    for out in made:
+        assert (tuple(out.shape), out.dtype) == ((16, 32), torch.bfloat16)
+    assert len(driver.launches) == 3 and len({out.data_ptr() for out in made}) == 3
+    assert len(dispatcher._launches.known) == 1
 
 
 def test_a_call_by_name_launches_that_kernel_and_is_kept_apart(dispatcher, driver):
@@ -202,7 +208,7 @@ def test_a_call_is_met_by_a_capture_that_begins_before_its_launch_is_kept(dispat
             return describe(*given)
 
         dispatcher._fast.describe = begins
-        dispatcher._first_run("gemm", None, (a, wide), out, None, {})
+        dispatcher._first_run("gemm", None, (a, wide), out, None, SAID)
         assert capturing.active and not dispatcher._launches.known
         for _ in range(3):
             dispatcher.run("gemm", a, wide, out=out)
@@ -211,10 +217,10 @@ def test_a_call_is_met_by_a_capture_that_begins_before_its_launch_is_kept(dispat
 
 def test_of_two_launches_of_a_call_the_first_is_kept_whole(dispatcher):
     a, b, out = operands(32)
-    dispatcher._first_run("gemm", None, (a, b), out, None, {})
+    dispatcher._first_run("gemm", None, (a, b), out, None, SAID)
     launches = dispatcher._launches
     [(key, ready)] = launches.ready.items()
-    dispatcher._first_run("gemm", None, (a, b), out, None, {})  # a thread that found nothing too
+    dispatcher._first_run("gemm", None, (a, b), out, None, SAID)  # a thread that found nothing too
     assert launches.ready == {key: ready} and launches.known == {key: ready.bound.native}
 
 

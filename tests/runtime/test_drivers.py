@@ -1,13 +1,15 @@
-"""The CUDA and HIP sides against stand-ins for their libraries: calls made, errors told.
-
-This is as far as a machine without the hardware goes; the CUDA side also runs in tests/gpu.
+"""The CUDA and HIP drivers against stand-ins for their libraries: the calls they make, the errors
+they tell. tests/gpu runs the CUDA driver on a GPU.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
+from dataclasses import replace
 
 import pytest
+from test_bound import kernel
 
 from tilewright.compile.kernel import TensorMap
 from tilewright.errors import LaunchFailed, NoDriver
@@ -37,12 +39,15 @@ class Function:
 
 
 class Library:
-    def __init__(self, fills=(), failures=()):
+    def __init__(self, fills=(), failures=(), missing=()):
+        self.missing = missing
         self.calls: list[tuple[str, tuple]] = []
         self.fills, self.failures = dict(fills), dict(failures)
         self.functions: dict[str, Function] = {}
 
     def __getattr__(self, name):
+        if name in self.missing:
+            raise AttributeError(name)
         return self.functions.setdefault(name, Function(self, name))
 
     def names(self) -> list[str]:
@@ -52,6 +57,7 @@ class Library:
 def opened(monkeypatch, module, kind, **options):
     library = Library(**options)
     monkeypatch.setattr(module, "library", lambda names, what: library)
+    monkeypatch.setattr(module, "address_of", lambda function: function.name)
     return kind(), library
 
 
@@ -98,7 +104,7 @@ def test_cuda_says_what_it_refused_and_puts_the_context_back(monkeypatch, call, 
 
 def test_cuda_encodes_a_tensor_map_innermost_first(monkeypatch):
     driver, library = opened(monkeypatch, cuda, CudaDriver)
-    view = Descriptor(0, "bf16", (100, 64), (72, 1), (16, 64))
+    view = Descriptor("a", "bf16", (100, 64), (72, 1), (16, 64))
     encoded = driver.tensor_map(view, TensorMap(3, 2, 10, (16, 64), False), 0x7000)
     assert len(encoded) == 128
     ((_, arguments),) = [c for c in library.calls if c[0] == "cuTensorMapEncodeTiled"]
@@ -110,9 +116,108 @@ def test_cuda_encodes_a_tensor_map_innermost_first(monkeypatch):
 
 def test_cuda_tells_the_numbers_of_a_refused_tensor_map(monkeypatch):
     driver, _ = opened(monkeypatch, cuda, CudaDriver, failures={"cuTensorMapEncodeTiled": 1})
-    view = Descriptor(0, "bf16", (100, 64), (72, 1), (16, 64))
+    view = Descriptor("a", "bf16", (100, 64), (72, 1), (16, 64))
     with pytest.raises(LaunchFailed, match=r"\(100, 64\).*\(72, 1\).*0x7000"):
         driver.tensor_map(view, TensorMap(3, 2, 10, (16, 64), False), 0x7000)
+
+
+def test_cuda_encodes_five_dimensions_with_element_strides(monkeypatch):
+    driver, library = opened(monkeypatch, cuda, CudaDriver)
+    shape, strides, block = (2, 30, 40, 50, 64), (9000, 300, 70, 65, 1), (1, 4, 8, 16, 32)
+    view = Descriptor("a", "bf16", shape, strides, block, element_strides=(1, 2, 8, 3, 1))
+    driver.tensor_map(view, TensorMap(3, 2, 10, block, False), 0x7000)
+    ((_, arguments),) = [c for c in library.calls if c[0] == "cuTensorMapEncodeTiled"]
+    _, _, rank, _, dims, pitches, box, steps, *_ = arguments
+    assert (rank.value, list(dims)) == (5, [64, 50, 40, 30, 2])
+    assert list(pitches) == [130, 140, 600, 18000]
+    assert list(steps) == [1, 3, 8, 2, 1]
+    assert list(box) == [32, 48, 64, 8, 1], "a box spans the skipped elements too"
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ((1, 2), "innermost dimension without gaps"),
+        ((9, 1), "element strides of 1 to 8"),
+        ((0, 1), "element strides of 1 to 8"),
+        ((8, 1), "at most 256 elements"),
+        ((2, 1, 1), "a stride for each dimension"),
+    ],
+)
+def test_cuda_says_which_element_strides_no_tensor_map_takes(monkeypatch, steps, why):
+    driver, library = opened(monkeypatch, cuda, CudaDriver)
+    view = Descriptor("a", "bf16", (100, 64), (72, 1), (33, 64), element_strides=steps)
+    with pytest.raises(LaunchFailed, match=why):
+        driver.tensor_map(view, TensorMap(3, 2, 10, (33, 64), False), 0x7000)
+    assert "cuTensorMapEncodeTiled" not in library.names()
+
+
+def attributes(entry) -> dict[int, tuple[int, int, int]]:
+    """The first three numbers of each launch attribute, by the attribute's number."""
+    each = [entry.attributes[at : at + 72] for at in range(0, len(entry.attributes), 72)]
+    assert all(len(one) == 72 and not any(one[20:]) for one in each)
+    return {struct.unpack("<i", one[:4])[0]: struct.unpack("<3I", one[8:20]) for one in each}
+
+
+FUNCTION = ctypes.c_void_p(77)
+
+
+def test_cuda_launches_a_plain_kernel_plainly(monkeypatch):
+    driver, _ = opened(monkeypatch, cuda, CudaDriver)
+    entry = driver.entry(kernel(), FUNCTION)
+    assert entry.address == "cuLaunchKernel"
+    assert entry.attributes == b""
+    assert driver.fill_function == "cuMemsetD8Async"
+
+
+@pytest.mark.parametrize(
+    ("how", "wanted"),
+    [
+        ({"cooperative": True}, {2: (1, 0, 0)}),
+        ({"pdl": True}, {6: (1, 0, 0)}),
+        ({"num_ctas": 2}, {4: (2, 1, 1), 5: (1, 0, 0)}),
+        (
+            {"num_ctas": 4, "cooperative": True, "pdl": True},
+            {6: (1, 0, 0), 2: (1, 0, 0), 4: (4, 1, 1), 5: (1, 0, 0)},
+        ),
+    ],
+)
+def test_cuda_launches_others_with_attributes(monkeypatch, how, wanted):
+    driver, library = opened(monkeypatch, cuda, CudaDriver)
+    entry = driver.entry(replace(kernel(), **how), FUNCTION)
+    assert entry.address == "cuLaunchKernelEx"
+    assert attributes(entry) == wanted
+    assert "cuFuncSetAttribute" not in library.names()
+
+
+def test_cuda_allows_clusters_larger_than_eight(monkeypatch):
+    driver, library = opened(monkeypatch, cuda, CudaDriver)
+    driver.entry(replace(kernel(), num_ctas=16), FUNCTION)
+    assert ("cuFuncSetAttribute", (FUNCTION, 14, 1)) in library.calls
+    failing, _ = opened(monkeypatch, cuda, CudaDriver, failures={"cuFuncSetAttribute": 1})
+    with pytest.raises(LaunchFailed, match="allow k clusters of 16 CTAs"):
+        failing.entry(replace(kernel(), num_ctas=16), FUNCTION)
+
+
+def test_an_old_cuda_driver_is_told_of(monkeypatch):
+    driver, _ = opened(monkeypatch, cuda, CudaDriver, missing=("cuLaunchKernelEx",))
+    driver.entry(kernel(), FUNCTION)
+    with pytest.raises(LaunchFailed, match=r"k is launched with .*too old.*CUDA 12"):
+        driver.entry(replace(kernel(), pdl=True), FUNCTION)
+
+
+def test_hip_launches_cooperatively_and_refuses_clusters_and_dependent_launch(monkeypatch):
+    driver, _ = opened(monkeypatch, hip, HipDriver)
+    plain = driver.entry(kernel(), FUNCTION)
+    assert plain.address == "hipModuleLaunchKernel"
+    together = driver.entry(replace(kernel(), cooperative=True), FUNCTION)
+    wanted = "hipModuleLaunchCooperativeKernel"
+    assert together.address == wanted and together.attributes == plain.attributes == b""
+    assert driver.fill_function == "hipMemsetD8Async"
+    with pytest.raises(LaunchFailed, match="clusters of 2 workgroups, which AMD GPUs do not have"):
+        driver.entry(replace(kernel(), num_ctas=2), FUNCTION)
+    with pytest.raises(LaunchFailed, match="programmatic dependent launch, which AMD GPUs"):
+        driver.entry(replace(kernel(), pdl=True), FUNCTION)
 
 
 def test_hip_loads_on_its_device_and_returns_to_the_one_before(monkeypatch):
@@ -138,7 +243,7 @@ def test_hip_says_what_it_refused(monkeypatch):
 def test_hip_has_no_tensor_maps(monkeypatch):
     driver, _ = opened(monkeypatch, hip, HipDriver)
     with pytest.raises(LaunchFailed, match="pointers and strides"):
-        view = Descriptor(0, "bf16", (8, 8), (8, 1), (8, 8))
+        view = Descriptor("a", "bf16", (8, 8), (8, 1), (8, 8))
         driver.tensor_map(view, TensorMap(0, 2, 10, (8, 8), False), 0)
 
 

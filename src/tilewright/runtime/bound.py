@@ -1,32 +1,37 @@
-"""`BoundLaunch`: a plan's launch with everything packed but the addresses and the stream.
+"""`BoundLaunch`: a plan's launch with everything packed except addresses, stream and scalars.
 
-Kernel parameters are laid out once. A call hands addresses and stream to the compiled launcher
-(`launcher.c`), which copies the parameters, sets the addresses and calls the driver. Tensor maps
-are encoded here, once for each address an operand takes, and kept there.
+The parameters of all steps are laid out once. A call hands addresses, stream and scalars to the
+compiled launcher (`launcher.c`), which copies the parameters, fills in the rest and calls the
+driver. This module encodes tensor maps, once for each address that an operand takes; the launcher
+keeps them.
 """
 
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tilewright import parameters
 from tilewright.compile.kernel import Kernel, TensorMap
-from tilewright.errors import LaunchFailed
-from tilewright.ops.nouns import MAIN, Descriptor, Launch, Pointer, Role, Scalar
+from tilewright.dtypes import dtype
+from tilewright.errors import BadArgument, LaunchFailed
+from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scalar, Step
+from tilewright.runtime import temporaries
 from tilewright.runtime.driver import Driver
-from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, launcher
+from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
 from tilewright.triton_versions import descriptor_flags
 
-_SCALARS = {"i1": "<b", "i32": "<i", "i64": "<q", "fp32": "<f"}
-_TENSOR_MAP_BYTES = 128
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
+_ALIGNED = 64
+"""Bytes that a step's parameters are aligned to, since the driver wants tensor maps so."""
+_RANKS = range(1, 6)
+"""Dimensions a descriptor may have: those of a tensor map."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel and its function, loaded on the device."""
+    """A kernel, and its function as the driver loaded it on one device."""
 
     kernel: Kernel
     function: ctypes.c_void_p
@@ -34,7 +39,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An operand as the call passes it: its name and role, and how many bytes it spans."""
+    """An operand as a call passes it: its name, its role, and the bytes it spans."""
 
     name: str
     role: Role
@@ -42,11 +47,20 @@ class Bound:
 
 
 class BoundLaunch:
-    """Launches one kernel for one problem on one device.
+    """Launches a plan's steps for one problem on one device, as one launch. Thread-safe.
 
-    sizes: bytes each operand spans, the output last. Call it with a stream (an integer handle)
-    and the addresses of the operands in order, the workspace's last if the launch has one.
-    Thread-safe. `native` is what the compiled launcher keeps of it.
+    driver: the GPU's driver.
+    device: the GPU's number.
+    parts: the kernels that the steps name, by part.
+    warp_size: threads of a warp on this GPU.
+    launch: the steps and their temporaries.
+    operands: what a call passes, in the order of its addresses. Operands that a call leaves out
+        are not among them.
+    given: names of the scalars that a call passes, in their order.
+    defaults: values of scalars for which a call passes None.
+
+    `native` is the launcher's own record of the launch, for its `call`. Raises `LaunchFailed` for
+    a launch that cannot be queued on this device.
     """
 
     def __init__(
@@ -60,34 +74,39 @@ class BoundLaunch:
         given: Sequence[str] = (),
         defaults: Mapping[str, int | float] | None = None,
     ) -> None:
-        kernel, function = parts[MAIN].kernel, parts[MAIN].function
-        sizes = [one.bytes for one in operands]
-        self._names = [one.name for one in operands]
-        if kernel.global_scratch or kernel.profile_scratch:
-            raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
+        defaults = defaults or {}
         self.driver = driver
         self.device = device
-        self._name = kernel.name
-        self.needs_workspace = bool(launch.temporaries)
-        layout = _layout(kernel, launch, self._names)
-        self._descriptors = layout.descriptors
+        places = temporaries.layout(launch.temporaries)
+        packed = _Packed(_sources(operands, places), list(given), defaults)
+        for step in launch.steps:
+            packed.add_step(driver, parts, warp_size, step)
+        self._name = packed.names[0] if packed.names else "an empty launch"
+        self._descriptors = packed.descriptors
+        self._scalars = packed.scalars
+        self._given = packed.given
+        self._defaults = defaults
+        self.needs_workspace = bool(places.kept_zero_bytes or places.scratch_bytes)
+        """Whether a call needs the addresses of buffers for temporaries."""
         native = launcher()
         self._native_launch = native.launch
         self._write_map = native.write_map
         self._launches = native.launches
+        self._last_used = native.last_used
         self._keep_workspace = native.keep_workspace
         self.native = native.prepare(
-            ctypes.cast(driver.launch_function, ctypes.c_void_p).value,
-            function.value,
             device,
-            launch.steps[0].grid,
-            kernel.num_warps * warp_size,
-            kernel.shared,
-            layout.content(),
-            tuple(layout.places),
-            tuple(layout.pointers),
-            tuple((at, self._names.index(view.operand)) for at, view, _ in layout.descriptors),
-            tuple(sizes),
+            tuple((o.bytes, o.role != "in") for o in operands),
+            tuple(name in defaults for name in given),
+            bytes(packed.content),
+            tuple(packed.steps),
+            tuple(packed.pointers),
+            tuple((d.at, d.source, d.offset) for d in packed.descriptors),
+            tuple((s.at, s.number, s.form) for s in packed.scalars),
+            driver.fill_function if places.zeroed_bytes else 0,
+            places.zeroed_bytes,
+            bool(places.kept_zero_bytes),
+            bool(places.scratch_bytes),
         )
 
     def __call__(
@@ -99,110 +118,252 @@ class BoundLaunch:
         elsewhere: bool = False,
         apart: bool = False,
     ) -> bool:
-        """Queue the launch. False, and nothing done, if the output's span of bytes touches an
-        operand's: whether elements really overlap is the caller's to find out, and to say with
-        `apart` if they do not.
+        """Queue the launch on `stream`, a handle.
 
-        `elsewhere`: another device than this launch's is current in the calling thread. Raises
-        `LaunchFailed`.
+        addresses: those of the operands, in order. workspaces: addresses of the kept-zero buffer
+        and of the scratch buffer, 0 for one that the launch does not use. scalars: values of the
+        given scalars, in order, or None for the default. elsewhere: another device than this
+        launch's is current in the calling thread. apart: the caller knows that no written operand
+        shares an element with another operand.
+
+        Returns False, and queues nothing, if the bytes that a written operand spans touch another
+        operand's: the caller finds out whether elements really overlap. Raises `LaunchFailed`, and
+        `BadArgument` for a scalar that is missing or does not fit its type.
         """
+        given = (stream, addresses, workspaces, scalars, apart)
         if elsewhere:
             with self.driver.current(self.device):
-                status = self._try(stream, addresses, apart)
+                status = self._try(*given)
         else:
-            status = self._try(stream, addresses, apart)
+            status = self._try(*given)
             if status == _NO_CONTEXT:  # a thread's very first use of the GPU
                 with self.driver.current(self.device):
-                    status = self._try(stream, addresses, apart)
+                    status = self._try(*given)
         if status == OVERLAPS:
             return False
+        if status == UNSUITABLE:
+            raise self._unsuitable(scalars)
         if status:
             raise LaunchFailed(f"launching {self._name}: {self.driver.error(status)}")
         return True
 
-    def last_used(self) -> int:
-        return 0
-
-    def keep_workspace(self, stream: int, address: int, scratch: int = 0) -> None:
-        """Have the compiled path use the workspace at `address` on `stream` from now on; 0: none,
-        on any stream."""
-        self._keep_workspace(self.native, stream, address)
+    def keep_workspace(self, stream: int, kept_zero: int, scratch: int) -> None:
+        """Have the compiled path use the buffers at these addresses on `stream` from now on. Two
+        zeros: forget the buffers of every stream."""
+        self._keep_workspace(self.native, stream, kept_zero, scratch)
 
     def launches(self) -> int:
-        """How often it was handed to the driver, by whichever way."""
+        """How often it was queued, by this object or by the compiled path."""
         count: int = self._launches(self.native)
         return count
 
-    def _try(self, stream: int, addresses: tuple[int, ...], apart: bool) -> int:
-        status: int = self._native_launch(self.native, stream, addresses, apart)
-        while status == NEEDS_MAPS:  # again if another thread moved them meanwhile
-            self._place_maps(addresses)
-            status = self._native_launch(self.native, stream, addresses, apart)
+    def last_used(self) -> int:
+        """A stamp that is larger for a launch that was used later; 0 if it was never used."""
+        stamp: int = self._last_used(self.native)
+        return stamp
+
+    def _try(
+        self,
+        stream: int,
+        addresses: tuple[int, ...],
+        workspaces: tuple[int, int],
+        scalars: tuple[int | float | None, ...],
+        apart: bool,
+    ) -> int:
+        given = (self.native, stream, addresses, workspaces, scalars, apart)
+        status: int = self._native_launch(*given)
+        while status == NEEDS_MAPS:  # again if another thread replaced them meanwhile
+            self._place_maps((*addresses, *workspaces))
+            status = self._native_launch(*given)
         return status
 
-    def _place_maps(self, addresses: tuple[int, ...]) -> None:
-        for number, (_, view, layout) in enumerate(self._descriptors):
-            address = addresses[self._names.index(view.operand)]
-            encoded = self.driver.tensor_map(view, layout, address)
+    def _place_maps(self, sources: tuple[int, ...]) -> None:
+        for number, d in enumerate(self._descriptors):
+            address = sources[d.source] + d.offset
+            encoded = self.driver.tensor_map(d.view, d.layout, address)
             self._write_map(self.native, number, address, encoded)
+
+    def _unsuitable(self, scalars: Sequence[int | float | None]) -> BadArgument:
+        """The error for the first scalar that cannot be passed."""
+        for s in self._scalars:
+            name, value = self._given[s.number], scalars[s.number]
+            if value is None:
+                if name not in self._defaults:
+                    return BadArgument(f"{self._name} needs a value for {name}, which has none")
+                continue
+            try:
+                parameters.pack(s.type, value)
+            except BadArgument as error:
+                return BadArgument(f"{name} of {self._name}: {error}")
+        return BadArgument(f"{self._name} cannot take the scalars {tuple(scalars)}")
+
+
+def _sources(operands: Sequence[Bound], places: temporaries.Layout) -> dict[str, tuple[int, int]]:
+    """(source, offset in bytes) of each operand and temporary, by name; launcher.c says what a
+    source is."""
+    kept_zero, scratch = len(operands), len(operands) + 1
+    return {
+        **{o.name: (i, 0) for i, o in enumerate(operands)},
+        **{name: (kept_zero, at) for name, at in places.kept_zero.items()},
+        **{name: (scratch, at) for name, at in places.scratch.items()},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiled:
+    """A descriptor that is passed as a tensor map, and the place of the map."""
+
+    at: int
+    source: int
+    offset: int
+    view: Descriptor
+    layout: TensorMap
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A scalar given at the call: its place, its number among those given, its type."""
+
+    at: int
+    number: int
+    type: str
+
+    @property
+    def form(self) -> str:
+        """The type as launcher.c reads it: the letter of `struct`, or 1 for i1."""
+        return "1" if self.type == "i1" else parameters.SCALARS[self.type][-1]
 
 
 @dataclass(slots=True)
-class _Layout:
-    """Kernel parameters in one buffer: where each lies, and what is known of it now."""
+class _Packed:
+    """The parameters of all steps in one buffer, and which of them a call fills in.
 
-    places: list[int] = field(default_factory=list)
-    pointers: list[tuple[int, int]] = field(default_factory=list)
-    descriptors: list[tuple[int, Descriptor, TensorMap]] = field(default_factory=list)
-    _content: bytearray = field(default_factory=bytearray)
+    sources: see `_sources`. steps: as `prepare` of launcher.c takes them. pointers: (offset in
+    `content`, source, offset to add).
+    """
 
-    def add(self, data: bytes, align: int) -> int:
-        """One more parameter; returns its offset."""
-        self._content += bytes(-len(self._content) % align)
-        at = len(self._content)
-        self._content += data
-        self.places.append(at)
+    sources: Mapping[str, tuple[int, int]]
+    given: list[str]
+    defaults: Mapping[str, int | float]
+    content: bytearray = field(default_factory=bytearray)
+    steps: list[tuple[object, ...]] = field(default_factory=list)
+    pointers: list[tuple[int, int, int]] = field(default_factory=list)
+    descriptors: list[_Tiled] = field(default_factory=list)
+    scalars: list[_Given] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    _offsets: list[int] = field(default_factory=list)
+
+    def add_step(
+        self, driver: Driver, parts: Mapping[str, Loaded], warp_size: int, step: Step
+    ) -> None:
+        """Lay out the parameters of one kernel, as its compiler orders them."""
+        loaded = parts.get(step.part)
+        if loaded is None:
+            raise LaunchFailed(f"a step runs part '{step.part}'; there is {', '.join(parts)}")
+        kernel = loaded.kernel
+        if kernel.global_scratch or kernel.profile_scratch:
+            raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
+        self.names.append(kernel.name)
+        self.content += bytes(-len(self.content) % _ALIGNED)
+        start, self._offsets = len(self.content), []
+        self._add_arguments(kernel, step)
+        for kind in parameters.SCRATCH:
+            self._add(kind, parameters.pack(kind, 0))
+        taken = len(self.content) - start
+        if taken > parameters.MAX_PARAMETER_BYTES:
+            raise LaunchFailed(
+                f"{kernel.name} takes {taken} bytes of parameters, and a launch passes at most "
+                f"{parameters.MAX_PARAMETER_BYTES}; pass fewer operands or descriptors"
+            )
+        entry = driver.entry(kernel, loaded.function)
+        x, y, z = step.grid
+        self.steps.append(
+            (
+                entry.address,
+                loaded.function.value,
+                entry.attributes,
+                (x * kernel.num_ctas, y, z),  # a grid counts clusters
+                kernel.num_warps * warp_size,
+                kernel.shared,
+                tuple(self._offsets),
+            )
+        )
+
+    def _add_arguments(self, kernel: Kernel, step: Step) -> None:
+        views = [a for a in step.arguments if isinstance(a, Descriptor)]
+        if kernel.tensor_maps and len(kernel.tensor_maps) != len(views):
+            raise LaunchFailed(
+                f"{kernel.name} takes {len(kernel.tensor_maps)} tensor maps, and its step has "
+                f"{len(views)} descriptors"
+            )
+        maps = iter(kernel.tensor_maps)
+        for argument in step.arguments:
+            if isinstance(argument, Pointer):
+                self._add_pointer(kernel, argument.operand)
+            elif isinstance(argument, Scalar):
+                self._add(argument.type, parameters.pack(argument.type, argument.value))
+            elif isinstance(argument, Given):
+                self._add_given(kernel, argument)
+            else:
+                self._add_descriptor(kernel, argument, next(maps, None))
+
+    def _add(self, piece: str, data: bytes = b"") -> int:
+        """One more parameter; returns its offset in `content`. Without data it is zero."""
+        width, align = parameters.size(piece)
+        self.content += bytes(-len(self.content) % align)
+        at = len(self.content)
+        self.content += data or bytes(width)
+        self._offsets.append(at)
         return at
 
-    def pointer(self, operand: int) -> None:
-        self.pointers.append((self.add(bytes(8), 8), operand))
+    def _source(self, kernel: Kernel, name: str) -> tuple[int, int]:
+        if name not in self.sources:
+            raise LaunchFailed(
+                f"{kernel.name} is passed '{name}', which is neither an operand of this call nor "
+                f"a temporary; these are {', '.join(self.sources) or 'none'}"
+            )
+        return self.sources[name]
 
-    def scalar(self, kind: str, value: int | float) -> None:
-        data = struct.pack(_SCALARS[kind], value)
-        self.add(data, len(data))
+    def _add_pointer(self, kernel: Kernel, name: str, offset: int = 0) -> None:
+        source, at = self._source(kernel, name)
+        self.pointers.append((self._add(parameters.POINTER), source, at + offset))
 
-    def content(self) -> bytes:
-        return bytes(self._content)
+    def _add_given(self, kernel: Kernel, scalar: Given) -> None:
+        default = self.defaults.get(scalar.name)
+        if scalar.name not in self.given and default is None:
+            raise LaunchFailed(
+                f"{kernel.name} is passed the scalar '{scalar.name}', which no call gives and "
+                "which has no default"
+            )
+        at = self._add(scalar.type, parameters.pack(scalar.type, default or 0))
+        if scalar.name in self.given:
+            self.scalars.append(_Given(at, self.given.index(scalar.name), scalar.type))
 
-
-def _layout(kernel: Kernel, launch: Launch, names: Sequence[str]) -> _Layout:
-    """The kernel's parameters for this launch, as its compiler orders them: the arguments, with
-    each descriptor followed by its shape (i32) and strides (i64), then two scratch pointers.
-
-    A descriptor is a tensor map where the hardware has them. Elsewhere it is a pointer, its shape
-    and strides (i64) and flags, none of which is set: nothing is padded with NaN or rounded.
-    """
-    layout = _Layout()
-    maps = iter(kernel.tensor_maps)
-    for argument in launch.steps[0].arguments:
-        if isinstance(argument, Pointer):
-            layout.pointer(names.index(argument.operand))
-        elif isinstance(argument, Scalar):
-            layout.scalar(argument.type, argument.value)
-        elif isinstance(argument, Descriptor):
-            if kernel.tensor_maps:
-                at = layout.add(bytes(_TENSOR_MAP_BYTES), 64)
-                layout.descriptors.append((at, argument, next(maps)))
-            else:
-                layout.pointer(names.index(argument.operand))
-                for extent in (*argument.shape, *argument.strides):
-                    layout.scalar("i64", extent)
-                for _ in range(descriptor_flags(kernel.triton)):
-                    layout.scalar("i1", 0)
-            for extent in argument.shape:
-                layout.scalar("i32", extent)
-            for stride in argument.strides:
-                layout.scalar("i64", stride)
-    for _ in ("global", "profile"):
-        layout.scalar("i64", 0)
-    return layout
+    def _add_descriptor(self, kernel: Kernel, view: Descriptor, layout: TensorMap | None) -> None:
+        rank = len(view.shape)
+        if rank not in _RANKS or len(view.strides) != rank:
+            raise LaunchFailed(
+                f"{kernel.name} is passed a descriptor of shape {view.shape} and strides "
+                f"{view.strides}; both need {_RANKS[0]} to {_RANKS[-1]} dimensions, as many as the "
+                "other"
+            )
+        offset = view.offset * dtype(view.dtype).bytes
+        if layout is not None:
+            source, at = self._source(kernel, view.operand)
+            place = self._add(parameters.TENSOR_MAP)
+            self.descriptors.append(_Tiled(place, source, at + offset, view, layout))
+        else:
+            if any(step != 1 for step in view.element_strides):
+                raise LaunchFailed(
+                    f"{kernel.name} is passed a descriptor with element strides "
+                    f"{view.element_strides}, which only tensor maps have, and kernels for "
+                    f"{kernel.arch} take descriptors without them"
+                )
+            self._add_pointer(kernel, view.operand, offset)
+        extents = (*view.shape, *view.strides)
+        flags = descriptor_flags(kernel.triton)
+        pieces = parameters.descriptor_pieces(rank, layout is not None, flags)[1:]
+        # Flags are not set: nothing is padded with NaN or rounded.
+        values = extents if layout is not None else (*extents, *[0] * flags, *extents)
+        for piece, value in zip(pieces, values, strict=True):
+            self._add(piece, parameters.pack(piece, value))

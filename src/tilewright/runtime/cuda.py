@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilewright.compile.kernel import TensorMap
+from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
 from tilewright.ops.nouns import Descriptor
-from tilewright.runtime.driver import check, library
+from tilewright.runtime.driver import Entry, address_of, check, library
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+_PORTABLE_CLUSTER = 8
+"""The largest cluster that every GPU with clusters takes."""
+_COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+_CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+_CLUSTER_POLICY = 5  # CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
+_SPREAD = 1  # CU_CLUSTER_SCHEDULING_POLICY_SPREAD
+_DEPENDENT = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _DEFAULT_SHARED = 48 * 1024
 _CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PROMOTE_L2_128B = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 _TENSOR_MAP_BYTES = 128
 
-# The compiler numbers element types as the device's instructions do; the host's enumeration
-# (CUtensorMapDataType) differs for fp64, bf16 and fp32's neighbours.
+_MOST_ELEMENT_STRIDE = 8
+_MOST_BOX = 256
+"""Elements that a tensor map's box may span in one dimension, skipped ones included."""
+
+# The compiler numbers element types as the device's instructions do. The host's enumeration
+# (CUtensorMapDataType) has other numbers for fp32, fp64 and bf16.
 _ELEMENT_TYPE = {8: 10, 9: 8, 10: 9}
 
 
@@ -31,6 +44,7 @@ class CudaDriver:
         self._lib = library(("libcuda.so.1",), "CUDA")
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self.launch_function = self._lib.cuLaunchKernel
+        self.fill_function = address_of(self._lib.cuMemsetD8Async)
         check(self, self._lib.cuInit(0), "start")
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
@@ -44,6 +58,28 @@ class CudaDriver:
                 status = lib.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared)
                 check(self, status, f"give {entry} {shared} bytes of shared memory")
         return function
+
+    def entry(self, kernel: Kernel, function: ctypes.c_void_p) -> Entry:
+        attributes = b""
+        if kernel.pdl:
+            attributes += _attribute(_DEPENDENT, 1)
+        if kernel.cooperative:
+            attributes += _attribute(_COOPERATIVE, 1)
+        if kernel.num_ctas > 1:
+            attributes += _attribute(_CLUSTER, kernel.num_ctas, 1, 1)
+            attributes += _attribute(_CLUSTER_POLICY, _SPREAD)
+        if not attributes:
+            return Entry(address_of(self.launch_function))
+        extended = getattr(self._lib, "cuLaunchKernelEx", None)
+        if extended is None:
+            raise LaunchFailed(
+                f"{kernel.name} is launched with clusters, cooperatively or with programmatic "
+                "dependent launch, which this CUDA driver is too old for; install one for CUDA 12"
+            )
+        if kernel.num_ctas > _PORTABLE_CLUSTER:
+            status = self._lib.cuFuncSetAttribute(function, _NON_PORTABLE_CLUSTER, 1)
+            check(self, status, f"allow {kernel.name} clusters of {kernel.num_ctas} CTAs")
+        return Entry(address_of(extended), attributes)
 
     @contextmanager
     def current(self, device: int) -> Iterator[None]:
@@ -82,6 +118,9 @@ class CudaDriver:
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
         rank = len(descriptor.shape)
+        steps = descriptor.element_strides or (1,) * rank
+        _check_element_strides(steps, layout)
+        box = [size * step for size, step in zip(layout.block_size, steps, strict=True)]
         encoded = ctypes.create_string_buffer(_TENSOR_MAP_BYTES + 64)
         start = -ctypes.addressof(encoded) % 64  # the driver wants 64-byte alignment
         strides = [stride * layout.elem_size for stride in descriptor.strides[:-1]]
@@ -92,8 +131,8 @@ class CudaDriver:
             ctypes.c_void_p(address),
             (ctypes.c_uint64 * rank)(*reversed(descriptor.shape)),
             (ctypes.c_uint64 * max(1, rank - 1))(*reversed(strides)),
-            (ctypes.c_uint32 * rank)(*reversed(layout.block_size)),
-            (ctypes.c_uint32 * rank)(*([1] * rank)),
+            (ctypes.c_uint32 * rank)(*reversed(box)),
+            (ctypes.c_uint32 * rank)(*reversed(steps)),
             ctypes.c_int(0),  # no interleave
             ctypes.c_int(layout.swizzle),
             ctypes.c_int(_PROMOTE_L2_128B),
@@ -102,8 +141,8 @@ class CudaDriver:
         if status:
             raise LaunchFailed(
                 f"the cuda driver refused a tensor map of shape {descriptor.shape}, strides "
-                f"{descriptor.strides}, block {layout.block_size} at {address:#x}: "
-                f"{self.error(status)}"
+                f"{descriptor.strides}, block {layout.block_size}, element strides {steps} at "
+                f"{address:#x}: {self.error(status)}"
             )
         return encoded.raw[start : start + _TENSOR_MAP_BYTES]
 
@@ -113,3 +152,26 @@ class CudaDriver:
         self._lib.cuGetErrorString(status, ctypes.byref(text))
         words = (name.value or b"unknown error", text.value or b"")
         return " ".join(w.decode() for w in words) + f" ({status})"
+
+
+def _attribute(number: int, *value: int) -> bytes:
+    """A `CUlaunchAttribute`: its number, and 64 bytes of value."""
+    return struct.pack(f"<i4x{len(value)}I{64 - 4 * len(value)}x", number, *value)
+
+
+def _check_element_strides(steps: tuple[int, ...], layout: TensorMap) -> None:
+    """Raise `LaunchFailed` for element strides that no tensor map takes."""
+    if all(step == 1 for step in steps):
+        return
+    said = f"a descriptor has element strides {steps} and block {layout.block_size}"
+    if len(steps) != len(layout.block_size):
+        raise LaunchFailed(f"{said}; give a stride for each dimension")
+    if steps[-1] != 1:
+        raise LaunchFailed(f"{said}; TMA reads the innermost dimension without gaps, so give 1")
+    if not all(1 <= step <= _MOST_ELEMENT_STRIDE for step in steps):
+        raise LaunchFailed(f"{said}; TMA takes element strides of 1 to {_MOST_ELEMENT_STRIDE}")
+    if any(n * step > _MOST_BOX for n, step in zip(layout.block_size, steps, strict=True)):
+        raise LaunchFailed(
+            f"{said}; TMA spans at most {_MOST_BOX} elements of a dimension, skipped ones "
+            "included: take a smaller block"
+        )

@@ -1,19 +1,34 @@
-"""The one launcher protocol, and what its CUDA and HIP sides share.
+"""The driver protocol, and what its CUDA and HIP sides share.
 
-Both drivers are called through ctypes: their launch functions take the same eleven arguments,
-need no compiler, and cost less from here than through a general-purpose binding.
+Both drivers are called through ctypes, which needs no compiler. A cached launch does not come this
+way: `launcher.c` calls the driver's functions by their addresses.
 """
 
 from __future__ import annotations
 
 import ctypes
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-from tilewright.compile.kernel import TensorMap
+from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed, NoDriver
 from tilewright.ops.nouns import Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """How a kernel is launched.
+
+    address: of the driver's C function. Without attributes, its arguments are those of
+    `cuLaunchKernel`: function, grid x/y/z, block x/y/z, shared bytes, stream, parameters, extra.
+    attributes: launch attributes, packed as an array of `CUlaunchAttribute`; with them, the C
+    function is `cuLaunchKernelEx`.
+    """
+
+    address: int
+    attributes: bytes = b""
 
 
 class Driver(Protocol):
@@ -21,9 +36,14 @@ class Driver(Protocol):
 
     backend: str
 
-    launch_function: Any
-    """The C function: (function, grid x/y/z, block x/y/z, shared bytes, stream, parameters,
-    extra) → status."""
+    fill_function: int
+    """Address of the C function (address, byte, count, stream) → status, which queues a fill of
+    `count` bytes."""
+
+    def entry(self, kernel: Kernel, function: ctypes.c_void_p) -> Entry:
+        """How `kernel`, loaded as `function`, is launched: with clusters, cooperatively, or with
+        programmatic dependent launch if it was built so. Raises `LaunchFailed` where the driver
+        cannot."""
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
         """Load a binary on `device` and return its kernel `entry`, ready to be launched with
@@ -33,21 +53,31 @@ class Driver(Protocol):
         """Make `device` current for this thread inside the context."""
 
     def capture(self, stream: int) -> int:
-        """The number of the graph capture that `stream` is part of; 0 if it is part of none."""
+        """The number of the graph capture that `stream` takes part in; 0 if it takes part in
+        none."""
 
     def capture_allowed(self) -> AbstractContextManager[None]:
-        """Allow this thread, inside the context, to load modules and to allocate memory while a
-        graph is being captured: neither is work for a stream, so neither belongs to the graph."""
+        """Allow this thread, inside the context, to load modules and allocate memory while a graph
+        is being captured. Neither is work on a stream, so neither becomes part of the graph."""
 
     def tensor_map(self, descriptor: Descriptor, layout: TensorMap, address: int) -> bytes:
-        """The 128-byte tensor map of a descriptor. Raises `LaunchFailed`."""
+        """The 128-byte tensor map of a descriptor whose first element lies at `address`. Raises
+        `LaunchFailed`."""
 
     def error(self, status: int) -> str:
         """The driver's name for a status."""
 
 
+def address_of(function: Any) -> int:
+    """The address of a C function."""
+    found = ctypes.cast(function, ctypes.c_void_p).value
+    assert found is not None
+    return found
+
+
 def library(names: tuple[str, ...], what: str) -> ctypes.CDLL:
-    """The first of these shared libraries that loads. Raises `NoDriver`."""
+    """The first of these shared libraries that loads. `what` names the driver in the error. Raises
+    `NoDriver`."""
     for name in names:
         with suppress(OSError):
             return ctypes.CDLL(name)

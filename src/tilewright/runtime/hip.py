@@ -10,10 +10,10 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tilewright.compile.kernel import TensorMap
+from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
 from tilewright.ops.nouns import Descriptor
-from tilewright.runtime.driver import check, library
+from tilewright.runtime.driver import Entry, address_of, check, library
 
 _CAPTURE_RELAXED = 2  # hipStreamCaptureModeRelaxed
 
@@ -27,6 +27,7 @@ class HipDriver:
         self._lib = library(("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"), "HIP")
         self._lib.hipGetErrorString.restype = ctypes.c_char_p
         self.launch_function = self._lib.hipModuleLaunchKernel
+        self.fill_function = address_of(self._lib.hipMemsetD8Async)
         check(self, self._lib.hipInit(0), "start")
 
     def load(self, device: int, binary: bytes, entry: str, shared: int) -> ctypes.c_void_p:
@@ -38,6 +39,18 @@ class HipDriver:
             status = lib.hipModuleGetFunction(ctypes.byref(function), module, entry.encode())
             check(self, status, f"find {entry} in its binary")
         return function
+
+    def entry(self, kernel: Kernel, function: ctypes.c_void_p) -> Entry:
+        if kernel.num_ctas > 1 or kernel.pdl:
+            wanted = f"clusters of {kernel.num_ctas} workgroups" if kernel.num_ctas > 1 else ""
+            raise LaunchFailed(
+                f"{kernel.name} is launched with {wanted or 'programmatic dependent launch'}, "
+                "which AMD GPUs do not have"
+            )
+        if kernel.cooperative:
+            # It takes the same arguments except the last, `extra`, which is then not looked at.
+            return Entry(address_of(self._lib.hipModuleLaunchCooperativeKernel))
+        return Entry(address_of(self.launch_function))
 
     @contextmanager
     def current(self, device: int) -> Iterator[None]:

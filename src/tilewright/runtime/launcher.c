@@ -1,213 +1,439 @@
 /* The host side of a launch, where Python would cost more than the launch itself.
 
-   prepare(...) -> launch                            all of a launch but addresses and stream
-   launch(launch, stream, addresses, apart) -> code  a driver's status, or a code below
-   launches(launch) -> count                         how often it was handed to the driver
-   keep_workspace(launch, stream, address)           what call() may give it on this stream; an
-                                                     address of 0: nothing on any
-   write_map(launch, number, address, map)           the tensor map of an operand at an address
-   describe(op, tensors) -> (key, addresses)         what tells one call from another, and where
-                                                     its operands lie
-   call(torch, known, op, tensors) -> code           describe, look up in `known`, launch on
-                                                     torch's current stream
+   prepare(...) -> launch       everything about a launch except addresses, stream and scalars
+   launch(launch, stream, addresses, workspaces, scalars, apart) -> code
+                                a driver's status, or a code below
+   launches(launch) -> count    how often it was queued
+   last_used(launch) -> stamp   larger for a launch that was used later, over all launches
+   keep_workspace(launch, stream, kept_zero, scratch)
+                                the buffers that call() may use on this stream; two zeros: forget
+                                the buffers of every stream
+   write_map(launch, number, address, map)
+                                the tensor map of descriptor `number` at an address
+   describe(op, tensors) -> (key, addresses)
+                                a key that differs for calls that differ, and the operands'
+                                addresses
+   call(torch, known, op, tensors, scalars) -> code
+                                describe, look up in `known`, launch on torch's current stream
 
-   Nothing here knows a driver: the launch function (cuLaunchKernel, hipModuleLaunchKernel; they
-   take the same arguments) is given to prepare() as an address. Compiled on first use by
-   launcher.py. */
+   A launch is one or more kernels, its steps, queued one after another. It counts as one launch.
+
+   Nothing here knows a driver: prepare() gets the driver's functions as addresses. A plain kernel is
+   launched with a function like cuLaunchKernel or hipModuleLaunchKernel (they take the same
+   arguments), a kernel with launch attributes with one like cuLaunchKernelEx. launcher.py compiles
+   this file on first use. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#define MAX_OPERANDS 16
-#define MAX_PARAMETERS 64
-#define MAX_BYTES 4096 /* of kernel parameters, the limit of every architecture here */
 #define MAP_BYTES 128
-
-#define MAPS_KEPT 256 /* for each descriptor; layers of a model share plans, not weights */
+#define ALIGNED 64 /* bytes that the driver wants tensor maps aligned to */
+#define FEWEST_MAPS 4
+#define MOST_MAPS 256 /* for each descriptor; layers of a model share plans, not weights */
 #define WORKSPACES_KEPT 8 /* one for each stream */
+#define ON_STACK 2048 /* bytes of parameters; larger launches allocate */
 
-#define NEEDS_MAPS -1 /* a descriptor's operand is at an address not met: write_map() and again */
-#define OVERLAPS -2   /* the last operand's bytes lie among another's: look closer */
+#define NEEDS_MAPS -1 /* a descriptor's operand is at a new address: write_map() and again */
+#define OVERLAPS -2   /* the bytes of a written operand touch another operand's: look closer */
 #define NOT_KNOWN -3  /* call(): not cached, or a case that is left to Python */
+#define UNSUITABLE -4 /* a scalar is missing, or is no value of its type */
 
 typedef int (*launch_fn)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                          unsigned, void *, void **, void **);
+typedef int (*fill_fn)(uint64_t, unsigned char, size_t, void *);
+
+/* CUlaunchAttribute and CUlaunchConfig of cuda.h, which launcher.py must not need. */
+typedef struct {
+  int id, pad;
+  uint64_t value[8];
+} Attribute;
 
 typedef struct {
-  int offset, operand;
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  const Attribute *attributes;
+  unsigned count;
+} Config;
+
+typedef int (*extended_fn)(const Config *, void *, void **, void **);
+
+typedef struct {
+  void *call, *function;
+  unsigned grid[3], block, shared;
+  int parameters, count; /* count: launch attributes */
+  Attribute *attributes;
+} Step;
+
+/* Where an address stands in the parameters. `source` numbers the addresses of a call: first the
+   operands, then the kept-zero buffer and the scratch buffer. `offset` is added to the address. */
+typedef struct {
+  int at, source;
+  uint64_t offset;
 } Slot;
 
 typedef struct {
-  uint64_t address;
+  uint64_t address; /* 0: an empty place */
   char map[MAP_BYTES];
 } Map;
 
 typedef struct {
-  uint64_t stream, address;
+  Slot slot;
+  Map *maps; /* open addressing; NULL until the first */
+  int room, used;
+} Tiled;
+
+typedef struct {
+  int at, number, type; /* type: a character of struct's formats, or '1' for i1 */
+} Scalar;
+
+typedef struct {
+  uint64_t stream, kept_zero, scratch;
 } Workspace;
 
 typedef struct {
-  launch_fn call;
-  void *function;
-  unsigned grid[3], block, shared;
-  int bytes, parameters, pointers, descriptors, operands, device, scratch;
-  int offsets[MAX_PARAMETERS];
-  Slot pointer[MAX_PARAMETERS], descriptor[MAX_OPERANDS];
-  Map *maps; /* MAPS_KEPT for each descriptor, found by address; a collision replaces */
-  uint64_t sizes[MAX_OPERANDS];
-  uint64_t launches; /* counted under Python's lock */
+  int device, operands, steps, parameters, pointers, descriptors, scalars, given, written;
+  Py_ssize_t bytes; /* of `content`, the parameters of all steps */
+  char *content;
+  int *offsets; /* of each parameter in `content` */
+  Step *step;
+  Slot *pointer;
+  Tiled *descriptor;
+  Scalar *scalar;
+  uint64_t *sizes; /* bytes that each operand spans */
+  int *writes;     /* the operands that are written */
+  char *optional;  /* for each scalar given at the call: whether it has a default */
+  fill_fn fill;
+  uint64_t fill_bytes;     /* at the start of the scratch buffer, zeroed before each launch */
+  int kept_zero, scratch;  /* whether the launch needs these buffers */
+  uint64_t launches, used; /* changed under Python's lock */
   Workspace workspaces[WORKSPACES_KEPT]; /* found by stream; a collision replaces */
-  char buffer[MAX_BYTES];
 } Launch;
 
 static const char *LAUNCH = "tilewright.launch";
+static uint64_t uses; /* of all launches */
 static PyObject *word_data_ptr, *word_shape, *word_stride, *word_dtype, *word_get_device,
     *word_requires_grad;
 
-static void destroy(PyObject *capsule) {
-  Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
-  PyMem_Free(l->maps);
+/* ---- Tensor maps ---- */
+
+static Map *map_at(const Tiled *t, uint64_t address) {
+  uint64_t mixed = address * 0x9E3779B97F4A7C15ull; /* Fibonacci hashing */
+  int start = (int)(mixed >> 56) & (t->room - 1);
+  for (int i = 0; i < t->room; i++) {
+    Map *map = t->maps + ((start + i) & (t->room - 1));
+    if (map->address == address || !map->address) return map;
+  }
+  return t->maps + start; /* full: replacing any entry breaks no search for another */
+}
+
+static int keep_map(Tiled *t, uint64_t address, const char *encoded) {
+  if (4 * (t->used + 1) > 3 * t->room && t->room < MOST_MAPS) {
+    Tiled grown = {t->slot, NULL, t->room ? 2 * t->room : FEWEST_MAPS, t->used};
+    grown.maps = PyMem_Calloc((size_t)grown.room, sizeof(Map));
+    if (!grown.maps) return -1;
+    for (int i = 0; i < t->room; i++)
+      if (t->maps[i].address) *map_at(&grown, t->maps[i].address) = t->maps[i];
+    PyMem_Free(t->maps);
+    *t = grown;
+  }
+  Map *map = map_at(t, address);
+  t->used += !map->address;
+  map->address = address;
+  memcpy(map->map, encoded, MAP_BYTES);
+  return 0;
+}
+
+/* ---- Preparing ---- */
+
+static void discard(Launch *l) {
+  if (!l) return;
+  for (int i = 0; l->step && i < l->steps; i++) PyMem_Free(l->step[i].attributes);
+  for (int i = 0; l->descriptor && i < l->descriptors; i++) PyMem_Free(l->descriptor[i].maps);
+  void *parts[] = {l->content, l->offsets, l->step,   l->pointer, l->descriptor,
+                   l->scalar,  l->sizes,   l->writes, l->optional};
+  for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) PyMem_Free(parts[i]);
   PyMem_Free(l);
 }
 
-static Map *map_at(Launch *l, int number, uint64_t address) {
-  uint64_t mixed = address * 0x9E3779B97F4A7C15ull; /* Fibonacci hashing */
-  return l->maps + number * MAPS_KEPT + (mixed >> 56) % MAPS_KEPT;
+static void destroy(PyObject *capsule) { discard(PyCapsule_GetPointer(capsule, LAUNCH)); }
+
+/* Memory for one element of `size` bytes for each item of a tuple; NULL with an exception. */
+static void *room_for(PyObject *tuple, size_t size, int *count) {
+  *count = (int)PyTuple_GET_SIZE(tuple);
+  void *room = PyMem_Calloc((size_t)*count + 1, size);
+  if (!room) PyErr_NoMemory();
+  return room;
 }
 
-static Workspace *workspace_of(Launch *l, uint64_t stream) {
-  return l->workspaces + (stream >> 8) % WORKSPACES_KEPT; /* handles are addresses */
+static int outside(const char *what) {
+  PyErr_Format(PyExc_ValueError, "%s lies outside the parameters or the operands", what);
+  return -1;
 }
 
-static int read_slots(PyObject *pairs, Slot *slots, int most, int bytes) {
-  Py_ssize_t count = PyTuple_Size(pairs);
-  if (count < 0) return -1;
-  if (count > most) {
-    PyErr_SetString(PyExc_ValueError, "too many pointers or descriptors for one launch");
-    return -1;
-  }
-  for (Py_ssize_t i = 0; i < count; i++) {
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(pairs, i), "ii", &slots[i].offset, &slots[i].operand))
-      return -1;
-    if (slots[i].offset < 0 || slots[i].offset + 8 > bytes || slots[i].operand >= MAX_OPERANDS) {
-      PyErr_SetString(PyExc_ValueError, "a pointer or descriptor lies outside the parameters");
-      return -1;
-    }
-  }
-  return (int)count;
+static int read_slot(const Launch *l, PyObject *item, int width, Slot *slot) {
+  unsigned long long offset;
+  if (!PyArg_ParseTuple(item, "iiK", &slot->at, &slot->source, &offset)) return -1;
+  slot->offset = offset;
+  if (slot->at < 0 || slot->at + width > l->bytes || slot->source < 0 ||
+      slot->source >= l->operands + 2)
+    return outside("a pointer or descriptor");
+  return 0;
 }
 
-/* prepare(call, function, device, (gx, gy, gz), block, shared, buffer, offsets, pointers,
-           descriptors, sizes): `offsets` of the parameters in `buffer`; (offset, operand) of
-   pointers, operand -1 being the workspace, and of descriptors; bytes each operand spans. */
-static PyObject *prepare(PyObject *self, PyObject *args) {
+/* (call, function, attributes, grid, block, shared, offsets of its parameters) */
+static int read_step(Launch *l, PyObject *item, Step *step) {
   unsigned long long call, function;
-  unsigned gx, gy, gz, block, shared;
-  Py_buffer buffer;
-  PyObject *offsets, *pointers, *descriptors, *sizes;
-  int device;
-  if (!PyArg_ParseTuple(args, "KKi(III)IIy*O!O!O!O!", &call, &function, &device, &gx, &gy, &gz,
-                        &block, &shared, &buffer, &PyTuple_Type, &offsets, &PyTuple_Type,
-                        &pointers, &PyTuple_Type, &descriptors, &PyTuple_Type, &sizes))
+  Py_buffer attributes;
+  PyObject *offsets;
+  if (!PyArg_ParseTuple(item, "KKy*(III)IIO!", &call, &function, &attributes, &step->grid[0],
+                        &step->grid[1], &step->grid[2], &step->block, &step->shared, &PyTuple_Type,
+                        &offsets))
+    return -1;
+  step->call = (void *)(uintptr_t)call;
+  step->function = (void *)(uintptr_t)function;
+  step->count = (int)(attributes.len / (Py_ssize_t)sizeof(Attribute));
+  step->parameters = (int)PyTuple_GET_SIZE(offsets);
+  if (step->count) {
+    step->attributes = PyMem_Malloc((size_t)attributes.len);
+    if (step->attributes) memcpy(step->attributes, attributes.buf, (size_t)attributes.len);
+    else PyErr_NoMemory();
+  }
+  PyBuffer_Release(&attributes);
+  int first = l->parameters;
+  l->parameters += step->parameters;
+  int *all = PyMem_Realloc(l->offsets, sizeof(int) * (size_t)(l->parameters + 1));
+  if (!all) return PyErr_NoMemory(), -1;
+  l->offsets = all;
+  for (int i = first; i < l->parameters; i++) {
+    l->offsets[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(offsets, i - first));
+    if (l->offsets[i] < 0 || l->offsets[i] >= l->bytes) return outside("a parameter");
+  }
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+static int read_scalar(const Launch *l, PyObject *item, Scalar *scalar) {
+  if (!PyArg_ParseTuple(item, "iiC", &scalar->at, &scalar->number, &scalar->type)) return -1;
+  if (scalar->at < 0 || scalar->at + 8 > l->bytes || scalar->number < 0 ||
+      scalar->number >= l->given)
+    return outside("a scalar");
+  return 0;
+}
+
+static int read_all(Launch *l, PyObject *operands, PyObject *optional, PyObject *steps,
+                    PyObject *pointers, PyObject *descriptors, PyObject *scalars) {
+  if (!(l->sizes = room_for(operands, sizeof(uint64_t), &l->operands)) ||
+      !(l->writes = room_for(operands, sizeof(int), &l->written)) ||
+      !(l->optional = room_for(optional, 1, &l->given)) ||
+      !(l->step = room_for(steps, sizeof(Step), &l->steps)) ||
+      !(l->pointer = room_for(pointers, sizeof(Slot), &l->pointers)) ||
+      !(l->descriptor = room_for(descriptors, sizeof(Tiled), &l->descriptors)) ||
+      !(l->scalar = room_for(scalars, sizeof(Scalar), &l->scalars)))
+    return -1;
+  l->written = 0;
+  for (int i = 0; i < l->operands; i++) {
+    unsigned long long bytes;
+    int written;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(operands, i), "Kp", &bytes, &written)) return -1;
+    l->sizes[i] = bytes;
+    if (written) l->writes[l->written++] = i;
+  }
+  for (int i = 0; i < l->given; i++) l->optional[i] = PyTuple_GET_ITEM(optional, i) == Py_True;
+  for (int i = 0; i < l->steps; i++)
+    if (read_step(l, PyTuple_GET_ITEM(steps, i), l->step + i)) return -1;
+  for (int i = 0; i < l->pointers; i++)
+    if (read_slot(l, PyTuple_GET_ITEM(pointers, i), 8, l->pointer + i)) return -1;
+  for (int i = 0; i < l->descriptors; i++)
+    if (read_slot(l, PyTuple_GET_ITEM(descriptors, i), MAP_BYTES, &l->descriptor[i].slot))
+      return -1;
+  for (int i = 0; i < l->scalars; i++)
+    if (read_scalar(l, PyTuple_GET_ITEM(scalars, i), l->scalar + i)) return -1;
+  return 0;
+}
+
+/* prepare(device, operands, optional, content, steps, pointers, descriptors, scalars,
+           fill, fill_bytes, kept_zero, scratch)
+   operands: (bytes, written) of each, in the order of a call's addresses.
+   optional: for each scalar given at the call, whether it has a default (which is in `content`).
+   content: the parameters of all steps. steps: see read_step(). pointers, descriptors: (offset in
+   `content`, source, offset to add to its address); see Slot. scalars: (offset in `content`, number
+   among the given, type). fill: the driver's function that sets `fill_bytes` bytes to zero.
+   kept_zero, scratch: whether the launch needs these buffers. */
+static PyObject *prepare(PyObject *self, PyObject *args) {
+  unsigned long long fill, fill_bytes;
+  Py_buffer content;
+  PyObject *operands, *optional, *steps, *pointers, *descriptors, *scalars, *capsule = NULL;
+  int device, kept_zero, scratch;
+  if (!PyArg_ParseTuple(args, "iO!O!y*O!O!O!O!KKpp", &device, &PyTuple_Type, &operands,
+                        &PyTuple_Type, &optional, &content, &PyTuple_Type, &steps, &PyTuple_Type,
+                        &pointers, &PyTuple_Type, &descriptors, &PyTuple_Type, &scalars, &fill,
+                        &fill_bytes, &kept_zero, &scratch))
     return NULL;
-  PyObject *capsule = NULL;
   Launch *l = PyMem_Calloc(1, sizeof(Launch));
-  if (!l) {
+  if (!l || !(l->content = PyMem_Malloc((size_t)content.len + 1))) {
     PyErr_NoMemory();
-    goto done;
+  } else {
+    memcpy(l->content, content.buf, (size_t)content.len);
+    l->bytes = content.len, l->device = device;
+    l->kept_zero = kept_zero, l->scratch = scratch;
+    l->fill = (fill_fn)(uintptr_t)fill, l->fill_bytes = fill_bytes;
+    if (!read_all(l, operands, optional, steps, pointers, descriptors, scalars))
+      capsule = PyCapsule_New(l, LAUNCH, destroy);
   }
-  l->call = (launch_fn)(uintptr_t)call;
-  l->function = (void *)(uintptr_t)function;
-  l->grid[0] = gx, l->grid[1] = gy, l->grid[2] = gz;
-  l->block = block, l->shared = shared, l->device = device;
-  if (buffer.len > MAX_BYTES || PyTuple_GET_SIZE(offsets) > MAX_PARAMETERS ||
-      PyTuple_GET_SIZE(sizes) > MAX_OPERANDS) {
-    PyErr_SetString(PyExc_ValueError, "too many parameters or operands for one launch");
-    goto done;
-  }
-  l->bytes = (int)buffer.len;
-  memcpy(l->buffer, buffer.buf, (size_t)buffer.len);
-  l->parameters = (int)PyTuple_GET_SIZE(offsets);
-  for (int i = 0; i < l->parameters; i++)
-    l->offsets[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(offsets, i));
-  l->operands = (int)PyTuple_GET_SIZE(sizes);
-  for (int i = 0; i < l->operands; i++)
-    l->sizes[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(sizes, i));
-  if (PyErr_Occurred()) goto done;
-  if ((l->pointers = read_slots(pointers, l->pointer, MAX_PARAMETERS, l->bytes)) < 0) goto done;
-  for (int i = 0; i < l->pointers; i++) l->scratch |= l->pointer[i].operand < 0;
-  l->descriptors = read_slots(descriptors, l->descriptor, MAX_OPERANDS, l->bytes - MAP_BYTES + 8);
-  if (l->descriptors < 0) goto done;
-  l->maps = PyMem_Calloc((size_t)l->descriptors * MAPS_KEPT + 1, sizeof(Map));
-  if (!l->maps) {
-    PyErr_NoMemory();
-    goto done;
-  }
-  capsule = PyCapsule_New(l, LAUNCH, destroy);
-done:
-  if (!capsule && l) {
-    PyMem_Free(l->maps);
-    PyMem_Free(l);
-  }
-  PyBuffer_Release(&buffer);
+  PyBuffer_Release(&content);
+  if (!capsule) discard(l);
   return capsule;
 }
 
-/* The addresses are the operands', and the workspace's last if the launch has one. -1 with an
-   exception set when they are not addresses. */
-static int do_launch(Launch *l, uint64_t stream, PyObject *addresses, int apart) {
-  uint64_t address[MAX_OPERANDS];
-  int given = (int)PyTuple_GET_SIZE(addresses);
-  if (given < l->operands || given > MAX_OPERANDS) {
-    PyErr_SetString(PyExc_TypeError, "a launch needs the address of every operand");
-    return -1;
-  }
-  for (int i = 0; i < given; i++)
-    address[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(addresses, i));
-  if (PyErr_Occurred()) return -1;
+/* ---- Launching ---- */
 
-  int last = l->operands - 1;
-  uint64_t out = address[last], out_end = out + l->sizes[last];
-  for (int i = 0; !apart && i < last; i++)
-    if (address[i] < out_end && out < address[i] + l->sizes[i]) return OVERLAPS;
+/* Writes a scalar as the parameter it is. -1, without an exception, if it is no value of its
+   type. */
+static int write_scalar(int type, PyObject *value, char *to) {
+  if (type == 'f' || type == 'd') {
+    double wide = PyFloat_AsDouble(value);
+    float narrow = (float)wide;
+    if (wide == -1.0 && PyErr_Occurred()) return PyErr_Clear(), -1;
+    if (type == 'd') memcpy(to, &wide, 8);
+    else if (isfinite(wide) && !isfinite(narrow)) return -1;
+    else memcpy(to, &narrow, 4);
+    return 0;
+  }
+  PyObject *whole = PyNumber_Index(value);
+  if (!whole) return PyErr_Clear(), -1;
+  uint64_t bits;
+  int64_t low = 0, high = 0, number = 0;
+  size_t width = 8;
+  if (type == 'Q') {
+    bits = PyLong_AsUnsignedLongLong(whole);
+  } else {
+    number = PyLong_AsLongLong(whole);
+    bits = (uint64_t)number;
+  }
+  Py_DECREF(whole);
+  if (PyErr_Occurred()) return PyErr_Clear(), -1;
+  switch (type) {
+  case '1': width = 1, high = 1; break;
+  case 'b': width = 1, low = INT8_MIN, high = INT8_MAX; break;
+  case 'B': width = 1, high = UINT8_MAX; break;
+  case 'h': width = 2, low = INT16_MIN, high = INT16_MAX; break;
+  case 'H': width = 2, high = UINT16_MAX; break;
+  case 'i': width = 4, low = INT32_MIN, high = INT32_MAX; break;
+  case 'I': width = 4, high = UINT32_MAX; break;
+  case 'q':
+  case 'Q': break;
+  default: return -1;
+  }
+  if (width < 8 && (number < low || number > high)) return -1;
+  memcpy(to, &bits, width); /* little-endian, as every host of a GPU here */
+  return 0;
+}
+
+static int launch_step(const Step *s, void *stream, void **parameters) {
+  if (!s->count)
+    return ((launch_fn)s->call)(s->function, s->grid[0], s->grid[1], s->grid[2], s->block, 1, 1,
+                                s->shared, stream, parameters, NULL);
+  Config config = {{s->grid[0], s->grid[1], s->grid[2]}, {s->block, 1, 1}, s->shared, stream,
+                   s->attributes, (unsigned)s->count};
+  return ((extended_fn)s->call)(&config, s->function, parameters, NULL);
+}
+
+static int overlaps(const Launch *l, const uint64_t *address) {
+  for (int j = 0; j < l->written; j++) {
+    int w = l->writes[j];
+    uint64_t out = address[w], end = out + l->sizes[w];
+    for (int i = 0; i < l->operands; i++)
+      if (i != w && address[i] < end && out < address[i] + l->sizes[i]) return 1;
+  }
+  return 0;
+}
+
+/* address: the operands', then those of the kept-zero and the scratch buffer. `scalars` has as many
+   items as the launch is given. -1 with an exception set, or a code. */
+static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObject *scalars,
+                     int apart) {
+  if (!apart && overlaps(l, address)) return OVERLAPS;
 
   /* A copy of the parameters of our own, so that other threads may launch the same plan. */
-  char buffer[MAX_BYTES] __attribute__((aligned(64)));
-  void *parameters[MAX_PARAMETERS];
-  memcpy(buffer, l->buffer, (size_t)l->bytes);
+  char small[ON_STACK] __attribute__((aligned(ALIGNED))), *copy = small;
+  void *few[ON_STACK / 16], **parameters = few, *large = NULL;
+  if (l->bytes > ON_STACK || l->parameters > ON_STACK / 16) {
+    size_t bytes = ((size_t)l->bytes + 7) / 8 * 8;
+    large = PyMem_Malloc(bytes + ALIGNED + sizeof(void *) * (size_t)l->parameters);
+    if (!large) return PyErr_NoMemory(), -1;
+    copy = (char *)(((uintptr_t)large + ALIGNED - 1) / ALIGNED * ALIGNED);
+    parameters = (void **)(copy + bytes);
+  }
+  memcpy(copy, l->content, (size_t)l->bytes);
+
+  int status = 0;
+  for (int i = 0; i < l->scalars && !status; i++) {
+    const Scalar *s = l->scalar + i;
+    PyObject *value = PyTuple_GET_ITEM(scalars, s->number);
+    if (value != Py_None ? write_scalar(s->type, value, copy + s->at) : !l->optional[s->number])
+      status = UNSUITABLE;
+  }
   for (int i = 0; i < l->pointers; i++) {
-    int operand = l->pointer[i].operand;
-    memcpy(buffer + l->pointer[i].offset, &address[operand < 0 ? given - 1 : operand], 8);
+    const Slot *s = l->pointer + i;
+    uint64_t at = address[s->source] + s->offset;
+    memcpy(copy + s->at, &at, 8);
   }
-  for (int i = 0; i < l->descriptors; i++) {
-    uint64_t at = address[l->descriptor[i].operand];
-    Map *map = map_at(l, i, at);
-    if (map->address != at) return NEEDS_MAPS;
-    memcpy(buffer + l->descriptor[i].offset, map->map, MAP_BYTES);
+  for (int i = 0; i < l->descriptors && !status; i++) {
+    const Tiled *t = l->descriptor + i;
+    uint64_t at = address[t->slot.source] + t->slot.offset;
+    Map *map = t->room ? map_at(t, at) : NULL;
+    if (!map || map->address != at) status = NEEDS_MAPS;
+    else memcpy(copy + t->slot.at, map->map, MAP_BYTES);
   }
-  for (int i = 0; i < l->parameters; i++) parameters[i] = buffer + l->offsets[i];
-  l->launches++;
-  int status;
-  Py_BEGIN_ALLOW_THREADS;
-  status = l->call(l->function, l->grid[0], l->grid[1], l->grid[2], l->block, 1, 1, l->shared,
-                   (void *)(uintptr_t)stream, parameters, NULL);
-  Py_END_ALLOW_THREADS;
+  if (!status) {
+    for (int i = 0; i < l->parameters; i++) parameters[i] = copy + l->offsets[i];
+    void *queue = (void *)(uintptr_t)stream, **next = parameters;
+    l->used = ++uses;
+    Py_BEGIN_ALLOW_THREADS;
+    if (l->fill_bytes) status = l->fill(address[l->operands + 1], 0, l->fill_bytes, queue);
+    for (int i = 0; i < l->steps && !status; next += l->step[i++].parameters)
+      status = launch_step(l->step + i, queue, next);
+    Py_END_ALLOW_THREADS;
+    l->launches += !status;
+  }
+  PyMem_Free(large);
   return status;
 }
 
-/* launch(launch, stream, addresses, apart): `apart` when the caller knows that the output shares
-   no element with an operand. */
+static int read_addresses(PyObject *tuple, uint64_t *address) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++)
+    address[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(tuple, i));
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* launch(launch, stream, addresses, workspaces, scalars, apart): `workspaces` are the addresses of
+   the kept-zero and the scratch buffer; `apart` when the caller knows that no written operand
+   shares an element with another. */
 static PyObject *launch(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-  if (count != 4 || !PyTuple_Check(args[2])) {
-    PyErr_SetString(PyExc_TypeError, "launch(launch, stream, addresses, apart)");
+  if (count != 6 || !PyTuple_Check(args[2]) || !PyTuple_Check(args[3]) ||
+      !PyTuple_Check(args[4]) || PyTuple_GET_SIZE(args[3]) != 2) {
+    PyErr_SetString(PyExc_TypeError,
+                    "launch(launch, stream, addresses, workspaces, scalars, apart)");
     return NULL;
   }
   Launch *l = PyCapsule_GetPointer(args[0], LAUNCH);
   uint64_t stream = PyLong_AsUnsignedLongLong(args[1]);
   if (PyErr_Occurred()) return NULL;
-  int code = do_launch(l, stream, args[2], args[3] == Py_True);
+  if (PyTuple_GET_SIZE(args[2]) != l->operands || PyTuple_GET_SIZE(args[4]) != l->given)
+    return PyErr_Format(PyExc_TypeError,
+                        "this launch takes %d addresses and %d scalars, and was given %zd and %zd",
+                        l->operands, l->given, PyTuple_GET_SIZE(args[2]),
+                        PyTuple_GET_SIZE(args[4]));
+  uint64_t address[l->operands + 2];
+  if (read_addresses(args[2], address) || read_addresses(args[3], address + l->operands))
+    return NULL;
+  if ((l->kept_zero && !address[l->operands]) || (l->scratch && !address[l->operands + 1])) {
+    PyErr_SetString(PyExc_TypeError, "this launch has temporaries, and no buffer was given for them");
+    return NULL;
+  }
+  int code = do_launch(l, stream, address, args[4], args[5] == Py_True);
   return PyErr_Occurred() ? NULL : PyLong_FromLong(code);
 }
 
@@ -216,14 +442,23 @@ static PyObject *launches(PyObject *self, PyObject *capsule) {
   return l ? PyLong_FromUnsignedLongLong(l->launches) : NULL;
 }
 
+static PyObject *last_used(PyObject *self, PyObject *capsule) {
+  Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
+  return l ? PyLong_FromUnsignedLongLong(l->used) : NULL;
+}
+
+static Workspace *workspace_of(Launch *l, uint64_t stream) {
+  return l->workspaces + (stream >> 8) % WORKSPACES_KEPT; /* handles are addresses */
+}
+
 static PyObject *keep_workspace(PyObject *self, PyObject *args) {
   PyObject *capsule;
-  unsigned long long stream, address;
-  if (!PyArg_ParseTuple(args, "OKK", &capsule, &stream, &address)) return NULL;
+  unsigned long long stream, kept_zero, scratch;
+  if (!PyArg_ParseTuple(args, "OKKK", &capsule, &stream, &kept_zero, &scratch)) return NULL;
   Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
   if (!l) return NULL;
-  if (!address) memset(l->workspaces, 0, sizeof(l->workspaces));
-  else *workspace_of(l, stream) = (Workspace){stream, address};
+  if (!kept_zero && !scratch) memset(l->workspaces, 0, sizeof(l->workspaces));
+  else *workspace_of(l, stream) = (Workspace){stream, kept_zero, scratch};
   Py_RETURN_NONE;
 }
 
@@ -234,50 +469,56 @@ static PyObject *write_map(PyObject *self, PyObject *args) {
   Py_buffer map;
   if (!PyArg_ParseTuple(args, "OiKy*", &capsule, &number, &address, &map)) return NULL;
   Launch *l = PyCapsule_GetPointer(capsule, LAUNCH);
-  int fits = l && number >= 0 && number < l->descriptors && map.len == MAP_BYTES;
-  if (fits) {
-    Map *slot = map_at(l, number, address);
-    memcpy(slot->map, map.buf, MAP_BYTES);
-    slot->address = address;
-  } else if (l) {
-    PyErr_SetString(PyExc_ValueError, "no such descriptor, or not a tensor map");
+  if (l) {
+    if (number < 0 || number >= l->descriptors || map.len != MAP_BYTES || !address)
+      PyErr_SetString(PyExc_ValueError, "no such descriptor, no tensor map, or no address");
+    else if (keep_map(l->descriptor + number, address, map.buf)) PyErr_NoMemory();
   }
   PyBuffer_Release(&map);
-  if (!fits) return NULL;
+  if (PyErr_Occurred()) return NULL;
   Py_RETURN_NONE;
 }
 
-/* Key and addresses of a call, as new references; NULL with an exception set when one of the
-   operands is not like a torch tensor. */
-static PyObject *look_at(PyObject *op, PyObject *tensors, PyObject **addresses) {
+/* ---- Describing a call ---- */
+
+/* Bytes that an address is a multiple of, 0 for 16 and more: plans ask for at most 16. */
+static unsigned char alignment(uint64_t address) {
+  unsigned char low = address & 15;
+  return low & -low;
+}
+
+/* Key of a call with tensors that only Python can ask, as a new reference, and the operands'
+   addresses; NULL with an exception set when an operand is not like a torch tensor. */
+static PyObject *slow_key(PyObject *op, PyObject *tensors, uint64_t *address) {
   Py_ssize_t count = PyTuple_GET_SIZE(tensors);
-  PyObject *key = PyTuple_New(4 * count + 2);
-  *addresses = PyTuple_New(count);
-  if (!key || !*addresses) goto failed;
-  unsigned long long low = 0;
+  PyObject *key = PyTuple_New(5 * count + 1);
+  if (!key) return NULL;
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
-    PyObject *address = PyObject_CallMethodNoArgs(tensor, word_data_ptr);
-    if (!address) goto failed;
-    PyTuple_SET_ITEM(*addresses, i, address);
-    low |= PyLong_AsUnsignedLongLong(address);
-    PyObject *parts[4] = {
+    PyObject *at = PyObject_CallMethodNoArgs(tensor, word_data_ptr);
+    if (!at) goto failed;
+    address[i] = PyLong_AsUnsignedLongLong(at);
+    Py_DECREF(at);
+    PyObject *parts[5] = {
+        PyLong_FromLong(alignment(address[i])),
         PyObject_GetAttr(tensor, word_shape),
         PyObject_CallMethodNoArgs(tensor, word_stride),
         PyObject_GetAttr(tensor, word_dtype),
         PyObject_CallMethodNoArgs(tensor, word_get_device),
     };
-    for (int j = 0; j < 4; j++) PyTuple_SET_ITEM(key, 4 * i + j + 2, parts[j]);
+    for (int j = 0; j < 5; j++) PyTuple_SET_ITEM(key, 5 * i + j + 1, parts[j]);
     if (PyErr_Occurred()) goto failed;
   }
   Py_INCREF(op);
   PyTuple_SET_ITEM(key, 0, op);
-  PyTuple_SET_ITEM(key, 1, PyLong_FromUnsignedLongLong(low & 15));
   return key;
 failed:
-  Py_XDECREF(key);
-  Py_CLEAR(*addresses);
+  Py_DECREF(key);
   return NULL;
+}
+
+static PyObject *key_of(PyObject *op, PyObject *tensors, uint64_t *address) {
+  return slow_key(op, tensors, address);
 }
 
 static PyObject *describe(PyObject *self, PyObject *const *args, Py_ssize_t given) {
@@ -285,61 +526,86 @@ static PyObject *describe(PyObject *self, PyObject *const *args, Py_ssize_t give
     PyErr_SetString(PyExc_TypeError, "describe(op, tuple of tensors)");
     return NULL;
   }
-  PyObject *addresses, *key = look_at(args[0], args[1], &addresses);
-  return key ? Py_BuildValue("(NN)", key, addresses) : NULL;
+  Py_ssize_t count = PyTuple_GET_SIZE(args[1]);
+  uint64_t address[count + 1];
+  PyObject *key = key_of(args[0], args[1], address);
+  PyObject *addresses = key ? PyTuple_New(count) : NULL;
+  for (Py_ssize_t i = 0; addresses && i < count; i++) {
+    PyObject *at = PyLong_FromUnsignedLongLong(address[i]);
+    if (at) PyTuple_SET_ITEM(addresses, i, at);
+    else Py_CLEAR(addresses);
+  }
+  if (!addresses) {
+    Py_XDECREF(key);
+    return NULL;
+  }
+  return Py_BuildValue("(NN)", key, addresses);
 }
 
-/* 1 if an operand asks for a gradient that torch is recording, 0 if none, -1 on an exception. */
+/* ---- A call ---- */
+
+/* 1 if torch records gradients and an operand asks for one, 0 if not, -1 on an exception. */
 static int records_gradient(PyObject *grad_enabled, PyObject *tensors) {
+  PyObject *enabled = PyObject_CallNoArgs(grad_enabled);
+  if (!enabled) return -1;
+  int yes = PyObject_IsTrue(enabled);
+  Py_DECREF(enabled);
+  if (yes <= 0) return yes;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); i++) {
-    PyObject *wants = PyObject_GetAttr(PyTuple_GET_ITEM(tensors, i), word_requires_grad);
+    PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
+    PyObject *wants = PyObject_GetAttr(tensor, word_requires_grad);
     if (!wants) return -1;
-    int yes = wants == Py_True;
+    yes = wants == Py_True;
     Py_DECREF(wants);
-    if (yes) {
-      PyObject *enabled = PyObject_CallNoArgs(grad_enabled);
-      if (!enabled) return -1;
-      yes = PyObject_IsTrue(enabled);
-      Py_DECREF(enabled);
-      return yes;
-    }
+    if (yes) return 1;
   }
   return 0;
 }
 
-/* `addresses` and, where the launch has a workspace, that of its stream; NULL without an exception
-   if none is kept, or if a graph captures the stream, which has a workspace of its own. Takes the
-   reference. */
-static PyObject *with_workspace(Launch *l, uint64_t stream, PyObject *capturing,
-                                PyObject *addresses) {
-  if (!l->scratch) return addresses;
-  Workspace kept = *workspace_of(l, stream); /* others may run while torch is asked */
-  Py_ssize_t count = PyTuple_GET_SIZE(addresses);
-  PyObject *more = NULL, *captured = NULL;
-  if (kept.address && kept.stream == stream && (captured = PyObject_CallNoArgs(capturing)) &&
-      !PyObject_IsTrue(captured) && (more = PyTuple_New(count + 1))) {
-    for (Py_ssize_t i = 0; i < count; i++)
-      PyTuple_SET_ITEM(more, i, Py_NewRef(PyTuple_GET_ITEM(addresses, i)));
-    PyObject *address = PyLong_FromUnsignedLongLong(kept.address);
-    if (address) PyTuple_SET_ITEM(more, count, address);
-    else Py_CLEAR(more);
+/* Launches `l` on the current stream of its device: the driver's status or a code; -1 with an
+   exception set. NOT_KNOWN where another device is current, and where the launch needs buffers
+   that none are kept for, as on a stream that a graph captures. */
+static int launch_here(Launch *l, PyObject *torch, uint64_t *address, PyObject *scalars) {
+  PyObject *current_device = PyTuple_GET_ITEM(torch, 1);
+  if (current_device != Py_None) {
+    PyObject *device = PyObject_CallNoArgs(current_device);
+    int here = device && PyLong_AsLong(device) == l->device;
+    Py_XDECREF(device);
+    if (!here) return NOT_KNOWN;
   }
-  Py_XDECREF(captured);
-  Py_DECREF(addresses);
-  return more;
+  PyObject *number = PyLong_FromLong(l->device);
+  PyObject *stream = number ? PyObject_CallOneArg(PyTuple_GET_ITEM(torch, 0), number) : NULL;
+  Py_XDECREF(number);
+  if (!stream) return -1;
+  uint64_t handle = PyLong_AsUnsignedLongLong(stream);
+  Py_DECREF(stream);
+  if (PyErr_Occurred()) return -1;
+  Workspace kept = {0, 0, 0};
+  if (l->kept_zero || l->scratch) {
+    kept = *workspace_of(l, handle); /* others may change it while torch is asked */
+    if (kept.stream != handle || !(kept.kept_zero | kept.scratch)) return NOT_KNOWN;
+    PyObject *capturing = PyObject_CallNoArgs(PyTuple_GET_ITEM(torch, 3));
+    int captured = capturing ? PyObject_IsTrue(capturing) : -1;
+    Py_XDECREF(capturing);
+    if (captured) return NOT_KNOWN; /* a graph has buffers of its own */
+  }
+  address[l->operands] = kept.kept_zero;
+  address[l->operands + 1] = kept.scratch;
+  return do_launch(l, handle, address, scalars, 0);
 }
 
-/* call((current_stream, current_device or None, grad_enabled, capturing), known, op, tensors): the
-   path of every call but the first of its kind. `known` maps describe()'s keys to launches. */
+/* call((current_stream, current_device or None, grad_enabled, capturing), known, op, tensors,
+   scalars): the path of every call but the first of its kind. `known` maps describe()'s keys to
+   launches. */
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-  if (given != 4 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 ||
-      !PyDict_Check(args[1]) || !PyTuple_Check(args[3])) {
-    PyErr_SetString(PyExc_TypeError, "call(torch, known, op, tuple of tensors)");
+  if (given != 5 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 ||
+      !PyDict_Check(args[1]) || !PyTuple_Check(args[3]) || !PyTuple_Check(args[4])) {
+    PyErr_SetString(PyExc_TypeError, "call(torch, known, op, tuple of tensors, tuple of scalars)");
     return NULL;
   }
-  PyObject *current_stream = PyTuple_GET_ITEM(args[0], 0);
-  PyObject *current_device = PyTuple_GET_ITEM(args[0], 1);
-  PyObject *addresses, *key = look_at(args[2], args[3], &addresses);
+  PyObject *torch = args[0], *tensors = args[3], *scalars = args[4];
+  uint64_t address[PyTuple_GET_SIZE(tensors) + 2];
+  PyObject *key = key_of(args[2], tensors, address);
   if (!key) {
     if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return NULL;
     PyErr_Clear(); /* not torch's tensors: Python sorts it out */
@@ -349,28 +615,12 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   PyObject *found = PyDict_GetItemWithError(args[1], key);
   Py_XINCREF(found); /* other threads may empty `known` while Python runs below */
   Launch *l = found ? PyCapsule_GetPointer(found, LAUNCH) : NULL;
-  if (l && !records_gradient(PyTuple_GET_ITEM(args[0], 2), args[3]) && !PyErr_Occurred()) {
-    int here = 1;
-    if (current_device != Py_None) {
-      PyObject *device = PyObject_CallNoArgs(current_device);
-      here = device && PyLong_AsLong(device) == l->device;
-      Py_XDECREF(device);
-    }
-    if (here) {
-      PyObject *number = PyLong_FromLong(l->device);
-      PyObject *stream = number ? PyObject_CallOneArg(current_stream, number) : NULL;
-      if (stream) {
-        uint64_t handle = PyLong_AsUnsignedLongLong(stream);
-        addresses = with_workspace(l, handle, PyTuple_GET_ITEM(args[0], 3), addresses);
-        if (addresses) code = do_launch(l, handle, addresses, 0);
-      }
-      Py_XDECREF(stream);
-      Py_XDECREF(number);
-    }
-  }
+  if (l && l->operands == PyTuple_GET_SIZE(tensors) && l->given == PyTuple_GET_SIZE(scalars) &&
+      !records_gradient(PyTuple_GET_ITEM(torch, 2), tensors))
+    code = launch_here(l, torch, address, scalars);
+  if (code == UNSUITABLE) code = NOT_KNOWN; /* Python says which scalar */
   Py_XDECREF(found);
   Py_DECREF(key);
-  Py_XDECREF(addresses);
   return PyErr_Occurred() ? NULL : PyLong_FromLong(code);
 }
 
@@ -378,10 +628,11 @@ static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "A launch, packed."},
     {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL, "Launch it."},
     {"launches", launches, METH_O, "How often it was launched."},
-    {"keep_workspace", keep_workspace, METH_VARARGS, "What call() may give it on a stream."},
+    {"last_used", last_used, METH_O, "When it was launched last, as a count of all launches."},
+    {"keep_workspace", keep_workspace, METH_VARARGS, "The buffers call() may use on a stream."},
     {"write_map", write_map, METH_VARARGS, "Set a descriptor's tensor map."},
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
-     "What tells one call from another."},
+     "A call's key and the addresses of its operands."},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, "A cached call, whole."},
     {NULL, NULL, 0, NULL},
 };

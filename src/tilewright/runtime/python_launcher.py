@@ -7,19 +7,21 @@ states. A launch takes some microseconds more. Nothing is compiled, and no file 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-NEEDS_MAPS, OVERLAPS, NOT_KNOWN = -1, -2, -3
+from tilewright.parameters import TENSOR_MAP_BYTES
+
+NEEDS_MAPS, OVERLAPS, NOT_KNOWN, UNSUITABLE = -1, -2, -3, -4
 """Codes of `launch` and `call` that are no driver's status; see launcher.c."""
 
 MAPS_KEPT = 256
 """Tensor maps kept for each descriptor, by address."""
 WORKSPACES_KEPT = 8
-MAP_BYTES = 128
 _ALIGNED = 64
 """Bytes that the driver wants a tensor map aligned to."""
 
@@ -29,109 +31,213 @@ _FUNCTION = ctypes.CFUNCTYPE(
 """`cuLaunchKernel` and `hipModuleLaunchKernel`: function, grid, block, shared bytes, stream,
 parameters, extra."""
 
+_EXTENDED = ctypes.CFUNCTYPE(ctypes.c_int, *([ctypes.c_void_p] * 4))
+"""`cuLaunchKernelEx`: configuration, function, parameters, extra."""
+
+_FILL = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_uint64, ctypes.c_ubyte, ctypes.c_size_t, ctypes.c_void_p
+)
+"""`cuMemsetD8Async` and `hipMemsetD8Async`: address, byte, count, stream."""
+
+_ATTRIBUTE_BYTES = 72
 _pack_address = struct.Struct("<Q").pack_into
+_uses = itertools.count(1)
+
+
+class _Config(ctypes.Structure):
+    """`CUlaunchConfig`."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_char_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+@dataclass(slots=True)
+class _Step:
+    """One kernel; see `read_step` in launcher.c."""
+
+    call: Any
+    function: int
+    attributes: bytes
+    grid: tuple[int, int, int]
+    block: int
+    shared: int
+    offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        self.call = (_EXTENDED if self.attributes else _FUNCTION)(self.call)
+
+    def launch(self, stream: int, places: Any) -> int:
+        block = (self.block, 1, 1)
+        status: int
+        if self.attributes:
+            count = len(self.attributes) // _ATTRIBUTE_BYTES
+            config = _Config(self.grid, block, self.shared, stream, self.attributes, count)
+            status = self.call(ctypes.addressof(config), self.function, places, None)
+        else:
+            status = self.call(self.function, *self.grid, *block, self.shared, stream, places, None)
+        return status
 
 
 class _Parameters:
-    """A launch's parameters in memory of their own, and the pointers to each."""
+    """A launch's parameters in memory of their own, and for each step the pointers to its."""
 
     __slots__ = ("content", "places", "start")
 
-    def __init__(self, content: bytes, offsets: Sequence[int]) -> None:
+    def __init__(self, content: bytes, steps: Sequence[_Step]) -> None:
         memory = ctypes.create_string_buffer(len(content) + _ALIGNED)
         base = ctypes.addressof(memory)
         self.content = memoryview(memory).cast("B")
         self.start = -base % _ALIGNED
         self.content[self.start : self.start + len(content)] = content
         here = base + self.start
-        self.places = (ctypes.c_void_p * len(offsets))(*(here + at for at in offsets))
+        self.places = [
+            (ctypes.c_void_p * len(step.offsets))(*(here + at for at in step.offsets))
+            for step in steps
+        ]
 
 
 @dataclass(slots=True)
 class _Launch:
-    """All of a launch but addresses and stream; see `prepare` in launcher.c.
+    """Everything about a launch except addresses, stream and scalars; see `prepare` in launcher.c.
 
-    shape: grid, block and shared bytes, as the driver takes them. maps: for each descriptor, the
-    tensor maps by address. workspaces: (stream, address), by the stream's slot. free: parameters
-    that no thread is using."""
+    maps: for each descriptor, the tensor maps by address. workspaces: (stream, kept-zero buffer,
+    scratch buffer), by the stream's slot. free: parameters that no thread is using."""
 
-    call: Any
-    function: int
     device: int
-    shape: tuple[int, ...]
+    operands: Sequence[tuple[int, bool]]
+    optional: Sequence[bool]
     content: bytes
-    offsets: Sequence[int]
-    pointers: Sequence[tuple[int, int]]
-    descriptors: Sequence[tuple[int, int]]
-    sizes: Sequence[int]
+    steps: Sequence[_Step]
+    pointers: Sequence[tuple[int, int, int]]
+    descriptors: Sequence[tuple[int, int, int]]
+    scalars: Sequence[tuple[int, int, str]]
+    fill: Any
+    fill_bytes: int
+    kept_zero: bool
     scratch: bool
     maps: list[dict[int, bytes]]
-    workspaces: dict[int, tuple[int, int]] = field(default_factory=dict)
+    workspaces: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     free: list[_Parameters] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     count: int = 0
+    used: int = 0
 
     def parameters(self) -> _Parameters:
         try:
             return self.free.pop()
         except IndexError:
-            return _Parameters(self.content, self.offsets)
+            return _Parameters(self.content, self.steps)
 
 
 def prepare(
-    call: int,
-    function: int,
     device: int,
-    grid: tuple[int, int, int],
-    block: int,
-    shared: int,
+    operands: tuple[tuple[int, bool], ...],
+    optional: tuple[bool, ...],
     content: bytes,
-    offsets: tuple[int, ...],
-    pointers: tuple[tuple[int, int], ...],
-    descriptors: tuple[tuple[int, int], ...],
-    sizes: tuple[int, ...],
+    steps: tuple[tuple[Any, ...], ...],
+    pointers: tuple[tuple[int, int, int], ...],
+    descriptors: tuple[tuple[int, int, int], ...],
+    scalars: tuple[tuple[int, int, str], ...],
+    fill: int,
+    fill_bytes: int,
+    kept_zero: bool,
+    scratch: bool,
 ) -> _Launch:
     """A launch, packed; see launcher.c."""
-    shape = (*grid, block, 1, 1, shared)
-    scratch = any(operand < 0 for _, operand in pointers)
+    made = [_Step(*step) for step in steps]
     maps: list[dict[int, bytes]] = [{} for _ in descriptors]
     return _Launch(
-        _FUNCTION(call), function, device, shape, content, offsets, pointers, descriptors, sizes,
-        scratch, maps,
+        device, operands, optional, content, made, pointers, descriptors, scalars, _FILL(fill),
+        fill_bytes, kept_zero, scratch, maps,
     )  # fmt: skip
 
 
-def launch(launch: _Launch, stream: int, addresses: tuple[int, ...], apart: bool) -> int:
+def launch(
+    launch: _Launch,
+    stream: int,
+    addresses: tuple[int, ...],
+    workspaces: tuple[int, int],
+    scalars: tuple[Any, ...],
+    apart: bool,
+) -> int:
     """Launch it. Returns a driver's status, or one of the codes above."""
-    if len(addresses) < len(launch.sizes):
-        raise TypeError("a launch needs the address of every operand")
-    if not apart and _touches(launch, addresses):
+    if len(addresses) != len(launch.operands) or len(scalars) != len(launch.optional):
+        raise TypeError(
+            f"this launch takes {len(launch.operands)} addresses and {len(launch.optional)} "
+            f"scalars, and was given {len(addresses)} and {len(scalars)}"
+        )
+    if (launch.kept_zero and not workspaces[0]) or (launch.scratch and not workspaces[1]):
+        raise TypeError("this launch has temporaries, and no buffer was given for them")
+    if not apart and _overlap(launch, addresses):
         return OVERLAPS
+    values = _scalars(launch, scalars)
+    if values is None:
+        return UNSUITABLE
+    sources = (*addresses, *workspaces)
     maps = []
-    for (at, operand), known in zip(launch.descriptors, launch.maps, strict=True):
-        encoded = known.get(addresses[operand])
+    for (at, source, offset), known in zip(launch.descriptors, launch.maps, strict=True):
+        encoded = known.get(sources[source] + offset)
         if encoded is None:
             return NEEDS_MAPS
         maps.append((at, encoded))
     given = launch.parameters()
     start, content = given.start, given.content
-    for at, operand in launch.pointers:
-        _pack_address(content, start + at, addresses[operand])  # -1, the workspace, is the last
+    for at, source, offset in launch.pointers:
+        _pack_address(content, start + at, sources[source] + offset)
     for at, encoded in maps:
-        content[start + at : start + at + MAP_BYTES] = encoded
+        content[start + at : start + at + TENSOR_MAP_BYTES] = encoded
+    for at, value in values:
+        content[start + at : start + at + len(value)] = value
     with launch.lock:
-        launch.count += 1
-    status: int = launch.call(launch.function, *launch.shape, stream, given.places, None)
+        launch.used = next(_uses)
+    status: int = 0
+    if launch.fill_bytes:
+        status = launch.fill(workspaces[1], 0, launch.fill_bytes, stream)
+    for step, places in zip(launch.steps, given.places, strict=True):
+        status = status or step.launch(stream, places)
+    if not status:
+        with launch.lock:
+            launch.count += 1
     launch.free.append(given)  # the driver has copied them
     return status
 
 
-def _touches(launch: _Launch, addresses: tuple[int, ...]) -> bool:
-    """Whether the last operand's bytes lie among another's."""
-    sizes, last = launch.sizes, len(launch.sizes) - 1
-    out = addresses[last]
-    end = out + sizes[last]
-    return any(addresses[i] < end and out < addresses[i] + sizes[i] for i in range(last))
+def _overlap(launch: _Launch, addresses: tuple[int, ...]) -> bool:
+    """Whether the bytes that a written operand spans touch those of another operand."""
+    spans = [(at, at + size) for at, (size, _) in zip(addresses, launch.operands, strict=True)]
+    return any(
+        written and i != j and spans[i][0] < spans[j][1] and spans[j][0] < spans[i][1]
+        for j, (_, written) in enumerate(launch.operands)
+        for i in range(len(spans))
+    )
+
+
+def _scalars(launch: _Launch, scalars: tuple[Any, ...]) -> list[tuple[int, bytes]] | None:
+    """(offset, value) of each scalar that is not left at its default; None if one is missing or is
+    no value of its type. Parameters that are used again must not keep an earlier call's value, so
+    a default is written too."""
+    values = []
+    for at, number, form in launch.scalars:
+        value = scalars[number]
+        width = 1 if form == "1" else struct.calcsize(f"<{form}")
+        if value is None:
+            if not launch.optional[number]:
+                return None
+            values.append((at, launch.content[at : at + width]))
+            continue
+        try:
+            if form == "1" and value not in (0, 1):
+                return None
+            values.append((at, struct.pack("<b" if form == "1" else f"<{form}", value)))
+        except (struct.error, OverflowError, TypeError, ValueError):
+            return None
+    return values
 
 
 def launches(launch: _Launch) -> int:
@@ -139,10 +245,15 @@ def launches(launch: _Launch) -> int:
     return launch.count
 
 
-def keep_workspace(launch: _Launch, stream: int, address: int) -> None:
-    """What `call` may give it on a stream; an address of 0: nothing on any."""
-    if address:
-        launch.workspaces[_slot(stream)] = stream, address
+def last_used(launch: _Launch) -> int:
+    """When it was launched last, as a count of all launches."""
+    return launch.used
+
+
+def keep_workspace(launch: _Launch, stream: int, kept_zero: int, scratch: int) -> None:
+    """The buffers that `call` may use on a stream; two zeros: forget those of every stream."""
+    if kept_zero or scratch:
+        launch.workspaces[_slot(stream)] = stream, kept_zero, scratch
     else:
         launch.workspaces.clear()
 
@@ -152,7 +263,7 @@ def _slot(stream: int) -> int:
 
 
 def write_map(launch: _Launch, number: int, address: int, encoded: bytes) -> None:
-    """Set a descriptor's tensor map of an operand at an address."""
+    """Set the tensor map of a descriptor at an address."""
     known = launch.maps[number]
     if len(known) >= MAPS_KEPT:
         known.clear()
@@ -160,21 +271,23 @@ def write_map(launch: _Launch, number: int, address: int, encoded: bytes) -> Non
 
 
 def describe(op: Any, tensors: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """What tells one call from another, and where its operands lie."""
-    key: list[Any] = [op, 0]
+    """A key that differs for calls that differ, and the operands' addresses."""
+    key: list[Any] = [op]
     addresses = []
-    low = 0
     for tensor in tensors:
         address = tensor.data_ptr()
-        low |= address
         addresses.append(address)
-        key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
-    key[1] = low & 15
+        low = address & 15
+        key += (low & -low, tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
     return tuple(key), tuple(addresses)
 
 
 def call(
-    torch: tuple[Any, Any, Any, Any], known: Mapping[Any, _Launch], op: Any, tensors: Any
+    torch: tuple[Any, Any, Any, Any],
+    known: Mapping[Any, _Launch],
+    op: Any,
+    tensors: tuple[Any, ...],
+    scalars: tuple[Any, ...],
 ) -> int:
     """A cached call, whole."""
     current_stream, current_device, grad_enabled, capturing = torch
@@ -183,14 +296,18 @@ def call(
     except AttributeError:  # not torch's tensors: the caller sorts it out
         return NOT_KNOWN
     found = known.get(key)
-    if found is None or (any(t.requires_grad for t in tensors) and grad_enabled()):
+    if found is None or len(scalars) != len(found.optional):
+        return NOT_KNOWN
+    if grad_enabled() and any(t.requires_grad for t in tensors):
         return NOT_KNOWN
     if current_device is not None and current_device() != found.device:
         return NOT_KNOWN
     stream = current_stream(found.device)
-    if found.scratch:
+    workspaces = (0, 0)
+    if found.kept_zero or found.scratch:
         kept = found.workspaces.get(_slot(stream))
         if kept is None or kept[0] != stream or capturing():
             return NOT_KNOWN
-        addresses = (*addresses, kept[1])
-    return launch(found, stream, addresses, False)
+        workspaces = kept[1:]
+    code = launch(found, stream, addresses, workspaces, scalars, False)
+    return NOT_KNOWN if code == UNSUITABLE else code
