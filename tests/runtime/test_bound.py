@@ -721,6 +721,15 @@ DTYPES = (
 )
 
 
+def test_plain_tensors_and_parameters_have_short_keys():
+    """The compiled launcher sees them without asking Python."""
+    tensor = torch.zeros(16, 16)
+    seen = compiled().describe("op", (tensor, torch.nn.Parameter(tensor)))
+    assert isinstance(seen[0], bytes) and seen[1] == (tensor.data_ptr(),) * 2
+    slow = compiled().describe("op", (tensor, tensor.as_subclass(Subclass)))
+    assert isinstance(slow[0], tuple) and slow[1] == (tensor.data_ptr(),) * 2
+
+
 def test_recorded_gradients_are_left_to_python(native):
     ready = bound(StandIn(), (), operands=LARGE)
     a, out = torch.zeros(16, 16, requires_grad=True), torch.zeros(16, 16)
