@@ -6,10 +6,11 @@ by `tilewright.arch.detect`.
 
 from __future__ import annotations
 
-from tilewright.arch.known import device, device_to_json, devices
-from tilewright.arch.load import arch, archs
+from tilewright.arch.known import device_to_json, devices
+from tilewright.arch.load import archs
 from tilewright.arch.model import Arch, Device, DTypeSupport, Mma
 from tilewright.arch.peak import peak_tflops
+from tilewright.arch.resolve import arch, device
 
 __all__ = [
     "Arch",

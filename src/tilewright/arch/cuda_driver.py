@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from tilewright.arch.load import arch
+from tilewright.arch.load import named
 from tilewright.arch.model import Device
 from tilewright.arch.product import fingerprint
 from tilewright.errors import NoDriver
@@ -70,7 +70,7 @@ def _device(lib: Any, index: int) -> Device:
     transfers_per_clock = 2
     return fingerprint(
         name=name.strip(),
-        arch=arch(capability).name,
+        arch=named(capability).name,
         compute_units=attribute(_MULTIPROCESSORS),
         l2_bytes=attribute(_L2_BYTES),
         memory_bytes=memory.value,

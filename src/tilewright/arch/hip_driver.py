@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tilewright.arch.load import arch
+from tilewright.arch.load import named
 from tilewright.arch.model import Device
 from tilewright.arch.product import fingerprint
 from tilewright.errors import NoDriver
@@ -58,7 +58,7 @@ def _device(lib: Any, sys: Path, index: int) -> Device:
     units = facts["simd_count"] // facts["simd_per_cu"]
     return fingerprint(
         name=text.value.decode(errors="replace").strip(),
-        arch=arch(_target(facts["gfx_target_version"])).name,
+        arch=named(_target(facts["gfx_target_version"])).name,
         compute_units=units,
         l2_bytes=_l2_bytes(node) * max(1, facts.get("num_xcc", 1)),
         memory_bytes=memory.value,

@@ -1,4 +1,4 @@
-"""Architectures by name, from the data files."""
+"""Architectures by their own names, from the data files."""
 
 from __future__ import annotations
 
@@ -19,47 +19,25 @@ def archs() -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in _DATA.glob("*.json")))
 
 
-def arch(name: str | Arch) -> Arch:
-    """The architecture called `name`, in any case; an `Arch` is returned as it is.
-
-    Accepts the words compilers and drivers use: ``sm90`` and ``sm_90a`` for ``sm_90``,
-    ``gfx942:sramecc+:xnack-`` for ``gfx942``; products and known devices (``H100``, ``rtx4090``,
-    ``h100_pcie``); and GPUs of this machine (``cuda:0``, ``native``), which are looked at then.
-
-    Raises `UnknownArch` for one that no data file describes: there is no default and no nearest
-    relative, because limits and instructions differ between relatives. For a GPU of this machine,
-    raises `NoDriver`, and `BadArgument` where it is not clear which is meant.
-    """
-    if isinstance(name, Arch):
-        return name
-    found = known_arch(name)
-    if found is not None:
-        return found
-    from tilewright.arch import words
-
-    gpu = words.gpu(name)
-    if gpu is not None:
-        return arch(gpu.arch)
-    product = words.product_of(name)
-    # No hint at a name that is spelt alike: sm_86, gfx90c and V100 are GPUs too, but other ones.
-    near = f" ({product} is of {words.arch_of(product)})" if product else ""
-    raise UnknownArch(f"unknown architecture '{name}'{near}; known: {', '.join(archs())}")
-
-
 @functools.cache
-def known_arch(name: str) -> Arch | None:
-    """As `arch`, but for GPUs of this machine, which are not looked at; None if unknown."""
+def find(name: str) -> Arch | None:
+    """The architecture called `name`, in any case and as compilers and drivers spell it: ``sm_90``
+    for ``sm90`` and ``sm_90a``, ``gfx942`` for ``gfx942:sramecc+:xnack-``. None if unknown."""
     plain = _plain(name)
-    if plain in archs():
-        return _load(plain)
-    from tilewright.arch import known, words
+    return _load(plain) if plain in archs() else None
 
-    device = known.called(name)
-    if device is not None:
-        return _load(device.arch)
-    product = words.product_of(name)
-    exact = product and words.joined(product) == words.joined(name)
-    return _load(words.arch_of(product)) if exact else None
+
+def named(name: str) -> Arch:
+    """As `find`, but raises `UnknownArch` if `name` is unknown."""
+    found = find(name)
+    if found is None:
+        raise unknown(name)
+    return found
+
+
+def unknown(name: str, hint: str = "") -> UnknownArch:
+    """The error for a name that no data file describes."""
+    return UnknownArch(f"unknown architecture '{name}'{hint}; known: {', '.join(archs())}")
 
 
 def _plain(name: str) -> str:
@@ -74,5 +52,5 @@ def _load(name: str) -> Arch:
     file = _DATA / f"{name}.json"
     found = convert(load_json(file), Arch, str(file))
     if found.name != name:
-        raise BadFile(f"{file}: its name is '{found.name}', its file says '{name}'")
+        raise BadFile(f"{file}: it names the architecture '{found.name}', its file name '{name}'")
     return found

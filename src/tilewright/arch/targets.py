@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from tilewright.arch import words
 from tilewright.arch.detect import live_devices
-from tilewright.arch.load import arch, archs
+from tilewright.arch.load import archs
 from tilewright.arch.model import Device
+from tilewright.arch.resolve import arch
 from tilewright.arch.words import NATIVE
 from tilewright.checks import read_whole
 from tilewright.errors import BadArgument, NoDriver, UnknownArch

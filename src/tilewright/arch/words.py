@@ -1,7 +1,8 @@
-"""The words that people have for GPUs, besides the names in the data files.
+"""Words for GPUs besides the names in the data files.
 
-A product (``H100``, ``rtx4090``, ``AMD Instinct MI300X``), in any case, with or without its maker,
-and however its parts are held together; and GPUs of this machine (``cuda:0``, ``native``).
+A product is ``H100``, ``rtx4090`` or ``AMD Instinct MI300X``, in any case, with or without its
+maker, with spaces, dashes or underscores between its parts. A GPU of this machine is ``cuda:0`` or
+``native``; `tilewright.arch.resolve` finds it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ import functools
 import re
 from itertools import accumulate
 
-from tilewright.arch.model import Device
-from tilewright.errors import BadArgument
+from tilewright.arch.load import archs, named
 
 NATIVE = "native"
 
@@ -25,38 +25,19 @@ def joined(word: str) -> str:
 
 
 def product_of(word: str) -> str:
-    """The product that a word names, or begins with: ``H100`` for ``h100`` and ``H100 NVL``, but
-    not for ``h100x``; ``""`` if none."""
+    """The product that a word names or begins with: ``H100`` for ``h100`` and ``H100 NVL``, but
+    not for ``h100x``; ``""`` if there is none."""
     beginnings = accumulate(_parts(word))
     return next((_products()[b] for b in reversed([*beginnings]) if b in _products()), "")
 
 
 def arch_of(product: str) -> str:
-    """The name of the architecture of a product, as `product_of` gives it."""
+    """The name of a product's architecture. `product` is spelt as `product_of` returns it."""
     return _archs()[product]
 
 
-def gpu(word: str) -> Device | None:
-    """The GPU of this machine that a word names: by its number, ``cuda:1`` (AMD's too; ``cuda`` is
-    the first), or ``native`` where all are alike; None for other words.
-
-    Raises `NoDriver`, and `BadArgument` for a number that is not here and for GPUs that differ.
-    """
-    from tilewright.arch.detect import live_device, live_devices
-
-    plain = word.strip().lower()
-    if plain == NATIVE:
-        here = live_devices()
-        if len(set(here)) > 1:
-            listed = ", ".join(f"cuda:{number} {d.name}" for number, d in enumerate(here))
-            raise BadArgument(f"the GPUs of this machine differ; say which one: {listed}")
-        return here[0]
-    found = _HERE.fullmatch(plain)
-    return None if found is None else live_device(int(found[1] or 0))
-
-
 def number(word: str) -> int | None:
-    """The number in ``cuda:1``; None for other words."""
+    """The number in ``cuda:1`` or ``hip:1``; 0 for ``cuda`` and ``hip``; None for other words."""
     found = _HERE.fullmatch(word.strip().lower())
     return None if found is None else int(found[1] or 0)
 
@@ -73,7 +54,5 @@ def _products() -> dict[str, str]:
 
 @functools.cache
 def _archs() -> dict[str, str]:
-    """The architecture's name of each product."""
-    from tilewright.arch.load import arch, archs
-
-    return {product: name for name in archs() for product in arch(name).products}
+    """The name of each product's architecture."""
+    return {product: name for name in archs() for product in named(name).products}
