@@ -26,9 +26,9 @@ from environment import environment
 from tilewright.arch import arch
 from tilewright.compile import Store, build
 from tilewright.measure.crew import Crew, Task
-from tilewright.measure.devices import parse
 from tilewright.measure.groups import groups
 from tilewright.measure.measurement import Settings
+from tilewright.measure.places import parse
 from tilewright.measure.progress import show_measuring
 from tilewright.measure.results import Results
 from tilewright.measure.sweep import plan, sweep

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from tilewright.measure.devices import parse
+from tilewright.measure.places import parse
 from tilewright.measure.problems import shipped
 from tilewright.measure.results import Results
 

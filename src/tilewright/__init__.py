@@ -12,9 +12,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from tilewright.version import __version__
 
 if TYPE_CHECKING:
+    from tilewright.addresses import pointers
     from tilewright.arch import Arch, Device
     from tilewright.arch.detect import live_device, live_devices
     from tilewright.bundle import Bundle
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tilewright.errors import TilewrightError
     from tilewright.explain import Explanation
     from tilewright.plan import Plan
-    from tilewright.pointer_array import Pointers, pointers
+    from tilewright.pointer_array import Pointers
     from tilewright.registry import Registry
     from tilewright.select import ByFunction, Chain, FirstFit
     from tilewright.select.analytical import Analytical
@@ -43,7 +44,8 @@ _EXPORTS = {
     "capturing": ("capture",),
     "dispatch": ("Dispatcher", "default_dispatcher"),
     "plan": ("Plan",),
-    "pointer_array": ("Pointers", "pointers"),
+    "pointer_array": ("Pointers",),
+    "addresses": ("pointers",),
     "errors": ("TilewrightError",),
     "explain": ("Explanation",),
     "registry": ("Registry",),

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.errors import BadArgument
 from tilewright.ops.nouns import Operand, View
-from tilewright.pointer_array import Pointers, pointers
+from tilewright.pointer_array import Pointers
 
 _ADDRESS_BYTES = 8
 
@@ -143,6 +143,37 @@ def span(v: View) -> tuple[int, int]:
     return low, v.address + size * (sum(r for r in reach if r > 0) + 1)
 
 
+def pointers_to(arrays: Sequence[Any]) -> Pointers:
+    """`Pointers` to arrays (at least one) of one shape, strides, dtype and device."""
+    views = [view(x) for x in arrays]
+    first = views[0]
+    addresses: Any = [v.address for v in views]
+    if first.device == "cpu":
+        import numpy as np
+
+        addresses = np.array(addresses, np.int64)
+    else:
+        import torch
+
+        addresses = torch.tensor(addresses, dtype=torch.int64, device=first.device)
+    return Pointers(
+        addresses,
+        (len(arrays), *first.shape),
+        first.strides,
+        arrays[0].dtype,
+        _alignment([v.address for v in views]),
+        first.device,
+        tuple(arrays),
+    )
+
+
+def _alignment(addresses: Sequence[int]) -> int:
+    combined = 16
+    for address in addresses:
+        combined |= address
+    return combined & -combined
+
+
 def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
     """An uninitialised array for `operand`: NumPy if `like` is (or there is no `like` and
     `device` is the CPU), else torch on `device`. Where it is passed by pointers, those to
@@ -152,7 +183,7 @@ def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
     if operand.pointers:
         one = replace(operand, shape=operand.shape[1:], strides=operand.strides[1:], pointers=False)
         count = operand.shape[0]
-        made = pointers([empty(one, device, like) for _ in range(max(1, count))])
+        made = pointers_to([empty(one, device, like) for _ in range(max(1, count))])
         if count:
             return made
         return replace(made, addresses=made.addresses[:0], shape=operand.shape, arrays=())

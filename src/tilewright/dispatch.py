@@ -37,7 +37,7 @@ from tilewright.ops.nouns import MAIN, View
 from tilewright.plan import KEPT, Plan, Planner, live_device
 from tilewright.registry import Registry
 from tilewright.runtime.bound import Bound, BoundLaunch, Loaded
-from tilewright.runtime.driver import driver
+from tilewright.runtime.drivers import driver
 from tilewright.runtime.launcher import launcher
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select import Choice

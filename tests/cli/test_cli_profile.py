@@ -17,7 +17,7 @@ from fake_crew import GROUP, FakeCrew
 
 from tilewright.arch import device
 from tilewright.cli import profile
-from tilewright.measure import devices
+from tilewright.measure import devices, places
 
 WORDS = ("profile", "gemm", "m=64", "n=64", "k=64", "--kernel", TMA_NAME)
 
@@ -29,7 +29,7 @@ def gpu(monkeypatch):
     place = devices.Place("GPU-0", group.environment, group.device)
     found = SimpleNamespace(groups=lambda *words, **options: ([group], FakeCrew(group)))
     monkeypatch.setitem(sys.modules, "tilewright.measure.groups", found)
-    monkeypatch.setattr(devices, "parse", lambda words: [place])
+    monkeypatch.setattr(places, "parse", lambda words: [place])
     monkeypatch.setattr(profile, "compile_all", lambda requests, kept: None)
 
 

@@ -13,8 +13,8 @@ from tilewright.arch import arch
 from tilewright.measure import nsight
 from tilewright.measure.counters import COUNTERS, NoCounters
 from tilewright.measure.crew import Crew, Task
-from tilewright.measure.devices import parse
 from tilewright.measure.measurement import Settings
+from tilewright.measure.places import parse
 from tilewright.ops.gemm import GemmProblem
 
 pytestmark = [

@@ -10,7 +10,7 @@ from tilewright.arch.targets import Target
 from tilewright.arch.targets import parse as parse_targets
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.measure.devices import parse as parse_places
+from tilewright.measure.places import parse as parse_places
 
 pytestmark = pytest.mark.gpu
 

@@ -135,7 +135,7 @@ def test_a_node_executes_nothing_of_the_folder_that_the_command_is_called_in(hea
         (folder / f"{name}.py").write_text(text)
     script = tmp_path / "script.py"
     script.write_text(
-        "from tilewright.measure.devices import parse\nprint([p.uuid for p in parse('ray:cpu')])\n"
+        "from tilewright.measure.places import parse\nprint([p.uuid for p in parse('ray:cpu')])\n"
     )
     ran = subprocess.run(
         [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, check=False

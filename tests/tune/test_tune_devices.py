@@ -18,10 +18,10 @@ from tilewright.measure.devices import (
     Place,
     environment,
     interpreted_device,
-    parse,
 )
 from tilewright.measure.groups import groups
 from tilewright.measure.measurement import Settings, Telemetry
+from tilewright.measure.places import parse
 
 H200, MI300X = device("h200_sxm"), device("mi300x")
 UUIDS = ["GPU-1b2c-0", "GPU-1b2d-1", "GPU-77aa-2", "MIG-1b2c-3"]
@@ -207,7 +207,7 @@ def test_no_driver_says_what_needs_none(monkeypatch):
 
     monkeypatch.setattr(devices, "Child", NoneHere)
     with pytest.raises(NoDriver, match=r"no library \(--devices cpu"):
-        devices.parse("all")
+        parse("all")
 
 
 def test_only_a_gpus_worker_needs_torch(tmp_path, monkeypatch):

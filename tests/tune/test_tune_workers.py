@@ -18,8 +18,8 @@ import tilewright
 from patience import LIMIT_SECONDS, runs, until
 from tilewright.compile import Store
 from tilewright.measure.crew import Crew, Task
-from tilewright.measure.devices import parse
 from tilewright.measure.measurement import Settings
+from tilewright.measure.places import parse
 from tilewright.measure.station import Station
 from tilewright.ops.gemm import GemmProblem
 
@@ -150,7 +150,7 @@ import planted_operations
 from test_tune_workers import QUICK, task
 from tilewright.compile import Store
 from tilewright.measure.crew import Crew
-from tilewright.measure.devices import parse
+from tilewright.measure.places import parse
 crew = Crew(parse("cpu"), Store("store"), QUICK, timeout=900)
 for m in crew.run([task((64, 64)), task((16, 32), num_stages=3)][::-1]):
     pass

@@ -20,9 +20,9 @@ from tilewright.errors import BadArgument
 from tilewright.measure import crew as crew_module
 from tilewright.measure import vendor
 from tilewright.measure.crew import Crew, Task
-from tilewright.measure.devices import parse
 from tilewright.measure.export import export
 from tilewright.measure.measurement import Settings
+from tilewright.measure.places import parse
 from tilewright.measure.results import Results
 from tilewright.measure.summary import best, coverage
 from tilewright.measure.sweep import Group, plan, sweep

@@ -20,12 +20,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tilewright import __version__, ops, triton_versions
+from tilewright import ops, triton_versions
 from tilewright.arch.model import Arch
 from tilewright.compile.kernel import Blob, Digest, Kernel
 from tilewright.compile.key import canonical, sha256, sources_digest
 from tilewright.errors import BadArgument, BadFile
 from tilewright.ops.nouns import MAIN
+from tilewright.version import __version__
 
 SCHEMA = 1
 """Version of the layout; a bundle of a newer one is refused."""

@@ -14,12 +14,12 @@ import re
 import zipfile
 from pathlib import Path
 
-from tilewright import __version__
 from tilewright.bundle.bundle import PACKAGE
 from tilewright.bundle.layout import LICENSE
 from tilewright.bundle.write import Content, licence
 from tilewright.errors import BadArgument
 from tilewright.files import write_whole
+from tilewright.version import __version__
 
 PREFIX = "tilewright-kernels-"
 _DATE = (1980, 1, 1, 0, 0, 0)

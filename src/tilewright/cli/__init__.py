@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-INTERRUPTED = 130
+from tilewright.cli.codes import BROKEN_PIPE, INTERRUPTED
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def _run() -> None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader (`| head`) has enough
         errors.discard_output()
-        sys.exit(errors.BROKEN_PIPE)
+        sys.exit(BROKEN_PIPE)
     except OSError as error:  # a full disk, say
         errors.discard_output()
         output.say(f"error: standard output: {errors.said(error)}", err=True)

@@ -60,7 +60,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from tilewright import __version__
+        from tilewright.version import __version__
 
         typer.echo(f"tilewright {__version__}")
         raise typer.Exit

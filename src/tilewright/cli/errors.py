@@ -9,7 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from tilewright.cli import INTERRUPTED, output
+from tilewright.cli import output
+from tilewright.cli.codes import BROKEN_PIPE, INTERRUPTED
 from tilewright.errors import (
     BadArgument,
     BadFile,
@@ -24,7 +25,6 @@ FAILED = 1
 """The request was fine, the work failed."""
 WRONG_REQUEST = 2
 """The request cannot be meant; the same command will never work."""
-BROKEN_PIPE = 141
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (BadArgument, WRONG_REQUEST),  # unknown names and architectures are bad arguments too

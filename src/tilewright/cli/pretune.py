@@ -121,7 +121,7 @@ def _usual_table(devices: str) -> Path:
     """In the user's folder, called as the first device."""
     from tilewright import home
     from tilewright.files import make_own
-    from tilewright.measure.devices import parse
+    from tilewright.measure.places import parse
 
     place = parse(devices)[0]
     name = place.device.name if place.device is not None else str(place)

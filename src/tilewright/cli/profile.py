@@ -132,7 +132,7 @@ def _counted(done: Profile, devices: str, kept: Store) -> dict[str, Any]:
     """The fastest kernel's hardware counters, or why there are none."""
     from tilewright.measure import nsight
     from tilewright.measure.counters import COUNTERS, NoCounters
-    from tilewright.measure.devices import parse
+    from tilewright.measure.places import parse
 
     name = done.ranked[0].name
     try:

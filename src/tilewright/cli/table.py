@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,13 +13,12 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, examples
-from tilewright.errors import BadArgument
+from tilewright.cli.table_files import Out, contents, refuse_rewriting
 
 if TYPE_CHECKING:
     from tilewright.arch import Device
     from tilewright.tables.check import Checked, Estimate
     from tilewright.tables.diff import Change
-    from tilewright.tables.table import Table
 
 app = typer.Typer(
     help="Tuned choices as files: show, check, compare, merge, export, import.",
@@ -30,9 +28,6 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(help="Table file (.twt or .json).", metavar="FILE")]
 Files = Annotated[list[Path], typer.Argument(help="Table files (.twt, .json).", metavar="FILE…")]
-Out = Annotated[
-    Path, typer.Option("--output", "-o", help="File to write (.twt or .json).", metavar="FILE")
-]
 Limit = Annotated[int, typer.Option("--limit", min=0, help="How many rows to show.")]
 
 
@@ -312,19 +307,3 @@ def export(
         output.emit({"out": str(out), **contents(table)})
     else:
         output.line(f"{len(table)} rows written to {out}")
-
-
-def refuse_rewriting(out: Path, sources: Sequence[Path]) -> None:
-    """Raise `BadArgument` if `out` is one of `sources`."""
-    for source in sources:
-        if out.resolve() == source.resolve():
-            raise BadArgument(f"{out} is one of the tables that are read; write another file")
-
-
-def contents(table: Table) -> dict[str, Any]:
-    """What every document about a table says."""
-    return {
-        "count": len(table),
-        "digest": table.digest,
-        "devices": [asdict(device) for device in table.devices],
-    }

@@ -10,7 +10,7 @@ import typer
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, examples
-from tilewright.cli.table import Out, contents, refuse_rewriting
+from tilewright.cli.table_files import Out, contents, refuse_rewriting
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:

@@ -30,7 +30,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import tilewright
 from tilewright.child import ChildDied, ChildTimeout, Message, import_path
 from tilewright.compile import Store
 from tilewright.compile.key import canonical, compiler_digest, sha256
@@ -59,7 +58,7 @@ _LOOK_SECONDS = 0.5
 def code() -> str:
     """A digest of what must be the same on every node: Tilewright's files and the compiler.
     Raises `BuildFailed` where there is no compiler."""
-    root = Path(tilewright.__file__).parent
+    root = Path(__file__).parents[1]
     files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".json"))
     digests = [(path.relative_to(root).as_posix(), sha256(path.read_bytes())) for path in files]
     return sha256(canonical([compiler_digest(), digests]))

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
 
-from tilewright import __version__
 from tilewright.arch import arch, device
 from tilewright.arch.known import devices as known_devices
 from tilewright.arch.model import INTERPRETED, Device
-from tilewright.arch.words import NATIVE, joined, product_of
-from tilewright.arch.words import number as numbered
 from tilewright.child import Child, Message
 from tilewright.compile import Store
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.jsonfile import convert
 from tilewright.measure.measurement import Environment
 from tilewright.plan import PLANNING_DEVICE
+from tilewright.version import __version__
 
 WORKER = "tilewright.measure.worker"
 PRELOAD_VARIABLE = "TILEWRIGHT_WORKER_PRELOADS"
@@ -139,7 +136,7 @@ def interpreter_place() -> Place:
     return Place(CPU, environment("cpu"))
 
 
-_WITHOUT = "--devices cpu takes the interpreter"
+WITHOUT = "--devices cpu takes the interpreter"
 
 
 def gpus() -> list[Place]:
@@ -148,70 +145,6 @@ def gpus() -> list[Place]:
     with Child(_ASKED) as child:
         answer, _ = child.request({}, timeout=_ASKING_SECONDS)
     if "error" in answer:
-        raise NoDriver(f"{answer['error']} ({_WITHOUT})")
+        raise NoDriver(f"{answer['error']} ({WITHOUT})")
     found = [(uuid, convert(fields, Device, "the driver")) for uuid, fields in answer["devices"]]
     return [Place(uuid, environment(arch(d.arch).backend), d) for uuid, d in found]
-
-
-def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
-    """The places that `words` name.
-
-    ``all`` or ``native``: all GPUs. A number, ``4``: the first so many. A list of GPUs, each by its
-    number (``0,3``, ``cuda:3``; ``3,`` is a list of one), the beginning of its UUID (``GPU-1b2c``),
-    or its product (``h200``: all that are). ``cpu``: the interpreter, also in a list, as often as
-    there are to be workers. ``ray`` and ``ray:cpu``: a Ray cluster's GPUs and CPUs (see
-    `cluster.places`).
-
-    `here`: the GPUs there are, found if not given. Raises `BadArgument`, `NoDriver`, and
-    `NoCluster`.
-    """
-    if words.partition(":")[0] == "ray":
-        from tilewright.measure import cluster
-
-        return [*cluster.places(words)]
-    items = [word.strip() for word in words.split(",") if word.strip()]
-    if not items:
-        raise BadArgument(f"devices '{words}' names none; say all, cpu, how many, or which")
-    if all(item == CPU for item in items):
-        return [interpreter_place() for _ in items]
-    found = list(gpus() if here is None else here)
-    if not found:
-        raise NoDriver(f"no GPU can be used here ({_WITHOUT})")
-    if items in (["all"], [NATIVE]):
-        return found
-    if items[0].isdigit() and "," not in words:
-        if not 1 <= (count := int(items[0])) <= len(found):
-            raise BadArgument(
-                f"{count} GPUs are asked for, this machine has {len(found)} "
-                f"(GPU number {count} alone is '{count},')"
-            )
-        return found[:count]
-    chosen: list[Place] = []
-    for item in items:
-        chosen += [interpreter_place()] if item == CPU else _called(item, found)
-    twice = {p.uuid for p in chosen if p.uuid != CPU and chosen.count(p) > 1}
-    if twice:
-        raise BadArgument(f"devices '{words}' names {', '.join(sorted(twice))} more than once")
-    return chosen
-
-
-def _called(word: str, found: Sequence[Place]) -> list[Place]:
-    """The GPU of this number, or whose UUID begins like this; all of this product."""
-    number = int(word) if word.isdigit() else numbered(word)
-    if number is not None:
-        if number < len(found):
-            return [found[number]]
-        raise BadArgument(f"there is no GPU {number}: this machine has {len(found)}, from 0")
-    product = product_of(word)
-    if product and joined(product) == joined(word):
-        same = [p for p in found if p.device is not None and product_of(p.device.name) == product]
-        if same:
-            return same
-    begins = word.lower().removeprefix("gpu-")
-    same = [p for p in found if p.uuid.lower().removeprefix("gpu-").startswith(begins)]
-    if len(same) == 1:
-        return same
-    if same:
-        listed = ", ".join(p.uuid for p in same)
-        raise BadArgument(f"'{word}' is the beginning of {len(same)} GPUs' UUIDs ({listed})")
-    raise BadArgument(f"there is no GPU '{word}' here; these are: {', '.join(map(str, found))}")

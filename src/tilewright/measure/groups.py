@@ -10,9 +10,10 @@ from tilewright.arch import device as device_called
 from tilewright.arch.model import Device
 from tilewright.compile import Store
 from tilewright.errors import WrongDevice
-from tilewright.measure import devices
 from tilewright.measure.crew import Crew
+from tilewright.measure.devices import Place
 from tilewright.measure.measurement import Environment, Settings
+from tilewright.measure.places import parse
 from tilewright.measure.sweep import Group
 from tilewright.measure.telemetry import say_if_shared
 from tilewright.plan import PLANNING_DEVICE
@@ -21,14 +22,14 @@ from tilewright.plan import PLANNING_DEVICE
 def groups(
     words: str, store: Store, settings: Settings, *, timeout: float, arch: str | None = None
 ) -> tuple[list[Group], Callable[[], Crew]]:
-    """Groups of the devices that `words` name (see `devices.parse`), and what starts their crew.
+    """Groups of the devices that `words` name (see `places.parse`), and what starts their crew.
 
     arch: what the interpreter plays, by default the architecture that plans are made for; GPUs of
     another are refused (`WrongDevice`). A GPU that somebody else works on is warned of.
     """
     named = arch_called(arch or device_called(PLANNING_DEVICE).arch).name
-    alike: dict[tuple[Device, Environment], list[devices.Place]] = {}
-    places = devices.parse(words)
+    alike: dict[tuple[Device, Environment], list[Place]] = {}
+    places = parse(words)
     for place in places:
         if place.backend == "cuda" and not place.machine:
             say_if_shared(place.uuid, str(place))

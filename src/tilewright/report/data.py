@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any, get_args
 
-from tilewright import __version__
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import INTERPRETED, Device
 from tilewright.errors import BadArgument, BadFile
@@ -25,6 +24,7 @@ from tilewright.measure.results import Results, Seconds, Us, read_problem
 from tilewright.measure.roofline import floor, main_unit
 from tilewright.measure.statistics import indistinguishable
 from tilewright.measure.vendor import is_vendor
+from tilewright.version import __version__
 
 FLAGS: tuple[Flag, ...] = get_args(Flag)
 

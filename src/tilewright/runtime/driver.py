@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Protocol
 
 from tilewright.compile.kernel import Kernel, TensorMap
@@ -93,15 +92,3 @@ def check(driver: Driver, status: int, doing: str) -> None:
         raise LaunchFailed(
             f"the {driver.backend} driver refused to {doing}: {driver.error(status)}"
         )
-
-
-@cache
-def driver(backend: str) -> Driver:
-    """The driver for a backend (``"cuda"``, ``"hip"``). Raises `NoDriver`."""
-    if backend == "cuda":
-        from tilewright.runtime.cuda import CudaDriver
-
-        return CudaDriver()
-    from tilewright.runtime.hip import HipDriver
-
-    return HipDriver()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
 
-from tilewright import __version__, ops
+from tilewright import ops
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
@@ -29,6 +29,7 @@ from tilewright.tables.merge import Several
 from tilewright.tables.neighbours import lenders
 from tilewright.tables.row import Row, still_serves
 from tilewright.tables.table import Table
+from tilewright.version import __version__
 
 log = logging.getLogger("tilewright")
 

@@ -15,13 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.nouns import View
-
-if TYPE_CHECKING:
-    from tilewright.ops.gemm.problem import GemmProblem
 
 BATCHINGS = ("none", "strided", "pointers", "nested")
 PACKED = -1
@@ -34,6 +31,31 @@ MAX_STRIDE = 2**37
 # --- what a problem's fields mean -------------------------------------------------------------
 
 
+class Batched(Protocol):
+    """What is read here of a `GemmProblem`, whose module imports this one."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def ldc(self) -> int: ...
+    @property
+    def inner(self) -> tuple[int, int, int]: ...
+    @property
+    def outer(self) -> tuple[int, int, int]: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def batching(self) -> str: ...
+    @property
+    def batch_inner(self) -> int: ...
+    @property
+    def batch_strides(self) -> tuple[int, int, int, int]: ...
+    @property
+    def outer_strides(self) -> tuple[int, ...]: ...
+
+
 def check_batching(batching: str) -> None:
     """Raise `BadArgument` unless it is one of `BATCHINGS`."""
     if batching not in BATCHINGS:
@@ -41,7 +63,7 @@ def check_batching(batching: str) -> None:
         raise BadArgument(f"batching {batching!r}{hint} is not one of {', '.join(BATCHINGS)}")
 
 
-def strides(p: GemmProblem, packed: Sequence[int]) -> tuple[int, int, int, int]:
+def strides(p: Batched, packed: Sequence[int]) -> tuple[int, int, int, int]:
     """The batch strides of A, B, C and the epilogue's matrices, of a problem whose other fields are
     complete, `packed` being those of matrices without room between them (0: there is none).
     Raises `BadArgument` for strides that no batch can have."""
@@ -66,7 +88,7 @@ def strides(p: GemmProblem, packed: Sequence[int]) -> tuple[int, int, int, int]:
     return a, b, c, d
 
 
-def outer_strides(p: GemmProblem, packed: Sequence[int]) -> tuple[int, ...]:
+def outer_strides(p: Batched, packed: Sequence[int]) -> tuple[int, ...]:
     """The strides of a nested batch from one inner batch to the next, of a problem whose other
     fields are complete; () of any other problem. Raises `BadArgument`."""
     given, inner = p.outer_strides, p.batch_inner
@@ -97,7 +119,7 @@ def outer_strides(p: GemmProblem, packed: Sequence[int]) -> tuple[int, ...]:
     return given
 
 
-def check_walk(p: GemmProblem, levels: Sequence[tuple[int, Sequence[int]]]) -> None:
+def check_walk(p: Batched, levels: Sequence[tuple[int, Sequence[int]]]) -> None:
     """Raise `BadArgument` unless a batch of more than one level's (count, strides of A, B and C)
     computes something else for every matrix of C, and these share no elements: they may lie one
     behind the other, or side by side within each other's rows."""

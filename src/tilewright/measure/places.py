@@ -1,0 +1,73 @@
+"""The places that words name: this machine's GPUs, the interpreter, a Ray cluster's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.arch.words import NATIVE, joined, product_of
+from tilewright.arch.words import number as numbered
+from tilewright.errors import BadArgument, NoDriver
+from tilewright.measure import cluster, devices
+from tilewright.measure.devices import CPU, WITHOUT, Place, interpreter_place
+
+
+def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
+    """The places that `words` name.
+
+    ``all`` or ``native``: all GPUs. A number, ``4``: the first so many. A list of GPUs, each by its
+    number (``0,3``, ``cuda:3``; ``3,`` is a list of one), the beginning of its UUID (``GPU-1b2c``),
+    or its product (``h200``: all that are). ``cpu``: the interpreter, also in a list, as often as
+    there are to be workers. ``ray`` and ``ray:cpu``: a Ray cluster's GPUs and CPUs (see
+    `cluster.places`).
+
+    `here`: the GPUs there are, found if not given. Raises `BadArgument`, `NoDriver`, and
+    `NoCluster`.
+    """
+    if words.partition(":")[0] == "ray":
+        return [*cluster.places(words)]
+    items = [word.strip() for word in words.split(",") if word.strip()]
+    if not items:
+        raise BadArgument(f"devices '{words}' names none; say all, cpu, how many, or which")
+    if all(item == CPU for item in items):
+        return [interpreter_place() for _ in items]
+    found = list(devices.gpus() if here is None else here)
+    if not found:
+        raise NoDriver(f"no GPU can be used here ({WITHOUT})")
+    if items in (["all"], [NATIVE]):
+        return found
+    if items[0].isdigit() and "," not in words:
+        if not 1 <= (count := int(items[0])) <= len(found):
+            raise BadArgument(
+                f"{count} GPUs are asked for, this machine has {len(found)} "
+                f"(GPU number {count} alone is '{count},')"
+            )
+        return found[:count]
+    chosen: list[Place] = []
+    for item in items:
+        chosen += [interpreter_place()] if item == CPU else _called(item, found)
+    twice = {p.uuid for p in chosen if p.uuid != CPU and chosen.count(p) > 1}
+    if twice:
+        raise BadArgument(f"devices '{words}' names {', '.join(sorted(twice))} more than once")
+    return chosen
+
+
+def _called(word: str, found: Sequence[Place]) -> list[Place]:
+    """The GPU of this number, or whose UUID begins like this; all of this product."""
+    number = int(word) if word.isdigit() else numbered(word)
+    if number is not None:
+        if number < len(found):
+            return [found[number]]
+        raise BadArgument(f"there is no GPU {number}: this machine has {len(found)}, from 0")
+    product = product_of(word)
+    if product and joined(product) == joined(word):
+        same = [p for p in found if p.device is not None and product_of(p.device.name) == product]
+        if same:
+            return same
+    begins = word.lower().removeprefix("gpu-")
+    same = [p for p in found if p.uuid.lower().removeprefix("gpu-").startswith(begins)]
+    if len(same) == 1:
+        return same
+    if same:
+        listed = ", ".join(p.uuid for p in same)
+        raise BadArgument(f"'{word}' is the beginning of {len(same)} GPUs' UUIDs ({listed})")
+    raise BadArgument(f"there is no GPU '{word}' here; these are: {', '.join(map(str, found))}")
