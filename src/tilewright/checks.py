@@ -33,7 +33,7 @@ def whole(name: str, value: object, least: int = 0, most: int = MOST_WHOLE) -> N
         raise BadArgument(_not(name, shown(value), "a whole number", least, most))
 
 
-def read_whole(name: str, word: str, least: int = 0, most: int = MOST_WHOLE) -> int:
+def parse_whole(name: str, word: str, least: int = 0, most: int = MOST_WHOLE) -> int:
     """The integer that a word says in decimal digits. Raises `BadArgument` as `whole` does."""
     # Not thousands of digits, which Python refuses to convert.
     value = int(word) if len(word) <= 20 and _DIGITS.fullmatch(word) else None

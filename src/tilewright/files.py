@@ -1,4 +1,7 @@
-"""Small files written whole or not at all, and read with suspicion."""
+"""Files written whole or not at all, and small files that only this user may have written.
+
+Every file that others may read while it is written goes through `replacing`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import shlex
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright.errors import BadFile, StoreError, shown
@@ -23,32 +27,50 @@ READ_OR_WRITE, WRITE = 0o077, 0o022
 """Permissions that `check_own` denies to everybody but the owner."""
 
 
-def write_whole(path: Path, data: bytes, temporary: Path) -> None:
-    """Write `data` to `path` so that any reader, now or after a crash, sees all of it or none.
+@contextlib.contextmanager
+def replacing(path: Path, temporary: Path | None = None, mode: int = 0o644) -> Iterator[Path]:
+    """A new file for the body to write, which becomes `path` when the body ends without an error.
 
-    `temporary` is a folder on the same file system. Raises `StoreError`, leaving nothing behind.
+    Any reader, now or after a crash, sees all of the new content or the file that was there before.
+
+    temporary: the folder of the new file, on the file system of `path`; by default `path`'s own.
+    mode: the permissions of `path`.
+
+    Raises `OSError`, and `ValueError` for a path that cannot be (a NUL, half a surrogate pair).
+    Whatever is raised, nothing is left behind.
     """
-    written: Path | None = None
+    folder = path.parent if temporary is None else temporary
+    fd, name = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
+    os.close(fd)
+    written = Path(name)
     try:
-        temporary.mkdir(parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, name = tempfile.mkstemp(prefix=_PREFIX, dir=temporary)
-        written = Path(name)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(fd, 0o644)
+        yield written
+        # Opened again, because a compiler removes its output file before it writes it.
+        fd = os.open(written, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(fd, mode)
             os.fsync(fd)
+        finally:
+            os.close(fd)
         written.replace(path)
-        written = None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            written.unlink()
+        raise
+
+
+def write_whole(path: Path, data: bytes, temporary: Path | None = None) -> None:
+    """Write `data` to `path` as `replacing` does; folders that are not there are made. Raises
+    `StoreError`."""
+    try:
+        for folder in filter(None, (path.parent, temporary)):
+            folder.mkdir(parents=True, exist_ok=True)
+        with replacing(path, temporary) as written:
+            written.write_bytes(data)
     except OSError as error:
         raise cannot_write(path, error) from error
-    except ValueError as error:  # a NUL or half a surrogate pair in the path
+    except ValueError as error:
         raise StoreError(f"cannot write {shown(str(path))}: {error}") from error
-    finally:
-        if written is not None:
-            with contextlib.suppress(OSError):
-                written.unlink()
 
 
 def cannot_write(path: Path, error: OSError) -> StoreError:

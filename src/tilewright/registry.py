@@ -145,7 +145,7 @@ class Registry:
     def save(self, path: str | Path) -> None:
         """Write `to_json` to a file, whole or not at all. Raises `StoreError`."""
         path = Path(path).absolute()
-        write_whole(path, (self.to_json() + "\n").encode(), temporary=path.parent)
+        write_whole(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Registry:

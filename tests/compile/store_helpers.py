@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.canonical import sha256
 from tilewright.compile import Kernel, Resources
 from tilewright.compile.kernel import TensorMap
-from tilewright.compile.key import sha256
 
 FILES = {"cubin": b"\x7fELF machine code", "ptx": b".version 8.7\n", "llir": b"", "ttgir": b"g"}
 

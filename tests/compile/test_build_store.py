@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from store_helpers import FILES, make_kernel
 
 from tilewright import home
+from tilewright.canonical import canonical, sha256
 from tilewright.compile import Store, UntrustedEntry, signing
-from tilewright.compile.key import canonical, sha256
 from tilewright.compile.store import default_store_path, parse_manifest
 from tilewright.errors import BadArgument, BadFile, StoreError, UnknownName
 

@@ -31,15 +31,15 @@ from hypothesis import strategies as st
 from tilewright import capturing, ops, space
 from tilewright.arch import arch, device, targets
 from tilewright.arch.model import Arch
+from tilewright.canonical import canonical, sha256
 from tilewright.child import read_frame, write_frame
 from tilewright.cli.sweep_request import read_settings
 from tilewright.compile import Kernel, Resources
 from tilewright.compile.kernel import Blob, TensorMap
-from tilewright.compile.key import canonical, sha256
 from tilewright.compile.store import parse_manifest
 from tilewright.errors import TilewrightError
 from tilewright.jsonfile import convert, load_json
-from tilewright.measure import counters, export, minimise, summary
+from tilewright.measure import counters, export, summary
 from tilewright.measure.filters import Filters
 from tilewright.measure.measurement import Environment, Measurement, Settings, Telemetry
 from tilewright.measure.problems import load_problems
@@ -52,6 +52,7 @@ from tilewright.tables import aiter, file, packed
 from tilewright.tables.check import check
 from tilewright.tables.row import Row, said
 from tilewright.tolerance import Tolerance
+from tilewright.tune import minimise
 from tilewright.verify import Check
 
 TIMES = int(os.environ.get("TILEWRIGHT_FUZZ", "0"))

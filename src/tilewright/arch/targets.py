@@ -20,7 +20,7 @@ from tilewright.arch.load import archs
 from tilewright.arch.model import Device
 from tilewright.arch.resolve import arch
 from tilewright.arch.words import NATIVE
-from tilewright.checks import read_whole
+from tilewright.checks import parse_whole
 from tilewright.errors import BadArgument, NoDriver, UnknownArch
 
 VARIABLES = ("TILEWRIGHT_ARCHS", "GPU_ARCHS")
@@ -112,7 +112,7 @@ def _target(word: str, text: str) -> Target:
         raise UnknownArch(f"{error}; or {NATIVE}, or {ALL}") from None
     if said["units"] is None:
         return Target(name)
-    units = read_whole(f"{where}: compute units", said["units"])
+    units = parse_whole(f"{where}: compute units", said["units"])
     if units == 0:
         raise BadArgument(f"{where}: no GPU has 0 compute units")
     return Target(name, units)

@@ -22,8 +22,9 @@ import msgspec
 
 from tilewright import ops, triton_versions
 from tilewright.arch.model import Arch
+from tilewright.canonical import canonical, sha256
 from tilewright.compile.kernel import Blob, Digest, Kernel
-from tilewright.compile.key import canonical, sha256, sources_digest
+from tilewright.compile.key import sources_digest
 from tilewright.errors import BadArgument, BadFile
 from tilewright.ops.nouns import MAIN
 from tilewright.version import __version__

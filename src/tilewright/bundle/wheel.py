@@ -45,7 +45,7 @@ def write_wheel(content: Content, name: str, folder: Path) -> Path:
     listed = [f"{path},sha256={_digest(data)},{len(data)}" for path, data in files.items()]
     files[record] = "\n".join([*listed, f"{record},,", ""]).encode()
     target = folder.absolute() / f"{stem}-py3-none-any.whl"
-    write_whole(target, _zipped(files), target.parent)
+    write_whole(target, _zipped(files))
     return target
 
 

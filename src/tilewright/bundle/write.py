@@ -112,8 +112,8 @@ def write(content: Content, path: Path) -> Written:
     path = path.absolute()
     manifest, whole = content.to_bytes()
     signature = signing.sign(manifest).encode()
-    write_whole(path, whole, path.parent)
-    write_whole(signature_path(path), signature, path.parent)
+    write_whole(path, whole)
+    write_whole(signature_path(path), signature)
     return Written(path, of_bytes(manifest).digest, len(whole), len(content))
 
 

@@ -111,7 +111,7 @@ def export_csv(table: Table, out: Path, form: str | None, as_json: bool) -> None
     if form is None:
         raise BadArgument(f"which of aiter's files? say --form, one of {', '.join(FORMS)}")
     written = write_aiter(table, form)
-    write_whole(out, written.text.encode(), out.parent)
+    write_whole(out, written.text.encode())
     left = [{"problem": str(row.problem), "why": why} for row, why in written.left]
     if as_json:
         output.emit({"out": str(out), "form": form, "count": written.count, "left_out": left})

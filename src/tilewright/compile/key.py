@@ -8,9 +8,7 @@ it. The environment is not in it because the compiler's process gets a fixed one
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.metadata
-import json
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -22,20 +20,11 @@ from typing import Any
 
 from tilewright import triton_versions
 from tilewright.arch.model import Arch
+from tilewright.canonical import canonical, sha256
 from tilewright.errors import BuildFailed
 from tilewright.ops.nouns import KernelSource
 
 _SMALL = 1 << 20
-
-
-def canonical(value: Any) -> bytes:
-    """JSON with one spelling: sorted keys, no spaces, ASCII, a newline at the end."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return text.encode() + b"\n"
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def build_key(name: str, source: KernelSource, arch: Arch, module_digest: str) -> str:

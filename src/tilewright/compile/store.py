@@ -19,9 +19,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tilewright import home
+from tilewright.canonical import canonical, sha256
 from tilewright.compile import signing
 from tilewright.compile.kernel import Blob, Kernel
-from tilewright.compile.key import canonical, sha256
 from tilewright.errors import BadArgument, BadFile, StoreError
 from tilewright.files import clear_stale, read_whole, write_whole
 from tilewright.jsonfile import convert, parse_json

@@ -30,9 +30,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright.canonical import canonical, sha256
 from tilewright.child import ChildDied, ChildTimeout, Message, import_path
 from tilewright.compile import Store
-from tilewright.compile.key import canonical, compiler_digest, sha256
+from tilewright.compile.key import compiler_digest
 from tilewright.compile.store import parse_manifest
 from tilewright.errors import BadArgument, NoCluster, StoreError, TilewrightError
 from tilewright.jsonfile import convert

@@ -15,15 +15,14 @@ from __future__ import annotations
 import csv
 import json
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tilewright.cells import guarded
 from tilewright.errors import BadArgument, TilewrightError
+from tilewright.files import replacing
 from tilewright.jsonfile import convert, parse_json
 from tilewright.measure.measurement import Measurement, text
 from tilewright.measure.results import Results
@@ -150,7 +149,7 @@ def export(results: Results, path: str | os.PathLike[str]) -> int:
 
 def _csv(results: Results, target: Path) -> int:
     count = 0
-    with _whole(target) as written, written.open("w", encoding="utf-8", newline="") as file:
+    with replacing(target) as written, written.open("w", encoding="utf-8", newline="") as file:
         names = columns(results)
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
         # Before Python 3.13, csv does not quote a carriage return, at which readers end a row.
@@ -185,7 +184,7 @@ def _parquet(results: Results, target: Path) -> int:
     arrow = {"number": pa.float64(), "count": pa.int64(), "flag": pa.bool_(), "text": pa.string()}
     schema = pa.schema([(name, arrow[types[name]]) for name in names])
     count = 0
-    with _whole(target) as written, pq.ParquetWriter(written, schema) as writer:
+    with replacing(target) as written, pq.ParquetWriter(written, schema) as writer:
         chunk: list[dict[str, Any]] = []
 
         def flush() -> None:
@@ -226,18 +225,3 @@ def _types(results: Results, names: tuple[str, ...]) -> dict[str, str]:
         if column in found and len(said) == 1:
             found[column] = said.pop()
     return found
-
-
-@contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """A file beside `target` that takes its place if the body ends well."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
-    os.close(handle)
-    written = Path(name)
-    try:
-        yield written
-        written.chmod(0o644)
-        written.replace(target)
-    finally:
-        with suppress(FileNotFoundError):
-            written.unlink()

@@ -32,7 +32,7 @@ line states. Raises `BadArgument` for a cell that cannot be meant."""
 
 def whole(cells: Mapping[str, str], column: str) -> int:
     """A count. Raises `BadArgument`."""
-    return checks.read_whole(column, cells.get(column, ""))
+    return checks.parse_whole(column, cells.get(column, ""))
 
 
 def flag(cells: Mapping[str, str], column: str) -> bool:

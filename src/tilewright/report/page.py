@@ -8,15 +8,14 @@ import html
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import BadArgument
+from tilewright.files import replacing
 from tilewright.measure.results import Results
 from tilewright.printable import printable
 from tilewright.report.data import gather
@@ -46,7 +45,7 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Writt
     with Results(folder) as results:
         data = gather(results)
     page = render(data).encode()
-    _write_whole(Path(path), page)
+    _write(Path(path), page)
     setups = data["setups"]
     return Written(
         path=Path(path),
@@ -94,22 +93,12 @@ def _part(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _write_whole(path: Path, page: bytes) -> None:
-    """All or nothing, so that a full disk does not cost the page of yesterday."""
-    made: Path | None = None
+def _write(path: Path, page: bytes) -> None:
+    """Raises `BadArgument` if `path` cannot be written; the page of before is then still there."""
     try:
         if path.is_dir():
             raise BadArgument(f"{path} cannot be written: it is a folder; name a file in it")
-        fd, name = tempfile.mkstemp(prefix=".report-", dir=path.parent)
-        made = Path(name)
-        with os.fdopen(fd, "wb") as file:
-            file.write(page)
-            os.fchmod(fd, 0o644)
-        made.replace(path)
-        made = None
+        with replacing(path) as written:
+            written.write_bytes(page)
     except OSError as error:
         raise BadArgument(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        if made is not None:
-            with suppress(OSError):
-                made.unlink()

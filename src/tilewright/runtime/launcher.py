@@ -22,7 +22,7 @@ from types import ModuleType
 from tilewright import home
 from tilewright.child import program
 from tilewright.errors import NoCompiler
-from tilewright.files import WRITE, check_own, make_own
+from tilewright.files import WRITE, check_own, make_own, replacing
 from tilewright.runtime import python_launcher
 from tilewright.runtime.python_launcher import NEEDS_MAPS, NOT_KNOWN, OVERLAPS, UNSUITABLE
 
@@ -82,8 +82,10 @@ def _compile(target: Path) -> None:
         compiler[0] = str(Path(compiler[0]).absolute())
     make_own(home.cache())
     make_own(target.parent)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        partial = Path(scratch) / target.name
+    with (
+        tempfile.TemporaryDirectory(dir=target.parent) as scratch,
+        replacing(target, mode=0o700) as partial,
+    ):
         include = sysconfig.get_paths()["include"]
         command = [*compiler, "-O2", "-shared", "-fPIC", f"-I{include}", str(_SOURCE)]
         try:
@@ -103,5 +105,3 @@ def _compile(target: Path) -> None:
                 else ""
             )
             raise NoCompiler(f"compiling the launcher failed{hint}: {done.stderr.strip()[:500]}")
-        partial.chmod(0o700)
-        partial.replace(target)  # whole or not at all, whoever else is compiling it

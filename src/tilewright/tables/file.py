@@ -41,7 +41,7 @@ def save(table: Table, path: PathLike) -> None:
     give the same bytes. Raises `BadArgument` for another ending, `StoreError`."""
     target = Path(path)
     written = to_bytes(table) if form(target) == COMPACT else to_json(table).encode()
-    write_whole(target, written, target.parent)
+    write_whole(target, written)
 
 
 def to_bytes(table: Table) -> bytes:

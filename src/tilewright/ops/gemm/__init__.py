@@ -89,7 +89,7 @@ class GemmFamily(Defaults):
             elif field in ("strides_sa", "strides_sb", "outer_strides"):
                 values[field] = _strides(word, text)
             else:
-                values[field] = checks.read_whole(word, text, -checks.MOST_WHOLE)
+                values[field] = checks.parse_whole(word, text, -checks.MOST_WHOLE)
         missing = [size for size in ("m", "n", "k") if size not in values]
         if missing:
             raise BadArgument(f"a gemm problem needs {', '.join(missing)} (as in m=4096)")
@@ -246,7 +246,7 @@ class GemmFamily(Defaults):
 
 
 def _strides(word: str, text: str) -> tuple[int, ...]:
-    return tuple(checks.read_whole(word, part, -checks.MOST_WHOLE) for part in text.split(","))
+    return tuple(checks.parse_whole(word, part, -checks.MOST_WHOLE) for part in text.split(","))
 
 
 FAMILY = GemmFamily()

@@ -197,7 +197,7 @@ def _with_rows(problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
 
 
 def _whole(word: str, text: str) -> int:
-    return checks.read_whole(word, text, -checks.MOST_WHOLE)
+    return checks.parse_whole(word, text, -checks.MOST_WHOLE)
 
 
 def _three(text: str) -> tuple[int, int, int]:
