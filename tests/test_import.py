@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
+
+import pytest
 
 import tilewright
-from tilewright import ops
-
-ROOT = Path(tilewright.__file__).parent
+from source_tree import (
+    ROOT,
+    TABLE_TITLE,
+    breaches,
+    circles,
+    graph,
+    imports,
+    room_circles,
+    rooms,
+    sources,
+    words_said,
+)
 
 
 def test_import_is_quick_and_light():
@@ -33,43 +42,164 @@ def test_every_public_name_is_there():
     assert not hasattr(tilewright, "no_such_thing")
 
 
-def test_nothing_outside_a_family_names_it():
-    """The plug: a family is a folder, and the rest of the code finds it by looking."""
-    for path in sorted(ROOT.rglob("*.py")):
-        if "ops" in path.relative_to(ROOT).parts:
-            continue
-        tree = ast.parse(path.read_text())
-        docs = {
-            id(node.body[0].value)
-            for node in ast.walk(tree)
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
-            and node.body
-            and isinstance(node.body[0], ast.Expr)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                names = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
-                families = [f"ops.{family}" for family in ops.families()]
-                assert not any(family in n for n in names for family in families), path
-            if isinstance(node, ast.Constant) and id(node) not in docs:
-                assert node.value not in ops.families(), f"{path}:{node.lineno}"
+# --- arrows and circles -----------------------------------------------------------------------
+
+ROOMS = rooms((ROOT.parents[1] / "docs/architecture.md").read_text())
+TREE = sources()
 
 
-LEVELS = (
-    "arch", "ops", "compile", "tables", "bundle", "runtime", "select", "plan", "capturing",
-    "dispatch", "measure", "tune", "report", "cli",
+def with_lines(module: str, *lines: str) -> dict[str, str]:
+    """The package with these lines at the end of a module."""
+    return {**TREE, module: "\n".join([TREE.get(module, ""), *lines])}
+
+
+def test_no_module_imports_another_in_a_circle():
+    assert circles(graph(imports(TREE))) == []
+    assert room_circles(TREE, ROOMS) == []
+
+
+def test_every_module_imports_what_the_table_allows():
+    """The table of docs/architecture.md."""
+    assert breaches(TREE, ROOMS) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "imported"),
+    [
+        ("ops", "from tilewright import dispatch", "dispatch"),
+        ("ops.nouns", "import tilewright.dispatch", "dispatch"),
+        ("ops.protocols", "def f():\n    from tilewright.compile.store import Store",
+         "compile.store"),
+        ("ops.gemm.rules", "from ... import select", "select"),
+        ("ops.gemm", "from ...select.constraints import Constraints", "select.constraints"),
+        ("ops.device", "from ..gemm import FAMILY", "ops.gemm"),
+        ("space", "from tilewright.registry import Registry", "registry"),
+        ("registry", "from tilewright import bundle", "bundle"),
+        ("arrays", "import importlib\nimportlib.import_module('tilewright.plan')", "plan"),
+        ("arch.load", "__import__('tilewright.space')",
+         "space"),
+        ("compile.pool", "if TYPE_CHECKING:\n    from tilewright.tables.row import Row",
+         "tables.row"),
+        ("tables.row", "import_module('..registry', 'tilewright.tables')", "registry"),
+        ("measure.sweep", "from tilewright.tune import tuner", "tune.tuner"),
+        ("select", "from tilewright.ops.gemm import GemmProblem", "ops.gemm"),
+        ("verify", "import tilewright", ""),
+        ("verify", "from tilewright import Table", ""),
+        ("errors", "from tilewright.arch import arch", "arch"),
+    ],
 )  # fmt: skip
+def test_an_import_against_the_arrows_is_found(module, line, imported):
+    found = breaches(with_lines(module, line), ROOMS)
+    assert any(said.startswith(f"{module}:") and f" imports {imported}:" in said for said in found)
 
 
-def test_arrows_point_one_way():
-    """arch ← ops ← build ← tables ← bundle ← runtime, select ← dispatch ← tune ← report ← cli: none
-    imports above."""
-    for level, room in enumerate(LEVELS):
-        above = LEVELS[level + 1 :]
-        paths = [ROOT / f"{room}.py", *sorted((ROOT / room).rglob("*.py"))]
-        for path in filter(Path.exists, paths):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    parts = node.module.split(".")
-                    bad = parts[0] == "tilewright" and len(parts) > 1 and parts[1] in above
-                    assert not bad, f"{path} imports {node.module}"
+def test_a_module_without_a_row_is_found():
+    assert breaches({**TREE, "extra": ""}, ROOMS) == ["extra.py has no row in the table"]
+    assert breaches(TREE, {**ROOMS, "gone": set()}) == ["gone is in the table only"]
+
+
+def test_the_table_has_no_arrow_upwards():
+    upwards = f"{TABLE_TITLE}\n|---|---|\n| `a` | `b` |\n| `b` | nothing |\n"
+    with pytest.raises(AssertionError, match="below them"):
+        rooms(upwards)
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "group"),
+    [
+        ("arch.load", "def f():\n    from tilewright.arch import known", "arch.known"),
+        ("measure.devices", "if TYPE_CHECKING:\n    from .cluster import places",
+         "measure.cluster"),
+        ("errors", "from tilewright import checks", "checks"),
+        ("verdict", "import importlib\nimportlib.import_module('tilewright.plan')", "plan"),
+    ],
+)  # fmt: skip
+def test_a_circle_is_found(module, line, group):
+    found = circles(graph(imports(with_lines(module, line))))
+    assert any({module, group} <= set(one) for one in found)
+
+
+def test_families_that_import_each_other_are_found():
+    """No module of gemm's would be in a circle."""
+    tree = with_lines("ops.gemm.repeat", "from tilewright.ops.grouped_gemm import reference")
+    assert ["ops.gemm", "ops.grouped_gemm"] in room_circles(tree, ROOMS)
+
+
+# --- words of families ------------------------------------------------------------------------
+
+OTHER_MEANING = {
+    "arrays": {"layout"},  # a torch tensor's
+    "errors": {"n"},  # difflib's
+    "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
+    "ops.device.schedule": {"m", "n", "split_k"},
+    "runtime.interpreter": {"layout"},  # NumPy's
+}
+"""Words that mean something else in these modules than in the families."""
+
+LEFT = {
+    "arrays": {"grouped_gemm"},
+    "cli.app": {"gemm", "k", "m", "n"},
+    "cli.build": {"gemm"},
+    "cli.bundle": {"gemm"},
+    "cli.compare": {"gemm", "k", "m", "n"},
+    "cli.expand": {"gemm", "k", "m", "n"},
+    "cli.explain": {"gemm", "k", "m", "n"},
+    "cli.options": {"layout", "m"},
+    "cli.pretune": {"gemm", "grouped_gemm"},
+    "cli.profile": {"gemm", "k", "m", "n"},
+    "cli.run": {"gemm", "k", "m", "n"},
+    "cli.sweep": {"gemm"},
+    "cli.tune": {"gemm"},
+    "cli.vocabulary": {"epilogue", "reduction", "scheduler"},
+    "select.shipped": {"dtype_a"},
+    "tables.aiter": {"split_k"},
+    "tables.aiter_forms": {
+        "batch",
+        "dtype_a",
+        "dtype_c",
+        "epilogue",
+        "gemm",
+        "k",
+        "layout",
+        "m",
+        "n",
+        "scale_a",
+        "scale_b",
+    },
+}
+"""Words of families that still stand outside them. This only shrinks."""
+
+
+def test_nothing_outside_a_family_says_its_words():
+    """The plug: a family is a folder, and the rest of the code finds it by looking."""
+    known = {(m, w) for said in (OTHER_MEANING, LEFT) for m, words in said.items() for w in words}
+    found = {(module, word) for module, word, _ in words_said(TREE)}
+    new = sorted(f"{m}:{line} says {w}" for m, w, line in words_said(TREE) if (m, w) not in known)
+    assert new == []
+    assert sorted(known - found) == [], "take these out of the lists"
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("def f(p):\n    return p.lda", "lda"),
+        ("getattr(p, 'tile_m')", "tile_m"),
+        ("replace(p, k=3)", "k"),
+        ("FIELDS = ['epilogue']", "epilogue"),
+        ("say(f'for m={p}')", "m"),
+        ("'tilewright explain gemm x'", "gemm"),
+        ("if name.startswith('grouped_gemm_'): pass", "grouped_gemm"),
+        ("HELP = ('a docstring is prose', 'gemm')", "gemm"),
+    ],
+)
+def test_a_word_of_a_family_is_found(line, word):
+    module = "measure.sweep"
+    assert (module, word) not in {(m, w) for m, w, _ in words_said(TREE)}
+    assert (module, word) in {(m, w) for m, w, _ in words_said(with_lines(module, line))}
+
+
+def test_docstrings_and_families_may_say_it():
+    prose = with_lines("measure.station", "def f():\n    'gemm, with m=3'")
+    inside = with_lines("ops.gemm.repeat", "p.lda")
+    for tree in (prose, inside):
+        assert [*words_said(tree)] == [*words_said(TREE)]

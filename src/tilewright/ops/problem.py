@@ -1,15 +1,12 @@
-"""`Problem`: what the problems of all families are, apart from what they say."""
+"""`Problem`: what the problems of all families have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache, wraps
+from functools import cache
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
-
-from tilewright.dtypes import named
-from tilewright.errors import BadArgument
+from typing import Any, ClassVar, get_args, get_type_hints
 
 
 class Problem:
@@ -54,34 +51,6 @@ class Problem:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as the call that makes it."""
         return type(self), self._values
-
-
-K = TypeVar("K", bound=type[Any])
-
-
-def takes_dtype(kind: K) -> K:
-    """A class of problems that are made with `dtype` too, which says `dtype_a`: the other types
-    follow from that, as on the command line. A decorator."""
-    make = kind.__init__
-
-    @wraps(make)
-    def init(self: Any, *args: Any, dtype: Any = None, **said: Any) -> None:
-        if dtype is not None:
-            if "dtype_a" in said:
-                raise BadArgument("say dtype or dtype_a, not both")
-            said["dtype_a"] = dtype
-        make(self, *args, **said)
-
-    kind.__init__ = init
-    return kind
-
-
-def name_types(problem: Any) -> None:
-    """Put the names of element types in the place of torch's and NumPy's. Raises `BadArgument`."""
-    for field in ("dtype_a", "dtype_b", "dtype_c", "dtype_acc"):
-        said = getattr(problem, field)
-        if not isinstance(said, str):
-            object.__setattr__(problem, field, named(said))
 
 
 @cache

@@ -10,7 +10,8 @@ from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import batch as batches
 from tilewright.ops.gemm import epilogues, lowbit, pre, scales, shuffle
-from tilewright.ops.problem import Problem, name_types, takes_dtype
+from tilewright.ops.gemm.operand_types import name_types, takes_dtype
+from tilewright.ops.problem import Problem
 
 LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""

@@ -10,8 +10,9 @@ from typing import ClassVar
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.operand_types import name_types, takes_dtype
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem, natural_alignment
-from tilewright.ops.problem import Problem, name_types, takes_dtype
+from tilewright.ops.problem import Problem
 
 FORMS = ("contiguous", "masked", "list")
 """How groups lie in memory, and where their sizes are known; see `GroupedGemmProblem`."""
