@@ -65,7 +65,7 @@ class CustomFamily(Defaults):
             elif types[word] is str:
                 found[word] = text
             else:
-                count = checks.read_whole(word, text, -checks.MOST_WHOLE)
+                count = checks.parse_whole(word, text, -checks.MOST_WHOLE)
                 found[word] = bool(count) if types[word] is bool else count
         missing = [size for size in self.declared.sizes if size not in found]
         if missing:

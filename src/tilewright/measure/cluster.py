@@ -40,7 +40,7 @@ from tilewright.jsonfile import convert
 from tilewright.measure.devices import CPU, Place, Process, gpus, interpreter_place
 from tilewright.measure.station import OutOfOrder
 from tilewright.measure.vendor import is_vendor, vendor_build
-from tilewright.runtime.interpreter_worker import MODULES_VARIABLE
+from tilewright.ops import MODULES_VARIABLE
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.jsonfile import convert
 from tilewright.measure.results import read_problem
-from tilewright.runtime.interpreter_worker import named_modules
+from tilewright.ops import named_modules
 
 _GPU = "cuda:0"
 _CALLS_BEFORE = 3

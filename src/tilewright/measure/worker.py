@@ -43,8 +43,8 @@ from tilewright.measure.measurement import Settings, Status
 from tilewright.measure.results import read_problem
 from tilewright.measure.telemetry import Monitor, flags
 from tilewright.measure.vendor import is_vendor, vendor_bind
+from tilewright.ops import named_modules
 from tilewright.ops.protocols import Bind
-from tilewright.runtime.interpreter_worker import named_modules
 from tilewright.runtime.launcher import launcher
 from tilewright.tolerance import tolerance
 

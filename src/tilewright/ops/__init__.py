@@ -1,38 +1,80 @@
-"""Operation families: every folder here that has a ``problem.py``; its package defines ``FAMILY``.
+"""Operation families, found by name.
 
-Nothing outside a family's folder names the family; the folders are found by looking.
+There are families of three origins:
+
+- every folder here that has a ``problem.py``; its package defines ``FAMILY``;
+- entry points of installed packages, of the group `ENTRY_POINTS`;
+- those that a program registers (`register`), which `tilewright.custom` does for a kernel of the
+  user's own. Other processes find these by the modules that `MODULES_VARIABLE` names.
+
+Nothing outside a family's folder names the family.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import os
 from functools import cache
 from pathlib import Path
 
-from tilewright.errors import UnknownName, nearest
+from tilewright.errors import BadArgument, UnknownName, nearest
 
 # Imported here, not where first used: importing the module later would put it in the place of
 # the function `family` below.
 from tilewright.ops.protocols import Family
 
+ENTRY_POINTS = "tilewright.families"
+"""The group of entry points: ``name = "package.module:FAMILY"``."""
 
-@cache
+MODULES_VARIABLE = "TILEWRIGHT_KERNEL_MODULES"
+"""Names the environment variable: modules, separated by colons, that register families and
+operations, and that kernels may come from, with all below them."""
+
+_registered: dict[str, Family] = {}
+
+
+def named_modules() -> list[str]:
+    """The modules that `MODULES_VARIABLE` names."""
+    return [*filter(None, os.environ.get(MODULES_VARIABLE, "").split(":"))]
+
+
+def register(family: Family, module: str) -> None:
+    """Have `family` found by its name, in this process and in those that it starts.
+
+    module: imported in other processes; importing it registers the family there too.
+
+    Raises `BadArgument` if another family has this name.
+    """
+    name = family.name
+    if not name.isidentifier() or name in (*_folders(), *_entry_points()):
+        raise BadArgument(f"'{name}' cannot name a family: it is taken, or no identifier")
+    _registered[name] = family
+    if module not in named_modules():
+        os.environ[MODULES_VARIABLE] = ":".join([*named_modules(), module])
+
+
 def families() -> tuple[str, ...]:
     """Names of the families there are, sorted."""
-    here = Path(__file__).parent
-    return tuple(sorted(path.parent.name for path in here.glob("*/problem.py")))
+    _import_named(os.environ.get(MODULES_VARIABLE, ""))
+    return tuple(sorted({*_folders(), *_entry_points(), *_registered}))
 
 
-@cache
 def family(name: str) -> Family:
     """The family called `name`. Raises `UnknownName`."""
-    if name not in families():
-        known = ", ".join(families())
-        raise UnknownName(
-            f"no operation family '{name}'{nearest(name, families())}; known: {known}"
-        )
-    found: Family = importlib.import_module(f"{__name__}.{name}").FAMILY
-    return found
+    found = _registered.get(name)
+    if found is not None:
+        return found
+    if name in _folders():
+        return _of_module(f"{__name__}.{name}:FAMILY")
+    known = families()
+    if name in _registered:
+        return _registered[name]
+    if name in _entry_points():
+        return _of_module(_entry_points()[name])
+    raise UnknownName(
+        f"no operation family '{name}'{nearest(name, known)}; known: {', '.join(known)}"
+    )
 
 
 def usual() -> Family:
@@ -44,3 +86,29 @@ def family_of(kernel: str) -> Family:
     """The family that a kernel's name begins with. Raises `UnknownName`."""
     begins = [name for name in families() if kernel.startswith(f"{name}_")]
     return family(max(begins, key=len) if begins else kernel.partition("_")[0])
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    return tuple(path.parent.name for path in Path(__file__).parent.glob("*/problem.py"))
+
+
+@cache
+def _entry_points() -> dict[str, str]:
+    """What installed packages state; a folder's name is the folder's."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {one.name: one.value for one in found if one.name not in _folders()}
+
+
+@cache
+def _of_module(place: str) -> Family:
+    module, _, attribute = place.partition(":")
+    found: Family = getattr(importlib.import_module(module), attribute or "FAMILY")
+    return found
+
+
+@cache
+def _import_named(modules: str) -> None:
+    """Import the modules that the environment names, once, so that what they define is known."""
+    for module in filter(None, modules.split(":")):
+        importlib.import_module(module)

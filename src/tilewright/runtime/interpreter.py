@@ -25,6 +25,7 @@ from tilewright.errors import (
     LaunchFailed,
     OutOfMemory,
 )
+from tilewright.ops import MODULES_VARIABLE
 from tilewright.ops.nouns import (
     Descriptor,
     Given,
@@ -59,6 +60,7 @@ class Interpreter:
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._owner = 0
+        self._modules = ""
 
     def run(
         self,
@@ -166,6 +168,10 @@ class Interpreter:
     def _started(self) -> Child:
         if self._owner != os.getpid():
             self._owner, self._child = os.getpid(), None
+        modules = os.environ.get(MODULES_VARIABLE, "")
+        if modules != self._modules:  # an operation was registered since
+            self._drop()
+            self._modules = modules
         if self._child is None:
             self._child = Child("tilewright.runtime.interpreter_worker", {"TRITON_INTERPRET": "1"})
         return self._child

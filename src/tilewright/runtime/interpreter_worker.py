@@ -19,20 +19,13 @@ import numpy as np
 
 from tilewright import triton_versions
 from tilewright.child import Blob, Message, serve
+from tilewright.ops import MODULES_VARIABLE, named_modules
 
 if TYPE_CHECKING:
     from tilewright.runtime import interpreter_patch as patch
 
 ALIGNMENT = 16
 """Operands lie at the same address modulo this here as in the parent."""
-
-MODULES_VARIABLE = "TILEWRIGHT_KERNEL_MODULES"
-"""Colon-separated modules that kernels may come from, besides `tilewright`; with all below."""
-
-
-def named_modules() -> list[str]:
-    """The modules that the variable names."""
-    return [*filter(None, os.environ.get(MODULES_VARIABLE, "").split(":"))]
 
 
 def main() -> None:
