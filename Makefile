@@ -3,13 +3,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test versions check setup clean
+.PHONY: demo test docs versions check setup clean
 
 demo: .venv/demo.stamp
 	$(BIN)/tilewright demo
 
 test: .venv/dev.stamp check
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+# The site, in build/site. A broken link, a page that the navigation lacks and a public name without a
+# docstring are errors.
+docs: .venv/docs.stamp
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site . build/site
 
 # In an environment of its own under .venv: another Triton is 200 MB to fetch.
 versions: .venv/demo.stamp
@@ -34,6 +39,10 @@ setup: .venv/dev.stamp
 .venv/dev.stamp: pyproject.toml constraints.txt .venv/demo.stamp
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/docs.stamp: pyproject.toml constraints.txt .venv/demo.stamp
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:

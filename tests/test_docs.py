@@ -8,6 +8,7 @@ are one session. If a block of ``text output`` follows, it is exactly what was p
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from navigation import PAGES as SITE_PAGES
+from navigation import navigation
 from patience import LIMIT_SECONDS
+from public_interface import interface, undocumented
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -86,3 +90,31 @@ def test_its_links_lead_somewhere(page):
         assert there.exists(), target
         if anchor:
             assert anchor in headings(there), target
+
+
+def test_the_navigation_lists_every_page_once():
+    listed = [
+        page for pages in navigation((ROOT / "README.md").read_text()).values() for page in pages
+    ]
+    assert sorted(f"{page}.md" for page in listed) == sorted(
+        str(page.relative_to(ROOT))
+        for pattern in SITE_PAGES
+        for page in ROOT.glob(pattern)
+        if page != ROOT / "README.md"
+    )
+
+
+def test_every_public_name_has_a_docstring():
+    assert undocumented() == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_it_imports_public_names_only(page):
+    public = [sys.modules[f.module] for f in interface()]
+    public += [getattr(sys.modules[f.module], name) for f in interface() for name in f.names]
+    blocks = "\n".join(FENCED.findall(page.read_text()))
+    for module, names in re.findall(r"^from (tilewright[\w.]*) import (.+)$", blocks, re.M):
+        for imported in names.split(", "):
+            value = getattr(importlib.import_module(module), imported)
+            known = any(value is one for one in public)
+            assert known, f"{module}.{imported} is missing in docs/site/public_interface.py"

@@ -11,7 +11,7 @@ class Pointers:
     """Addresses of arrays that all lie alike; an operand wherever an operation takes a batch.
 
     `addresses` is the array of them, int64, where the arrays are: ``"cpu"`` (then NumPy's) or
-    ``"cuda:0"``. `shape` is (how many, *the shape of each), `strides` those of each in elements,
+    ``"cuda:0"``. `shape` is ``(count, *shape of each)``, `strides` are each array's, in elements,
     `alignment` the bytes that every address is a multiple of. `arrays` are the arrays themselves,
     kept alive; none if only their addresses were given.
 

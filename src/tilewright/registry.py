@@ -35,6 +35,7 @@ class Entry:
 
     @property
     def name(self) -> str:
+        """The kernel's name."""
         name: str = self.config.name
         return name
 

@@ -37,10 +37,12 @@ class BuildResult:
 
     @property
     def ok(self) -> bool:
+        """Whether there is a kernel."""
         return self.status in ("built", "cached")
 
     @property
     def occupancy(self) -> Occupancy | None:
+        """How many workgroups fit on a compute unit; None without a kernel."""
         return self.kernel.occupancy(self.arch) if self.kernel else None
 
     def __str__(self) -> str:

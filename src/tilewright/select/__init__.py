@@ -39,7 +39,9 @@ class Selector(Protocol):
     """Orders candidates. `name` stands in explanations."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The selector's name in explanations."""
+        ...
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterable[Choice]:
         """The candidates it has an opinion on, best first; may be empty."""
@@ -62,6 +64,7 @@ class FirstFit:
     name: str = "first fit"
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        """Every candidate, in the order given."""
         return [
             Choice(config, self.name, f"number {number} in order of registration")
             for number, config in enumerate(candidates, 1)
@@ -77,6 +80,7 @@ class ByFunction:
     name: str = "user function"
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> list[Choice]:
+        """The candidates that the function returned. Raises `BadArgument` for any other."""
         ordered = list(self.function(problem, candidates, device))
         known = set(candidates)
         for config in ordered:
@@ -104,6 +108,7 @@ class Chain:
     name: str = "chain"
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
+        """The first selector's choices, then those of the next among the candidates left."""
         placed = set()
         for selector in self.selectors:
             left = [config for config in candidates if config not in placed]
@@ -112,6 +117,7 @@ class Chain:
                 yield choice
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
+        """The kernels that its first selectors know, up to the first that knows none of its own."""
         for selector in self.selectors:
             if not isinstance(selector, Recalls):
                 break  # its order comes before what later ones know

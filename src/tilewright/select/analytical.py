@@ -19,5 +19,6 @@ class Analytical:
     name: str = "analytical"
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
+        """All candidates, the least estimated time first."""
         for config, estimate in ops.family(problem.family).rank(problem, candidates, device):
             yield Choice(config, self.name, f"estimated {estimate}")

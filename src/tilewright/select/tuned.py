@@ -35,6 +35,7 @@ class Tuned:
         self._lookup = Lookup(table, versions)
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterator[Choice]:
+        """The candidates that the nearest row names; none if no row is near enough."""
         known, found = set(candidates), None
         for found in self._lookup.find(problem, device):
             configs = [config for config in found.configs if config in known]
@@ -47,6 +48,7 @@ class Tuned:
             self._lookup.missed(problem, device)
 
     def recall(self, problem: Any, device: Device) -> Iterator[Choice | Skipped]:
+        """The kernels of all rows for the problem, and the rows skipped, with the reason."""
         answered = False
         for found in self._lookup.all(problem, device):
             for name, why in found.skipped:

@@ -39,7 +39,7 @@ def arrange(p: GroupedGemmProblem) -> tuple[list[Row], tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A list of products, ready to run as often as you like:
+    """A list of products, ready to run as often as you like::
 
         dispatcher.run("grouped_gemm", *packed.inputs, out=packed.out, **packed.options)
 

@@ -1,0 +1,92 @@
+"""A Sphinx extension: the parts of the site that are made from the code or from another page.
+
+- The navigation is the list under `Documentation` in README.md.
+- docs/api.md gets the reference of the public interface, from docstrings.
+- docs/commands.md gets the reference of the commands, from typer's own generator.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from sphinx.util import logging
+
+from navigation import navigation
+from public_interface import Public, interface, undocumented
+
+ROOT = Path(__file__).parent.parent.parent
+
+log = logging.getLogger(__name__)
+
+
+def _toctrees(readme: str) -> str:
+    trees = (
+        "\n".join(["```{toctree}", ":hidden:", f":caption: {group}", "", *pages, "```", ""])
+        for group, pages in navigation(readme).items()
+    )
+    return "\n".join(trees)
+
+
+def _reference(public: Public) -> str:
+    lines = [f"## {public.module}", ""]
+    if public.elsewhere:
+        lines += [f"Above: {', '.join(f'`{name}`' for name in public.elsewhere)}.", ""]
+    lines += ["```{eval-rst}", f".. py:currentmodule:: {public.module}", ""]
+    for name, kind in public.names.items():
+        lines += [f".. auto{kind}:: {public.module}.{name}"]
+        lines += ["   :members:", "   :show-inheritance:"] if kind in ("class", "exception") else []
+        lines += [""]
+    return "\n".join([*lines, "```", ""])
+
+
+def _commands() -> str:
+    """Typer's reference in Markdown, from the first command on; examples are put into fences."""
+    call = [sys.executable, "-m", "typer", "tilewright.cli.app", "utils", "docs"]
+    done = subprocess.run(
+        [*call, "--name", "tilewright"], check=True, capture_output=True, text=True
+    )
+    _, _, commands = done.stdout.partition("\n## ")
+    text = f"## {commands}".replace("\b", "")  # typer's sign for "do not wrap"
+    return re.sub(r"^Examples:\n((?:\n|  .*\n)+)", _fenced, text, flags=re.M)
+
+
+def _fenced(examples: re.Match[str]) -> str:
+    lines = textwrap.dedent(examples[1]).strip()
+    return f"Examples:\n\n```console\n{lines}\n```\n\n"
+
+
+def _without_links_to_folders(page: Path, text: str) -> str:
+    """A forge shows a folder; the site has nothing to show, so that the link becomes its text."""
+
+    def instead(link: re.Match[str]) -> str:
+        return link[1] if (page.parent / link[2]).is_dir() else link[0]
+
+    return re.sub(r"\[([^\]]+)\]\(([^)#:]+)\)", instead, text)
+
+
+def _check(_app: Any) -> None:
+    for name in undocumented():
+        log.warning("%s is public and has no docstring", name)
+
+
+def _complete(_app: Any, page: str, source: list[str]) -> None:
+    """Add to a page what is generated for it, and make it fit the site."""
+    source[0] = _without_links_to_folders(ROOT / page, source[0])
+    if page == "README":
+        source[0] += "\n" + _toctrees(source[0])
+    elif page == "docs/api":
+        source[0] += "\n" + "\n".join(map(_reference, interface()))
+    elif page == "docs/commands":
+        source[0] += "\n" + _commands()
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Sphinx's entry to an extension."""
+    app.connect("builder-inited", _check)
+    app.connect("source-read", _complete)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,132 @@
+"""Which names are public, found in the package itself: what the API reference lists, and what must
+have a docstring."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import tilewright
+from tilewright import ops
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "verify": ("Check", "check", "compare", "make_operands", "require", "verify"),
+    "errors": (),
+    "capturing": ("load",),
+    "registry": ("Entry", "registries", "registry"),
+    "space": ("Dropped", "space_to_json"),
+    "arch": (),
+    "compile": (),
+    "bundle": (),
+    "select": ("Choice", "Recalls", "Selector", "Skipped"),
+    "tables.row": ("preference",),
+    "tables.file": ("load", "save"),
+    "ops": ("families", "family"),
+    "ops.gemm.epilogues": ("Operation", "Takes", "register"),
+    "ops.grouped_gemm": ("Packed", "check", "pack"),
+    "quantise": ("dequantise", "quantise"),
+    "measure.problems": ("Problems", "load_problems"),
+    "measure.filters": ("Filters",),
+    "measure.groups": ("groups",),
+    "measure.devices": ("Place", "interpreted_device", "parse"),
+    "measure.measurement": ("Environment", "Measurement", "Settings", "Telemetry"),
+    "measure.crew": ("Crew", "Task"),
+    "measure.sweep": ("Outcome", "Plan", "plan", "sweep"),
+    "measure.results": ("Results",),
+    "measure.summary": ("Best", "best"),
+    "report": (),
+}
+"""The public modules besides `tilewright` itself, and the names in them that are public; without
+any, its ``__all__``, or every exception. Documents import nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Public:
+    """The public names of one module.
+
+    names: the name and Sphinx's word for its kind (class, exception, function, data).
+    elsewhere: names that stand under an earlier module of the reference.
+    """
+
+    module: str
+    names: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=list)
+
+
+def interface() -> list[Public]:
+    """Every public module, `tilewright` first. An object is listed where it first appears."""
+    seen: set[int] = set()
+    found = []
+    for module in (tilewright, *(importlib.import_module(f"tilewright.{m}") for m in MODULES)):
+        public = Public(module.__name__)
+        for name in _names(module):
+            value = getattr(module, name)
+            if id(value) in seen:
+                public.elsewhere.append(name)
+                continue
+            if not isinstance(value, (str, int, tuple)):  # equal constants may be one object
+                seen.add(id(value))
+            public.names[name] = _kind(value)
+        found.append(public)
+    return found
+
+
+def undocumented() -> list[str]:
+    """Public functions, classes, methods and properties without a docstring."""
+    lacking = []
+    for public in interface():
+        module = importlib.import_module(public.module)
+        lacking += [] if module.__doc__ else [public.module]
+        for name, kind in public.names.items():
+            value = getattr(module, name)
+            full = f"{public.module}.{name}"
+            if kind == "data":
+                continue  # its docstring is in the source alone
+            lacking += [] if value.__doc__ else [full]
+            if kind == "class":
+                lacking += [f"{full}.{member}" for member in _bare_members(value)]
+    return lacking
+
+
+def _names(module: ModuleType) -> list[str]:
+    if module is tilewright:
+        return [name for name in [*_of_families(), *tilewright.__all__] if name != "__version__"]
+    listed = MODULES[module.__name__.removeprefix("tilewright.")]
+    return list(listed or getattr(module, "__all__", ()) or _exceptions(module))
+
+
+def _exceptions(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if _kind(value) == "exception"]
+
+
+def _of_families() -> list[str]:
+    """What `tilewright` has of each family of operations."""
+    found = []
+    for name in ops.families():
+        family = ops.family(name)
+        types = (family.problem_type.__name__, family.config_type.__name__)
+        found += [name, *types, *family.helpers]
+    return found
+
+
+def _kind(value: Any) -> str:
+    if inspect.isclass(value):
+        return "exception" if issubclass(value, BaseException) else "class"
+    return "function" if inspect.isroutine(value) or hasattr(value, "cache_info") else "data"
+
+
+def _bare_members(owner: type) -> list[str]:
+    """Its own public methods and properties without a docstring. An overriding method says what
+    the method of its base class says, and needs none of its own."""
+    return [
+        name
+        for name, member in vars(owner).items()
+        if not name.startswith("_")
+        and (
+            inspect.isfunction(member) or isinstance(member, (property, classmethod, staticmethod))
+        )
+        and not inspect.getdoc(getattr(owner, name))
+    ]

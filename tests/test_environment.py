@@ -1,0 +1,76 @@
+"""docs/environment.md lists every environment variable that the package reads, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
+PAGE = (ROOT / "docs" / "environment.md").read_text()
+OWN = re.compile(r"TILEWRIGHT_[A-Z_]+")
+CONSTANT = re.compile(r"(.*_)?(VARIABLES?|ENVIRONMENT)")
+
+
+def names_in(source: str) -> Iterator[str]:
+    """The variables that a module reads: Tilewright's own, wherever they stand; the keys of
+    ``os.environ``; and the values of constants that are named a variable."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Constant(value=str(text)) if OWN.fullmatch(text):
+                yield text
+            case ast.Call(func=ast.Attribute(attr="get", value=holder), args=[asked, *_]):
+                yield from strings(asked) if is_environ(holder) else ()
+            case ast.Call(func=ast.Attribute(attr="getenv"), args=[asked, *_]):
+                yield from strings(asked)
+            case ast.Subscript(value=holder, slice=asked, ctx=ast.Load()):
+                yield from strings(asked) if is_environ(holder) else ()
+            case ast.Assign(targets=[target], value=value) if is_constant(target):
+                yield from strings(value)
+
+
+def is_environ(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("os.environ", "environ", "environment")
+
+
+def is_constant(target: ast.expr) -> bool:
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    return any(isinstance(name, ast.Name) and CONSTANT.fullmatch(name.id) for name in names)
+
+
+def strings(node: ast.expr) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+
+
+def test_the_page_lists_the_variables_that_the_source_reads():
+    read = {name for path in SOURCES for name in names_in(path.read_text())}
+    listed = set(re.findall(r"^### (\w+)$", PAGE, re.M))
+    assert {"TILEWRIGHT_HOME", "CC", "GPU_ARCHS"} <= read
+    assert listed == read
+
+
+def test_every_variable_has_its_value_default_reader_and_an_example():
+    for section in PAGE.split("\n### ")[1:]:
+        kinds = re.findall(r"^- (\w[\w ]*): \S", section, re.M)
+        assert kinds == ["Value", "Default", "Read by", "Example"], section.partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'os.environ.get("TILEWRIGHT_NEW")',
+        'NAME = "TILEWRIGHT_NEW"\nos.environ.get(NAME)',
+        'os.environ["NEW"]',
+        'os.getenv("NEW", "0")',
+        'NEW_VARIABLE = "NEW"',
+        'VARIABLES = ("OLD", "NEW")',
+    ],
+)
+def test_a_new_variable_is_found(source):
+    assert {name.removeprefix("TILEWRIGHT_") for name in names_in(source)} & {"NEW"}
