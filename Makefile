@@ -14,7 +14,7 @@ test: .venv/dev.stamp check
 # The site, in build/site. A broken link, a page that the navigation lacks and a public name without a
 # docstring are errors.
 docs: .venv/docs.stamp
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs/site . build/site
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going -c docs/site . build/site
 
 # In an environment of its own under .venv: another Triton is 200 MB to fetch.
 versions: .venv/demo.stamp
