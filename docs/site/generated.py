@@ -21,6 +21,12 @@ from public_interface import Public, interface, undocumented
 
 ROOT = Path(__file__).parent.parent.parent
 
+# Inherited methods are listed where a class has them; those of Python's own classes are not.
+_OPTIONS = {
+    "class": ("   :members:", "   :inherited-members: object, tuple, Protocol, Generic"),
+    "exception": ("   :show-inheritance:",),
+}
+
 log = logging.getLogger(__name__)
 
 
@@ -38,9 +44,7 @@ def _reference(public: Public) -> str:
         lines += [f"Above: {', '.join(f'`{name}`' for name in public.elsewhere)}.", ""]
     lines += ["```{eval-rst}", f".. py:currentmodule:: {public.module}", ""]
     for name, kind in public.names.items():
-        lines += [f".. auto{kind}:: {public.module}.{name}"]
-        lines += ["   :members:", "   :show-inheritance:"] if kind in ("class", "exception") else []
-        lines += [""]
+        lines += [f".. auto{kind}:: {public.module}.{name}", *_OPTIONS.get(kind, ()), ""]
     return "\n".join([*lines, "```", ""])
 
 

@@ -119,11 +119,12 @@ def _kind(value: Any) -> str:
 
 
 def _bare_members(owner: type) -> list[str]:
-    """Its own public methods and properties without a docstring. An overriding method says what
-    the method of its base class says, and needs none of its own."""
+    """Public methods and properties without a docstring, inherited ones included. A method that
+    overrides a documented method needs none of its own."""
+    ours = [base for base in owner.__mro__ if base.__module__.startswith("tilewright")]
     return [
         name
-        for name, member in vars(owner).items()
+        for name, member in {k: v for base in ours for k, v in vars(base).items()}.items()
         if not name.startswith("_")
         and (
             inspect.isfunction(member) or isinstance(member, (property, classmethod, staticmethod))
