@@ -73,6 +73,25 @@ def _without_links_to_folders(page: Path, text: str) -> str:
     return re.sub(r"\[([^\]]+)\]\(([^)#:]+)\)", instead, text)
 
 
+def _as_list(
+    _app: Any, _kind: str, _name: str, _value: Any, _options: Any, lines: list[str]
+) -> None:
+    """Make a list of the lines of a docstring that say ``name: what it is``, one to a line."""
+    listing, done = False, []
+    for line in lines:
+        item = re.match(r"[a-z_]\w*(, [a-z_]\w*)*: ", line)
+        if item and (listing or not done or not done[-1]):
+            done += [] if listing else [""]
+            done.append(f"- ``{item[0][:-2]}``: {line[item.end() :]}")
+            listing = True
+        elif listing and line:
+            done.append(f"  {line.strip()}")
+        else:
+            done.append(line)
+            listing = False
+    lines[:] = done
+
+
 def _check(_app: Any) -> None:
     for name in undocumented():
         log.warning("%s is public and has no docstring", name)
@@ -92,5 +111,6 @@ def _complete(_app: Any, page: str, source: list[str]) -> None:
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry to an extension."""
     app.connect("builder-inited", _check)
+    app.connect("autodoc-process-docstring", _as_list)
     app.connect("source-read", _complete)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
