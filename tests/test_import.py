@@ -132,6 +132,7 @@ OTHER_MEANING = {
     "errors": {"n"},  # difflib's
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
     "ops.device.schedule": {"m", "n", "split_k"},
+    "runtime.bound": {"layout"},  # a tensor map's
     "runtime.interpreter": {"layout"},  # NumPy's
 }
 """Words that mean something else in these modules than in the families."""
@@ -151,7 +152,6 @@ LEFT = {
     "cli.sweep": {"gemm"},
     "cli.tune": {"gemm"},
     "cli.vocabulary": {"epilogue", "reduction", "scheduler"},
-    "select.shipped": {"dtype_a"},
     "tables.aiter": {"split_k"},
     "tables.aiter_forms": {
         "batch",
