@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 from tilewright import ops
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.jsonfile import convert
+from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Launch, Operand
 from tilewright.ops.problem import Problem
-from tilewright.ops.protocols import Family
 from tilewright.space import KernelSpace
 from tilewright.verdict import YES, Verdict, no
 
@@ -76,11 +76,10 @@ class ToyConfig:
         return "_".join(["toy", *filter(None, parts)])
 
 
-class ToyFamily(Family):
+class ToyFamily(Defaults):
     name = "toy"
     problem_type = ToyProblem
     config_type = ToyConfig
-    helpers: ClassVar[dict[str, Any]] = {}
 
     def parse_name(self, name: str) -> ToyConfig:
         _, *parts = name.split("_")
@@ -136,22 +135,15 @@ class ToyFamily(Family):
             return no("block", f"has blocks of {config.block} tokens, of {problem.tokens[0]}")
         return YES
 
-    def repeats(self, config) -> Verdict:
-        return YES
-
     def launch(self, config, problem, device) -> Launch:
-        return Launch((1, 1, 1), ())
+        return Launch(())
 
     def operands(self, problem) -> tuple[Operand, ...]:
         shape = (problem.tokens[0], 64)
         return (
             Operand("q", shape, (64, 1), "bf16"),
-            Operand("o", shape, (64, 1), "bf16", is_output=True),
+            Operand("o", shape, (64, 1), "bf16", role="out"),
         )
-
-    def rank(self, problem, configs, device):
-        found = [(c, self.estimate(c, problem, device)) for c in configs]
-        return sorted(found, key=lambda pair: (pair[1].total_us, pair[0].name))
 
     def estimate(self, config, problem, device) -> Estimate:
         scores, softmax = 100.0 / config.block, 3.0 / config.m
