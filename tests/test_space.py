@@ -11,6 +11,7 @@ import pytest
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, BadFile, EmptySpace, UnknownName
+from tilewright.ops.formats import Formats
 from tilewright.space import KernelSpace, load_space, space_to_json
 
 SM90 = arch("sm_90")
@@ -211,11 +212,13 @@ def test_the_file_names_its_family(tmp_path, key):
 def test_a_file_without_a_family_is_read_by_the_one_that_reads_such(tmp_path, monkeypatch):
     path = write(tmp_path, {"tile_m": [64]})
     assert load_space(path, SM90)[0].family == "gemm"
-    assert [name for name in ops.families() if ops.family(name).reads_unnamed] == ["gemm"]
-    monkeypatch.setattr(type(ops.family("gemm")), "reads_unnamed", False)
+    assert [name for name in ops.families() if ops.family(name).formats.unnamed] == ["gemm"]
+    monkeypatch.setattr(type(ops.family("gemm")), "formats", Formats())
     with pytest.raises(BadFile, match=r"no 'family'; it must be one of .*gemm"):
         load_space(path, SM90)
     assert load_space(path, SM90, family="gemm")[0].family == "gemm"
+    with pytest.raises(BadFile, match="no axis 'problem'"):
+        load_space(write(tmp_path, {"family": "gemm", "problem": {}}), SM90)
 
 
 def test_the_signature_reaches_the_family(tmp_path):

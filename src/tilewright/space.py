@@ -251,12 +251,15 @@ def load_space(
     if not isinstance(document, dict):
         raise BadFile(f"{where}: $: a sweep is an object, not {_json_type(document)}")
     word = document.get("variant", _folder(where))
-    has = next((f for f in ops.families() if word in ops.family(f).variants), None)
+    has = next((f for f in ops.families() if word in ops.family(f).formats.folders), None)
     name = family or _family_of(document, where, has)
     if name == has:
         document = {**document, "variant": word}
     try:
-        space, notes = ops.family(name).read_sweep(document, arch, signature)
+        read = ops.family(name).formats.read
+        if read is None:
+            return read_axes(name, document, signature), []
+        space, notes = read(document, arch, signature)
     except BadFile as error:
         raise BadFile(f"{where}: {error}") from error
     return space, notes
@@ -283,13 +286,41 @@ def _family_of(document: Mapping[str, Any], where: str, usual: str | None) -> st
     if usual is not None:
         return usual
     for name in known:
-        if ops.family(name).reads_unnamed:
+        if ops.family(name).formats.unnamed:
             return name
     raise BadFile(f"{where}: $: no 'family'; it must be one of {', '.join(known)}")
 
 
+def read_axes(
+    family: str, document: Mapping[str, Any], signature: Mapping[str, str] | None = None
+) -> KernelSpace:
+    """The space of a document whose fields are the family's own axes.
+
+    signature: axes that the document leaves out. Fields that begin with an underscore are comments.
+    Raises `BadFile`, and `BadArgument` for the signature."""
+    said = {
+        axis: values
+        for axis, values in document.items()
+        if axis not in ("family", "op") and not axis.startswith("_")
+    }
+    known = ops.family(family).axes()
+    for axis in said:
+        if axis not in known:
+            listed = ", ".join(known)
+            raise BadFile(
+                f"$: {family} kernels have no axis {shown(axis)}{nearest(axis, known)}; they have "
+                f"{listed}"
+            )
+    axes = {axis: axis_values(values, f"$.{axis}") for axis, values in said.items()}
+    for axis, word in (signature or {}).items():
+        if not isinstance(known.get(axis, word), str):
+            raise BadArgument(f"{axis}={word}: give numbers in the document, not in the signature")
+        axes.setdefault(axis, [word])
+    return KernelSpace(family, axes)
+
+
 def space_to_json(space: KernelSpace) -> dict[str, Any]:
-    """`space` as a sweep document; its family's `read_sweep` reads it back.
+    """`space` as a sweep document, which `load_space` reads back.
 
     Raises `BadArgument` for a space with constraints or linked axes, which the form cannot say.
     """

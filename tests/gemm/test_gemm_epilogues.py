@@ -288,7 +288,7 @@ def test_spaces_and_words_have_the_field():
     words = {"m": "8", "n": "8", "k": "8", "epilogue": "bias+gelu"}
     assert FAMILY.parse_problem(words, arch("sm_90")).epilogue == "bias+gelu"
     document = {"trait_config": {"epilogue": {"values": ["bias+gelu"]}}}
-    space, _ = FAMILY.read_sweep(document, arch("sm_90"))
+    space, _ = FAMILY.formats.read(document, arch("sm_90"), None)
     assert space.expand("sm_90").configs[0].epilogue == "bias+gelu"
 
 

@@ -552,7 +552,7 @@ def test_a_space_comes_back_from_its_own_document():
 
 
 def test_the_family_reads_sweeps():
-    space, notes = ops.family("gemm").read_sweep(document(), GFX942, FP16)
+    space, notes = ops.family("gemm").formats.read(document(), GFX942, FP16)
     assert (space, notes) == read(document())
 
 

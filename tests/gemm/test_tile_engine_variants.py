@@ -124,7 +124,7 @@ def test_what_a_document_says_is_its_family_whatever_the_folder(load: Any) -> No
     assert load("batched_gemm", {**DOCUMENT, "variant": "gemm_universal"}, "batching")[1] == {
         ("none",)
     }
-    every = [v for name in ops.families() for v in ops.family(name).variants]
+    every = [v for name in ops.families() for v in ops.family(name).formats.folders]
     assert len(every) == len(set(every)) == len(VARIANTS) + 3
 
 

@@ -133,11 +133,11 @@ def test_a_sweep_is_a_gemms_with_a_form():
         "tile_config": {"tile_m": {"values": [64, 128]}, "tile_n": {"values": [64]}},
         "trait_config": {"persistent": {"values": [True]}, "pipeline": {"values": ["mem"]}},
     }
-    space, notes = FAMILY.read_sweep(document, SM90)
+    space, notes = FAMILY.formats.read(document, SM90, None)
     assert len(space.expand(SM90).configs) == 8
     assert any("scheduler ignored" in note for note in notes)
     with pytest.raises(BadFile, match=r"form 'maskd' \(did you mean 'masked'\?\)"):
-        FAMILY.read_sweep({**document, "form": ["maskd"]}, SM90)
+        FAMILY.formats.read({**document, "form": ["maskd"]}, SM90, None)
 
 
 def test_a_file_that_names_no_family_stays_a_gemms(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,10 +12,11 @@ from toy_family import ToyConfig, ToyProblem
 from tilewright import capturing
 from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
-from tilewright.errors import UnsupportedProblem
+from tilewright.errors import BadArgument, BadFile, UnsupportedProblem
 from tilewright.measure.problems import load_problems
 from tilewright.measure.sweep import Group
 from tilewright.select.constraints import Constraints
+from tilewright.space import load_space, space_to_json
 from tilewright.tables import file
 from tilewright.tables.lookup import Lookup
 from tilewright.tables.merge import combine
@@ -119,3 +121,36 @@ def test_problems_and_captures_count_by_problem_and_are_tuned_by_key(tmp_path):
 def test_a_rows_kernel_is_asked_about_the_rows_problem():
     made = row(replace(PROBLEM, tokens=(32, 32)), "toy_b64_m1")
     assert still_serves(made.kernel, made).rule == "block"
+
+
+# --- sweep documents -----------------------------------------------------------------------
+
+
+def test_a_family_without_formats_reads_documents_of_its_axes(tmp_path):
+    path = tmp_path / "space.json"
+    said = {"_why": "x", "family": "toy", "block": {"values": [16, 64]}, "m": 2, "split": [None, 3]}
+    path.write_text(json.dumps(said))
+    space, notes = load_space(path, arch("sm_90"), signature={"status": "x"})
+    configs = space.expand("sm_90").configs
+    assert {(c.block, c.m, c.split, c.status) for c in configs} == {
+        (block, 2, split, "x") for block in (16, 64) for split in (None, 3)
+    }
+    assert notes == []
+    path.write_text(json.dumps(space_to_json(space)))
+    assert load_space(path, arch("sm_90"))[0].expand("sm_90").configs == configs
+
+
+@pytest.mark.parametrize(
+    ("said", "signature", "error", "says"),
+    [
+        ({"tile_m": [64]}, {}, BadFile, "toy kernels have no axis 'tile_m'; they have block"),
+        ({"block": []}, {}, BadFile, r"\$\.block: the axis has no values"),
+        ({}, {"m": "2"}, BadArgument, "m=2: give numbers in the document"),
+        ({}, {"layout": "rcr"}, BadArgument, "toy kernels have no axis 'layout'"),
+    ],
+)
+def test_documents_that_are_wrong(tmp_path, said, signature, error, says):
+    path = tmp_path / "space.json"
+    path.write_text(json.dumps({"family": "toy", **said}))
+    with pytest.raises(error, match=says):
+        load_space(path, arch("sm_90"), signature=signature)

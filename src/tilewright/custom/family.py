@@ -13,7 +13,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.custom import kinds
 from tilewright.custom.declare import Array, Declaration, Part, flag
 from tilewright.dtypes import DTYPES, resolve
-from tilewright.errors import BadArgument, BadFile, nearest
+from tilewright.errors import BadArgument, nearest
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nouns import (
@@ -91,9 +91,6 @@ class CustomFamily(Defaults):
 
     def make_config(self, values: Mapping[str, Any], arch: Arch) -> Any:
         return self.config_type(**values)
-
-    def read_sweep(self, document: Any, arch: Arch, signature: Any = None) -> tuple[Any, list[str]]:
-        raise BadFile(f"{self.name} reads no sweep documents of CK Tile Engine")
 
     # --- legality ---------------------------------------------------------------------------
 

@@ -78,8 +78,8 @@ def family(name: str) -> Family:
 
 
 def usual() -> Family:
-    """The family of what names none: of CK Tile Engine's sweeps, and of aiter's files."""
-    return next(found for found in map(family, families()) if found.reads_unnamed)
+    """The family of documents that name none: CK Tile Engine's sweeps, and aiter's files."""
+    return next(found for found in map(family, families()) if found.formats.unnamed)
 
 
 def family_of(kernel: str) -> Family:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.formats import Formats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Operand
 from tilewright.ops.protocols import Rng
@@ -18,8 +19,7 @@ class Defaults:
     """A base class for families. What it has may be overridden; all else of `Family` is the
     family's to state."""
 
-    reads_unnamed = False
-    variants: tuple[str, ...] = ()
+    formats = Formats()
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     scalars: tuple[str, ...] = ()
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader
+from tilewright.ops.formats import Formats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.tolerance import Tolerance
@@ -59,10 +60,8 @@ class Words(Protocol):
     name: str
     problem_type: type[Any]
     config_type: type[Any]
-    reads_unnamed: bool
-    """Whether a sweep document that names no family is this one's; true of exactly one family."""
-    variants: tuple[str, ...]
-    """CK Tile Engine's folders of documents of this family."""
+    formats: Formats
+    """The sweep documents that the family reads."""
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
 
@@ -98,16 +97,6 @@ class Words(Protocol):
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> Any:
         """The config with these values of all axes. Raises `BadArgument` if they contradict
         each other."""
-
-    def read_sweep(
-        self,
-        document: Mapping[str, Any],
-        arch: Arch,
-        signature: Mapping[str, str] | None = None,
-    ) -> tuple[Any, list[str]]:
-        """A `KernelSpace` from a sweep document in CK Tile Engine's form, and a note for each
-        part of it that has no counterpart here. `signature` gives axes the document leaves to
-        its caller (dtypes, layout). Raises `BadFile`, and `BadArgument` for the signature."""
 
     def foreign(self, titles: frozenset[str]) -> Reader | None:
         """What reads the lines of another library's table with these columns, where it states

@@ -14,6 +14,7 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
     contraction,
@@ -62,8 +63,8 @@ class GemmFamily(Defaults):
     name = "gemm"
     problem_type = GemmProblem
     config_type = GemmConfig
-    variants = tuple(variants.VARIANTS)
-    reads_unnamed = True  # CK Tile Engine's sweeps do not say that they are of GEMMs
+    # CK Tile Engine's sweeps do not say that they are of GEMMs.
+    formats = Formats(tile_engine.read_sweep, tuple(variants.VARIANTS), unnamed=True)
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {
         "shuffle": shuffle.shuffle,
         "unshuffle": shuffle.unshuffle,
@@ -124,14 +125,6 @@ class GemmFamily(Defaults):
         if not values["dtype_acc"]:
             values["dtype_acc"] = accumulator(dtype_a)
         return config_module.check(GemmConfig(**values))
-
-    def read_sweep(
-        self,
-        document: Mapping[str, Any],
-        arch: Arch,
-        signature: Mapping[str, str] | None = None,
-    ) -> tuple[Any, list[str]]:
-        return tile_engine.read_sweep(document, arch, signature)
 
     def default_space(self, problem: GemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)

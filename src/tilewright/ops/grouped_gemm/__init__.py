@@ -14,6 +14,7 @@ from tilewright.errors import BadArgument, nearest, shown
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader
+from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues, rows
 from tilewright.ops.gemm.sizes import operand_dtype
@@ -40,7 +41,7 @@ class GroupedGemmFamily(Defaults):
     name = "grouped_gemm"
     problem_type = GroupedGemmProblem
     config_type = GroupedGemmConfig
-    variants = tuple(spaces.VARIANTS)
+    formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS))
 
     def parse_name(self, name: str) -> GroupedGemmConfig:
         return config_module.parse(name)
@@ -103,14 +104,6 @@ class GroupedGemmFamily(Defaults):
         one = GEMM.make_config({**GEMM.axes(), **own, "scheduler": "persistent"}, arch)
         made = {axis: getattr(one, axis) for axis in own}
         return config_module.check(GroupedGemmConfig(form=form, **made))
-
-    def read_sweep(
-        self,
-        document: Mapping[str, Any],
-        arch: Arch,
-        signature: Mapping[str, str] | None = None,
-    ) -> tuple[Any, list[str]]:
-        return spaces.read_sweep(document, arch, signature)
 
     def foreign(self, titles: frozenset[str]) -> Reader | None:
         return aiter.problems if aiter.states(titles) else None
