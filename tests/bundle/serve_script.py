@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import replace
 
 
 class Blocked:
@@ -20,7 +21,8 @@ sys.meta_path.insert(0, Blocked())
 from tilewright import arch, dispatch  # noqa: E402
 from tilewright.bundle import Bundle  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
-from tilewright.runtime.bound import BoundLaunch  # noqa: E402
+from tilewright.runtime.bound import Bound, BoundLaunch  # noqa: E402
+from tilewright.runtime.driver import Entry  # noqa: E402
 
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *([ctypes.c_uint] * 7), *([ctypes.c_void_p] * 3)
@@ -34,7 +36,11 @@ class StandIn:
 
     def __init__(self):
         self.loaded, self.launched = [], []
-        self.launch_function = LAUNCH(self._launch)
+        self.fill_function = 0
+        self._function = LAUNCH(self._launch)
+
+    def entry(self, kernel, function):
+        return Entry(ctypes.cast(self._function, ctypes.c_void_p).value)
 
     def load(self, device, binary, entry, shared):
         self.loaded.append(binary)
@@ -53,8 +59,11 @@ dispatch.driver = lambda backend: driver
 device = arch.device("h200_sxm")
 dispatcher = dispatch.Dispatcher(device=device, bundle=Bundle(sys.argv[1], trusted=True))
 plan = dispatcher.select(GemmProblem(64, 512, 512))
-kernel, function = dispatcher._function(plan.config, device, 0)
-launch = BoundLaunch(driver, 0, function, kernel, 32, plan.launch, [2] * 3)
+loaded = dispatcher._function(plan.config, device, 0)["main"]
+# The bundle's kernel is made up, and has a tensor map that its launch has no use for.
+parts = {"main": replace(loaded, kernel=replace(loaded.kernel, tensor_maps=()))}
+operands = [Bound("A", "in", 2), Bound("B", "in", 2), Bound("C", "out", 2)]
+launch = BoundLaunch(driver, 0, parts, 32, plan.launch, operands)
 launch(0, (0x1000, 0x2000, 0x3000))
 assert len(driver.launched) == 1, driver.launched
 print(plan.config.name, len(driver.loaded[0]))

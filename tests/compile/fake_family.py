@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.arch.model import Arch
-from tilewright.ops.nouns import KernelSource
+from tilewright.ops.nouns import MAIN, KernelSource
 from tilewright.verdict import YES, Verdict
 
 
@@ -29,6 +29,9 @@ class FakeFamily:
 
     def judge(self, config: FakeConfig, arch: Arch) -> Verdict:
         return YES
+
+    def sources(self, config: FakeConfig, arch: Arch) -> dict[str, KernelSource]:
+        return {MAIN: self.source(config, arch)}
 
     def source(self, config: FakeConfig, arch: Arch) -> KernelSource:
         if config.function == "tile":

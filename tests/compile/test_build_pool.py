@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import errno
 import importlib.metadata
 import io
@@ -12,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -25,8 +27,11 @@ from tilewright.compile import BuildResult, Store, build, builder, inspect, pool
 from tilewright.compile.builder import telling
 from tilewright.compile.worker import MARK
 from tilewright.errors import BadArgument, BuildFailed, StoreError
-from tilewright.ops.nouns import Descriptor, Launch, Scalar
-from tilewright.runtime.bound import _layout
+from tilewright.ops.nouns import Descriptor, Scalar, Step
+from tilewright.parameters import parameter_bytes
+from tilewright.runtime.bound import Loaded, _Packed
+from tilewright.runtime.driver import Entry
+from tilewright.triton_versions import descriptor_flags
 
 HERE = Path(__file__).parent
 GOOD = [
@@ -146,9 +151,15 @@ def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
     assert made is not None and made.triton == importlib.metadata.version("triton")
     listing = inspect(made, warm, "amdgcn")
     offsets = re.findall(r"\.offset: +(\d+)\n +\.size: +\d+\n +\.value_kind: +[bg]", listing)
-    view = Descriptor(0, "bf16", (64, 64), (64, 1), (64, 64))
-    launch = Launch((1, 1, 1), (view, view, view, Scalar("i32", 64)))
-    assert _layout(made, launch).places == [int(offset) for offset in offsets]
+    view = Descriptor("x", "bf16", (64, 64), (64, 1), (64, 64))
+    packed = _Packed({"x": (0, 0)}, [], {})
+    driver = SimpleNamespace(entry=lambda kernel, function: Entry(0))
+    parts = {"main": Loaded(made, ctypes.c_void_p())}
+    packed.add_step(driver, parts, 64, Step((1, 1, 1), (view, view, view, Scalar("i32", 64))))
+    ((*_, places),) = packed.steps
+    assert places == tuple(int(offset) for offset in offsets)
+    flags = descriptor_flags(made.triton)
+    assert parameter_bytes(made.arguments, False, flags) == len(packed.content) == places[-1] + 8
 
 
 def test_inspect(warm: Store) -> None:
