@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,10 +31,7 @@ class FakeFamily:
     def judge(self, config: FakeConfig, arch: Arch) -> Verdict:
         return YES
 
-    def sources(self, config: FakeConfig, arch: Arch) -> dict[str, KernelSource]:
-        return {MAIN: self.source(config, arch)}
-
-    def source(self, config: FakeConfig, arch: Arch) -> KernelSource:
+    def sources(self, config: FakeConfig, arch: Arch) -> Mapping[str, KernelSource]:
         if config.function == "tile":
             b = config.block
             signature = (
@@ -49,7 +47,7 @@ class FakeFamily:
             signature = (("x", "*fp32"), ("y", "*fp32"), ("n", "i32"), ("BLOCK", "constexpr"))
             divisibility = (("x", 16), ("y", 16), ("n", 16))
             narrow = ("x", "y") if arch.vendor == "amd" else ()
-        return KernelSource(
+        source = KernelSource(
             module=config.module,
             function=config.function,
             signature=signature,
@@ -58,10 +56,11 @@ class FakeFamily:
             pointer_range_32=narrow,
             options=(("num_warps", config.num_warps), ("num_stages", config.num_stages)),
         )
+        return {MAIN: source}
 
 
 def install() -> None:
-    """Make `tilewright.ops.nouns("fake")` find this family in the present process."""
+    """Make `tilewright.ops.family("fake")` find this family in the present process."""
     from tilewright import ops
 
     ops.family = lambda name: FakeFamily()

@@ -10,7 +10,8 @@ that mistakes show:
   gives what the hardware would read;
 - a copy straight to shared memory destroys what was there at once and arrives when waited for;
 - every element of C is stored exactly once;
-- a workspace is found as it has to be, and its flags are left zero.
+- flags are found zero and left zero, and so are partial sums that atomics add up; other partial
+  sums are found as NaN.
 
 Not modelled: warps, barriers between them, and registers.
 """
@@ -18,6 +19,7 @@ Not modelled: warps, barriers between them, and registers.
 from __future__ import annotations
 
 import importlib
+import math
 import types
 from typing import Any
 
@@ -27,14 +29,7 @@ from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
-from tilewright.ops.nouns import (
-    FLAG_BYTES,
-    MAIN,
-    WORKSPACE,
-    Operand,
-    Pointer,
-    Scalar,
-)
+from tilewright.ops.nouns import MAIN, Operand, Pointer, Scalar, Temporary
 
 
 class Tile(np.ndarray):
@@ -55,14 +50,12 @@ def tile(values: Any) -> Tile:
 
 
 class Cells:
-    """A pointer into the workspace, or a tile of pointers; flags and partial sums apart."""
+    """A pointer into a temporary, or a tile of pointers."""
 
-    def __init__(self, values: np.ndarray, at: Any = 0, partials: Any = None) -> None:
-        self.values, self.at, self.partials = values, at, partials
+    def __init__(self, values: np.ndarray, at: Any = 0) -> None:
+        self.values, self.at = values, at
 
     def __add__(self, elements: Any) -> Cells:
-        if self.partials is not None and isinstance(elements, int) and elements == FLAG_BYTES:
-            return Cells(self.partials)
         return Cells(self.values, self.at + np.asarray(elements).astype(int))
 
     def to(self, _: object) -> Cells:
@@ -303,45 +296,55 @@ def run(config: GemmConfig, problem: GemmProblem, device: Device, seed: int = 0)
     """Compute `problem` from small integers and compare with the reference."""
     source = FAMILY.sources(config, arch(device.arch))[MAIN]
     launch = FAMILY.launch(config, problem, device)
+    (step,) = launch.steps
     rng = np.random.default_rng(seed)
     operands = FAMILY.operands(problem)
-    memories = [_memory(operand, rng) for operand in operands]
-    flags = np.zeros(FLAG_BYTES // 4, int)
-    partials = np.full(max(0, launch.workspace_bytes - FLAG_BYTES) // 4, np.nan)
-    if launch.zero_workspace:
-        partials[:] = 0
-    work = Cells(flags, partials=partials)
+    memories = {operand.name: _memory(operand, rng) for operand in operands}
+    temporaries = {one.name: _cells(one) for one in launch.temporaries}
     given: dict[str, Any] = {"extra": ()}
-    for (name, _), x in zip(source.arguments, launch.arguments, strict=True):
+    for (name, _), x in zip(source.arguments, step.arguments, strict=True):
         assert isinstance(x, Pointer | Scalar)
-        value = x.value if isinstance(x, Scalar) else work
-        if isinstance(x, Pointer) and x.operand != WORKSPACE:
-            value = memories[x.operand]
+        value = x.value if isinstance(x, Scalar) else (memories | temporaries)[x.operand]
         if name.startswith("extra."):
             given["extra"] = (*given["extra"], value)
         else:
             given[name] = value
-    machine = Machine(launch.grid[0], config.num_warps)
+    machine = Machine(step.grid[0], config.num_warps)
     python = Python(machine.names())
     kernel = python.named(source.module, source.function)
     chains = {
         name: tuple(python.named(*one.split(":")) for one in called)
         for name, called in source.functions
     }
-    for machine.program in range(launch.grid[0]):
+    for machine.program in range(step.grid[0]):
         kernel(**given, **dict(source.constants), **chains)
         machine.under_way = []
-    *inputs, c = (_matrix(o, m.values) for o, m in zip(operands, memories, strict=True))
-    np.testing.assert_allclose(c, FAMILY.reference(problem, inputs), rtol=1e-12)
-    assert not flags.any() and not (launch.zero_workspace and partials.any())
-    stores = _matrix(operands[-1], memories[-1].stores)
-    assert (stores == 1).all() and memories[-1].stores.sum() == stores.size
+    matrices = {o.name: _matrix(o, memories[o.name].values) for o in operands}
+    wanted = FAMILY.reference(problem, {o.name: matrices[o.name] for o in operands if o.read})
+    written = [o for o in operands if o.written]
+    assert wanted.keys() == {o.name for o in written}
+    for one in written:
+        np.testing.assert_allclose(matrices[one.name], wanted[one.name], rtol=1e-12)
+        stored = memories[one.name].stores
+        stores = _matrix(one, stored)
+        assert (stores == 1).all() and stored.sum() == stores.size
+    for one in launch.temporaries:
+        if one.initial == "kept_zero":
+            assert not temporaries[one.name].values.any(), one
+
+
+def _cells(one: Temporary) -> Cells:
+    """A temporary as a launch finds it."""
+    count = math.prod(one.shape)
+    if one.initial != "anything":
+        return Cells(np.zeros(count, int if DTYPES[one.dtype].kind == "int" else float))
+    return Cells(np.full(count, np.nan))
 
 
 def _memory(operand: Operand, rng: np.random.Generator) -> Memory:
     span = 1 + sum((n - 1) * s for n, s in zip(operand.shape, operand.strides, strict=True))
     values = np.full(span, np.nan)
-    if not operand.is_output:
+    if operand.read:
         _matrix(operand, values)[:] = rng.integers(-4, 5, operand.shape)
     return Memory(values, 8 * DTYPES[operand.dtype].bytes)
 

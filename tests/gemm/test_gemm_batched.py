@@ -470,11 +470,11 @@ def test_a_shared_matrix_is_described_as_a_batch_of_one():
     """A tensor map's strides cannot be 0."""
     kernel = config(pipeline="tma", batching="strided")
     given = GemmProblem(64, 128, 256, batch=5, stride_b=0)
-    launch = FAMILY.launch(kernel, given, device("h200_sxm"))
-    a, b, c = (x for x in launch.arguments if isinstance(x, Descriptor))
+    (step,) = FAMILY.launch(kernel, given, device("h200_sxm")).steps
+    a, b, c = (x for x in step.arguments if isinstance(x, Descriptor))
     assert (a.shape, a.strides, a.block) == ((5, 64, 256), (64 * 256, 256, 1), (1, 64, 64))
     assert (b.shape, b.strides) == ((1, 128, 256), (128 * 256, 256, 1))
-    assert c.shape == (5, 64, 128) and launch.grid == (5 * 2, 1, 1)
+    assert c.shape == (5, 64, 128) and step.grid == (5 * 2, 1, 1)
 
 
 def test_more_matrices_take_longer_by_the_estimate():

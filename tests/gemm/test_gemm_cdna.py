@@ -112,7 +112,7 @@ def test_the_source_on_a_gpu_of_several_dies():
     made = kernel("gfx942", tile_k=32)
     problem = GemmProblem(5 * 64, 7 * 64 - 16, 128)
     gpu = a_gpu("gfx942", 38 * 3)
-    assert FAMILY.launch(made, problem, gpu).arguments[-1].value == 3
+    assert FAMILY.launch(made, problem, gpu).steps[0].arguments[-1].value == 3
     run(made, problem, gpu)
 
 
@@ -130,8 +130,8 @@ def test_neighbouring_programs_share_a_die(programs, dies):
 def test_dies_follow_the_partition():
     problem, made = GemmProblem(512, 512, 512), kernel("gfx942")
     for units, dies in ((304, 8), (152, 4), (38, 1), (20, 1)):
-        launch = FAMILY.launch(made, problem, a_gpu("gfx942", units))
-        assert launch.arguments[-1].value == dies
+        (step,) = FAMILY.launch(made, problem, a_gpu("gfx942", units)).steps
+        assert step.arguments[-1].value == dies
 
 
 # --- layouts ---------------------------------------------------------------------------------

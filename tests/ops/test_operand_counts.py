@@ -10,7 +10,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
-from tilewright.ops.nouns import View
+from tilewright.ops.nouns import Call, View
 
 SCALED = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
 PROBLEMS = (
@@ -36,12 +36,13 @@ def test_one_operand_too_many_or_too_few_is_refused(problem):
     family = ops.family(problem.family)
     options = family.options(problem)
     *inputs, out = (View(o.shape, o.strides, o.dtype, 256, "cpu") for o in family.operands(problem))
-    assert family.problem_of(inputs, out, options).family == problem.family
+    call = Call(tuple(inputs), outputs=(out,), options=options)
+    assert family.problem_of(call).family == problem.family
     few = list(range(len(inputs)))
     for wrong in ([*inputs, out], [*inputs, inputs[-1]], *(inputs[:count] for count in few)):
-        for target in (out, None):
+        for targets in ((out,), None):
             with pytest.raises(BadArgument, match=r"operands \(|no operands"):
-                family.problem_of(wrong, target, options)
+                family.problem_of(Call(tuple(wrong), outputs=targets, options=options))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[1:9:4], ids=str)

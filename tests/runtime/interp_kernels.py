@@ -208,3 +208,29 @@ def dot_scaled(
     ys = tl.load(sb + tl.arange(0, N)[:, None] * (K // 32) + blocks)
     acc = tl.full((M, N), 1.0, tl.float32)
     tl.store(c + m * N + n, tl.dot_scaled(x, xs, A, y, ys, B, acc))
+
+
+@triton.jit
+def load_tile(view, y, c0, c1, c2, c3, c4, RANK: tl.constexpr, SIZE: tl.constexpr):
+    """A tile of a descriptor to y, in a row."""
+    if RANK == 2:
+        tile = view.load([c0, c1])
+    elif RANK == 4:
+        tile = view.load([c0, c1, c2, c3])
+    else:
+        tile = view.load([c0, c1, c2, c3, c4])
+    tl.store(y + tl.arange(0, SIZE), tl.reshape(tile, (SIZE,)))
+
+
+@triton.jit
+def store_tile(
+    x, view, c0, c1, c2, c3, c4, RANK: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The elements of x, which lie in a row, to a tile of a descriptor."""
+    tile = tl.reshape(tl.load(x + tl.arange(0, SIZE)), BLOCK)
+    if RANK == 2:
+        view.store([c0, c1], tile)
+    elif RANK == 4:
+        view.store([c0, c1, c2, c3], tile)
+    else:
+        view.store([c0, c1, c2, c3, c4], tile)

@@ -17,7 +17,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, NoKernelFound, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
-from tilewright.ops.nouns import View
+from tilewright.ops.nouns import Call, View
 from tilewright.registry import Registry
 from tilewright.select import ByFunction, FirstFit
 from tilewright.select.analytical import Analytical
@@ -105,11 +105,12 @@ EVERY_KIND = (
 def test_all_launches_can_be_captured_since_they_follow_from_where_operands_lie(problem):
     """The operands here are addresses at which nothing lies: what reads them to plan cannot."""
     family = ops.family(problem.family)
-    *inputs, out = [
+    *inputs, out = (
         View(o.shape, o.strides, o.dtype, 1 << 40, "cuda:0", 16 * o.pointers)
         for o in family.operands(problem)
-    ]
-    stated = family.problem_of(inputs, out, family.options(problem))
+    )
+    call = Call(tuple(inputs), outputs=(out,), options=family.options(problem))
+    stated = family.problem_of(call)
     found = 0
     for name in ("h200_sxm", "mi300x"):
         on = device(name)
