@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -27,11 +28,8 @@ from tilewright.compile import BuildResult, Store, build, builder, inspect, pool
 from tilewright.compile.builder import telling
 from tilewright.compile.worker import MARK
 from tilewright.errors import BadArgument, BuildFailed, StoreError
-from tilewright.ops.nouns import Descriptor, Scalar, Step
-from tilewright.parameters import parameter_bytes
+from tilewright.ops.nouns import MAIN, Descriptor, Scalar, Step
 from tilewright.runtime.bound import Loaded, _Packed
-from tilewright.runtime.driver import Entry
-from tilewright.triton_versions import descriptor_flags
 
 HERE = Path(__file__).parent
 GOOD = [
@@ -152,14 +150,13 @@ def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
     listing = inspect(made, warm, "amdgcn")
     offsets = re.findall(r"\.offset: +(\d+)\n +\.size: +\d+\n +\.value_kind: +[bg]", listing)
     view = Descriptor("x", "bf16", (64, 64), (64, 1), (64, 64))
+    step = Step((1, 1, 1), (view, view, view, Scalar("i32", 64)))
+    function = ctypes.c_void_p(1)
+    anywhere: Any = SimpleNamespace(entry=lambda *_: SimpleNamespace(address=1, attributes=()))
     packed = _Packed({"x": (0, 0)}, [], {})
-    driver = SimpleNamespace(entry=lambda kernel, function: Entry(0))
-    parts = {"main": Loaded(made, ctypes.c_void_p())}
-    packed.add_step(driver, parts, 64, Step((1, 1, 1), (view, view, view, Scalar("i32", 64))))
+    packed.add_step(anywhere, {MAIN: Loaded(made, function)}, 64, step)
     ((*_, places),) = packed.steps
     assert places == tuple(int(offset) for offset in offsets)
-    flags = descriptor_flags(made.triton)
-    assert parameter_bytes(made.arguments, False, flags) == len(packed.content) == places[-1] + 8
 
 
 def test_inspect(warm: Store) -> None:

@@ -17,8 +17,9 @@ from shared_builds import build_once
 from tilewright.compile import Store
 from tilewright.errors import BadArgument
 from tilewright.measure.crew import Crew, Task
-from tilewright.measure.devices import gpus, parse
+from tilewright.measure.devices import gpus
 from tilewright.measure.measurement import Settings
+from tilewright.measure.places import parse
 from tilewright.measure.vendor import vendor_name
 from tilewright.ops.gemm import FAMILY, GemmProblem, epilogues
 

@@ -8,7 +8,8 @@ pytest.importorskip("torch")
 
 from gpu_arch import ARCH
 
-from tilewright import GemmProblem, ops, verify
+from tilewright import GemmProblem, verify
+from tilewright.measure.contenders import results
 from tilewright.measure.vendor import vendor_bind
 
 pytestmark = pytest.mark.gpu
@@ -43,10 +44,9 @@ def test_the_vendors_call_is_right_with_block_scales(problem):
 
 
 def compute(problem: GemmProblem) -> None:
-    inputs, out = verify.make_operands(problem, 0, "cuda:0")
-    verify.arrays.poison(out)
-    result = vendor_bind(problem)[1](inputs, out)()
-    wide = [verify.arrays.to_float64(x) for x in inputs]
-    reference = ops.family("gemm").reference(problem, wide)
-    check = verify.compare(result, reference, verify.tolerance(problem, None))
+    operands = verify.operands_of(problem, 0, "cuda:0")
+    returned = vendor_bind(problem)[1](operands.inputs, operands.outputs)()
+    written = results(problem, operands, returned)
+    wanted = verify.reference(problem, operands.inputs)
+    check = verify.compare_all(problem, None, written, wanted)
     assert check.ok, check

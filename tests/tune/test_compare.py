@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tilewright import verify
 from tilewright.arch import device
+from tilewright.dtypes import dtype
 from tilewright.errors import BadArgument, UnsupportedProblem, VerificationFailed
 from tilewright.measure.compare import WARM_UP_ROUNDS, compare, judge
 from tilewright.measure.contenders import Contender, contender, verified
@@ -130,16 +131,18 @@ def test_what_is_wrong_is_not_timed(tmp_path):
     torch = pytest.importorskip("torch")
     problem = GemmProblem(64, 64, 32, "fp32")
     config = FAMILY.parse_name(KERNEL)
-    right = Contender("right", config, lambda inputs, out: lambda: torch.mm(*inputs, out=out))
-    wrong = Contender(
-        "wrong", config, lambda inputs, out: lambda: torch.mm(*inputs, out=out).mul_(1.1)
-    )
-    nothing = Contender("nothing", config, lambda inputs, out: lambda: out)
+
+    def mm(inputs, outputs):
+        return torch.mm(inputs["A"], inputs["B"], out=outputs["C"])
+
+    right = Contender("right", config, lambda *arrays: lambda: mm(*arrays))
+    wrong = Contender("wrong", config, lambda *arrays: lambda: mm(*arrays).mul_(1.1))
+    nothing = Contender("nothing", config, lambda inputs, outputs: lambda: outputs["C"])
 
     # CPU operands are NumPy's; torch shares their memory
     def on_torch(one: Contender) -> Contender:
-        def bind(inputs, out):
-            call = one.bind([torch.from_numpy(x) for x in inputs], torch.from_numpy(out))
+        def bind(*arrays):
+            call = one.bind(*({n: torch.from_numpy(x) for n, x in of.items()} for of in arrays))
             return lambda: call().numpy()
 
         return Contender(one.label, one.config, bind)
@@ -164,17 +167,16 @@ def test_the_vendors_call_computes_the_problem(problem):
     torch = pytest.importorskip("torch")
     from tilewright import ops
 
-    shapes = [o.shape for o in FAMILY.operands(problem)]
-    kinds = [getattr(torch, {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}.get(
-        o.dtype, o.dtype)) for o in FAMILY.operands(problem)]  # fmt: skip
     generator = torch.Generator().manual_seed(3)
-    inputs = [
-        torch.randint(-4, 5, shape, generator=generator).to(kind)
-        for shape, kind in zip(shapes[:-1], kinds, strict=False)
-    ]
-    out = torch.zeros(shapes[-1], dtype=kinds[-1])
+    made = {
+        o.name: torch.randint(-4, 5, o.shape, generator=generator).to(
+            getattr(torch, dtype(o.dtype).torch)
+        )
+        for o in FAMILY.operands(problem)
+    }
+    outputs = {"C": made.pop("C")}
     _, bind = ops.family("gemm").vendor(problem)
-    assert torch.equal(bind(inputs, out)().double(), inputs[0].double() @ inputs[1].double())
+    assert torch.equal(bind(made, outputs)().double(), made["A"].double() @ made["B"].double())
 
 
 BLOCKS = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
@@ -208,8 +210,10 @@ def test_torch_gets_block_scales_column_by_column(monkeypatch, strides):
     monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, *scales, **options: seen.extend(scales))
     problem = GemmProblem(8, 256, 512, dtype_c="bf16", **BLOCKS, strides_sa=strides)
     name, bind = FAMILY.vendor(problem)
-    inputs = [torch.from_numpy(x) for x in verify.make_operands(problem, 0, "cpu")[0][2:]]
-    bind([None, None, *inputs], torch.empty(0, dtype=torch.bfloat16))()
+    scales = verify.operands_of(problem, 0, "cpu").inputs
+    inputs = [torch.from_numpy(scales[name]) for name in ("scale_a", "scale_b")]
+    given = {"A": None, "B": None, "scale_a": inputs[0], "scale_b": inputs[1]}
+    bind(given, {"C": torch.empty(0, dtype=torch.bfloat16)})()
     assert name == "torch._scaled_mm"
     assert [tuple(x.stride()) for x in seen] == [(1, 8), (1, 4)]
     assert all(map(torch.equal, seen, inputs))

@@ -30,9 +30,10 @@ from tilewright.compile import Store, build
 from tilewright.errors import BadArgument, NoCluster
 from tilewright.measure import cluster
 from tilewright.measure.crew import Crew, Task
-from tilewright.measure.devices import gpus, parse
+from tilewright.measure.devices import gpus
 from tilewright.measure.groups import groups
 from tilewright.measure.measurement import Measurement
+from tilewright.measure.places import parse
 from tilewright.measure.results import Results
 from tilewright.measure.station import OutOfOrder
 from tilewright.measure.sweep import plan, sweep

@@ -13,7 +13,7 @@ from fake_crew import ENVIRONMENT, GROUP, SETTINGS, FakeCrew, measurement
 from tune_cases import CONFIGS, PROBLEMS
 
 import tilewright.measure.sweep as sweep_module
-from tilewright import GemmProblem, ops
+from tilewright import GemmProblem, ops, verify
 from tilewright.arch import device
 from tilewright.compile import BuildReport, Store
 from tilewright.errors import BadArgument
@@ -166,7 +166,6 @@ def test_workers_verify_and_time_it_in_turns_with_kernels(tmp_path, monkeypatch)
     }
     right = measured[planted.VENDOR, 32]
     assert right.check is not None and right.check.ok and len(right.samples_us) >= 2
-    family = ops.family("gemm")
     assert right.check.tolerance == verify.tolerance(right.problem, None)
     assert "ValueError: no such size" in measured[planted.VENDOR, 16].reason
 
@@ -191,7 +190,7 @@ def test_what_torch_refuses_is_not_asked_of_it(fields, name):
 
 
 def test_its_tolerance_is_the_strictest_of_any_kernels():
-    family, problem = ops.family("gemm"), GemmProblem(64, 64, 4096)
+    problem = GemmProblem(64, 64, 4096)
     loosest = replace(CONFIGS[0], scheduler="split_k", split_k=8, reduction="linear")
     for config in (*CONFIGS, loosest):
         ours, theirs = verify.tolerance(problem, config), verify.tolerance(problem, None)
