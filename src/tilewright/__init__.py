@@ -10,6 +10,7 @@ imports neither torch nor triton.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.version import __version__
@@ -84,10 +85,17 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     elif name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
+    elif _is_module(name):  # `from tilewright import …` asks here first, and imports it then
+        raise AttributeError(f"module '{__name__}.{name}' is not imported")
     else:
         value = _of_a_family(name)
     globals()[name] = value
     return value
+
+
+def _is_module(name: str) -> bool:
+    here = Path(__file__).parent
+    return (here / f"{name}.py").exists() or (here / name / "__init__.py").exists()
 
 
 def _of_a_family(name: str) -> Any:
