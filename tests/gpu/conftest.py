@@ -48,11 +48,11 @@ class Sharing(Dispatcher):
 
     def __init__(self, kernels: Kernels) -> None:
         super().__init__(store=kernels.store)
-        self._kernels = kernels
+        self._shared = kernels
 
-    def _kernel(self, config, target):
-        self._kernels.need([config])
-        return super()._kernel(config, target)
+    def _kernels(self, config, target):
+        self._shared.need([config])
+        return super()._kernels(config, target)
 
 
 @pytest.fixture(scope="module")
