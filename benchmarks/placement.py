@@ -107,11 +107,11 @@ def main() -> None:
             arch(device.arch),
         )
         build([(config, device.arch)], store=store).raise_if_failed()
-        inputs, out = verify.make_operands(problem, 0, PLACE)
+        operands = verify.operands_of(problem, 0, PLACE)
         call = kernel_bind(Dispatcher(device=device, store=store), config.name, problem)(
-            inputs, out
+            operands.inputs, operands.outputs
         )
-        found = samples(call, out, flush, options.samples)
+        found = samples(call, operands.outputs["C"], flush, options.samples)
         by_place = defaultdict(list)
         for us, place in found:
             by_place[place].append(us)

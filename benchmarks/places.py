@@ -81,7 +81,7 @@ class Bench:
             for _ in range(self._count):
                 size = self._drawn.randrange(GAP)
                 gaps.append(torch.empty(size, dtype=torch.uint8, device=GPU))
-                self._operands.append(verify.make_operands(self._problem, 1, GPU))
+                self._operands.append(verify.operands_of(self._problem, 1, GPU))
         elif part == "buffer":
             self._buffer = None
             torch.cuda.empty_cache()
@@ -96,8 +96,8 @@ class Bench:
         """A series."""
         calls = {
             name: [
-                kernel_bind(dispatcher, name, self._problem)(inputs, out)
-                for dispatcher, (inputs, out) in zip(self._dispatchers, self._operands, strict=True)
+                kernel_bind(dispatcher, name, self._problem)(made.inputs, made.outputs)
+                for dispatcher, made in zip(self._dispatchers, self._operands, strict=True)
             ]
             for name in self._names
         }

@@ -86,13 +86,12 @@ def main() -> None:
     dispatcher = Dispatcher(device=device, store=store)
     binds = [kernel_bind(dispatcher, config.name, PROBLEM) for config in configs]
     copies = timing.copies_to_rotate(2 * 2 * 2048 * 2048, device.l2_bytes)
-    inputs = [verify.make_operands(PROBLEM, 0, PLACE) for _ in range(copies)]
-    out = inputs[0][1]
-    calls = [bind(inputs[0][0], out) for bind in binds]
+    made = [verify.operands_of(PROBLEM, 0, PLACE) for _ in range(copies)]
+    outputs = made[0].outputs
+    calls = [bind(made[0].inputs, outputs) for bind in binds]
     smaller = GemmProblem(4096, 1024, 512)
-    between = kernel_bind(dispatcher, configs[0].name, smaller)(
-        *verify.make_operands(smaller, 0, PLACE)
-    )
+    small = verify.operands_of(smaller, 0, PLACE)
+    between = kernel_bind(dispatcher, configs[0].name, smaller)(small.inputs, small.outputs)
     flush = timing.flusher(device.l2_bytes, PLACE)
     monitor = Monitor(live_uuids()[0])
     document: dict[str, Any] = {
@@ -100,7 +99,7 @@ def main() -> None:
         "kernels": {},
     }  # fmt: skip
     for number in range(2):
-        rotated = timing.rotated([binds[number](each, out) for each, _ in inputs])
+        rotated = timing.rotated([binds[number](each.inputs, outputs) for each in made])
         others = [*calls[:number], *calls[number + 1 :]]
         ways: dict[str, tuple[timing.Call, list[timing.Call]]] = {
             "flushed": (flush, calls[number : number + 1]),

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from environment import environment
-from tilewright import arrays, ops, verify
+from tilewright import ops, verify
 from tilewright.arch.detect import live_device
 from tilewright.compile import Kernel, Store, build
 from tilewright.dispatch import Dispatcher
@@ -155,19 +155,18 @@ def one(
     config: Any, problem: Any, made: Mapping[str, Dispatcher], flush: timing.Call
 ) -> dict[str, Any]:
     """How far each Triton's output is from float64, and the time of those that are right."""
-    family = ops.family(problem.family)
     seed = secrets.randbits(31)
-    inputs, out = verify.make_operands(problem, seed, GPU)
-    reference = family.reference(problem, [arrays.to_float64(x) for x in inputs])
-    tolerance = verify.tolerance(problem, config)
+    operands = verify.operands_of(problem, seed, GPU)
+    before = verify.snapshot(problem, operands.inputs)
+    wanted = verify.reference(problem, operands.inputs)
     found: dict[str, Any] = {"problem": str(problem), "seed": seed, "worst": {}, "errors": {}}
     calls = {}
     for triton, dispatcher in made.items():
-        call = kernel_bind(dispatcher, config.name, problem)(inputs, out)
-        arrays.poison(out)
+        call = kernel_bind(dispatcher, config.name, problem)(operands.inputs, operands.outputs)
+        verify.reset(operands, before)
         try:
             call()
-            check = verify.compare(out, reference, tolerance)
+            check = verify.compare_all(problem, config, operands.written(problem), wanted)
         except TilewrightError as error:
             found["errors"][triton] = str(error)
             continue
