@@ -31,6 +31,7 @@ from tilewright.cli import (
 )
 from tilewright.cli.errors import Commands
 from tilewright.cli.options import examples
+from tilewright.cli.vocabulary import LARGE
 
 _EPILOG = "\n\n".join(
     [
@@ -40,7 +41,7 @@ _EPILOG = "\n\n".join(
         examples(
             "tilewright demo",
             "tilewright expand space.json --arch sm_90 --arch gfx942",
-            "tilewright explain gemm m=4096 n=4096 k=4096 dtype=fp8",
+            f"tilewright explain {LARGE} dtype=fp8",
         ),
     ]
 )

@@ -24,6 +24,7 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
+from tilewright.cli.vocabulary import FAMILY
 
 if TYPE_CHECKING:
     from tilewright.cli.selection import Selection
@@ -48,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
             "tilewright build KERNEL_NAME --arch sm_100",
             "tilewright build tuned.twt --arch gfx942:304,gfx950",
-            "tilewright build gemm:small shapes.csv --arch all",
+            f"tilewright build {FAMILY}:small shapes.csv --arch all",
             "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
         ),
     )(build)

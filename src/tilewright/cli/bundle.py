@@ -30,6 +30,7 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
+from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
         short_help="Prebuilt kernels in one file, to serve without Triton or a compiler.",
         epilog=examples(
             "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
-            "tilewright bundle served.jsonl gemm:small --arch all -o b.bundle",
+            f"tilewright bundle served.jsonl {FAMILY}:small --arch all -o b.bundle",
             "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
             "tilewright bundle h200.bundle",
             "tilewright bundle shipped:sm_90 --device h200_sxm -o dist \\\n"

@@ -20,6 +20,7 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
+from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 
 if TYPE_CHECKING:
     from tilewright.measure.compare import Comparison
@@ -31,10 +32,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         short_help="Which of two is faster, with a confidence interval.",
         epilog=examples(
-            "tilewright compare KERNEL vendor gemm m=4096 n=4096 k=4096",
-            "tilewright compare new.twt old.twt gemm m=64 n=4096 k=7168",
-            "tilewright compare new.json old.json gemm m=64 n=4096 k=7168",
-            "tilewright compare store-a store-b gemm m=512 n=512 k=512 --kernel KERNEL",
+            f"tilewright compare KERNEL vendor {LARGE}",
+            f"tilewright compare new.twt old.twt {FEW}",
+            f"tilewright compare new.json old.json {FEW}",
+            f"tilewright compare store-a store-b {SMALL} --kernel KERNEL",
         ),
     )(compare)
 

@@ -19,6 +19,7 @@ from tilewright.cli.options import (
     targets,
     words,
 )
+from tilewright.cli.vocabulary import TINY, WORDS
 from tilewright.errors import BadArgument, EmptySpace
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "tilewright expand space.json --arch sm_90 --arch gfx942",
             "tilewright expand space.json --arch sm_90 --signature dtype=fp16 --list",
-            "tilewright expand --default gemm m=64 n=64 k=64 --arch sm_90 --dropped",
+            f"tilewright expand --default {TINY} --arch sm_90 --dropped",
         ),
     )(expand)
 
@@ -42,7 +43,7 @@ def expand(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A space file; with --default, a problem as m=512 dtype=bf16.",
+            help=f"A space file; with --default, a problem as {WORDS} dtype=bf16.",
             metavar="SPACE.json | KEY=VALUE…",
         ),
     ] = None,

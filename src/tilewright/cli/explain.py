@@ -28,6 +28,7 @@ from tilewright.cli.options import (
     examples,
     problem,
 )
+from tilewright.cli.vocabulary import FEW, LARGE, ODD
 
 if TYPE_CHECKING:
     from tilewright.explain import Explanation, Fate
@@ -38,12 +39,12 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         short_help="Which kernel serves a problem, and why not others.",
         epilog=examples(
-            "tilewright explain gemm m=4096 n=4096 k=4096 dtype=bf16",
-            "tilewright explain gemm m=1 n=4096 k=512 dtype=fp8 --device mi300x",
-            "tilewright explain gemm m=100 n=77 k=33 --registry r.json --all",
-            "tilewright explain gemm m=8 n=4096 k=4096 --device gpu.json \\\n"
+            f"tilewright explain {LARGE} dtype=bf16",
+            f"tilewright explain {FEW} dtype=fp8 --device mi300x",
+            f"tilewright explain {ODD} --registry r.json --all",
+            f"tilewright explain {FEW} --device gpu.json \\\n"
             "      --table mine.twt --deterministic",
-            "tilewright explain gemm m=8 n=4096 k=4096 --bundle h200.bundle",
+            f"tilewright explain {FEW} --bundle h200.bundle",
         ),
     )(explain)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import output
+from tilewright.cli.vocabulary import WORDS
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ Signature = Annotated[
     list[str] | None,
     typer.Option(
         "--signature",
-        help="What a space leaves to its caller, as dtype=bf16 or layout=rcr; may be repeated.",
+        help="What a space leaves to its caller, as dtype=bf16; may be repeated.",
         metavar="KEY=VALUE",
     ),
 ]
@@ -92,7 +93,7 @@ Kernels = Annotated[
 Family = Annotated[str, typer.Argument(help="Operation family.", metavar="FAMILY")]
 ProblemWords = Annotated[
     list[str] | None,
-    typer.Argument(help="The problem, as m=512 dtype=bf16.", metavar="KEY=VALUE…"),
+    typer.Argument(help=f"The problem, as {WORDS} dtype=bf16.", metavar="KEY=VALUE…"),
 ]
 DeviceName = Annotated[
     str | None,
@@ -159,12 +160,12 @@ def examples(*lines: str) -> str:
 
 
 def words(pairs: Sequence[str] | None) -> dict[str, str]:
-    """``["m=512", "dtype=fp8"]`` as a mapping. Raises `BadArgument`."""
+    """``["precision=tf32", "dtype=fp8"]`` as a mapping. Raises `BadArgument`."""
     found: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
-            raise BadArgument(f"'{pair}' is not KEY=VALUE, as in m=512")
+            raise BadArgument(f"'{pair}' is not KEY=VALUE, as in dtype=bf16")
         if key in found:
             raise BadArgument(f"'{key}' is given twice")
         found[key] = value

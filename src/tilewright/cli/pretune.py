@@ -13,6 +13,7 @@ from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, OpenWords, StorePath, Timeout, TrustStore, examples, words
 from tilewright.cli.tune import Budget, Devices, Out, Settings, Work, show
+from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument, TilewrightError
 
 ENVIRONMENT = "TILEWRIGHT_PRETUNE"
@@ -25,7 +26,7 @@ def add_to(app: typer.Typer) -> None:
         short_help="At install: tune shipped problems for this machine's GPU.",
         epilog=examples(
             "tilewright pretune all",
-            'tilewright pretune "gemm:small, grouped_gemm:small" --table here.twt',
+            f"tilewright pretune {FAMILY}:small --table here.twt",
         ),
     )(pretune)
 

@@ -23,6 +23,7 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
+from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 from tilewright.errors import BadArgument
 from tilewright.throughput import gb_per_s
 
@@ -42,10 +43,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         short_help="Every kernel against one problem, ranked.",
         epilog=examples(
-            "tilewright profile gemm m=4096 n=4096 k=4096",
-            "tilewright profile gemm m=64 n=4096 k=7168 --registry r.json --top 5",
-            "tilewright profile gemm m=512 n=512 k=512 --kernel NAME --json",
-            "tilewright profile gemm m=512 n=512 k=512 --no-counters",
+            f"tilewright profile {LARGE}",
+            f"tilewright profile {FEW} --registry r.json --top 5",
+            f"tilewright profile {SMALL} --kernel NAME --json",
+            f"tilewright profile {SMALL} --no-counters",
         ),
     )(profile)
 

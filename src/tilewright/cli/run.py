@@ -32,6 +32,7 @@ from tilewright.cli.options import (
     problem,
 )
 from tilewright.cli.options import store as open_store
+from tilewright.cli.vocabulary import LARGE, ODD, SMALL
 
 if TYPE_CHECKING:
     from tilewright.dispatch import Dispatcher
@@ -43,9 +44,9 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         short_help="Compute one problem, and check the result.",
         epilog=examples(
-            "tilewright run gemm m=512 n=512 k=512 dtype=bf16",
-            "tilewright run gemm m=100 n=77 k=33 dtype=fp8 --device mi300x",
-            "tilewright run gemm m=4096 n=4096 k=4096 --on cuda:0 --seed 7",
+            f"tilewright run {SMALL} dtype=bf16",
+            f"tilewright run {ODD} dtype=fp8 --device mi300x",
+            f"tilewright run {LARGE} --on cuda:0 --seed 7",
         ),
     )(run)
 

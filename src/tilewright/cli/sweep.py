@@ -35,6 +35,7 @@ from tilewright.cli.sweep_request import (
     read_statuses,
     show_choice,
 )
+from tilewright.cli.vocabulary import FAMILY, WHERE
 
 if TYPE_CHECKING:
     from tilewright.compile import Store
@@ -48,12 +49,12 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         short_help="Measure every kernel of a space on every problem.",
         epilog=examples(
-            "tilewright sweep gemm:small --out small",
+            f"tilewright sweep {FAMILY}:small --out small",
             "tilewright sweep space.json --problems shapes.csv --out DIR --dry-run",
-            "tilewright sweep space.json --problems gemm:full --out DIR \\\n"
-            "      --where 'tile_m >= 64' --max-kernels 100 --devices 0,3",
-            "tilewright sweep gemm:full --out DIR --devices ray",
-            "tilewright sweep gemm:small --out small --retry timeout --retry crashed",
+            f"tilewright sweep space.json --problems {FAMILY}:full --out DIR \\\n"
+            f"      --where '{WHERE}' --max-kernels 100 --devices 0,3",
+            f"tilewright sweep {FAMILY}:full --out DIR --devices ray",
+            f"tilewright sweep {FAMILY}:small --out small --retry timeout --retry crashed",
         ),
     )(sweep)
 
@@ -98,7 +99,7 @@ def sweep(
     ] = None,
     where: Annotated[
         str,
-        typer.Option("--where", help="Only kernels for which this holds, as tile_m >= 128."),
+        typer.Option("--where", help=f"Only kernels for which this holds, as {WHERE}."),
     ] = "",
     max_kernels: Annotated[
         int | None,

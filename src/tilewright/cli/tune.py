@@ -23,6 +23,7 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
+from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def add_to(app: typer.Typer) -> None:
         short_help="Find the proven kernel for each problem of a list.",
         epilog=examples(
             "tilewright tune --problems shapes.csv --table mine.twt",
-            "tilewright tune space.json --problems gemm:small --table mine.twt \\\n"
+            f"tilewright tune space.json --problems {FAMILY}:small --table mine.twt \\\n"
             "      --budget 15",
         ),
     )(tune)

@@ -1,24 +1,27 @@
-"""Tilewright's words beside CK Tile's, for the help and the docs."""
+"""Words of the families for the help: examples of problems, sets and conditions, and Tilewright's
+words beside CK Tile's."""
 
 from __future__ import annotations
 
-WORDS: tuple[tuple[str, str, str], ...] = (
-    ("tile_m/n/k", "tile", "block tile computed by one workgroup (CTA)"),
-    ("num_warps", "wave", "warps (waves) in a workgroup"),
-    ("mma", "warp tile", "matrix-instruction shape"),
-    ("num_stages", "pipeline depth", "stages of the software pipeline"),
-    ("pipeline", "pipeline", "how operands reach the matrix units"),
-    ("scheduler", "persistent, stream-K", "how output tiles map to workgroups"),
-    ("reduction", "reduction strategy", "how partial sums of a shared tile meet"),
-    ("epilogue", "epilogue, elementwise", "what becomes of the accumulator"),
-    ("pre_a/b", "multi-ABD", "what A and B go through before the product"),
-    ("layout rcr", "layout rcr", "row or column major A, B, C; s: B shuffled"),
-    ("fp8, bf8", "fp8, bf8", "e4m3, e5m2: OCP or FNUZ, by architecture"),
+from tilewright.ops.help import helps
+
+FAMILY, _HELP = next(iter(helps().items()))
+"""The family of the examples."""
+
+LARGE, SMALL, TINY, FEW, ODD = (
+    f"{FAMILY} {_HELP.problems[size]}" for size in ("large", "small", "tiny", "few", "odd")
 )
-"""(the word here, CK Tile's, its meaning)."""
+"""Examples of a family and a problem, as arguments."""
+
+WORDS = _HELP.problems["small"]
+"""An example of a problem without its family."""
+
+WHERE = _HELP.where
+"""An example of a condition on kernels."""
 
 
 def as_text() -> str:
-    """The words as lines for a terminal of 80 columns."""
-    rows = [("here", "CK Tile", "meaning"), *WORDS]
+    """All families' words beside CK Tile's, as lines for a terminal of 80 columns."""
+    words = dict.fromkeys(row for one in helps().values() for row in one.vocabulary)
+    rows = [("here", "CK Tile", "meaning"), *words]
     return "\n".join(f"{here:<11}{theirs:<22}{meaning}" for here, theirs, meaning in rows)
