@@ -355,11 +355,15 @@ def test_a_part_that_was_not_loaded_is_named():
         bound(StandIn(), Launch((Step((1, 1, 1), (), "reduce"),)))
 
 
-@pytest.mark.parametrize("count", [5, 300, 500])
-def test_there_may_be_as_many_parameters_as_fit(count):
-    driver = StandIn(*["<q"] * count)
-    bound(driver, tuple(Scalar("i64", i) for i in range(count)))(0, (0x1000, 0x2000))
-    assert driver.launches[0]["values"] == [*range(count)]
+@pytest.mark.parametrize(
+    ("kind", "count"), [("i64", 5), ("i64", 300), ("i64", 510), ("u8", 300), ("u8", 4080)]
+)
+def test_there_may_be_as_many_parameters_as_fit(kind, count):
+    form = {"i64": "<q", "u8": "<B"}[kind]
+    driver = StandIn(*[form] * count)
+    values = [i % 256 for i in range(count)]
+    bound(driver, tuple(Scalar(kind, i) for i in values))(0, (0x1000, 0x2000))
+    assert driver.launches[0]["values"] == values
 
 
 def test_there_may_be_any_number_of_operands_and_steps():
@@ -413,6 +417,17 @@ def test_thousands_of_addresses_are_served_right():
     for address in wanted:
         call(0, (address, 0x10))
     assert [s["values"][0] for s in driver.launches] == wanted
+
+
+def test_hundreds_of_addresses_are_encoded_once_each():
+    """As the layers of a model are that share a plan."""
+    driver = StandIn("<Q")
+    view = Descriptor("a", "bf16", (8, 8), (8, 1), (8, 8))
+    call = bound(driver, (view,), built=kernel(MAP))
+    wanted = [0x100000 + 4096 * i for i in range(200)]
+    for address in [*wanted, *wanted]:
+        call(0, (address, 0x10))
+    assert driver.encoded == wanted
 
 
 def test_without_tensor_maps_a_descriptor_is_a_pointer_with_its_sizes():
