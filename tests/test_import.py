@@ -137,21 +137,8 @@ OTHER_MEANING = {
 }
 """Words that mean something else in these modules than in the families."""
 
-LEFT = {
+LEFT: dict[str, set[str]] = {
     "arrays": {"grouped_gemm"},
-    "cli.app": {"gemm", "k", "m", "n"},
-    "cli.build": {"gemm"},
-    "cli.bundle": {"gemm"},
-    "cli.compare": {"gemm", "k", "m", "n"},
-    "cli.expand": {"gemm", "k", "m", "n"},
-    "cli.explain": {"gemm", "k", "m", "n"},
-    "cli.options": {"layout", "m"},
-    "cli.pretune": {"gemm", "grouped_gemm"},
-    "cli.profile": {"gemm", "k", "m", "n"},
-    "cli.run": {"gemm", "k", "m", "n"},
-    "cli.sweep": {"gemm"},
-    "cli.tune": {"gemm"},
-    "cli.vocabulary": {"epilogue", "reduction", "scheduler"},
     "tables.aiter": {"split_k"},
     "tables.aiter_forms": {
         "batch",
