@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from tilewright import checks, ops
+from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, UnknownName
@@ -247,4 +247,3 @@ class MomentsFamily(Defaults):
 
 
 FAMILY = MomentsFamily()
-ops.register(FAMILY, "moments_family")
