@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,6 +158,27 @@ def test_what_a_launch_passes_is_what_the_kernel_takes(warm: Store) -> None:
     packed.add_step(anywhere, {MAIN: Loaded(made, function)}, 64, step)
     ((*_, places),) = packed.steps
     assert places == tuple(int(offset) for offset in offsets)
+
+
+def test_a_kernel_that_no_launch_has_room_for_is_refused_before_it_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, source = (
+        Store(tmp_path / "store"),
+        FakeFamily().sources(FakeConfig(), arch("sm_90"))[MAIN],
+    )
+
+    def built(count: int, kind: str) -> BuildResult:
+        many = replace(source, signature=tuple((f"x{i}", kind) for i in range(count)))
+        monkeypatch.setattr(FakeFamily, "sources", lambda self, config, arch: {MAIN: many})
+        monkeypatch.setattr(builder, "Child", None)  # none is started
+        return build([(FakeConfig(), "sm_90")], store=store).results[0]
+
+    result = built(511, "i64")
+    assert result.status == "rejected" and result.verdict.rule == "parameters"
+    assert "takes 4104 bytes of parameters, and a launch passes at most 4096" in result.reason
+    result = built(1, "fp16")
+    assert result.status == "failed" and "no scalar parameter has type 'fp16'" in result.reason
 
 
 def test_inspect(warm: Store) -> None:

@@ -10,6 +10,8 @@ from msgspec import Meta
 from tilewright.arch.model import Arch
 from tilewright.compile.resources import Occupancy, Resources, occupancy
 from tilewright.errors import UnknownName
+from tilewright.ops.nouns import KernelSource
+from tilewright.parameters import MAX_PARAMETER_BYTES, parameter_bytes
 from tilewright.verdict import YES, Verdict, no
 
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -89,6 +91,20 @@ class Kernel:
             registers=self.resources.registers,
             shared=self.shared,
         )
+
+
+def check_parameters(source: KernelSource) -> Verdict:
+    """Can any launch pass what this kernel takes? Known before it is built. Raises `BadArgument`
+    for an argument whose type no launch passes."""
+    # The compiler chooses the form of descriptors: take the smaller one.
+    taken = min(parameter_bytes(source.arguments, maps, flags=1) for maps in (True, False))
+    if taken > MAX_PARAMETER_BYTES:
+        return no(
+            "parameters",
+            f"takes {taken} bytes of parameters, and a launch passes at most "
+            f"{MAX_PARAMETER_BYTES}; pass fewer operands or descriptors",
+        )
+    return YES
 
 
 def check_limits(kernel: Kernel, arch: Arch) -> Verdict:

@@ -14,7 +14,7 @@ from tilewright.arch import arch as by_name
 from tilewright.arch.model import Arch
 from tilewright.compile.builder import SCRATCH, Builder, Outcome, Task, judged
 from tilewright.compile.compiler import Job
-from tilewright.compile.kernel import Kernel
+from tilewright.compile.kernel import Kernel, check_parameters
 from tilewright.compile.key import build_key, sources_digest
 from tilewright.compile.report import BuildReport, BuildResult, Progress
 from tilewright.compile.store import Store, UntrustedEntry, log
@@ -109,10 +109,13 @@ def _look_up(config: Any, arch: Arch, store: Store) -> BuildResult | Task:
         return replace(pending, status="rejected", verdict=verdict, reason=str(verdict))
     try:
         job = _job(config, arch)
+        verdict = check_parameters(job.source)
     except StoreError:
         raise
     except TilewrightError as error:
         return replace(pending, reason=str(error))
+    if not verdict:
+        return replace(pending, status="rejected", verdict=verdict, reason=str(verdict))
     refused = ""
     try:
         kernel = store.load(job.key)
