@@ -21,7 +21,7 @@ import random
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from tilewright.arch.model import Device
 from tilewright.measure.results import Results
 from tilewright.measure.vendor import is_vendor
 from tilewright.ops.gemm import GemmConfig, GemmProblem, estimate, rates
+from tilewright.ops.gemm.pipelines import PIPELINES
 
 T = TypeVar("T")
 TOP = 8
@@ -49,7 +50,8 @@ START = {
     "basic": 0.8,
     "tma": 0.8,
 }
-"""What is fitted, by its name in `rates` or there in PIPELINE_RATE, and the guess to begin with."""
+"""What is fitted, by its name in `rates` or by the pipeline whose share it is, and the first
+guess."""
 
 STEPS = (1.25, 1.1, 1.04)
 """Factors by which the search moves one constant at a time."""
@@ -112,12 +114,20 @@ def share(one: Measured, device: Device) -> Share:
 
 def set_rates(values: dict[str, float]) -> None:
     for name, value in values.items():
-        if name in rates.PIPELINE_RATE:
-            rates.PIPELINE_RATE[name] = value
+        if name in PIPELINES:
+            record = PIPELINES[name]
+            assert record.rates is not None
+            PIPELINES[name] = replace(record, rates=replace(record.rates, share=value))
         else:
             setattr(rates, name, value)
-    rates.BASIC = rates.PIPELINE_RATE["basic"]
+    rates.BASIC = _share("basic")
     estimate._step.cache_clear()
+
+
+def _share(pipeline: str) -> float:
+    found = PIPELINES[pipeline].rates
+    assert found is not None
+    return found.share
 
 
 def error(measured: list[Measured], device: Device) -> float:
@@ -144,7 +154,7 @@ def fit(measured: list[Measured], device: Device) -> dict[str, float]:
             for name in values:
                 for factor in (step, 1 / step):
                     tried = values | {name: values[name] * factor}
-                    if name in rates.PIPELINE_RATE and tried[name] > 1:
+                    if name in PIPELINES and tried[name] > 1:
                         continue
                     set_rates(tried)
                     found = error(measured, device)
@@ -231,7 +241,7 @@ def main() -> None:
         "settings": settings,
         "measurements": sum(len(one.us) for one in measured),
         "constants": {
-            name: rates.PIPELINE_RATE.get(name) or getattr(rates, name) for name in START
+            name: _share(name) if name in PIPELINES else getattr(rates, name) for name in START
         },
         "by_constants": summary([share(one, device) for one in measured]),
     }

@@ -17,6 +17,7 @@ from typing import Any
 
 from environment import environment
 from tilewright.arch import arch
+from tilewright.ops.gemm import FAMILY
 from tilewright.space import KernelSpace
 
 ARCHS = ("sm_90", "gfx942")
@@ -24,7 +25,7 @@ ARCHS = ("sm_90", "gfx942")
 
 def space(name: str) -> KernelSpace:
     """More than 100,000 combinations for the architecture `name`."""
-    pipelines = [word for word in ("basic", "tma") if word in arch(name).pipelines]
+    pipelines = [word for word in ("basic", "tma") if word in FAMILY.pipelines(arch(name))]
     axes: dict[str, list[Any]] = {
         "dtype_a": ["fp16", "fp8"],
         "tile_m": [32, 64, 128, 192, 256],

@@ -38,8 +38,7 @@ from tilewright.arch.detect import live_device
 from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import GemmConfig, GemmProblem, tuning
-from tilewright.ops.gemm.config import SMALL_M
+from tilewright.ops.gemm import GemmConfig, GemmProblem, pipelines, tuning
 
 MULTIPROCESSORS = 132
 TILES = ((128, 128), (128, 192), (192, 128), (192, 192), (128, 256), (256, 128))
@@ -209,7 +208,7 @@ def few_rows(dtype: str) -> KernelSpace:
 def worth_timing(config: GemmConfig, m: int) -> bool:
     """Leaves out what was declared for more rows, or for fewer."""
     rows = 1 << (m - 1).bit_length()
-    return config.pipeline not in SMALL_M or config.tile_m in (rows, max(8, rows))
+    return not pipelines.of(config).few_rows or config.tile_m in (rows, max(8, rows))
 
 
 def copy_bandwidth() -> float:

@@ -31,7 +31,7 @@ from tilewright.arch.detect import live_device
 from tilewright.compile import Store, build
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmConfig, GemmProblem
-from tilewright.ops.gemm.config import parse
+from tilewright.ops.gemm.names import parse
 
 ROWS = (1, 4, 16, 64)
 WEIGHTS = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (8192, 28672))

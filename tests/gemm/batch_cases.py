@@ -10,9 +10,8 @@ from gemm_cases import TILE, config, signatures
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
-from tilewright.ops.gemm.config import SPECIALISED
+from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.problem import LAYOUTS
-from tilewright.ops.gemm.sizes import BATCHED
 
 BATCH = 3
 
@@ -26,15 +25,21 @@ SCHEDULES: tuple[dict[str, object], ...] = (
 STRIDES = ("packed", "apart", "shared A", "shared B", "beside")
 
 
+def batched(arch_name: str) -> list[str]:
+    """The architecture's pipelines that walk the matrices of a batch."""
+    here = (PIPELINES[name] for name in FAMILY.pipelines(arch(arch_name)))
+    return [record.name for record in here if "strided" in record.batchings]
+
+
 def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     """Each signature with each layout once; everything else in turn."""
     this = arch(arch_name)
-    ways = [("strided", p) for p in BATCHED if p in this.pipelines] + [("pointers", "basic")]
+    ways = [("strided", p) for p in batched(arch_name)] + [("pointers", "basic")]
     ways_in_turn = itertools.cycle(ways)
     made = []
     for number, (signature, layout) in enumerate(itertools.product(signatures(arch_name), LAYOUTS)):
         batching, pipeline = next(ways_in_turn)
-        schedule = SCHEDULES[number % 4 if pipeline not in SPECIALISED else 1]
+        schedule = SCHEDULES[number % 4 if not PIPELINES[pipeline].loads_apart else 1]
         if pipeline == "gluon_pingpong":
             schedule = {**schedule, "num_warps": 8}
         how = {"layout": layout, "batching": batching, **signature}
@@ -52,7 +57,7 @@ def with_epilogues(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     made = []
     for number, (layout, stride_d) in enumerate(itertools.product(("rcr", "ccc"), (-1, 0))):
         for batching, pipeline in (("strided", "basic"), ("strided", "tma"), ("pointers", "basic")):
-            if pipeline in arch(arch_name).pipelines:
+            if pipeline in FAMILY.pipelines(arch(arch_name)):
                 how = {"layout": layout, "batching": batching, "epilogue": "bias+swiglu+add+mul"}
                 kernel = config(arch_name, pipeline=pipeline, **SCHEDULES[number % 2], **how)
                 given = problem(80, 96, 144, "packed", {**how, "stride_d": stride_d})

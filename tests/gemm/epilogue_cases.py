@@ -41,13 +41,13 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
             scheduler = ("tile", "persistent")[number // 2 % 2]
             kernel = config(arch_name, scheduler=scheduler, alignment=1, **common)
             made.append((kernel, GemmProblem(67, 46, 83, **common)))
-            if "tma" in this.pipelines:
+            if "tma" in FAMILY.pipelines(this):
                 store = ("direct", "split")[number // 4 % 2]
                 kernel = config(
                     arch_name, pipeline="tma", scheduler=scheduler, store=store, **common
                 )
                 made.append((kernel, GemmProblem(80, 96, 112, **common)))
-            if "gluon_ws" in this.pipelines:
+            if "gluon_ws" in FAMILY.pipelines(this):
                 warps, tile_m, tile_n = ((4, 64, 64), (8, 128, 128))[number % 2]
                 size = {"tile_m": tile_m, "tile_n": tile_n, "num_warps": warps}
                 store = ("direct", "split")[number // 4 % 2]
@@ -70,7 +70,7 @@ def shared(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
             GemmProblem(80, 96, 504, epilogue=chain),
         )
         for pipeline in ("basic", "tma", "gluon_ws")
-        if pipeline in arch(arch_name).pipelines
+        if pipeline in FAMILY.pipelines(arch(arch_name))
         for chain in ("scale+bias+silu+add", "bias+swiglu+col_scale+add")
         for how in ways
     ]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, operands
+from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS
-from tilewright.ops.gemm.sizes import gated
 from tilewright.ops.nouns import Call
 
 TILE = 64
@@ -57,7 +57,7 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
         unpadded = {**common, "pad_m": False, "pad_n": False, "pad_k": False}
         rows = 16 // DTYPES[signature["dtype_a"]].bytes
         made.append((config(arch_name, **unpadded), _problem(sizes, common, aligned=True)))
-        if "tma" in arch(arch_name).pipelines:
+        if "tma" in FAMILY.pipelines(arch(arch_name)):
             store = ("direct", "split")[number // 2 % 2]
             ragged = (TILE + 2 * rows, TILE + 3 * rows, 2 * TILE + rows)
             made.append(
@@ -66,7 +66,7 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
                     _problem(ragged, common),
                 )
             )
-        if "gluon_ws" in arch(arch_name).pipelines:
+        if "gluon_ws" in FAMILY.pipelines(arch(arch_name)):
             # Four warps, and eight; two tiles of K and more than the ring's stages of them.
             warps, tile_m, deep = ((4, TILE, 2), (8, 2 * TILE, 5))[number // 2 % 2]
             gluon = {**common, "pipeline": "gluon_ws", "scheduler": "persistent"}
@@ -104,7 +104,7 @@ def few_rows(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
         matrix = ({"tile_n": 64}, {"tile_n": 32, "tile_k": 128})[number % 2]
         matrix = {"tile_m": least, **matrix}
         made.append((config(arch_name, **pointers, **matrix), _problem((3, 67, 403), common)))
-        if "small_m_tma" in this.pipelines:
+        if "small_m_tma" in FAMILY.pipelines(this):
             each = 16 // DTYPES[signature["dtype_a"]].bytes
             tiles = {**matrix, "tile_m": 16}
             kernel = config(arch_name, pipeline="small_m_tma", **tiles, **common, **how)
@@ -117,7 +117,7 @@ def sharing(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     dtypes, splits that divide and that do not."""
     made = []
     number = 0
-    pipelines = [p for p in ("basic", "tma", "gluon_ws") if p in arch(arch_name).pipelines]
+    pipelines = [p for p in ("basic", "tma", "gluon_ws") if p in FAMILY.pipelines(arch(arch_name))]
     for reduction, pipeline in itertools.product(("atomic", "linear", "tree"), pipelines):
         for signature in signatures(arch_name):
             number += 1

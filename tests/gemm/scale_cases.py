@@ -26,7 +26,7 @@ def cases(arch_name: str) -> list[tuple[GemmConfig, GemmProblem]]:
     this = arch(arch_name)
     fp8 = {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"}[this.fp8]
     dtypes = [d for d in (fp8, "int8", "bf16") if this.dtypes[d].support == "native"]
-    pipelines = [p for p in ("basic", "tma") if p in this.pipelines]
+    pipelines = [p for p in ("basic", "tma") if p in FAMILY.pipelines(this)]
     made, number = [], 0
     for a, b in FORMS:
         for dtype in dtypes:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from batch_cases import BATCH, cases, nested, problem, with_epilogues
+from batch_cases import BATCH, batched, cases, nested, problem, with_epilogues
 from gemm_cases import config, problem_of
 
 import tilewright as tw
@@ -19,7 +19,6 @@ from tilewright.errors import BadArgument, UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.operands import operands
 from tilewright.ops.gemm.rules import supports
-from tilewright.ops.gemm.sizes import BATCHED
 from tilewright.ops.nouns import Descriptor, View
 
 SM90 = arch("sm_90")
@@ -503,8 +502,7 @@ def compiled(name: str) -> list:
             layout=layout,
             num_warps=8 if p == "gluon_pingpong" else 4,
         )
-        for p in BATCHED[1:]
-        if p in arch(name).pipelines
+        for p in batched(name)[1:]
         for layout in ("rcr", "crc")
     ]
     return made

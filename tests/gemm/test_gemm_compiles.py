@@ -13,7 +13,8 @@ from shared_builds import build_once
 from tilewright.arch import arch, archs
 from tilewright.compile import BuildReport, inspect
 from tilewright.ops.gemm import FAMILY
-from tilewright.ops.gemm.sizes import SPECIALISATION_BYTES, shared_memory
+from tilewright.ops.gemm.pipelines.warpgroups import SPECIALISATION_BYTES
+from tilewright.ops.gemm.sizes import shared_memory
 
 INSTRUCTION = {
     "sm_80": ("ptx", "mma.sync"),
@@ -44,12 +45,12 @@ def kernels(name: str) -> list:
         made += [
             config(name, **common, pipeline=pipeline, scheduler="persistent")
             for pipeline in ("tma", "tma_ws", "gluon_ws")  # the others have pages of their own
-            if pipeline in arch(name).pipelines and number % 3 == 0
+            if pipeline in FAMILY.pipelines(arch(name)) and number % 3 == 0
         ]
         made += [
             config(name, **common, pipeline=pipeline, scheduler="persistent", swap_ab=True)
             for pipeline in ("tma", "gluon_ws")
-            if pipeline in arch(name).pipelines and number % 3 == 1
+            if pipeline in FAMILY.pipelines(arch(name)) and number % 3 == 1
         ]
     made.append(config(name, alignment=1, index_bits=64))
     return [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]

@@ -14,16 +14,15 @@ from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
-    PIPELINES,
     REDUCTIONS,
     SCHEDULERS,
     SHARING,
     STORES,
     GemmConfig,
-    check,
-    parse,
 )
 from tilewright.ops.gemm.epilogues import OPERATIONS
+from tilewright.ops.gemm.names import check, parse
+from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.problem import (
     LAYOUTS,
     OUTPUTS,
@@ -97,7 +96,7 @@ def configs(draw):
             tile_k=draw(counts),
             num_warps=draw(counts),
             num_stages=draw(counts),
-            pipeline=draw(st.sampled_from(PIPELINES)),
+            pipeline=draw(st.sampled_from([*PIPELINES])),
             scheduler=scheduler,
             split_k=draw(st.integers(2, 10_000)) if scheduler == "split_k" else 1,
             reduction=draw(st.sampled_from(reductions)),

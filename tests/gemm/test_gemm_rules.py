@@ -8,16 +8,16 @@ import pytest
 
 from tilewright.arch import arch
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem
 from tilewright.ops.gemm.rules import LEGALITY, SUPPORT, judge, supports
-from tilewright.ops.gemm.sizes import gated
 
 SM90 = arch("sm_90")
 SM80 = arch("sm_80")
 SM89 = arch("sm_89")
 GFX942 = arch("gfx942")
 GFX950 = arch("gfx950")
-SPECIALISING = dataclasses.replace(SM90, pipelines=("basic", "tma", "tma_ws"))
+SPECIALISING = dataclasses.replace(SM90, features=("tma", "warp_specialize"))
 """sm_90 with a compiler that specialises warps."""
 
 BASE = GemmConfig(

@@ -10,8 +10,8 @@ import pytest
 from tilewright import ops
 from tilewright.arch import Mma, arch
 from tilewright.errors import BadArgument, BadFile, EmptySpace
-from tilewright.ops.gemm.config import PIPELINES
 from tilewright.ops.gemm.formats.tile_engine import read_sweep
+from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.space import KernelSpace, space_to_json
 
 GFX942 = arch("gfx942")

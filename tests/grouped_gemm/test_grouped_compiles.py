@@ -10,7 +10,7 @@ from shared_builds import build_once
 from tilewright.arch import arch
 from tilewright.compile import BuildReport, inspect, key
 from tilewright.ops.grouped_gemm import FAMILY
-from tilewright.ops.grouped_gemm.launch import source
+from tilewright.ops.grouped_gemm.source import source
 
 MATRIX = {
     "sm_80": ("ptx", "mma.sync"),

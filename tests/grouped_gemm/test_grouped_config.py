@@ -14,7 +14,8 @@ from tilewright.arch import arch
 from tilewright.errors import BadArgument, BadFile, UnknownName
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, accumulator, outputs
 from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig
-from tilewright.ops.grouped_gemm.config import PIPELINES, check, parse
+from tilewright.ops.grouped_gemm.names import check, parse
+from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import FORMS
 from tilewright.registry import Registry
 from tilewright.space import KernelSpace, load_space
@@ -42,7 +43,7 @@ def configs(draw):
             tile_k=draw(counts),
             num_warps=draw(counts),
             num_stages=draw(counts),
-            pipeline=draw(st.sampled_from(PIPELINES)),
+            pipeline=draw(st.sampled_from([*PIPELINES])),
             group_m=draw(counts),
             store=draw(st.sampled_from(("direct", "split"))),
             pad_n=draw(st.booleans()),

@@ -10,11 +10,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.checks import MOST_WHOLE, positive, whole
+from tilewright.errors import BadArgument
 
 INTERPRETED = "interpreter as "
 """What begins the name of a device that Triton's interpreter played."""
 
 Support = Literal["native", "emulated", "refused"]
+
+FEATURES = {
+    "tma": "copies a tile that a tensor descriptor describes between global and shared memory",
+    "warp_specialize": "the compiler gives the copies of a loop marked warp_specialize their own "
+    "warps",
+}
+"""What a data file may list under `features`, and what each word means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,8 @@ class Arch:
     async_mma: whether matrix instructions read shared memory on their own (wgmma, tcgen05), so
     that every pipeline stage keeps its buffer.
     fp8: the flavour ``fp8``/``bf8`` mean here (``ocp``, ``fnuz``). dtypes: operand dtypes,
-    including ``tf32``. pipelines: how operands can reach the matrix units.
+    including ``tf32``. features: abilities that no other field says (`FEATURES`); `has` answers for
+    those and for the others.
     min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
     wildcard expands to. fma_flops_per_cu_per_clock: fp32 on the vector units (multiply-add is
     two). exp_per_cu_per_clock: results a clock of the transcendental functions (exp2, log2,
@@ -108,7 +117,7 @@ class Arch:
     async_mma: bool
     fp8: Literal["ocp", "fnuz"]
     dtypes: dict[str, DTypeSupport]
-    pipelines: tuple[str, ...]
+    features: tuple[str, ...]
     min_dot: tuple[int, int, int]
     num_warps: tuple[int, ...]
     num_stages: tuple[int, ...]
@@ -118,6 +127,26 @@ class Arch:
     cdna: Cdna | None = None
     kpack: int = 1
     dot: Literal["matrix", "vector"] = "matrix"
+
+    def __post_init__(self) -> None:
+        for word in self.features:
+            if word not in FEATURES:
+                known = ", ".join(FEATURES)
+                raise BadArgument(f"{self.name} has unknown feature '{word}'; known: {known}")
+
+    def has(self, word: str) -> bool:
+        """Whether the architecture can do what `word` says, in the words of its data file.
+
+        word: a feature (``"tma"``); a matrix instruction (``"wgmma"``); an operand dtype
+        (``"mxfp8"``), which it has unless the compiler refuses it; or ``"cdna"``, for the
+        instructions that `Cdna` describes.
+        """
+        if word in self.features or word in {unit.instruction for unit in self.mma}:
+            return True
+        if word == "cdna":
+            return self.cdna is not None
+        support = self.dtypes.get(word)
+        return support is not None and support.support != "refused"
 
 
 @dataclass(frozen=True, slots=True)

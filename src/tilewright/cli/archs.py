@@ -32,11 +32,11 @@ def archs(
     as_json: Json = False,
 ) -> None:
     """The GPU architectures that kernels can be built for."""
-    from tilewright import arch
+    from tilewright import arch, ops
 
     known = [arch.arch(n) for n in ([name] if name else arch.archs())]
     if as_json:
-        output.emit(asdict(known[0]) if name else [asdict(a) for a in known])
+        output.emit(_described(known[0]) if name else [_described(a) for a in known])
     elif name:
         _show_arch(known[0])
     else:
@@ -60,7 +60,7 @@ def archs(
                     a.warp_size,
                     output.size(a.shared_memory),
                     a.fp8,
-                    " ".join(a.pipelines),
+                    " ".join(ops.pipelines(a)),
                     _dtypes(a, "native"),
                     _dtypes(a, "emulated") or "-",
                     _dtypes(a, "refused") or "-",
@@ -75,7 +75,15 @@ def _dtypes(arch: Arch, support: str) -> str:
     return " ".join(name for name, s in arch.dtypes.items() if s.support == support)
 
 
+def _described(a: Arch) -> dict[str, Any]:
+    from tilewright import ops
+
+    return {**asdict(a), "pipelines": ops.pipelines(a)}
+
+
 def _show_arch(a: Arch) -> None:
+    from tilewright import ops
+
     output.heading(f"{a.name} ({a.vendor})")
     output.fields(
         {
@@ -86,7 +94,7 @@ def _show_arch(a: Arch) -> None:
             "registers": f"{a.max_registers} a thread; {a.simds_per_cu} SIMDs of "
             f"{a.registers_per_lane} a lane",
             "fp8, bf8": f"{a.fp8}",
-            "pipelines": ", ".join(a.pipelines),
+            "pipelines": ", ".join(ops.pipelines(a)),
             "mma": "can be chosen" if a.mma_selectable else "the compiler chooses the shape",
             "wildcards": f"num_warps {', '.join(map(str, a.num_warps))}; "
             f"num_stages {', '.join(map(str, a.num_stages))}",

@@ -18,6 +18,7 @@ import os
 from functools import cache
 from pathlib import Path
 
+from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument, UnknownName, nearest
 
 # Imported here, not where first used: importing the module later would put it in the place of
@@ -75,6 +76,11 @@ def family(name: str) -> Family:
     raise UnknownName(
         f"no operation family '{name}'{nearest(name, known)}; known: {', '.join(known)}"
     )
+
+
+def pipelines(arch: Arch) -> tuple[str, ...]:
+    """The pipelines of all families that `arch` can run, each once."""
+    return tuple(dict.fromkeys(p for name in families() for p in family(name).pipelines(arch)))
 
 
 def usual() -> Family:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from tilewright.arch.model import Device
+from tilewright.arch.model import Arch, Device
 from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.formats import Formats
@@ -22,6 +22,10 @@ class Defaults:
     formats = Formats()
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     scalars: tuple[str, ...] = ()
+
+    def pipelines(self, arch: Arch) -> Sequence[str]:
+        """Kernels have no pipelines to tell apart."""
+        return ()
 
     def foreign(self, titles: frozenset[str]) -> Any:
         """No other library's tables are read."""

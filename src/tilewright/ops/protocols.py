@@ -51,7 +51,7 @@ class KernelConfig(Protocol):
 
     @property
     def pipeline(self) -> str:
-        """How operands reach the matrix units: one of `Arch.pipelines`."""
+        """How operands reach the matrix units: one of `Family.pipelines`."""
 
 
 class Words(Protocol):
@@ -87,6 +87,9 @@ class Words(Protocol):
     def invariance(self, problem: Any) -> Invariance:
         """What a kernel must serve to be chosen under ``batch_invariant`` for `problem`. Raises
         `BadArgument` where no kernel can be the same for problems like this one."""
+
+    def pipelines(self, arch: Arch) -> Sequence[str]:
+        """The pipelines that an architecture can run, by name; () if kernels have only one."""
 
     def axes(self) -> Mapping[str, Any]:
         """Every axis a space may have, in order, with the value taken where it is left out."""

@@ -51,7 +51,7 @@ class Constraints:
             if isinstance(words, str) or not all(isinstance(word, str) for word in words):
                 raise BadArgument(f"{field} = {words!r} is not several words")
             object.__setattr__(self, field, tuple(words))
-        known = {name for a in archs() for name in arch(a).pipelines} if self.pipelines else set()
+        known = {name for a in archs() for name in ops.pipelines(arch(a))} if self.pipelines else ()
         for name in self.pipelines:
             if name not in known:
                 listed = ", ".join(sorted(known))

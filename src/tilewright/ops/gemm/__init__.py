@@ -15,12 +15,13 @@ from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.formats import Formats
-from tilewright.ops.gemm import config as config_module
 from tilewright.ops.gemm import (
     contraction,
     epilogues,
     lowbit,
+    names,
     operands,
+    pipelines,
     pre,
     repeat,
     rows,
@@ -47,16 +48,6 @@ from tilewright.verdict import Verdict
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
 
 
-SIBLINGS = {
-    "gluon_ws": "tma",
-    "gluon_pingpong": "tma",
-    "gluon_scaled": "tma",
-    "gluon_cdna": "basic",
-    "gluon_weights": "weights",
-}
-"""The Triton pipeline that computes what a pipeline in Gluon computes."""
-
-
 class GemmFamily(Defaults):
     """See `tilewright.ops.protocols.Family`."""
 
@@ -71,7 +62,7 @@ class GemmFamily(Defaults):
     }
 
     def parse_name(self, name: str) -> GemmConfig:
-        return config_module.parse(name)
+        return names.parse(name)
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GemmProblem:
         known = [f.name for f in fields(GemmProblem)]
@@ -105,6 +96,9 @@ class GemmFamily(Defaults):
     def invariance(self, problem: GemmProblem) -> Invariance:
         return rows.invariance(partial(rows.with_rows, problem))
 
+    def pipelines(self, arch: Arch) -> Sequence[str]:
+        return pipelines.on(arch)
+
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
 
@@ -124,7 +118,7 @@ class GemmFamily(Defaults):
             values["dtype_c"] = outputs(dtype_a, *after)[0] if known else dtype_a
         if not values["dtype_acc"]:
             values["dtype_acc"] = accumulator(dtype_a)
-        return config_module.check(GemmConfig(**values))
+        return names.check(GemmConfig(**values))
 
     def default_space(self, problem: GemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)
@@ -148,17 +142,17 @@ class GemmFamily(Defaults):
         return {MAIN: source_module.source(config, arch)}
 
     def interpreted(self, config: GemmConfig) -> GemmConfig:
-        tile_m, tile_n = wide(config.tile_m), wide(config.tile_n)
-        warps = min(config.num_warps, 8) if config.pipeline == "gluon_ws" else config.num_warps
-        pipeline = SIBLINGS.get(config.pipeline, config.pipeline)
-        if config.pipeline == "gluon_weights":
-            tile_m = max(tile_m, 16)  # where A's rows are rows, not columns
+        record = pipelines.of(config)
+        sibling = pipelines.PIPELINES[record.sibling]
+        # The sibling has no edges or warps that are no powers of two, and A's rows may be rows of
+        # its matrix instruction where they are columns of this kernel's.
+        least = 16 if record.transposed and not sibling.transposed else 1
         return replace(
             config,
-            pipeline=pipeline,
-            num_warps=warps,
-            tile_m=tile_m,
-            tile_n=tile_n,
+            pipeline=sibling.name,
+            num_warps=wide(config.num_warps),
+            tile_m=max(least, wide(config.tile_m)),
+            tile_n=wide(config.tile_n),
             tile_k=sizes.summed_k(config),
         )
 

@@ -1,8 +1,8 @@
 """How a config of pipeline ``gluon_cdna`` maps onto the matrix units of CDNA.
 
-What kernels/gluon_cdna.py is told beside the config: which instruction multiplies, how the warps
-divide the tile, and how much of K a lane holds. The rule that says where there is no such mapping
-stands here too, beside what it is about.
+The mapping says which instruction multiplies, how the warps divide the tile, and how much of K a
+lane holds; kernels/gluon_cdna.py is told all of it. The rule that refuses configs without a mapping
+is here too (`objection`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import GemmConfig
-
-PIPELINE = "gluon_cdna"
 
 CHUNK_BYTES = 16
 """What a lane loads, stores in shared memory and reads from there at once."""
@@ -62,16 +60,17 @@ def mapping(config: GemmConfig, arch: Arch) -> Mapping:
 
 
 def objection(config: GemmConfig, arch: Arch) -> str | None:
-    """Why `config`, if it is of this pipeline, cannot be built for `arch`."""
+    """Why `config` cannot be built for `arch`; None for an architecture without CDNA's
+    instructions, which another rule refuses."""
     c = config
-    if c.pipeline != PIPELINE or arch.cdna is None:
+    if arch.cdna is None:
         return None
     if c.precision == "tf32":
-        return f"pipeline {PIPELINE} multiplies fp32 exactly; precision tf32 is basic's"
+        return "pipeline gluon_cdna multiplies fp32 exactly; precision tf32 is basic's"
     if arch.cdna.direct_to_shared and c.num_stages < 2:
-        return f"pipeline {PIPELINE} fills one stage while it reads another, so it needs 2 or more"
+        return "pipeline gluon_cdna fills one stage while it reads another, so it needs 2 or more"
     if not arch.cdna.direct_to_shared and c.num_stages != 2:
-        return f"pipeline {PIPELINE} has 2 stages on {arch.name}, not {c.num_stages}"
+        return f"pipeline gluon_cdna has 2 stages on {arch.name}, not {c.num_stages}"
     if epilogues.fold(c.epilogue) > 1 and c.layout[2] != "r":
         return f"epilogue {c.epilogue} pairs columns, which one lane holds only if C is row-major"
     found = _mapping(c, arch)

@@ -21,7 +21,7 @@ from functools import lru_cache
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, estimate_few, lowbit, rates, scales, small_m, swap
+from tilewright.ops.gemm import epilogues, estimate_few, pipelines, rates, scales, swap
 from tilewright.ops.gemm.breakdown import (
     L2,
     LATENCY,
@@ -31,15 +31,17 @@ from tilewright.ops.gemm.breakdown import (
     SHARED_MEMORY,
     Breakdown,
 )
-from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.pipelines.common import ROW_BYTES
+from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP, WARPGROUP_ROWS
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
     OVERHEAD_REGISTERS,
-    WARPGROUP,
-    WARPGROUP_ROWS,
+    k_parts,
     operand_dtype,
     shared_memory,
     shared_tiles,
+    vector,
     vector_dot,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
@@ -47,21 +49,15 @@ from tilewright.ops.gemm.sizes import tiles as tiles_of
 MIDDLE_GROUP = 6
 """Of rows of tiles that are walked column by column: 4 and 8 before 2, and 2 before 16."""
 
-WALKING = ("gluon_ws", "gluon_scaled")
-"""Pipelines that walk parts of tiles under split-K too, where others start a workgroup for each."""
-
-ROW_BYTES = 128
-"""What a swizzle spans."""
-
 
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
     """What `config` should take for `problem` on `device`."""
     if config.swap_ab:
         config, problem = swap.config(config), swap.problem(problem)
     this = arch(device.arch)
-    if small_m.vector(config):
+    if vector(config):
         return estimate_few.vectors(config, problem, device, this)
-    if config.pipeline == "gluon_weights":
+    if pipelines.of(config).estimate == "unpacking":
         return estimate_few.unpacking(config, problem, device, this)
     return _tiled(config, problem, device)
 
@@ -72,12 +68,13 @@ def key(config: GemmConfig, found: Breakdown) -> tuple[float, float, bool, int, 
     takes fewer steps and looks further ahead; groups of tiles that are neither narrow nor wide;
     then the name. For few rows, what has a shallower ring, which is filled sooner. As a rule that
     was the faster on an H200."""
-    alone, few = config.scheduler == "persistent", config.pipeline in SMALL_M
+    record = pipelines.of(config)
+    alone, few = config.scheduler == "persistent", record.few_rows
     side_by_side = sorted((found.compute_us, found.shared_us, found.l2_us, found.latency_us))
     return (
         round(found.total_us, 2),
         0.0 if few else side_by_side[-2],
-        config.pipeline in POINTERS,
+        record.reads == "pointers",
         -config.tile_k * alone,
         config.num_stages if few else -config.num_stages * alone,
         abs(config.group_m - MIDDLE_GROUP),
@@ -161,7 +158,7 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
         share * steps * step.shared,
     )
     read, latency = share * steps * step.read, share / at_once * steps * step.waits
-    launch = rates.FEW_LAUNCH_US if config.pipeline in SMALL_M else rates.LAUNCH_US
+    launch = rates.FEW_LAUNCH_US if pipelines.of(config).few_rows else rates.LAUNCH_US
     _, limiter = max(
         (compute, PRODUCTS),
         (read, L2),
@@ -190,7 +187,7 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
 
 @lru_cache(maxsize=8192)
 def _step(config: GemmConfig, device: Device) -> _Step:
-    this, clock = arch(device.arch), device.clock_mhz
+    this, clock, record = arch(device.arch), device.clock_mhz, pipelines.of(config)
     port = _port(device)
     a = DTYPES[config.dtype_a].size(config.tile_m * config.tile_k)
     b = DTYPES[config.dtype_b].size(config.tile_n * config.tile_k)
@@ -200,14 +197,14 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     issue = float(config.num_warps * rates.WARP_CLOCKS)
     if not feeds_itself:
         issue *= _idle(config, this)
-    if config.pipeline in POINTERS:
+    if record.reads == "pointers":
         copies = (a + b) / (16 * this.warp_size * config.num_warps)
         issue += copies * rates.COPY_CLOCKS
     issue /= clock
     shared = float(a + b)  # in; and out:
     if feeds_itself:  # A once, and B once for the rows of each instruction
         tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
-        first, second = (b, a) if config.pipeline in SMALL_M else (a, b)
+        first, second = (b, a) if record.few_rows else (a, b)
         shared += first + second * max(1.0, rows / tallest)
     else:
         shared += _read_by_warps(config, this, a, b)
@@ -217,20 +214,19 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     if config.num_stages == 1:
         waits += products  # nothing is loaded ahead
     walks = config.scheduler in ("persistent", "stream_k") or (
-        config.scheduler == "split_k" and config.pipeline in WALKING
+        config.scheduler == "split_k" and record.walks_parts
     )
-    in_turn = config.pipeline == "gluon_pingpong"
-    groups = config.num_warps // WARPGROUP if in_turn else 1
+    groups = config.num_warps // WARPGROUP if record.takes_turns else 1
     return _Step(
         products=products,
         at_peak=_flops(config) / _flops_per_us(device, operand_dtype(config)),
         shared=shared / (rates.SHARED_BYTES_PER_CLOCK * clock),
         read=(a + b) / port,
-        issue=0.0 if config.pipeline in rates.APART else issue,
+        issue=0.0 if record.loads_apart else issue,
         waits=waits,
         resident=groups if walks else _resident(config, this),
         walks=walks,
-        stores_beside=in_turn,
+        stores_beside=record.takes_turns,
         store=_stored(config) / (rates.STORE_SHARE * port),
     )
 
@@ -248,15 +244,17 @@ def _port(device: Device) -> float:
 
 def _products(config: GemmConfig, device: Device, this: Arch, feeds_itself: bool) -> float:
     """Microseconds that a step's products take on one compute unit."""
-    reached = rates.PIPELINE_RATE[config.pipeline]
+    of_pipeline = pipelines.of(config).rates
+    assert of_pipeline is not None, f"pipeline {config.pipeline} is not estimated by tiles"
+    reached = of_pipeline.share
     if not feeds_itself:
         reached = min(reached, rates.BASIC) / _idle(config, this)
     unpacked = 0.0
-    if config.pipeline in ("weights", "mx") and not _scales_in_hardware(config, this):
-        unpacked = rates.UNPACKED.get((config.pipeline, config.dtype_b), 0.0)
-        reached *= rates.MX_CONVERTED if config.pipeline == "mx" and not unpacked else 1.0
-    if scales.count(config) and config.pipeline in ("basic", "tma", "tma_ws", "weights"):
-        reached *= rates.SCALED
+    if not _scales_in_hardware(config, this):
+        unpacked = of_pipeline.unpacked.get(config.dtype_b, 0.0)
+        reached *= 1.0 if unpacked else of_pipeline.converted
+    if scales.count(config):
+        reached *= of_pipeline.scaled
     if DTYPES[config.dtype_a].size(config.tile_k) < ROW_BYTES:
         reached *= rates.NARROW_ROWS
     rows = _rows(config)
@@ -272,9 +270,10 @@ def _products(config: GemmConfig, device: Device, this: Arch, feeds_itself: bool
 def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
     """Bytes of A and B in a step that warps read from shared memory, who feed the matrix units
     through registers: each what it multiplies, so the fewer it has, the more it shares."""
-    if config.pipeline in SMALL_M:  # these share out K
+    record = pipelines.of(config)
+    if record.few_rows:  # these share out K
         return a + b
-    if config.pipeline in lowbit.PIPELINES:  # B is in registers, where it is unpacked
+    if record.b_in_registers:
         return a
     m, n, _ = this.min_dot
     down, across = -(-config.tile_m // max(m, 16)), -(-config.tile_n // n)
@@ -285,7 +284,7 @@ def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
 
 def _rows(config: GemmConfig) -> int:
     """Of a tile, as the matrix units see it: kernels for few rows transpose it."""
-    return config.tile_n if config.pipeline in SMALL_M else config.tile_m
+    return config.tile_n if pipelines.of(config).few_rows else config.tile_m
 
 
 def _flops(config: GemmConfig) -> float:
@@ -315,7 +314,7 @@ def _scales_in_hardware(config: GemmConfig, this: Arch) -> bool:
 def _idle(config: GemmConfig, this: Arch) -> float:
     """How many times over the warps do the same products, where the tile has fewer matrix
     instructions side by side than there are warps and they do not share out K."""
-    if config.pipeline in SMALL_M:
+    if pipelines.of(config).few_rows:
         return 1.0
     m, n, _ = this.min_dot
     instructions = -(-config.tile_m // max(m, 16)) * -(-config.tile_n // n)
@@ -325,7 +324,8 @@ def _idle(config: GemmConfig, this: Arch) -> float:
 def _resident(config: GemmConfig, this: Arch) -> int:
     """Workgroups that a compute unit holds at once."""
     accumulators = config.tile_m * config.tile_n // (this.warp_size * config.num_warps)
-    beside = rates.POINTER_REGISTERS if config.pipeline in POINTERS else OVERHEAD_REGISTERS
+    pointers = pipelines.of(config).reads == "pointers"
+    beside = rates.POINTER_REGISTERS if pointers else OVERHEAD_REGISTERS
     registers = min(this.max_registers, accumulators + beside)
     lanes = this.registers_per_lane * this.simds_per_cu
     shared = shared_memory(config, this) + this.shared_memory_reserved
@@ -394,6 +394,6 @@ def _apart(config: GemmConfig, tiles: int, units: int) -> float:
 
 def _added_up_us(config: GemmConfig) -> float:
     """Warps that shared out K each have sums of the whole tile, which they add up at its end."""
-    if small_m.k_parts(config) == 1:
+    if k_parts(config) == 1:
         return 0.0
     return rates.ADDING_UP_US * config.tile_m * config.tile_n

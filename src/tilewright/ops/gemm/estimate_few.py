@@ -6,9 +6,10 @@ import math
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import lowbit, rates, scales
+from tilewright.ops.gemm import pipelines, rates, scales
 from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY, PRODUCTS, Breakdown
 from tilewright.ops.gemm.config import SHARING, GemmConfig
+from tilewright.ops.gemm.pipelines.gluon_weights import wide
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 
@@ -49,7 +50,7 @@ def unpacking(config: GemmConfig, problem: GemmProblem, device: Device, this: Ar
     parts = tiles * config.split_k
     columns = config.tile_n / config.num_warps
     each = rates.UNPACKING[config.dtype_b]
-    if lowbit.wide(config):
+    if wide(config):
         each += rates.UNPACKING_WIDE
     else:
         each += rates.UNPACKING_BESIDE * config.tile_m / 8 * 32 / columns
@@ -79,7 +80,7 @@ def _of(
 ) -> Breakdown:
     """Products and memory beside one another, and the rest around them."""
     slower = 1.0
-    if config.pipeline != "gluon_weights":
+    if pipelines.of(config).estimate != "unpacking":
         slower = rates.ELEMENTWISE if config.alignment < 4 else 1.0
         slower *= rates.WIDE_INDEX[this.backend] if config.index_bits == 64 else 1.0
     waves = max(1, -(-parts // device.compute_units))

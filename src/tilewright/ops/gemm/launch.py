@@ -5,13 +5,14 @@ from __future__ import annotations
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, lowbit, operands, scales, swap
-from tilewright.ops.gemm.config import POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm import epilogues, operands, pipelines, scales, swap
+from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.operands import MATRICES
+from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import MAX_FLAGS, partial_dtype, shared_tiles
+from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.gemm.source import batch_types, blocks
+from tilewright.ops.gemm.source import batch_types, blocks, in_words
 from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, Step, Temporary
 
 
@@ -25,6 +26,7 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
 
 def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     """The same, of the product that the kernel computes."""
+    record = pipelines.of(config)
     tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
     sizes = tuple(Scalar("i32", size) for size in (problem.m, problem.n, problem.k))
@@ -33,7 +35,8 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         ld // DTYPES[d].packed
         for ld, d in zip((problem.lda, problem.ldb, problem.ldc), types, strict=True)
     )
-    stride = "i64" if config.index_bits == 64 or config.pipeline not in POINTERS else "i32"
+    pointers = record.reads == "pointers"
+    stride = "i32" if pointers and config.index_bits == 32 else "i64"
     names = operands.names(config)
     extra: list[Argument] = []
     for chain, ld in zip(names.chains, (problem.ldpa, problem.ldpb, problem.ldd), strict=True):
@@ -43,22 +46,22 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
         steps = (step if size > 1 else 0 for step, size in zip(s.strides, s.shape, strict=True))
         extra += [Pointer(s.name), *(Scalar("i32", step) for step in steps)]
     arguments: tuple[Argument, ...]
-    if config.pipeline in POINTERS:
+    if pointers:
         arguments = (
             *(Pointer(name) for name in MATRICES),
             *sizes,
             *(Scalar(stride, ld) for ld in lds),
             *extra,
-            *((Scalar("i32", _dies(device)),) if config.pipeline == "gluon_cdna" else ()),
+            *((Scalar("i32", _dies(device)),) if "dies" in record.arguments else ()),
         )
     else:
         made = _descriptors(config, problem)
         arguments = (*made, *sizes, *extra)
-        if config.pipeline in ("small_m_tma", "gluon_weights"):
+        if record.writes == "pointers":
             ldc = Scalar(stride, problem.ldc)
             arguments = (*made[:2], Pointer(MATRICES[2]), *sizes, ldc, *extra)
     arguments = (*arguments, *_batch_arguments(config, problem))
-    grid = (tiles, config.split_k, 1) if config.pipeline in SMALL_M else (programs, 1, 1)
+    grid = (tiles, config.split_k, 1) if record.few_rows else (programs, 1, 1)
     if config.scheduler not in SHARING:
         return Launch((Step(grid, arguments),))
     slots = _slots(config, tiles, programs, splits)
@@ -82,8 +85,8 @@ def _descriptors(config: GemmConfig, p: GemmProblem) -> tuple[Descriptor, ...]:
     lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
     found = []
     for i, (name, block) in enumerate(zip(MATRICES, blocks(config), strict=True)):
-        in_words = lowbit.in_words(config, i)
-        dtype, each = ("int32", in_words) if in_words else (types[i], 1)
+        words = in_words(config, i)
+        dtype, each = ("int32", words) if words else (types[i], 1)
         shape: tuple[int, ...] = (p.outer[i], p.inner[i] // each)
         strides: tuple[int, ...] = (lds[i] // each, 1)
         if config.batching == "strided":
@@ -114,8 +117,8 @@ def _share(
     """Workgroups to launch, and the kernel's `splits`."""
     if config.scheduler == "split_k":
         parts = tiles * config.split_k
-        persistent = config.pipeline in ("gluon_ws", "gluon_scaled")
-        return min(parts, compute_units) if persistent else parts, config.split_k
+        walks = pipelines.of(config).walks_parts
+        return min(parts, compute_units) if walks else parts, config.split_k
     if config.scheduler == "stream_k":
         steps = -(-problem.k // config.tile_k)
         programs = min(compute_units, tiles * steps)
@@ -129,7 +132,8 @@ def _batch_arguments(config: GemmConfig, p: GemmProblem) -> tuple[Argument, ...]
     values = [p.batch]
     if config.batching in ("strided", "nested"):
         a, b, c, _ = p.batch_strides
-        values += [a, b, c] if config.pipeline == "basic" else [min(a, 1), min(b, 1)]
+        pointers = pipelines.of(config).reads == "pointers"
+        values += [a, b, c] if pointers else [min(a, 1), min(b, 1)]
     if config.batching == "nested":
         values += [p.batch_inner, *p.outer_strides]
     if epilogues.has_matrix(config.epilogue):

@@ -68,32 +68,14 @@ compiler took 56 to 74 (sm_90). With descriptors: `sizes.OVERHEAD_REGISTERS`."""
 
 # --- pipelines -----------------------------------------------------------------------------
 
-BASIC, TMA = 0.745, 0.91  # fitted
-PIPELINE_RATE = {
-    "basic": BASIC,
-    "tma": TMA,
-    "tma_ws": 1.0,  # no architecture measured has it
-    "gluon_ws": 1.0,  # left free, the fit of this and the next says 1.0 to 1.2: others decide
-    "gluon_pingpong": 1.0,
-    "gluon_cdna": BASIC * 0.7 / 0.75,
-    "small_m": BASIC,
-    "small_m_tma": TMA,
-    "gluon_scaled": 1.0,
-    "weights": BASIC,
-    "mx": BASIC * 0.8,
-    "preshuffle": BASIC,
-}
-"""Share of the published matrix rate that a pipeline's steps reach when nothing else holds them up.
-gluon_cdna has never run: until somebody measures it, the simpler kernel goes first. All but those
-fitted are ratios."""
+BASIC, TMA = 0.745, 0.91
+"""Shares of the published matrix rate that steps of these pipelines reach when nothing else holds
+them up. Fitted. The other pipelines' shares are in their records (`pipelines`), and are ratios; no
+architecture measured has tma_ws."""
 
 MX_CONVERTED = 0.5
 """What is left of pipeline mx's rate where the compiler multiplies 8-bit elements by scales first,
 for bf16 instructions. A ratio."""
-
-UNPACKED = {("weights", "int4"): 15, ("weights", "e2m1"): 20, ("mx", "e2m1"): 15}
-"""Instructions for each 4-bit weight of a tile, by pipeline and type, beside its products. From the
-times in benchmarks/results/gemm_weights_h200.json, which they hold within a fifth up to 16 rows."""
 
 SCALED = 0.55
 """What is left of its rate to a kernel that adds scaled products while the matrix units wait. A
@@ -132,9 +114,6 @@ L2 has to answer each by itself. Fitted to searches of 1120 problems."""
 ADDING_UP_US = 0.0016
 """For each element of a tile whose K four warps shared out, what adding up their sums takes at its
 end: code that runs once, and so waits for itself. Fitted to searches of 1120 problems."""
-
-APART = ("gluon_ws", "gluon_pingpong", "gluon_scaled")
-"""Pipelines whose loads have warps of their own, so that those that multiply do nothing else."""
 
 # --- few rows of A on the vector units; 4-bit weights: read off single measurements ---------
 

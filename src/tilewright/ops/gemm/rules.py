@@ -11,33 +11,28 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import cdna, epilogues, lowbit, scales, shuffle, swap, warpgroups
-from tilewright.ops.gemm.config import MASKING, POINTERS, SHARING, SMALL_M, GemmConfig
+from tilewright.ops.gemm import epilogues, pipelines, scales, shuffle, swap
+from tilewright.ops.gemm.config import MAX_TILE, SHARING, GemmConfig
+from tilewright.ops.gemm.layouts import gated
+from tilewright.ops.gemm.pipelines.record import OWN_RULES, Rule
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
-    BATCHED,
     INT32_SPAN,
     LEAST_8_BIT_K,
     MAX_FLAGS,
     MAX_STAGES,
-    MAX_TILE,
     MAX_TILES,
-    MOST_SCALED_K,
     OVERHEAD_REGISTERS,
-    PART_COLUMNS,
-    SCALED,
     VECTOR_DOT_PRODUCTS,
-    WARPGROUP,
-    WARPGROUP_ROWS,
-    gated,
+    k_parts,
     meetings,
-    odd_edges,
     operand_dtype,
     shared_memory,
     tiles,
+    vector,
     vector_dot,
 )
-from tilewright.ops.gemm.small_m import MAX_TILE_K, VECTOR_BYTES, VECTOR_ROWS, k_parts, vector
+from tilewright.ops.gemm.small_m import MAX_TILE_K
 from tilewright.verdict import YES, Verdict, no
 
 # --- legality: may this config be built for this architecture? -----------------------------
@@ -56,29 +51,25 @@ def _dtype(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _pipeline(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in arch.pipelines:
-        return f"{arch.name} has no pipeline {c.pipeline}; it has {', '.join(arch.pipelines)}"
+    if not pipelines.of(c).runs_on(arch):
+        has = ", ".join(pipelines.on(arch))
+        return f"{arch.name} has no pipeline {c.pipeline}; it has {has}"
     return None
 
 
 def _tile(c: GemmConfig, arch: Arch) -> str | None:
     if vector(c):
         return _vector_tile(c)
+    record = pipelines.of(c)
     least_m, least_n, least_k = arch.min_dot
-    largest_k = MAX_TILE
-    if c.pipeline in (
-        *SMALL_M,
-        "gluon_weights",
-    ):  # B's columns take the place of rows; steps hold a part for each warp
+    if record.transposed:
         least_m, least_n = least_n, least_m
-        least_k *= k_parts(c)
-        largest_k *= k_parts(c)
-    if c.pipeline == "gluon_scaled":
-        largest_k = MOST_SCALED_K
+    least_k *= k_parts(c)  # steps hold a part for each warp
+    largest_k = record.largest_k * k_parts(c)
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
-    for axis, size, low, high in zip("mnk", sizes, least, most, strict=True):
-        others = odd_edges(c.pipeline, axis)
+    odd = (record.odd_rows, record.odd_columns, ())
+    for axis, size, low, high, others in zip("mnk", sizes, least, most, odd, strict=True):
         if size & (size - 1) and size not in others:
             also = f" or {', '.join(map(str, others))}" if others else ""
             none = f"pipeline {c.pipeline} has no other edges"
@@ -108,7 +99,7 @@ def _vector_tile(c: GemmConfig) -> str | None:
 
 
 def _warps(c: GemmConfig, arch: Arch) -> str | None:
-    if c.num_warps & (c.num_warps - 1) and not (c.pipeline == "gluon_ws" and c.num_warps == 12):
+    if c.num_warps & (c.num_warps - 1) and c.num_warps not in pipelines.of(c).odd_warps:
         return f"num_warps = {c.num_warps} is not a power of two"
     threads = c.num_warps * arch.warp_size
     if threads > arch.max_threads:
@@ -122,87 +113,101 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
+def _own(rule: str) -> Rule:
+    """What the record of a config's pipeline adds to a rule."""
+
+    def asked(c: GemmConfig, arch: Arch) -> str | None:
+        added = pipelines.of(c).rules.get(rule)
+        return added(c, arch) if added else None
+
+    return asked
+
+
+_own_combination, _own_scales, _own_packed = map(_own, ("combination", "scales", "packed"))
+
+
 def _combination(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline == "tma_ws" and c.scheduler != "persistent":
-        return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
-    if (c.pipeline == "preshuffle") != (c.layout[1] == "s"):
+    record = pipelines.of(c)
+    if reason := _own_combination(c, arch):
+        return reason
+    if record.shuffled_b != (c.layout[1] == "s"):
         return (
             f"pipeline {c.pipeline} with layout {c.layout}: preshuffle reads a shuffled B, s, and "
             "no other pipeline does"
         )
-    if c.pipeline == "preshuffle" and c.scheduler not in ("tile", "split_k"):
-        return f"pipeline preshuffle has schedulers tile and split_k, not {c.scheduler}"
-    if c.pipeline != "basic" and (c.pre_a or c.pre_b):
+    if "pre_a" not in record.arguments and (c.pre_a or c.pre_b):
         return (
             f"pipeline {c.pipeline} multiplies operands as they lie in memory; under basic they "
             "pass through registers, as pre_a and pre_b need"
         )
-    if c.pipeline == "gluon_ws" and c.scheduler == "tile":
-        return "pipeline gluon_ws overlaps tiles of one workgroup, so it needs another scheduler"
-    if c.pipeline == "gluon_cdna" and c.scheduler == "stream_k":
-        return "pipeline gluon_cdna has schedulers tile, persistent and split_k, not stream_k"
-    if c.pipeline in lowbit.PIPELINES and c.scheduler not in ("tile", "split_k"):
-        return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
+    if c.scheduler not in record.schedulers and "scheduler" not in record.own_words:
+        has = _and(record.schedulers)
+        return f"pipeline {c.pipeline} has schedulers {has}, not {c.scheduler}"
+    lacking = c.scheduler in record.schedulers and c.reduction not in ("none", *record.reductions)
+    if lacking and "reduction" not in record.own_words:
+        has = _and(record.reductions)
+        return f"pipeline {c.pipeline} has reductions {has}, not {c.reduction}"
+    if c.epilogue and "extra" not in record.arguments and "epilogue" not in record.own_words:
+        return f"pipeline {c.pipeline} has no epilogue; epilogue {c.epilogue} needs one"
+    if c.store not in record.stores:
+        return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
     if c.store == "split":
-        if c.pipeline in (*POINTERS, *SMALL_M, "gluon_weights"):
-            return f"store split halves the staging buffer of tma stores; {c.pipeline} has none"
         least = 32 * epilogues.fold(c.epilogue)
         if c.tile_n < least:
             return f"store split needs tile_n of {least} or more, not {c.tile_n}"
     return None
 
 
-def _small_m(c: GemmConfig, arch: Arch) -> str | None:
-    """What the pipelines for few rows leave to others."""
-    if c.pipeline not in SMALL_M:
-        return None
-    if c.scheduler not in ("tile", "split_k"):
-        return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
-    if c.group_m != 1:
-        return f"pipeline {c.pipeline} has one row of tiles: group_m stays 1"
-    if c.mma != (0, 0, 0):
-        return f"pipeline {c.pipeline} leaves the matrix instruction to the compiler: no mma"
-    if vector(c) and c.pipeline != "small_m":
-        return f"up to {VECTOR_ROWS} rows go to the vector units, which pipeline small_m feeds"
-    if vector(c) and c.precision == "tf32":
-        return f"up to {VECTOR_ROWS} rows go to the vector units, which have no tf32"
-    return None
+def _and(words: tuple[str, ...]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _scales(c: GemmConfig, arch: Arch) -> str | None:
     """A K step's products have one scale of A a row and one of B a column."""
-    if c.pipeline == "gluon_scaled":
-        return warpgroups.scaled(c)
+    record = pipelines.of(c)
+    if "scales" in record.rules:
+        return _own_scales(c, arch)
     if not scales.count(c):
         return None
-    if c.pipeline not in SCALED:
+    if "scales" not in record.arguments:
         return f"pipeline {c.pipeline} has no block scales; gluon_scaled, basic and tma have them"
     return _one_block(c)
 
 
 def _one_block(c: GemmConfig) -> str | None:
     along_k = scales.k_block(c)
-    if along_k % c.tile_k and not lowbit.scales_any_group(c):
+    if along_k % c.tile_k and not pipelines.of(c).several_blocks(c):
         return f"tile_k = {c.tile_k} does not divide the {along_k} of K that one scale serves"
     return None
 
 
 def _swapped(c: GemmConfig, arch: Arch) -> str | None:
+    if not c.swap_ab:
+        return None
+    if not pipelines.of(c).swaps:
+        others = ", ".join(pipelines.those("swaps"))
+        return f"pipeline {c.pipeline} does not swap A and B; {others} do"
     return swap.objection(c)
 
 
 def _packed(c: GemmConfig, arch: Arch) -> str | None:
-    return lowbit.refused(c, arch)
+    if reason := _own_packed(c, arch):
+        return reason
+    packed = [d for d in (c.dtype_a, c.dtype_b) if DTYPES[d].packed > 1]
+    if packed and not pipelines.of(c).packed:
+        return f"pipeline {c.pipeline} reads whole elements; weights unpacks {packed[0]}"
+    return None
 
 
 def _padding(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in MASKING and not (c.pad_m and c.pad_n and c.pad_k):
+    if not {c.pad_m, c.pad_n, c.pad_k} <= {*pipelines.of(c).padding}:
         return f"pipeline {c.pipeline} always pads: declare pad_m, pad_n and pad_k"
     return None
 
 
 def _alignment(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in MASKING and c.alignment != 16:
+    if c.alignment not in pipelines.of(c).alignments:
         return f"pipeline {c.pipeline} needs rows of whole 16 bytes, not alignment {c.alignment}"
     a, b = DTYPES[c.dtype_a], DTYPES[c.dtype_b]
     if 1 < c.alignment <= min(a.bytes, b.bytes):
@@ -215,27 +220,31 @@ def _alignment(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _index(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in MASKING and c.index_bits != 32:
-        elements = "it counts in elements, not bytes"
-        why = "its instructions take 32-bit offsets" if c.pipeline in POINTERS else elements
+    record = pipelines.of(c)
+    if c.index_bits not in record.index_bits:
+        why = "it counts in elements, not bytes"
+        if record.reads == "pointers":
+            why = "its instructions take 32-bit offsets"
         return f"pipeline {c.pipeline}: {why}; index_bits stays 32"
     return None
 
 
 def _batching(c: GemmConfig, arch: Arch) -> str | None:
-    if c.pipeline not in BATCHED and c.batching != "none":
-        return f"pipeline {c.pipeline} has no batches; {' and '.join(BATCHED)} have"
-    if c.pipeline != "basic" and c.batching == "nested":
+    taken = pipelines.of(c).batchings
+    if c.batching in taken:
+        return None
+    if taken == ("none",):
+        others = [p.name for p in pipelines.PIPELINES.values() if p.batchings != ("none",)]
+        return f"pipeline {c.pipeline} has no batches; {' and '.join(others)} have"
+    if c.batching == "nested":
         return (
             f"pipeline {c.pipeline} walks a batch by one stride; batching nested, which has two, "
             "needs basic"
         )
-    if c.pipeline != "basic" and c.batching == "pointers":
-        return (
-            f"pipeline {c.pipeline} describes an operand once, at one address; batching pointers "
-            "needs basic"
-        )
-    return None
+    return (
+        f"pipeline {c.pipeline} describes an operand once, at one address; batching {c.batching} "
+        "needs basic"
+    )
 
 
 def _mma(c: GemmConfig, arch: Arch) -> str | None:
@@ -259,19 +268,9 @@ def _mma(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _registers(c: GemmConfig, arch: Arch) -> str | None:
-    warps = WARPGROUP if c.pipeline == "gluon_pingpong" else c.num_warps  # that share a tile
-    accumulators = c.tile_m * c.tile_n * k_parts(c) // (warps * arch.warp_size)
-    if vector(c):  # a sum for every vector of K, and the vectors themselves
-        each = c.tile_m * c.tile_n + (c.tile_m + c.tile_n) * VECTOR_BYTES // 4
-        accumulators = each * c.tile_k // vector(c) // (c.num_warps * arch.warp_size)
+    accumulators = pipelines.of(c).accumulators(c, arch)
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
     available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
-    if scales.count(c) and not lowbit.scales_elements(c):
-        # Products that have no scales yet, and the sum of those that do.
-        products = accumulators
-        if c.pipeline == "gluon_scaled":
-            products = WARPGROUP_ROWS * min(c.tile_n, PART_COLUMNS) // (WARPGROUP * arch.warp_size)
-        accumulators += products
     if accumulators + OVERHEAD_REGISTERS > available:
         return (
             f"{accumulators} accumulators and {OVERHEAD_REGISTERS} other registers a thread, "
@@ -302,8 +301,6 @@ def _shared_memory(c: GemmConfig, arch: Arch) -> str | None:
     return None
 
 
-Rule = Callable[[GemmConfig, Arch], "str | None"]
-
 LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("dtype", _dtype),
     ("pipeline", _pipeline),
@@ -312,9 +309,9 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("warps", _warps),
     ("stages", _stages),
     ("combination", _combination),
-    ("warpgroups", warpgroups.objection),
-    ("small_m", _small_m),
-    ("cdna", cdna.objection),
+    ("warpgroups", _own("warpgroups")),
+    ("small_m", _own("small_m")),
+    ("cdna", _own("cdna")),
     ("scales", _scales),
     ("packed", _packed),
     ("padding", _padding),
@@ -328,10 +325,18 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
 )
 
 
+assert {*OWN_RULES} <= {name for name, _ in LEGALITY}
+
+
+def _exchanged(config: GemmConfig) -> bool:
+    """Whether the kernel computes the product with A and B exchanged, and may."""
+    return config.swap_ab and pipelines.of(config).swaps and not swap.objection(config)
+
+
 def judge(config: GemmConfig, arch: Arch) -> Verdict:
     """Whether `config` may be built for `arch`; else the first rule of `LEGALITY` against it, of
     the product that its kernel computes (`swap`)."""
-    computed = swap.config(config) if config.swap_ab and not swap.objection(config) else config
+    computed = swap.config(config) if _exchanged(config) else config
     for name, rule in LEGALITY:
         reason = rule(computed, arch)
         if reason is not None:
@@ -381,9 +386,7 @@ def _facts(p: GemmProblem) -> tuple[int, tuple[int, ...]]:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = c.pipeline in (*POINTERS, *SMALL_M, "gluon_weights") or epilogues.has_matrix(
-        c.epilogue
-    )
+    vectors = pipelines.of(c).writes == "pointers" or epilogues.has_matrix(c.epilogue)
     if vectors and (extents := _facts(p)[0]) < c.alignment:
         return f"rows hold multiples of {extents} bytes, under {c.alignment}"
     return None
@@ -407,7 +410,7 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.k == 0 and c.pipeline != "basic":
+    if p.k == 0 and not pipelines.of(c).zero_k:
         return f"pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
     if tiles(c, p) > MAX_TILES:
         return f"{tiles(c, p)} tiles, over {MAX_TILES}, which is as far as a kernel counts"
@@ -415,7 +418,7 @@ def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline in POINTERS and c.index_bits == 32:
+    if pipelines.of(c).reads == "pointers" and c.index_bits == 32:
         spans = _facts(p)[1]
         if max(spans) >= INT32_SPAN:
             operand = p.in_memory[spans.index(max(spans))][0]
@@ -427,20 +430,20 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline in SMALL_M and p.m > c.tile_m:
+    if p.m > c.tile_m and pipelines.of(c).few_rows:
         return f"m = {p.m} is over tile_m = {c.tile_m}, and pipeline {c.pipeline} has no second row"
     return None
 
 
 def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
-    if c.pipeline != "gluon_cdna":
+    if not pipelines.of(c).fills_ring:
         return None
     steps = -(-p.k // c.tile_k) // c.split_k
     if steps < c.num_stages:
         part = f" in {c.split_k} parts" if c.split_k > 1 else ""
         return (
             f"k = {p.k}{part} is under {c.num_stages} steps of {c.tile_k}, which pipeline "
-            "gluon_cdna has under way"
+            f"{c.pipeline} has under way"
         )
     return None
 
@@ -465,7 +468,7 @@ def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
         reason = rule(computed, of)
         if reason is not None:
             return no(name, reason)
-        if name == "signature" and config.swap_ab and not swap.objection(config):
+        if name == "signature" and _exchanged(config):
             computed, of = swap.config(config), swap.problem(problem)
     # Of a plan's candidates most were judged for the problem before, on this very architecture.
     known = _judged.get((config, id(arch)))

@@ -1,9 +1,11 @@
-"""What the pipelines for few rows of A derive from a config: see kernels/small_m.py."""
+"""How the kernels for few rows of A divide a tile, from the config: see kernels/small_m.py.
+
+`vector` and `k_parts` are about configs of these kernels only; `sizes` has them for all."""
 
 from __future__ import annotations
 
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm.config import SMALL_M, GemmConfig
+from tilewright.ops.gemm.config import GemmConfig
 
 VECTOR_ROWS = 4
 """Most rows of A that the vector units take; more would keep them busier than memory."""
@@ -19,14 +21,15 @@ MAX_TILE_K = 4096
 
 
 def vector(config: GemmConfig) -> int:
-    """Elements of K a thread multiplies at once on the vector units; 0: on the matrix units."""
-    if config.pipeline not in SMALL_M or config.tile_m > VECTOR_ROWS:
-        return 0
-    return VECTOR_BYTES // DTYPES[config.dtype_a].bytes
+    """Elements of K that a thread multiplies at once on the vector units; 0 on the matrix units."""
+    return 0 if config.tile_m > VECTOR_ROWS else VECTOR_BYTES // DTYPES[config.dtype_a].bytes
 
 
 def k_parts(config: GemmConfig) -> int:
-    """Parts of every step's K that the warps share out among themselves. With enough columns for
-    each warp to have its own there is one: all then read the same part of A."""
-    shared = config.pipeline in SMALL_M and not vector(config)
-    return config.num_warps if shared and config.tile_n < MATRIX_COLUMNS * config.num_warps else 1
+    """Parts of every step's K that the warps share out among themselves; 1 on the vector units.
+
+    With enough columns for each warp to have its own there is one part: all warps then read the
+    same part of A.
+    """
+    columns_short = config.tile_n < MATRIX_COLUMNS * config.num_warps
+    return config.num_warps if columns_short and not vector(config) else 1

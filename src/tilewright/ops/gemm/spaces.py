@@ -9,20 +9,20 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues, lowbit, scales
+from tilewright.ops.gemm import epilogues, lowbit, pipelines, scales
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
-    MASKING,
+    MAX_TILE,
     REDUCTIONS,
     SCHEDULERS,
-    SMALL_M,
     STORES,
     GemmConfig,
 )
+from tilewright.ops.gemm.pipelines.common import depth
+from tilewright.ops.gemm.pipelines.gluon_weights import GLUON_TILE_K
 from tilewright.ops.gemm.problem import LAYOUTS, OUTPUTS, PRECISIONS, GemmProblem
-from tilewright.ops.gemm.sizes import MAX_TILE, odd_edges
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.space import KernelSpace
 
@@ -66,7 +66,9 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     if axis in ("tile_m", "tile_n", "tile_k"):
         least = max(16, arch.min_dot["mnk".index(axis[-1])])
         usual = {size for size in (16, 32, 64, 128, 256) if least <= size <= MAX_TILE}
-        return sorted(usual.union(*(odd_edges(p, axis[-1]) for p in arch.pipelines)))
+        here = [pipelines.PIPELINES[name] for name in pipelines.on(arch)]
+        odd = {"tile_m": [p.odd_rows for p in here], "tile_n": [p.odd_columns for p in here]}
+        return sorted(usual.union(*odd.get(axis, ())))
     if axis == "dtype_a":
         return [d for d in OUTPUTS if d in arch.dtypes and arch.dtypes[d].support == "native"]
     if axis == "mma":
@@ -77,7 +79,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "precision": PRECISIONS,
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
-        "pipeline": [p for p in arch.pipelines if p != "preshuffle"],
+        "pipeline": [p for p in pipelines.on(arch) if not pipelines.PIPELINES[p].shuffled_b],
         "scheduler": SCHEDULERS,
         "split_k": (1, 2, 4, 8),
         "reduction": REDUCTIONS,
@@ -131,14 +133,13 @@ def power_of_two(rows: int) -> int:
 def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     if lowbit.concerns(problem):
         return _few_bits(problem, arch)
-    apart = (*SMALL_M, *lowbit.PIPELINES, "gluon_pingpong")
     algorithms: dict[str, Sequence[Any]] = {
         "tile_m": (16, 64, 128),
         "tile_n": (32, 128, 256),
-        "tile_k": [k for k in (32, 64, 128) if k == _depth(problem)],
+        "tile_k": [k for k in (32, 64, 128) if k == depth(problem)],
         "num_warps": (4, 8),
         "num_stages": (2, 3, 4),
-        "pipeline": [p for p in arch.pipelines if p not in apart],
+        "pipeline": _listed(arch, "whole"),
         "scheduler": ("tile", "persistent"),
         "split_k": (1,),
         "reduction": ("none",),
@@ -156,8 +157,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
     tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
-    if ("gluon_scaled" if scaled else "gluon_ws") in arch.pipelines:
-        rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem, tiles))
+    rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem, arch, tiles))
     return KernelSpace(
         "gemm",
         {
@@ -175,6 +175,11 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         {"worth having": _worth_having},
         linked={tuple(algorithms): rows},
     )
+
+
+def _listed(arch: Arch, grid: str) -> list[str]:
+    """The pipelines of `arch` that are in a grid of the default space."""
+    return [name for name in pipelines.on(arch) if grid in pipelines.PIPELINES[name].grids]
 
 
 FEW_ROWS = 64
@@ -200,11 +205,11 @@ def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     rows = power_of_two(problem.m)
     bytes_each = DTYPES[problem.dtype_a].bytes
     whole, *parts = (("tile", 1, "none"), ("split_k", 2, "linear"), ("split_k", 4, "linear"))
-    for pipeline in arch.pipelines:
-        if pipeline not in SMALL_M:
+    for pipeline in pipelines.on(arch):
+        if not pipelines.PIPELINES[pipeline].few_rows:
             continue
         tiles = [(max(rows, arch.min_dot[1]), t, s) for t in _MATRIX_TILES for s in (whole, *parts)]
-        if pipeline == "small_m" and rows <= VECTOR_ROWS:
+        if pipelines.PIPELINES[pipeline].reads == "pointers" and rows <= VECTOR_ROWS:
             tiles += [(rows, t, whole) for t in _VECTOR_TILES]
         for tile_m, (tile_n, k_bytes, warps, stages), (scheduler, split_k, reduction) in tiles:
             yield {
@@ -245,11 +250,16 @@ _DEEP_SCALED_TILES = (
 """The same for operands with block scales: few tiles and a large K."""
 
 
-def _deep(problem: GemmProblem, tiles: tuple[tuple[Any, ...], ...]) -> Iterator[dict[str, Any]]:
-    """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES`."""
+def _deep(
+    problem: GemmProblem, arch: Arch, tiles: tuple[tuple[Any, ...], ...]
+) -> Iterator[dict[str, Any]]:
+    """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES` whose pipelines `arch` has."""
+    here = pipelines.on(arch)
     common = {"group_m": 8, "alignment": 16, "index_bits": 32}
     element = DTYPES[problem.dtype_a].bytes
     for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in tiles:
+        if pipeline not in here:
+            continue
         for scheduler, split_k, reduction in schedules:
             yield {
                 **common,
@@ -276,16 +286,16 @@ def _few_bits(problem: GemmProblem, arch: Arch) -> KernelSpace:
         "tile_k": (32, 64, 128),
         "num_warps": (4, 8),
         "num_stages": (2, 3),
-        "pipeline": [p for p in arch.pipelines if p in ("basic", "weights", "mx")],
+        "pipeline": _listed(arch, "few bits"),
         "group_m": (8,),
         "alignment": (16, 1),
         "index_bits": INDEX_BITS,
         "schedule": (whole, parts),
     }
     rows = [(*row[:-1], *row[-1]) for row in itertools.product(*algorithms.values())]
-    if "gluon_weights" in arch.pipelines:
+    if "gluon_weights" in pipelines.on(arch):
         rows += [
-            (tile_m, tile_n, 256, warps, 2, "gluon_weights", 1, 16, 32, *schedule)
+            (tile_m, tile_n, GLUON_TILE_K, warps, 2, "gluon_weights", 1, 16, 32, *schedule)
             for tile_m in (8, 16, 32, 64)
             for tile_n, warps in _UNPACKED_COLUMNS[tile_m]
             for schedule in (whole, ("split_k", 2, "linear"), parts, ("split_k", 8, "linear"))
@@ -312,47 +322,10 @@ _UNPACKED_COLUMNS = {
 """(columns, warps) for pipeline gluon_weights, by rows."""
 
 
-def _worth_having_of_few_bits(config: GemmConfig) -> bool:
-    if config.pipeline == "gluon_weights":  # of 64 rows what wgmma does not take is slow
-        return config.tile_m < 64 or lowbit.wide(config)
-    deepest = 128
-    if not lowbit.scales_any_group(config):
-        deepest = min(deepest, scales.k_block(config) or deepest)
-    last_resort = config.alignment == 1 or config.index_bits == 64
-    return (
-        config.tile_k == deepest
-        and (config.num_warps == 8) == (config.tile_m == 128)
-        and not (last_resort and (config.num_stages > 2 or config.scheduler != "tile"))
-    )
-
-
-ROW_BYTES = 128
-"""Bytes of K in a tile: what a 128-byte swizzle spans, and a whole line of every L2 here. Blocks
-of scales may be shorter along K, and then so are tiles."""
-
-
-def _depth(of: GemmProblem | GemmConfig) -> int:
-    """The tile's K that is worth having."""
-    whole = ROW_BYTES // DTYPES[of.dtype_a].bytes
-    return min(whole, scales.k_block(of) or whole)
-
-
 def _worth_having(config: GemmConfig) -> bool:
-    """Keeps the default space to shapes that are someone's best."""
-    if config.pipeline in SMALL_M:
-        return True
-    if config.num_stages > 4 or config.num_warps > 8 or config.pipeline == "gluon_pingpong":
-        return True  # of `_DEEP_TILES` or `_DEEP_SCALED_TILES`
-    threads_work = config.tile_m * config.tile_n // config.num_warps
-    if not 64 <= threads_work <= 4096:
-        return False
-    if config.tile_k != _depth(config):
-        return False
-    if config.pipeline == "gluon_cdna":
-        return config.scheduler == "persistent" and config.num_stages == 2
-    if config.pipeline not in MASKING:
-        return config.scheduler == "persistent" and config.num_stages > 2
-    last_resort = config.alignment == 1 or config.index_bits == 64
-    if last_resort:
-        return config.scheduler == "tile" and config.num_stages == 2
-    return config.scheduler == "tile" or config.pipeline == "preshuffle"
+    """Keeps the default space to shapes that are the best for somebody."""
+    return pipelines.of(config).worth_having["whole"](config)
+
+
+def _worth_having_of_few_bits(config: GemmConfig) -> bool:
+    return pipelines.of(config).worth_having["few bits"](config)

@@ -20,19 +20,13 @@ from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer
 
-PIPELINES = ("tma", "gluon_ws", "gluon_pingpong")
-"""Those that may have their sides exchanged: the ones with large tiles and no block scales."""
-
 _OTHER = {"r": "c", "c": "r"}
 _AXIS = str.maketrans("mn", "nm")
 
 
 def objection(c: GemmConfig) -> str | None:
-    """Why the sides of `c` may not be exchanged; it may be as it was or exchanged."""
-    if not c.swap_ab:
-        return None
-    if c.pipeline not in PIPELINES:
-        return f"pipeline {c.pipeline} does not swap A and B; {', '.join(PIPELINES)} do"
+    """Why the sides of a config may not be exchanged, whatever its pipeline. `c` may be the config
+    itself or the config with its sides exchanged already."""
     if c.dtype_a != c.dtype_b or c.scale_a or c.scale_b or c.layout[1] == "s":
         return "A and B of different dtypes, with scales of blocks, or shuffled, are not swapped"
     if c.batching != "none":

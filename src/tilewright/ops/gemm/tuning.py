@@ -16,7 +16,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, lowbit, scales
+from tilewright.ops.gemm import epilogues, lowbit, pipelines, scales
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.ops.gemm.spaces import FEW_ROWS, default_space, power_of_two
@@ -164,11 +164,12 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
     if special or problem.pre_a or problem.pre_b:
         return [default]
     bytes_each = DTYPES[problem.dtype_a].bytes
+    here = pipelines.on(arch)
     rows, swapped = (
         [
             (pipeline, m, n, k_bytes // bytes_each, *rest)
             for pipeline, m, n, k_bytes, *rest in algorithms
-            if pipeline in arch.pipelines
+            if pipeline in here
         ]
         for algorithms in (_algorithms(problem), _swapped(problem))
     )
@@ -204,7 +205,7 @@ def _algorithms(problem: GemmProblem) -> Iterator[Sequence[Any]]:
             for tile, how in itertools.product(MATRIX_TILES, _PARTS_OF_FEW)
         ]
         found += [
-            (*tile, *how, 1 if tile[0] == "small_m" else 8)
+            (*tile, *how, 1 if pipelines.PIPELINES[tile[0]].few_rows else 8)
             for tile, how in itertools.product(FEW, _PARTS_OF_FEW)
         ]
     yield from dict.fromkeys(found)

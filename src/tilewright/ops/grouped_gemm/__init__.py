@@ -18,11 +18,11 @@ from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import FAMILY as GEMM
 from tilewright.ops.gemm import epilogues, rows
 from tilewright.ops.gemm.sizes import operand_dtype
-from tilewright.ops.grouped_gemm import config as config_module
 from tilewright.ops.grouped_gemm import estimate as estimate_module
 from tilewright.ops.grouped_gemm import launch as launch_module
-from tilewright.ops.grouped_gemm import operands, rules, spaces
+from tilewright.ops.grouped_gemm import names, operands, pipelines, rules, spaces
 from tilewright.ops.grouped_gemm import reference as reference_module
+from tilewright.ops.grouped_gemm import source as source_module
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
 from tilewright.ops.grouped_gemm.formats import aiter
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
@@ -44,7 +44,7 @@ class GroupedGemmFamily(Defaults):
     formats = Formats(spaces.read_sweep, tuple(spaces.VARIANTS))
 
     def parse_name(self, name: str) -> GroupedGemmConfig:
-        return config_module.parse(name)
+        return names.parse(name)
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GroupedGemmProblem:
         known = [f.name for f in fields(GroupedGemmProblem)]
@@ -92,6 +92,9 @@ class GroupedGemmFamily(Defaults):
     def invariance(self, problem: GroupedGemmProblem) -> Invariance:
         return rows.invariance(partial(_with_rows, problem))
 
+    def pipelines(self, arch: Arch) -> Sequence[str]:
+        return pipelines.on(arch)
+
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
 
@@ -103,7 +106,7 @@ class GroupedGemmFamily(Defaults):
         form = own.pop("form")
         one = GEMM.make_config({**GEMM.axes(), **own, "scheduler": "persistent"}, arch)
         made = {axis: getattr(one, axis) for axis in own}
-        return config_module.check(GroupedGemmConfig(form=form, **made))
+        return names.check(GroupedGemmConfig(form=form, **made))
 
     def foreign(self, titles: frozenset[str]) -> Reader | None:
         return aiter.problems if aiter.states(titles) else None
@@ -129,10 +132,10 @@ class GroupedGemmFamily(Defaults):
         return GEMM.invariant(config.one)
 
     def sources(self, config: GroupedGemmConfig, arch: Arch) -> Mapping[str, KernelSource]:
-        return {MAIN: launch_module.source(config, arch)}
+        return {MAIN: source_module.source(config, arch)}
 
     def interpreted(self, config: GroupedGemmConfig) -> GroupedGemmConfig:
-        return replace(config, pipeline="tma") if config.pipeline == "gluon_ws" else config
+        return replace(config, pipeline=pipelines.PIPELINES[config.pipeline].sibling)
 
     def launch(
         self, config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device

@@ -14,12 +14,13 @@ from functools import lru_cache
 
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, rates
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import estimate as gemm
 from tilewright.ops.gemm.breakdown import MEMORY, Breakdown
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import WARPGROUP
+from tilewright.ops.gemm.sizes import meetings
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 
 WALK_US = 2.0
@@ -36,9 +37,7 @@ def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Dev
     """What `config` should take for `problem` on `device`."""
     p = problem
     # A warp group without rows does not multiply, so the others take less time.
-    height = config.tile_m
-    if config.pipeline == "gluon_ws":
-        height //= config.num_warps // WARPGROUP
+    height = config.tile_m // meetings(config.one)
     if p.form == "list":
         rows = sum(-(-m // height) for m, _, _ in p.sizes) * height
         n, k = (max(1, sum(s[i] for s in p.sizes) // p.groups) for i in (1, 2))
@@ -81,7 +80,9 @@ def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Dev
 def key(config: GroupedGemmConfig, found: Breakdown) -> tuple[float, float, str]:
     """What to sort by, best first: where memory decides, many estimates are equal, and the pipeline
     that leaves warps the least to do goes first."""
-    return found.total_us, -rates.PIPELINE_RATE[config.pipeline], config.name
+    rates = PIPELINES[config.pipeline].one.rates
+    share = rates.share if rates else 0.0
+    return found.total_us, -share, config.name
 
 
 @lru_cache(maxsize=1024)

@@ -12,27 +12,29 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import rules as gemm
-from tilewright.ops.gemm.sizes import WARPGROUP, shared_memory
+from tilewright.ops.gemm.sizes import shared_memory
 from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.pipelines import MAX_GROUPS, PIPELINES, GroupedPipeline
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.verdict import Verdict, no
 
-MAX_GROUPS = 1024
-"""Most groups of one launch: a kernel keeps the number of each group's tiles at hand."""
-
 MAX_TMA_ROWS = 2**30
 """Rows of C that a tensor map which ends inside them can count."""
-
-TABLE_BYTES = 4 * MAX_GROUPS
-"""Shared memory that `gluon_ws` takes for the numbers of tiles."""
 
 
 # --- legality ---------------------------------------------------------------------------------
 
 
+def _record(c: GroupedGemmConfig) -> GroupedPipeline | None:
+    """None for a GEMM pipeline that does not walk groups, which `names.check` refuses: the rules
+    also judge configs made by hand."""
+    return PIPELINES.get(c.pipeline)
+
+
 def _form(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if c.form == "list":
-        if c.pipeline != "basic":
+        record = _record(c)
+        if record is None or c.form not in record.forms:
             return (
                 f"pipeline {c.pipeline} reads through tensor maps, made before the launch; where a "
                 "list's matrices lie is read on the device, which basic does"
@@ -58,20 +60,26 @@ def _tile(c: GroupedGemmConfig, arch: Arch) -> str | None:
 
 
 def _warpgroups(c: GroupedGemmConfig, arch: Arch) -> str | None:
-    if c.pipeline == "gluon_ws" and c.num_warps not in (WARPGROUP, 2 * WARPGROUP):
-        return f"pipeline gluon_ws multiplies with 4 or 8 warps, not {c.num_warps}"
+    record = _record(c)
+    legal = record.num_warps if record else ()
+    if legal and c.num_warps not in legal:
+        words = " or ".join(map(str, legal))
+        return f"pipeline {c.pipeline} multiplies with {words} warps, not {c.num_warps}"
     return None
 
 
 def _epilogue(c: GroupedGemmConfig, arch: Arch) -> str | None:
-    if c.pipeline == "gluon_ws" and c.epilogue:
-        return f"pipeline gluon_ws has no epilogue {c.epilogue}; basic and tma have it"
+    record = _record(c)
+    if record and c.epilogue and not record.epilogues:
+        others = " and ".join(name for name, record in PIPELINES.items() if record.epilogues)
+        return f"pipeline {c.pipeline} has no epilogue {c.epilogue}; {others} have it"
     return None
 
 
 def _table(c: GroupedGemmConfig, arch: Arch) -> str | None:
-    if c.pipeline == "gluon_ws":
-        need = shared_memory(c.one, arch) + TABLE_BYTES
+    record = _record(c)
+    if record and record.table_bytes:
+        need = shared_memory(c.one, arch) + record.table_bytes
         if need > arch.shared_memory:
             return f"{need} bytes of shared memory, over {arch.shared_memory}"
     return None
@@ -112,7 +120,8 @@ def _groups(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
 
 
 def _rows(c: GroupedGemmConfig, p: GroupedGemmProblem) -> str | None:
-    if c.pipeline == "basic":
+    record = _record(c)
+    if record and record.one.reads == "pointers":
         return None
     if p.rows == 0:
         return "no rows at all, which a tensor map cannot describe"

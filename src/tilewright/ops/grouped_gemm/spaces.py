@@ -13,7 +13,9 @@ from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm import spaces as gemm
 from tilewright.ops.gemm.config import INDEX_BITS, STORES
 from tilewright.ops.gemm.formats import tile_engine
-from tilewright.ops.grouped_gemm.config import PIPELINES, GroupedGemmConfig
+from tilewright.ops.gemm.pipelines.common import ROW_BYTES
+from tilewright.ops.grouped_gemm.config import GroupedGemmConfig
+from tilewright.ops.grouped_gemm.pipelines import PIPELINES, on
 from tilewright.ops.grouped_gemm.problem import FORMS, GroupedGemmProblem
 from tilewright.space import WILDCARDS, KernelSpace, axis_values
 
@@ -40,8 +42,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
     """The values ``"*"`` stands for on `axis`. Raises `BadArgument` where it has no meaning."""
     if axis == "form":
         return FORMS
-    found = gemm.wildcard(axis, arch)
-    return [p for p in found if p in PIPELINES] if axis == "pipeline" else found
+    return list(on(arch)) if axis == "pipeline" else gemm.wildcard(axis, arch)
 
 
 def read_sweep(
@@ -102,8 +103,8 @@ def _worth_having(config: GroupedGemmConfig) -> bool:
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
-    rows_of_k = config.tile_k * DTYPES[config.dtype_a].bytes // gemm.ROW_BYTES
-    if config.pipeline != "basic":
+    rows_of_k = config.tile_k * DTYPES[config.dtype_a].bytes // ROW_BYTES
+    if PIPELINES[config.pipeline].one.reads == "descriptors":
         # Where weights are read for a few rows, deep tiles keep more of them under way.
         return config.num_stages > 2 and rows_of_k in ((1, 2) if config.tile_m <= 64 else (1,))
     if rows_of_k != 1:

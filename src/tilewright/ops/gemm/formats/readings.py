@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, BadFile, nearest
-from tilewright.ops.gemm import spaces
+from tilewright.ops.gemm import pipelines, spaces
 from tilewright.ops.gemm.config import SCHEDULERS
 from tilewright.ops.gemm.formats.axis import Axis
 from tilewright.ops.gemm.formats.words import (
@@ -190,7 +190,7 @@ def pipeline(
         )
     pairs = list(itertools.chain.from_iterable(CK_PIPELINES[v] for v in theirs))
     depths = stages.values if stages else [spaces.AXES["num_stages"]]
-    expand = ((ours, arch.pipelines), (depths, arch.num_stages))
+    expand = ((ours, pipelines.on(arch)), (depths, arch.num_stages))
     names, counts = ([*dict.fromkeys(_wild(values, known))] for values, known in expand)
     pairs = list(dict.fromkeys([*pairs, *itertools.product(names, counts)]))
     if len({pipeline for pipeline, _ in pairs}) == 1:

@@ -7,7 +7,8 @@ from typing import Any
 from tilewright.dtypes import DTYPES, FP8_ALIASES
 from tilewright.errors import BadArgument, BadFile, nearest
 from tilewright.ops.gemm import epilogues, spaces
-from tilewright.ops.gemm.config import PIPELINES, REDUCTIONS, SCHEDULERS, STORES
+from tilewright.ops.gemm.config import REDUCTIONS, SCHEDULERS, STORES
+from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.problem import LAYOUTS, PRECISIONS
 from tilewright.space import WILDCARDS
 

@@ -1,0 +1,118 @@
+"""Pipeline ``mx``: pointers, and block-scaled matrix instructions (``tl.dot_scaled``)."""
+
+from __future__ import annotations
+
+from tilewright.arch.model import Arch
+from tilewright.ops.gemm import rates
+from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
+from tilewright.ops.gemm.lowbit import MX_SCALES
+from tilewright.ops.gemm.pipelines import common
+from tilewright.ops.gemm.pipelines.constants import EPILOGUE, MASKS, ROWS, SCHEDULE, TILE, UNSHARED
+from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
+
+MX_FORMATS = {"e4m3fn": "e4m3", "e5m2": "e5m2", "e2m1": "e2m1"}
+"""Element types of the MX formats, as `tl.dot_scaled` calls them."""
+
+PLAIN_FORMATS = {"fp16": "fp16", "bf16": "bf16"}
+"""What A may be without scales, beside a B in MX e2m1."""
+
+FORMATS = MX_FORMATS | PLAIN_FORMATS
+
+LEAST_K = 64
+"""Elements of K that the block-scaled instructions take: 64 of e2m1 on sm_120, 64 or 128 on gfx950;
+with fewer the compiler makes something else, or stops."""
+
+
+def _operand_dtype(c: GemmConfig) -> str:
+    """An MX format where its instructions are used."""
+    if c.dtype_a not in MX_FORMATS:
+        return common.operand_dtype(c)
+    return "mxfp4" if c.dtype_a == c.dtype_b == "e2m1" else "mxfp8"
+
+
+def _accumulators(c: GemmConfig, arch: Arch) -> int:
+    """The instructions scale elements, so no products wait for scales."""
+    return c.tile_m * c.tile_n // (c.num_warps * arch.warp_size)
+
+
+def _worth_having(c: GemmConfig) -> bool:
+    return common.worth_of_few_bits(c, several_blocks=True)
+
+
+def _objection(c: GemmConfig, arch: Arch) -> str | None:
+    plain = c.dtype_a in PLAIN_FORMATS and c.dtype_b == "e2m1"
+    for name, d in (("A", c.dtype_a), ("B", c.dtype_b)):
+        if d not in MX_FORMATS and not plain:
+            return f"pipeline mx takes {', '.join(MX_FORMATS)}; {name} is {d}"
+    want = ("", MX_SCALES[1]) if plain else MX_SCALES
+    if (c.scale_a, c.scale_b) != want:
+        have, wanted = (
+            " and ".join(word or "none" for word in words)
+            for words in ((c.scale_a, c.scale_b), want)
+        )
+        return f"pipeline mx takes scales {wanted} with A in {c.dtype_a}, not {have}"
+    if c.dtype_a == "fp16" and arch.dtypes["e4m3fn"].support == "refused":
+        return f"the compiler makes fp16 of e2m1 by way of e4m3fn, which {arch.name} does not take"
+    if c.tile_k < LEAST_K:
+        return f"tile_k = {c.tile_k} is under {LEAST_K}, what a block-scaled instruction takes"
+    return None
+
+
+MX = Pipeline(
+    name="mx",
+    module="tilewright.ops.gemm.kernels.mx",
+    function="gemm_mx",
+    language="triton",
+    sibling="mx",
+    needs=("mxfp8",),
+    schedulers=("tile", "split_k"),
+    reductions=("atomic", "linear", "tree"),
+    stores=("direct",),
+    padding=(False, True),
+    alignments=ALIGNMENTS,
+    index_bits=INDEX_BITS,
+    batchings=("none",),
+    odd_rows=(),
+    odd_columns=(),
+    odd_warps=(),
+    largest_k=MAX_TILE,
+    rules={"packed": _objection},
+    own_words={},
+    reads="pointers",
+    writes="pointers",
+    b_in_words=False,
+    shuffled_b=False,
+    packed=True,
+    swaps=False,
+    zero_k=False,
+    few_rows=False,
+    transposed=False,
+    dot=False,
+    takes_turns=False,
+    walks_parts=False,
+    fills_ring=False,
+    loads_apart=False,
+    b_in_registers=True,
+    operand_dtype=_operand_dtype,
+    summed_k=common.whole_step,
+    several_blocks=common.always,
+    meetings=common.once,
+    shared_memory=common.pipelined_loads,
+    accumulators=_accumulators,
+    boxes=None,
+    arguments=("extra", "scales", "sharing"),
+    constants=(
+        *TILE, *ROWS, *SCHEDULE, *UNSHARED, *EPILOGUE, "SCALES", *MASKS, "A_FORMAT", "B_FORMAT"
+    ),
+    own_constants={
+        "A_FORMAT": lambda c, _: FORMATS[c.dtype_a],
+        "B_FORMAT": lambda c, _: FORMATS[c.dtype_b],
+    },
+    options=common.triton_options,
+    estimate="tiled",
+    rates=Rates(
+        share=rates.BASIC * 0.8, scaled=1.0, converted=rates.MX_CONVERTED, unpacked={"e2m1": 15}
+    ),
+    grids=("few bits",),
+    worth_having={"few bits": _worth_having},
+)  # fmt: skip

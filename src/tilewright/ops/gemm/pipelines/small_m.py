@@ -1,0 +1,162 @@
+"""Pipelines ``small_m`` and ``small_m_tma``: few rows of A, through pointers or descriptors. The
+kernels transpose the tile: B's columns take the place of rows (see kernels/small_m.py)."""
+
+from __future__ import annotations
+
+from tilewright.arch.model import Arch
+from tilewright.ops.gemm import rates, small_m
+from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, MAX_TILE, GemmConfig
+from tilewright.ops.gemm.pipelines import common
+from tilewright.ops.gemm.pipelines.constants import COMMON, MASKS
+from tilewright.ops.gemm.pipelines.record import Pipeline, Rates
+from tilewright.ops.gemm.small_m import VECTOR_BYTES, VECTOR_ROWS, vector
+
+SCHEDULERS = ("tile", "split_k")
+
+
+def _shared_memory(c: GemmConfig, arch: Arch) -> int:
+    if vector(c):  # only loads that run ahead pass through shared memory
+        return common.stage(c) * (c.num_stages - 1)
+    return common.pipelined_loads(c, arch)
+
+
+def _accumulators(c: GemmConfig, arch: Arch) -> int:
+    threads = c.num_warps * arch.warp_size
+    if vector(c):  # a sum for every vector of K, and the vectors themselves
+        each = c.tile_m * c.tile_n + (c.tile_m + c.tile_n) * VECTOR_BYTES // 4
+        return common.with_unscaled(c, each * c.tile_k // vector(c) // threads)
+    return common.with_unscaled(c, c.tile_m * c.tile_n * small_m.k_parts(c) // threads)
+
+
+def _objection(c: GemmConfig, arch: Arch) -> str | None:
+    if c.scheduler not in SCHEDULERS:
+        return f"pipeline {c.pipeline} has schedulers tile and split_k, not {c.scheduler}"
+    if c.group_m != 1:
+        return f"pipeline {c.pipeline} has one row of tiles: group_m stays 1"
+    if c.mma != (0, 0, 0):
+        return f"pipeline {c.pipeline} leaves the matrix instruction to the compiler: no mma"
+    return None
+
+
+def _pointers_objection(c: GemmConfig, arch: Arch) -> str | None:
+    if reason := _objection(c, arch):
+        return reason
+    if vector(c) and c.precision == "tf32":
+        return f"up to {VECTOR_ROWS} rows go to the vector units, which have no tf32"
+    return None
+
+
+def _descriptors_objection(c: GemmConfig, arch: Arch) -> str | None:
+    if reason := _objection(c, arch):
+        return reason
+    if vector(c):
+        return f"up to {VECTOR_ROWS} rows go to the vector units, which pipeline small_m feeds"
+    return None
+
+
+SMALL_M = Pipeline(
+    name="small_m",
+    module="tilewright.ops.gemm.kernels.small_m",
+    function="gemm_small_m",
+    language="triton",
+    sibling="small_m",
+    needs=(),
+    schedulers=SCHEDULERS,
+    reductions=("atomic", "linear", "tree"),
+    stores=("direct",),
+    padding=(False, True),
+    alignments=ALIGNMENTS,
+    index_bits=INDEX_BITS,
+    batchings=("none",),
+    odd_rows=(),
+    odd_columns=(),
+    odd_warps=(),
+    largest_k=MAX_TILE,
+    rules={"small_m": _pointers_objection},
+    own_words={"scheduler": "small_m"},
+    reads="pointers",
+    writes="pointers",
+    b_in_words=False,
+    shuffled_b=False,
+    packed=False,
+    swaps=False,
+    zero_k=False,
+    few_rows=True,
+    transposed=True,
+    dot=True,
+    takes_turns=False,
+    walks_parts=False,
+    fills_ring=False,
+    loads_apart=False,
+    b_in_registers=False,
+    operand_dtype=common.operand_dtype,
+    summed_k=common.whole_step,
+    several_blocks=common.never,
+    meetings=common.once,
+    shared_memory=_shared_memory,
+    accumulators=_accumulators,
+    boxes=None,
+    arguments=("extra", "sharing"),
+    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES"),
+    own_constants={
+        "K_PARTS": lambda c, _: small_m.k_parts(c),
+        "VECTOR": lambda c, _: vector(c),
+    },
+    options=common.triton_options,
+    estimate="tiled",
+    rates=Rates(share=rates.BASIC, scaled=1.0, converted=1.0, unpacked={}),
+    grids=(),
+    worth_having={"whole": common.always},
+)
+
+SMALL_M_TMA = Pipeline(
+    name="small_m_tma",
+    module="tilewright.ops.gemm.kernels.small_m",
+    function="gemm_small_m_tma",
+    language="triton",
+    sibling="small_m_tma",
+    needs=("tma",),
+    schedulers=SCHEDULERS,
+    reductions=("atomic", "linear", "tree"),
+    stores=("direct",),
+    padding=(True,),
+    alignments=(16,),
+    index_bits=(32,),
+    batchings=("none",),
+    odd_rows=(),
+    odd_columns=(),
+    odd_warps=(),
+    largest_k=MAX_TILE,
+    rules={"small_m": _descriptors_objection},
+    own_words={"scheduler": "small_m"},
+    reads="descriptors",
+    writes="pointers",  # C is too small for a descriptor to pay
+    b_in_words=False,
+    shuffled_b=False,
+    packed=False,
+    swaps=False,
+    zero_k=False,
+    few_rows=True,
+    transposed=True,
+    dot=True,
+    takes_turns=False,
+    walks_parts=False,
+    fills_ring=False,
+    loads_apart=False,
+    b_in_registers=False,
+    operand_dtype=common.operand_dtype,
+    summed_k=common.whole_step,
+    several_blocks=common.never,
+    meetings=common.once,
+    shared_memory=common.ring,
+    accumulators=_accumulators,
+    boxes=common.whole_tiles,
+    arguments=("extra", "sharing"),
+    constants=(*COMMON, "K_PARTS"),
+    own_constants={"K_PARTS": lambda c, _: small_m.k_parts(c)},
+    options=common.triton_options,
+    estimate="tiled",
+    rates=Rates(share=rates.TMA, scaled=1.0, converted=1.0, unpacked={}),
+    grids=(),
+    worth_having={"whole": common.always},
+)

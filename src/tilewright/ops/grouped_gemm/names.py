@@ -1,0 +1,49 @@
+"""Which configs can be said, and the config that a kernel's name says."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from tilewright.errors import BadArgument, UnknownName, nearest, shown
+from tilewright.ops.gemm import names as gemm
+from tilewright.ops.grouped_gemm.config import PREFIX, GroupedGemmConfig
+from tilewright.ops.grouped_gemm.pipelines import PIPELINES
+from tilewright.ops.grouped_gemm.problem import FORMS
+
+
+def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
+    """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
+    if config.form not in FORMS:
+        known = ", ".join(FORMS)
+        raise BadArgument(
+            f"form = {config.form!r}{nearest(str(config.form), FORMS)} is not one of {known}"
+        )
+    gemm.check(config.one)
+    if config.dtype_b != config.dtype_a:
+        raise BadArgument(f"dtype_b = {config.dtype_b!r} is not dtype_a, {config.dtype_a}")
+    if config.pipeline not in PIPELINES:
+        raise BadArgument(
+            f"pipeline = {config.pipeline!r} does not walk groups; {', '.join(PIPELINES)} do"
+        )
+    return config
+
+
+def parse(name: str) -> GroupedGemmConfig:
+    """The config whose name this is. Raises `UnknownName` for a name that does not parse and
+    for one whose fields contradict each other."""
+    form, _, rest = name.removeprefix(PREFIX).partition("_")
+    try:
+        one = gemm.parse(f"gemm_{rest}")
+        own = {f.name for f in fields(GroupedGemmConfig)}
+        same: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields(one) if f.name in own}
+        config = check(GroupedGemmConfig(form=form, **same))
+    except BadArgument as error:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of a grouped GEMM kernel: {error}"
+        ) from None
+    if config.name != name:
+        raise UnknownName(
+            f"'{name}' is not the name of a grouped GEMM kernel; near it is '{config.name}'"
+        )
+    return config
