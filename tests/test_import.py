@@ -94,8 +94,8 @@ def test_an_import_against_the_arrows_is_found(module, line, imported):
 
 
 def test_a_module_without_a_row_is_found():
-    assert breaches({**TREE, "extra": ""}, ROOMS) == ["extra.py has no row in the table"]
-    assert breaches(TREE, {**ROOMS, "gone": set()}) == ["gone is in the table only"]
+    assert "extra.py has no row in the table" in breaches({**TREE, "extra": ""}, ROOMS)
+    assert "gone is in the table only" in breaches(TREE, {**ROOMS, "gone": set()})
 
 
 def test_the_table_has_no_arrow_upwards():

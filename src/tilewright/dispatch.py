@@ -33,7 +33,7 @@ from tilewright.errors import (
     UnsupportedProblem,
     WrongDevice,
 )
-from tilewright.ops.nouns import MAIN, View
+from tilewright.ops.nouns import View
 from tilewright.plan import KEPT, Plan, Planner, live_device
 from tilewright.registry import Registry
 from tilewright.runtime.bound import Bound, BoundLaunch, Loaded
@@ -422,28 +422,28 @@ class Dispatcher(Planner):
         bundle = bundles.find(config.name, target.arch)
         if bundle is not None:
             try:
-                return {MAIN: bundle.load(config, target.arch)}
+                return bundle.load(config, target.arch)
             except (BadFile, BuildFailed) as error:
                 if self._prebuilt is not None:
                     raise BuildFailed(str(error)) from None
                 log.warning("%s", error)
         if self._prebuilt is not None:
             raise NotInBundle(lacks(self._prebuilt, config.name, target))
-        kernel = self._stored(config, target)
-        return {MAIN: (kernel, self.store.read(kernel))}
+        stored = self._stored(config, target)
+        return {part: (kernel, self.store.read(kernel)) for part, kernel in stored.items()}
 
-    def _stored(self, config: Any, target: Device) -> Kernel:
+    def _stored(self, config: Any, target: Device) -> dict[str, Kernel]:
         if self.build_missing:
             report = build([(config, target.arch)], store=self.store, workers=1)
             report.raise_if_failed()
-            return report.kernels[0]
-        kernel = find(config, target.arch, self.store)
-        if kernel is None:
+            return {kernel.part: kernel for kernel in report.kernels}
+        found = find(config, target.arch, self.store)
+        if found is None:
             raise BuildFailed(
                 f"{config.name} for {target.arch} is not in {self.store.path}, and this "
                 "dispatcher does not build; run `tilewright build` for it first"
             )
-        return kernel
+        return found
 
     def _live(self, index: int) -> Device:
         """The fingerprint of GPU `index`; plans are made for it unless a device was named."""

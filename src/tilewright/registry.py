@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import ops
-from tilewright.compile.kernel import Kernel
+from tilewright.compile.kernel import Kernel, to_data
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest
 from tilewright.files import write_whole
 from tilewright.jsonfile import convert, load_json, parse_json
+from tilewright.ops.nouns import MAIN
 
 SCHEMA = 1
 """Version of the JSON form; a file of a newer one is refused."""
@@ -22,11 +23,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A registered kernel.
+    """A registered config.
 
-    config: the kernel. priority: of two kernels that serve a problem, those of the higher
-    priority are considered first, whatever their estimate. builds: its binaries, by
-    architecture; empty until built, and never needed to plan.
+    priority: of the configs that serve a problem, those of the highest priority are considered
+        first, whatever their estimates.
+    builds: its kernels, by `build_place`; empty until built, and never needed to plan.
     """
 
     config: Any
@@ -38,6 +39,17 @@ class Entry:
         """The kernel's name."""
         name: str = self.config.name
         return name
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The architectures that it has builds for."""
+        return tuple(dict.fromkeys(kernel.arch for kernel in self.builds.values()))
+
+
+def build_place(kernel: Kernel) -> str:
+    """Where a kernel stands among the builds of its config: the architecture, ``sm_90``, and the
+    part of a config with several, ``sm_90:reduce``."""
+    return kernel.arch if kernel.part == MAIN else f"{kernel.arch}:{kernel.part}"
 
 
 class Registry:
@@ -74,7 +86,7 @@ class Registry:
         """
         builds: dict[str, Kernel] = {}
         if isinstance(kernel, Kernel):
-            builds = {kernel.arch: kernel}
+            builds = {build_place(kernel): kernel}
             kernel = kernel.name
         config = ops.family_of(kernel).parse_name(kernel) if isinstance(kernel, str) else kernel
         with self._lock:
@@ -132,7 +144,7 @@ class Registry:
                 "family": entry.config.family,
                 "config": asdict(entry.config),
                 "priority": entry.priority,
-                "builds": {arch: asdict(kernel) for arch, kernel in entry.builds.items()},
+                "builds": {place: to_data(kernel) for place, kernel in entry.builds.items()},
             }
             for entry in self
         ]
@@ -171,9 +183,9 @@ class Registry:
                 raise BadFile(f"{place}: the name and the config's fields disagree: {row.name}")
             if row.name in registry:
                 raise BadFile(f"{place}: {row.name} stands there twice")
-            for arch, kernel in row.builds.items():
-                if (kernel.name, kernel.arch) != (row.name, arch):
-                    raise BadFile(f"{place}.builds.{arch}: is {kernel.name} for {kernel.arch}")
+            for said, kernel in row.builds.items():
+                if (kernel.name, build_place(kernel)) != (row.name, said):
+                    raise BadFile(f"{place}.builds.{said}: is {kernel.called} for {kernel.arch}")
             registry._entries[row.name] = Entry(config, row.priority, row.builds)
         registry.version = len(registry)
         return registry

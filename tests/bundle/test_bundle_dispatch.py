@@ -16,6 +16,7 @@ from tilewright.bundle import bundle as bundle_module
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, BadFile, BuildFailed, NotInBundle
+from tilewright.ops.nouns import MAIN
 from tilewright.registry import Registry
 from tilewright.tables.table import Table
 
@@ -41,7 +42,7 @@ def config(name: str):
 
 def loaded(dispatcher: Dispatcher, name: str) -> bytes:
     """The machine code that it would launch."""
-    return dispatcher._kernel(config(name), dispatcher.device_for_planning())[1]
+    return dispatcher._kernels(config(name), dispatcher.device_for_planning())[MAIN][1]
 
 
 def test_its_kernels_are_the_candidates(path: Path) -> None:
@@ -186,7 +187,7 @@ def test_a_store_that_is_given_turns_off_what_the_environment_names(path, monkey
     monkeypatch.setenv("TILEWRIGHT_BUNDLE", str(path))
     dispatcher = Dispatcher(device=H200, store=Store(path.parent / "store"))
     assert dispatcher.select(gemm(512)).config.name not in NAMES
-    monkeypatch.setattr(dispatcher, "_stored", lambda config, target: "built")
+    monkeypatch.setattr(dispatcher, "_stored", lambda config, target: {MAIN: "built"})
     monkeypatch.setattr(dispatcher.store, "read", lambda kernel: kernel.encode())
     assert loaded(dispatcher, WIDE) == b"built"
 
@@ -241,9 +242,10 @@ def test_installed_ones_can_be_turned_off(wheels: Path, monkeypatch) -> None:
 def test_a_stale_or_damaged_kernel_falls_to_the_next(path: Path, monkeypatch) -> None:
     made = bundle(path, table=Table.of([row(gemm(64), WIDE, ties=(DEEP,))]))
     dispatcher = Dispatcher(device=H200, bundle=made)
-    real = bundle_module.source_digest
+    real = bundle_module.source_digests
+    stale = {MAIN: "0" * 64}
     monkeypatch.setattr(
-        bundle_module, "source_digest", lambda c, a: "0" * 64 if c.name == WIDE else real(c, a)
+        bundle_module, "source_digests", lambda c, a: stale if c.name == WIDE else real(c, a)
     )
     with pytest.raises(BuildFailed, match="other sources"):
         loaded(dispatcher, WIDE)
@@ -258,9 +260,9 @@ def test_a_stale_or_damaged_kernel_falls_to_the_next(path: Path, monkeypatch) ->
 
 def test_where_things_are_built_a_stale_kernel_is_built(path: Path, monkeypatch, caplog) -> None:
     made = bundle(path)
-    monkeypatch.setattr(bundle_module, "source_digest", lambda config, arch: "0" * 64)
+    monkeypatch.setattr(bundle_module, "source_digests", lambda config, arch: {MAIN: "0" * 64})
     dispatcher = Dispatcher(device=H200, bundle=made, build_missing=True)
-    monkeypatch.setattr(dispatcher, "_stored", lambda config, target: "built")
+    monkeypatch.setattr(dispatcher, "_stored", lambda config, target: {MAIN: "built"})
     monkeypatch.setattr(dispatcher.store, "read", lambda kernel: kernel.encode())
     assert loaded(dispatcher, WIDE) == b"built"
     assert "other sources" in caplog.text

@@ -20,6 +20,7 @@ from tilewright import ops
 from tilewright.bundle import Bundle, UntrustedBundle, layout, write
 from tilewright.bundle import bundle as bundle_module
 from tilewright.errors import BadArgument, BadFile, BuildFailed, StoreError, UnknownName
+from tilewright.ops.nouns import MAIN
 from tilewright.tables.table import Table
 
 
@@ -46,7 +47,7 @@ def test_what_goes_in_comes_out(path: Path) -> None:
     made = bundle(path, table=table, priorities={WIDE: 3, PLAIN: 0, "unknown": 7})
     assert made.archs == ("sm_90",) and set(made.names("sm_90")) == {*NAMES}
     for name in NAMES:
-        kernel, found = made.load(config(name), "sm_90")
+        kernel, found = made.load(config(name), "sm_90")[MAIN]
         assert found == binary(name) and kernel.name == name and list(kernel.blobs) == ["cubin"]
     assert made.table == table and made.table.get(gemm(64), H200).kernel == WIDE
     assert made.manifest.priorities == {WIDE: 3}
@@ -208,7 +209,7 @@ def test_any_damage_is_a_typed_error_or_harmless(path: Path, data: st.DataObject
     path.write_bytes(whole[:cut])
     try:
         found = Bundle(path, trusted=True)
-        kernel, code = found.load(config(WIDE), "sm_90")
+        kernel, code = found.load(config(WIDE), "sm_90")[MAIN]
         assert found.table is not None
     except (BadFile, StoreError, UnknownName, BuildFailed):
         return
@@ -219,7 +220,7 @@ def test_a_file_that_is_replaced_is_still_read(path: Path) -> None:
     """Kernels are read when they are needed, which may be long after the bundle was opened."""
     made = bundle(path)
     write(content(NAMES[:1]), path)
-    assert made.load(config(WIDE), "sm_90")[1] == binary(WIDE)
+    assert made.load(config(WIDE), "sm_90")[MAIN][1] == binary(WIDE)
 
 
 def test_forked_readers_do_not_share_a_position(path: Path) -> None:
@@ -246,7 +247,7 @@ sys.exit(any(os.waitpid(pid, 0)[1] for pid in children))
 
 def test_other_sources_make_a_kernel_stale(path: Path, monkeypatch) -> None:
     made = bundle(path)
-    monkeypatch.setattr(bundle_module, "source_digest", lambda config, arch: "0" * 64)
+    monkeypatch.setattr(bundle_module, "source_digests", lambda config, arch: {MAIN: "0" * 64})
     with pytest.raises(BuildFailed, match=r"other sources.*make the bundle anew"):
         made.load(config(WIDE), "sm_90")
 

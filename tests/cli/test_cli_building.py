@@ -9,6 +9,7 @@ import pytest
 from cli_runner import NAME, TMA_NAME
 
 from tilewright.compile import BuildReport
+from tilewright.ops.nouns import MAIN
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_outdated_builds_are_marked(cli, store):
     from tilewright.compile import Store, find
 
     cli("build", NAME, "--arch", "sm_90")
-    current = find(named(NAME), "sm_90", Store(store))
+    current = find(named(NAME), "sm_90", Store(store))[MAIN]
     Store(store).save(replace(current, key="0" * 64), {"cubin": b"older"})
     rows = {row["key"]: row["outdated"] for row in cli.json("kernels", "list")}
     assert rows == {current.key: False, "0" * 64: True}

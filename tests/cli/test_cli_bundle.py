@@ -14,6 +14,7 @@ from tilewright.bundle import Bundle
 from tilewright.compile import Store, find
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmProblem
+from tilewright.ops.nouns import MAIN
 from tilewright.registry import Registry
 from tilewright.tables import file, named
 from tilewright.tables.table import Table
@@ -46,8 +47,8 @@ def test_what_is_chosen_for_problems_is_served(cli, tmp_path: Path, problems: Pa
     ]
     served = Dispatcher(device=H200, bundle=out)
     assert [served.select(p).config.name for p in stated()] == chosen
-    kernel, binary = Bundle(out).load(served.select(stated()[0]).config, "sm_90")
-    stored = find(FAMILY.parse_name(kernel.name), "sm_90", Store())
+    kernel, binary = Bundle(out).load(served.select(stated()[0]).config, "sm_90")[MAIN]
+    stored = find(FAMILY.parse_name(kernel.name), "sm_90", Store())[MAIN]
     assert binary == Store().read(stored) and binary[:4] == b"\x7fELF"
     said = cli("bundle", out)
     assert f"digest     {made['digest']}" in said and f"{len(set(chosen))} for sm_90" in said

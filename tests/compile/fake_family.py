@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.arch.model import Arch
@@ -18,11 +18,17 @@ class FakeConfig:
     num_warps: int = 4
     num_stages: int = 2
     module: str = "fake_kernels"
+    then: str = ""
+    """The function of a second kernel, the part `reduce`; the first is then the part `partial`."""
     family: ClassVar[str] = "fake"
 
     @property
     def name(self) -> str:
-        return f"fake_{self.module}_{self.function}_{self.block}_{self.num_warps}_{self.num_stages}"
+        then = self.then and f"_then_{self.then}"
+        return (
+            f"fake_{self.module}_{self.function}_{self.block}_{self.num_warps}_{self.num_stages}"
+            f"{then}"
+        )
 
 
 class FakeFamily:
@@ -31,7 +37,22 @@ class FakeFamily:
     def judge(self, config: FakeConfig, arch: Arch) -> Verdict:
         return YES
 
+    def interpreted(self, config: FakeConfig) -> FakeConfig:
+        return config
+
+    def parse_name(self, name: str) -> FakeConfig:
+        words, _, then = name.removeprefix("fake_fake_kernels_").partition("_then_")
+        function, block, num_warps, num_stages = words.rsplit("_", 3)
+        return FakeConfig(function, int(block), int(num_warps), int(num_stages), then=then)
+
     def sources(self, config: FakeConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        first = self.source(config, arch)
+        if not config.then:
+            return {MAIN: first}
+        second = replace(config, function=config.then, then="")
+        return {"partial": first, "reduce": self.source(second, arch)}
+
+    def source(self, config: FakeConfig, arch: Arch) -> KernelSource:
         if config.function == "tile":
             b = config.block
             signature = (
@@ -47,7 +68,7 @@ class FakeFamily:
             signature = (("x", "*fp32"), ("y", "*fp32"), ("n", "i32"), ("BLOCK", "constexpr"))
             divisibility = (("x", 16), ("y", 16), ("n", 16))
             narrow = ("x", "y") if arch.vendor == "amd" else ()
-        source = KernelSource(
+        return KernelSource(
             module=config.module,
             function=config.function,
             signature=signature,
@@ -56,7 +77,6 @@ class FakeFamily:
             pointer_range_32=narrow,
             options=(("num_warps", config.num_warps), ("num_stages", config.num_stages)),
         )
-        return {MAIN: source}
 
 
 def install() -> None:

@@ -18,7 +18,9 @@ INTERPRETED = "interpreter as "
 Support = Literal["native", "emulated", "refused"]
 
 FEATURES = {
-    "tma": "copies a tile that a tensor descriptor describes between global and shared memory",
+    "tma": "copies a tile that a tensor descriptor describes between global and shared memory; "
+    "descriptors are tensor maps, and not pointers with strides",
+    "pdl": "programmatic dependent launch: a kernel begins before the one before it has ended",
     "warp_specialize": "the compiler gives the copies of a loop marked warp_specialize their own "
     "warps",
 }
@@ -74,26 +76,34 @@ class Cdna:
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """What a GPU architecture can do. Sizes in bytes, per compute unit ("CU": an SM on NVIDIA).
+    """What a GPU architecture can do. Sizes are in bytes. A compute unit ("CU") is an SM on NVIDIA.
 
-    name: ``sm_90``, ``gfx942``. backend/target: what Triton's `GPUTarget` takes. products: some
-    GPUs that have it. shared_memory: most that one workgroup can ask for;
-    shared_memory_per_cu: what resident workgroups share; shared_memory_reserved: taken by the
-    driver for each workgroup. registers_per_lane: 32-bit registers of one SIMD's file, per lane
-    (so waves resident = registers_per_lane // registers a thread uses, rounded up to
-    register_granule). mma_selectable: whether a config can ask the compiler for a shape.
-    async_mma: whether matrix instructions read shared memory on their own (wgmma, tcgen05), so
-    that every pipeline stage keeps its buffer.
-    fp8: the flavour ``fp8``/``bf8`` mean here (``ocp``, ``fnuz``). dtypes: operand dtypes,
-    including ``tf32``. features: abilities that no other field says (`FEATURES`); `has` answers for
-    those and for the others.
-    min_dot: smallest tile (m, n, k) the matrix path takes. num_warps, num_stages: values a
-    wildcard expands to. fma_flops_per_cu_per_clock: fp32 on the vector units (multiply-add is
-    two). exp_per_cu_per_clock: results a clock of the transcendental functions (exp2, log2,
-    reciprocals) in fp32; 0 where the rate is not known. cdna: see `Cdna`; only where there is a
-    pipeline that reads it. kpack: matrix instructions along K that one 16-byte load can feed, where
-    the compiler has to be told. dot: the units that the compiler multiplies Triton's ``tl.dot`` on;
-    ``vector`` where it knows the matrix instructions in Gluon and for ``tl.dot_scaled`` only.
+    name: ``sm_90``, ``gfx942``.
+    backend, target: for Triton's `GPUTarget`.
+    products: some GPUs that have it.
+    shared_memory: the most that one workgroup can ask for.
+    shared_memory_per_cu: what resident workgroups share.
+    shared_memory_reserved: what the driver takes for each workgroup.
+    registers_per_lane: 32-bit registers of one SIMD's file, per lane. Resident waves are
+        registers_per_lane // (registers a thread uses, rounded up to register_granule).
+    mma_selectable: whether a config can ask the compiler for a shape of matrix instruction.
+    async_mma: whether matrix instructions read shared memory on their own (wgmma, tcgen05), so that
+        every pipeline stage keeps its buffer.
+    fp8: the flavour that ``fp8`` and ``bf8`` mean here (``ocp``, ``fnuz``).
+    dtypes: operand dtypes, including ``tf32``.
+    features: abilities that no other field says (`FEATURES`); `has` answers for those and for the
+        others.
+    min_dot: the smallest tile (m, n, k) that the matrix units take.
+    num_warps, num_stages: the values that a wildcard expands to.
+    fma_flops_per_cu_per_clock: of fp32 on the vector units; a multiply-add is two.
+    exp_per_cu_per_clock: results of the transcendental functions (exp2, log2, reciprocals) in fp32;
+        0 where the rate is not known.
+    cdna: see `Cdna`; only where there is a pipeline that reads it.
+    kpack: matrix instructions along K that one 16-byte load can feed, where the compiler has to be
+        told.
+    dot: the units that the compiler multiplies Triton's ``tl.dot`` on. ``vector`` where it knows
+        the matrix instructions in Gluon and for ``tl.dot_scaled`` only.
+    max_ctas: the most workgroups of a cluster, non-portable sizes included; 1: no clusters.
     """
 
     name: str
@@ -127,6 +137,7 @@ class Arch:
     cdna: Cdna | None = None
     kpack: int = 1
     dot: Literal["matrix", "vector"] = "matrix"
+    max_ctas: int = 1
 
     def __post_init__(self) -> None:
         for word in self.features:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from tilewright.bundle.layout import (
     decoded,
     kernel_at,
     of_bytes,
-    source_digest,
+    source_digests,
 )
 from tilewright.compile import signing
-from tilewright.compile.kernel import Blob, Kernel, check_limits
-from tilewright.errors import BadFile, BuildFailed, StoreError, UnknownName
+from tilewright.compile.kernel import Blob, Kernel, called, check_limits
+from tilewright.errors import BadFile, BuildFailed, StoreError, TilewrightError, UnknownName
 from tilewright.files import read_whole
+from tilewright.ops.nouns import MAIN
 from tilewright.registry import Entry, Registry
 from tilewright.tables.file import from_bytes
 from tilewright.tables.table import Table
@@ -40,16 +41,16 @@ PACKAGE = "tilewright_kernels"
 
 
 class UntrustedBundle(StoreError):
-    """The bundle is well, but this user did not make it."""
+    """The bundle is intact, but this user did not make it."""
 
 
 class Bundle:
-    """The kernels in the file `path`. Opening it reads its directory and its manifest alone.
+    """The kernels in the file `path`. Opening it reads only its directory and its manifest.
 
-    It counts if this user signed it (the signature lies beside it), if pip installed it, or if it
-    is `trusted`: the machine code in it is as good as its author. Digests and sizes are checked
-    always, and nothing in it is executed, unpickled or unpacked to disk. `digest` is the SHA-256 of
-    its manifest, which covers all of it.
+    It may be used if this user signed it (the signature lies beside it), if pip installed it, or if
+    the caller trusts it (`trusted`): the machine code in it is as good as its author. Digests and
+    sizes are always checked, and nothing in it is executed, unpickled or unpacked to disk. `digest`
+    is the SHA-256 of its manifest, which covers all of it.
 
     Thread-safe. Raises `UntrustedBundle`, `BadFile` for a damaged file, and `StoreError`.
     """
@@ -69,11 +70,19 @@ class Bundle:
             )
         _check_schema(content, self.where)
         self.manifest = decoded(content, Manifest, f"{self.where}: {MANIFEST}")
-        self._kernels: dict[str, dict[str, str]] = {}
+        self._files: dict[str, dict[str, dict[str, str]]] = {}
+        """Paths of kernels by architecture, name and part."""
         for file in self.manifest.files:
             found = kernel_at(file)
             if found is not None:
-                self._kernels.setdefault(found[1], {})[found[0]] = file
+                name, arch, part = found
+                self._files.setdefault(arch, {}).setdefault(name, {})[part] = file
+        self._lacking = {
+            (name, arch)
+            for arch, names in self._files.items()
+            for name, parts in names.items()
+            if [*parts] != [MAIN] and not _is_whole(name, arch, parts)
+        }
 
     def __repr__(self) -> str:
         return f"Bundle({self.where!r})"
@@ -81,15 +90,16 @@ class Bundle:
     @property
     def archs(self) -> tuple[str, ...]:
         """The architectures that it has kernels for."""
-        return tuple(self._kernels)
+        return tuple(arch for arch in self._files if self.names(arch))
 
     def names(self, arch: str) -> tuple[str, ...]:
-        """The kernels that it has for an architecture."""
-        return tuple(self._kernels.get(arch, ()))
+        """The configs that it has kernels of for an architecture. A config of which a part is
+        lacking is not among them."""
+        return tuple(n for n in self._files.get(arch, ()) if (n, arch) not in self._lacking)
 
     def has(self, name: str, arch: str) -> bool:
-        """Whether it has a kernel for an architecture; reads nothing."""
-        return name in self._kernels.get(arch, ())
+        """Whether it has a config's kernels for an architecture; reads nothing."""
+        return name in self._files.get(arch, ()) and (name, arch) not in self._lacking
 
     def entries(self, arch: str) -> Iterator[Entry]:
         """Its kernels for an architecture, as a registry has them, without their builds. Kernels
@@ -101,24 +111,32 @@ class Bundle:
                 continue
             yield Entry(config, self.manifest.priorities.get(name, 0))
 
-    def kernel(self, name: str, arch: str) -> Kernel:
+    def kernel(self, name: str, arch: str, part: str = MAIN) -> Kernel:
         """What is known of a kernel. Raises `UnknownName`, `BadFile`."""
-        return self._built(name, arch).kernel
+        return self._built(name, arch, part).kernel
 
-    def load(self, config: Any, arch: str) -> tuple[Kernel, bytes]:
-        """A kernel and its binary, ready to be launched. Raises `UnknownName` where there is none,
-        `BadFile` for damage, and `BuildFailed` if this Tilewright would build it from other
-        sources, or if the architecture cannot launch it."""
-        built, this = self._built(config.name, arch), by_name(arch)
-        if built.source != source_digest(config, this):
+    def kernels(self, name: str, arch: str) -> dict[str, Kernel]:
+        """What is known of a config's kernels, by part. Raises `UnknownName`, `BadFile`."""
+        return {part: self.kernel(name, arch, part) for part in self._parts(name, arch)}
+
+    def load(self, config: Any, arch: str) -> dict[str, tuple[Kernel, bytes]]:
+        """A config's kernels and their binaries, ready to be launched, by part. Raises
+        `UnknownName` where there are none, `BadFile` for damage, and `BuildFailed` if this
+        Tilewright would build them from other sources, or if the architecture cannot launch one."""
+        this = by_name(arch)
+        built = {
+            part: self._built(config.name, arch, part) for part in self._parts(config.name, arch)
+        }
+        if {part: one.source for part, one in built.items()} != source_digests(config, this):
             raise BuildFailed(
                 f"{config.name} for {arch} in {self.where} was built from other sources than this "
                 f"Tilewright has ({self._versions()}): make the bundle anew"
             )
-        verdict = check_limits(built.kernel, this)
-        if not verdict:
-            raise BuildFailed(f"{config.name} in {self.where}: {verdict}")
-        return built.kernel, self._binary(built.kernel)
+        for one in built.values():
+            verdict = check_limits(one.kernel, this)
+            if not verdict:
+                raise BuildFailed(f"{one.kernel.called} in {self.where}: {verdict}")
+        return {part: (one.kernel, self._binary(one.kernel)) for part, one in built.items()}
 
     @cached_property
     def table(self) -> Table | None:
@@ -130,9 +148,10 @@ class Bundle:
     def registry(self) -> Registry:
         """Its kernels with their priorities and builds. Reads them all; raises as `kernel` does."""
         found = Registry(self.path.stem)
-        for arch, names in self._kernels.items():
-            for name in names:
-                found.register(self.kernel(name, arch), self.manifest.priorities.get(name, 0))
+        for arch in self.archs:
+            for name in self.names(arch):
+                for kernel in self.kernels(name, arch).values():
+                    found.register(kernel, self.manifest.priorities.get(name, 0))
         return found
 
     def verify(self) -> list[str]:
@@ -150,13 +169,19 @@ class Bundle:
             return str(error)
         return ""
 
-    def _built(self, name: str, arch: str) -> Built:
-        file = self._kernels.get(arch, {}).get(name)
-        if file is None:
+    def _parts(self, name: str, arch: str) -> tuple[str, ...]:
+        if not self.has(name, arch):
             raise UnknownName(f"{self.where} has no kernel '{name}' for {arch}")
+        return tuple(self._files[arch][name])
+
+    def _built(self, name: str, arch: str, part: str = MAIN) -> Built:
+        file = self._files.get(arch, {}).get(name, {}).get(part)
+        if file is None:
+            raise UnknownName(f"{self.where} has no kernel '{called(name, part)}' for {arch}")
         built = decoded(self._file(file), Built, f"{self.where}: {file}")
         kernel = built.kernel
-        if (kernel.name, kernel.arch) != (name, arch) or kernel.binary not in kernel.blobs:
+        asked = (name, arch, part)
+        if (kernel.name, kernel.arch, kernel.part) != asked or kernel.binary not in kernel.blobs:
             raise BadFile(f"{self.where}: {file} is of another kernel, or has no binary")
         return built
 
@@ -175,6 +200,16 @@ class Bundle:
 
     def _versions(self) -> str:
         return ", ".join(f"{name} {version}" for name, version in self.manifest.versions.items())
+
+
+def _is_whole(name: str, arch: str, parts: Collection[str]) -> bool:
+    """Whether these are all parts of the config of this name. A config that this Tilewright does
+    not know is not whole."""
+    try:
+        family = ops.family_of(name)
+        return set(parts) == {*family.sources(family.parse_name(name), by_name(arch))}
+    except TilewrightError:
+        return False
 
 
 def signature_path(path: Path) -> Path:

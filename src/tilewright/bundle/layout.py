@@ -1,13 +1,15 @@
-"""What stands in a bundle, and where.
+"""The files of a bundle.
 
-    manifest.json                 `Manifest`: versions, and the digest and size of every file below
-    kernels/<arch>/<name>.json    `Built`: one kernel, and what it was built from
-    blobs/<sha256>                a binary, named by its content
-    table.twt                     the tuned choices, where there are any
-    LICENSE                       Tilewright's, which the kernels are under
+    manifest.json                        `Manifest`: versions, and the digest and size of every file
+                                         below, binaries aside
+    kernels/<arch>/<name>.json           `Built`: a config's kernel, and what it was built from
+    kernels/<arch>/<name>/<part>.json    the same for a part of another name than `MAIN`
+    blobs/<sha256>                       a binary, named by its content
+    table.twt                            the tuned choices, if there are any
+    LICENSE                              Tilewright's licence, which covers the kernels
 
-All JSON is canonical, so the same kernels give the same bytes. The manifest's digest covers every
-kernel, and a kernel's says the digest of its binary; to sign the manifest is to sign all.
+All JSON is canonical, so the same kernels give the same bytes. The manifest has the digest of every
+kernel's file, and that file the digest of its binary, so a signature of the manifest covers all.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import msgspec
 from tilewright import ops, triton_versions
 from tilewright.arch.model import Arch
 from tilewright.canonical import canonical, sha256
-from tilewright.compile.kernel import Blob, Digest, Kernel
+from tilewright.compile.kernel import Blob, Digest, Kernel, called, to_data
 from tilewright.compile.key import sources_digest
 from tilewright.errors import BadArgument, BadFile
 from tilewright.ops.nouns import MAIN
@@ -41,9 +43,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """versions: of tilewright, triton and python (major and minor), which built the kernels. files:
-    the others in the bundle, binaries aside. priorities: of kernels by name, those that are not 0
-    (see `Registry`)."""
+    """versions: of tilewright, triton and python (major and minor), which built the kernels.
+    files: the other files of the bundle, except binaries.
+    priorities: by the kernel's name, those that are not 0 (see `Registry`).
+    """
 
     schema: int
     versions: dict[str, str]
@@ -59,20 +62,23 @@ class Built:
     source: Digest
 
 
-def kernel_path(name: str, arch: str) -> str:
-    """Where a kernel stands. Raises `BadArgument` for a name that is no plain word."""
-    if not _KERNEL.fullmatch(f"kernels/{arch}/{name}.json"):
-        raise BadArgument(f"'{name}' for {arch} cannot be in a bundle: its name is no plain word")
-    return f"kernels/{arch}/{name}.json"
+def kernel_path(name: str, arch: str, part: str = MAIN) -> str:
+    """The path of a kernel's file. Raises `BadArgument` for a name that is no plain word."""
+    path = f"kernels/{arch}/{name}.json" if part == MAIN else f"kernels/{arch}/{name}/{part}.json"
+    if kernel_at(path) != (name, arch, part):
+        raise BadArgument(
+            f"'{called(name, part)}' for {arch} cannot be in a bundle: its name is no plain word"
+        )
+    return path
 
 
-def kernel_at(path: str) -> tuple[str, str] | None:
-    """The name and the architecture of the kernel at a path; None for another file."""
+def kernel_at(path: str) -> tuple[str, str, str] | None:
+    """The name, the architecture and the part of the kernel at a path; None for another file."""
     found = _KERNEL.fullmatch(path)
-    return (found[2], found[1]) if found else None
+    return (found[2], found[1], found[3] or MAIN) if found else None
 
 
-_KERNEL = re.compile(r"kernels/(\w+)/([\w.+-]+)\.json", re.ASCII)
+_KERNEL = re.compile(r"kernels/(\w+)/([\w.+-]+?)(?:/([a-z][a-z0-9_]*))?\.json", re.ASCII)
 
 
 def blob_path(blob: Blob) -> str:
@@ -95,18 +101,24 @@ def versions_here() -> dict[str, str]:
     return {"tilewright": __version__, "triton": triton, "python": python}
 
 
-def source_digest(config: Any, arch: Arch) -> str:
-    """A digest of what `config` is compiled from on `arch`: the text of its modules, and how they
-    are specialised. A binary serves only the Tilewright that would compile the same. The compiler
-    does not count, so it is the same with any Triton, or none, and under any Python."""
-    source = ops.family(config.family).sources(config, arch)[MAIN]
-    modules = sources_digest(*source.modules)
-    return sha256(canonical({"source": asdict(source), "modules": modules}))
+def source_digests(config: Any, arch: Arch) -> dict[str, str]:
+    """A digest of what each kernel of `config` is compiled from on `arch`, by part: the text of its
+    modules, and how they are specialised. A binary serves only a Tilewright that would compile the
+    same. The compiler does not count, so the digest is the same with any Triton, or none, and under
+    any Python."""
+    found = {}
+    for part, source in ops.family(config.family).sources(config, arch).items():
+        modules = sources_digest(*source.modules)
+        found[part] = sha256(canonical({"source": asdict(source), "modules": modules}))
+    return found
 
 
 def encoded(value: Any) -> bytes:
-    """A dataclass as canonical JSON."""
-    return canonical(asdict(value))
+    """A `Manifest` or a `Built` as canonical JSON."""
+    data = asdict(value)
+    if isinstance(value, Built):
+        data["kernel"] = to_data(value.kernel)
+    return canonical(data)
 
 
 def decoded(content: bytes, kind: type[T], where: str) -> T:

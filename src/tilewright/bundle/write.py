@@ -24,7 +24,7 @@ from tilewright.bundle.layout import (
     encoded,
     kernel_path,
     of_bytes,
-    source_digest,
+    source_digests,
     versions_here,
 )
 from tilewright.compile import Store, signing
@@ -47,23 +47,37 @@ class Written:
 
 @dataclass(slots=True)
 class Content:
-    """What goes into a bundle. Kernels are added with their binaries; of two of one name for one
-    architecture the last counts. priorities: by kernel, those that are not 0."""
+    """What goes into a bundle. Kernels are added with their binaries; of two of one name and part
+    for one architecture, the last counts.
+
+    table: the tuned choices, if any.
+    priorities: by the kernel's name, those that are not 0.
+    """
 
     table: Table | None = None
     priorities: dict[str, int] = field(default_factory=dict)
     _kernels: dict[str, Built] = field(default_factory=dict)
     _blobs: dict[str, bytes] = field(default_factory=dict)
+    _parts: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """The parts of each config that has a kernel here, by name and architecture."""
 
     def __len__(self) -> int:
-        return len(self._kernels)
+        """How many configs have kernels here, one for each architecture."""
+        return len(self._parts)
 
     def add(self, kernel: Kernel, binary: bytes) -> None:
         """Add a built kernel, whose sources are those here. Raises `BadArgument`, `UnknownName`."""
         config: Any = ops.family_of(kernel.name).parse_name(kernel.name)
         kernel = replace(kernel, blobs={kernel.binary: of_bytes(binary)})
-        path = kernel_path(kernel.name, kernel.arch)
-        self._kernels[path] = Built(kernel, source_digest(config, by_name(kernel.arch)))
+        path = kernel_path(kernel.name, kernel.arch, kernel.part)
+        digests = source_digests(config, by_name(kernel.arch))
+        if kernel.part not in digests:
+            raise BadArgument(
+                f"{kernel.name} for {kernel.arch} has no part '{kernel.part}'; it has "
+                f"{', '.join(digests)}"
+            )
+        self._parts[kernel.name, kernel.arch] = {*digests}
+        self._kernels[path] = Built(kernel, digests[kernel.part])
         self._blobs[path] = binary
 
     def add_built(self, kernels: Iterable[Kernel], store: Store) -> None:
@@ -82,13 +96,24 @@ class Content:
             )
         for arch in bundle.archs:
             for name in bundle.names(arch):
-                self.add(*bundle.load(ops.family_of(name).parse_name(name), arch))
+                for kernel, binary in bundle.load(
+                    ops.family_of(name).parse_name(name), arch
+                ).values():
+                    self.add(kernel, binary)
         self.priorities = {**bundle.manifest.priorities, **self.priorities}
 
     def to_bytes(self) -> tuple[bytes, bytes]:
-        """The manifest and the whole bundle. Raises `BadArgument` for one without kernels."""
+        """The manifest and the whole bundle. Raises `BadArgument` if it has no kernel, or not all
+        parts of one."""
         if not self._kernels:
             raise BadArgument("a bundle needs at least one kernel")
+        for (name, arch), parts in self._parts.items():
+            absent = [p for p in sorted(parts) if kernel_path(name, arch, p) not in self._kernels]
+            if absent:
+                raise BadArgument(
+                    f"{name} for {arch} needs its {', '.join(absent)} kernel in the bundle too: "
+                    "add all parts of a kernel"
+                )
         files = {path: encoded(built) for path, built in self._kernels.items()}
         files[LICENSE] = licence()
         if self.table is not None:

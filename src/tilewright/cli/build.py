@@ -123,9 +123,12 @@ def _document(selections: list[Selection], kept: Store, report: BuildReport) -> 
 
 
 def _result(result: BuildResult) -> dict[str, Any]:
+    from tilewright.ops.nouns import MAIN
+
     kernel, occupancy = result.kernel, result.occupancy
     return {
         "name": result.name,
+        **({} if result.part == MAIN else {"part": result.part}),
         "arch": result.arch.name,
         "status": result.status,
         "reason": result.reason,
@@ -157,7 +160,7 @@ def _show(selections: list[Selection], kept: Store, report: BuildReport, limit: 
         output.line()
         output.table(
             ("not usable", "arch", "kernel", "because"),
-            [(r.status, r.arch.name, r.name, r.reason) for r in report.failures],
+            [(r.status, r.arch.name, r.called, r.reason) for r in report.failures],
         )
     output.line()
     output.line(f"{report}, in {kept.path}")

@@ -244,7 +244,7 @@ def _show_written(
         output.line()
         output.table(
             ("left out", "arch", "kernel", "because"),
-            [(r.status, r.arch.name, r.name, r.reason) for r in report.failures],
+            [(r.status, r.arch.name, r.called, r.reason) for r in report.failures],
         )
     output.line(
         f"{document['kernels']} kernels and {document['rows']} rows, "

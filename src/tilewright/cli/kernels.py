@@ -14,6 +14,7 @@ from tilewright.cli import output
 from tilewright.cli.errors import FAILED
 from tilewright.cli.options import Json, SomeArchs, StorePath, TrustStore, examples
 from tilewright.cli.options import store as open_store
+from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
     from tilewright.arch import Arch
@@ -54,7 +55,7 @@ def list_kernels(
         for kernel in kept.entries()
         if (not wanted or kernel.arch in wanted) and fnmatch.fnmatchcase(kernel.name, match)
     ]
-    found.sort(key=lambda kernel: (kernel.arch, kernel.name, kernel.key))
+    found.sort(key=lambda kernel: (kernel.arch, kernel.name, kernel.part, kernel.key))
     old = _outdated(found, kept)
     rows = [{**_row(kernel), "outdated": kernel.key in old} for kernel in found]
     if as_json:
@@ -67,7 +68,7 @@ def list_kernels(
         ("kernel", "arch", "registers", "spills", "shared", "workgroups a unit", "size", ""),
         [
             (
-                row["name"],
+                kernel.called,
                 row["arch"],
                 row["registers"],
                 row["spill_bytes"],
@@ -76,7 +77,7 @@ def list_kernels(
                 row["size"],
                 "outdated" if row["outdated"] else "",
             )
-            for row in rows
+            for kernel, row in zip(found, rows, strict=True)
         ],
     )
     output.line(f"\n{len(rows)} kernels in {kept.path}; sizes in bytes")
@@ -84,17 +85,17 @@ def list_kernels(
 
 def _outdated(kernels: list[Kernel], kept: Store) -> set[str]:
     """Keys of kernels that stand there twice and are not what would be built now."""
-    counts = Counter((kernel.name, kernel.arch) for kernel in kernels)
+    counts = Counter((kernel.name, kernel.arch, kernel.part) for kernel in kernels)
     old: set[str] = set()
     for kernel in kernels:
-        if counts[kernel.name, kernel.arch] > 1:
-            current = _current(kernel.name, kernel.arch, kept)
+        if counts[kernel.name, kernel.arch, kernel.part] > 1:
+            current = _current(kernel.name, kernel.arch, kept).get(kernel.part)
             if current is None or current.key != kernel.key:
                 old.add(kernel.key)
     return old
 
 
-def _current(name: str, arch: str, kept: Store) -> Kernel | None:
+def _current(name: str, arch: str, kept: Store) -> dict[str, Kernel]:
     from tilewright import ops
     from tilewright.compile import find
     from tilewright.errors import UnknownName
@@ -102,8 +103,15 @@ def _current(name: str, arch: str, kept: Store) -> Kernel | None:
     try:
         config = ops.family_of(name).parse_name(name)
     except UnknownName:  # written by another version
-        return None
-    return find(config, arch, kept)
+        return {}
+    return find(config, arch, kept) or {}
+
+
+def _part(kernel: Kernel) -> dict[str, str]:
+    """The part, of a config with several."""
+    from tilewright.ops.nouns import MAIN
+
+    return {} if kernel.part == MAIN else {"part": kernel.part}
 
 
 def _row(kernel: Kernel) -> dict[str, Any]:
@@ -112,6 +120,7 @@ def _row(kernel: Kernel) -> dict[str, Any]:
     occupancy = kernel.occupancy(arch(kernel.arch))
     return {
         "name": kernel.name,
+        **_part(kernel),
         "arch": kernel.arch,
         "registers": kernel.resources.registers,
         "spill_bytes": kernel.resources.spill_bytes,
@@ -152,8 +161,9 @@ def show(
     built = [t for t in targets if t["built"]]
     for target in built:
         output.line()
-        output.heading(f"built for {target['arch']}")
-        output.fields(_resources(target))
+        for part, made in target.get("parts", {"": target}).items():
+            output.heading(f"built for {target['arch']}{part and f', part {part}'}")
+            output.fields(_resources(made))
     rows = [
         (t["arch"], "not built" if t["legal"] else f"cannot be built: {t['reason']}")
         for t in targets
@@ -167,21 +177,27 @@ def show(
 def _target(config: Any, arch: Arch, kept: Store) -> dict[str, Any]:
     from tilewright import ops
     from tilewright.compile import find
+    from tilewright.compile.kernel import to_data
+    from tilewright.ops.nouns import MAIN
 
     verdict = ops.family(config.family).judge(config, arch)
-    kernel = find(config, arch, kept) if verdict else None
+    found = (find(config, arch, kept) if verdict else None) or {}
+    parts = {
+        part: {"kernel": to_data(kernel), "occupancy": asdict(kernel.occupancy(arch))}
+        for part, kernel in found.items()
+    }
+    none = {"kernel": None, "occupancy": None}
     return {
         "arch": arch.name,
         "legal": verdict.ok,
         "reason": "" if verdict else str(verdict),
-        "built": kernel is not None,
-        "kernel": asdict(kernel) if kernel else None,
-        "occupancy": asdict(kernel.occupancy(arch)) if kernel else None,
+        "built": bool(found),
+        **(parts.get(MAIN, none) if len(parts) < 2 else {**none, "parts": parts}),
     }
 
 
-def _resources(target: dict[str, Any]) -> dict[str, Any]:
-    kernel, occupancy = target["kernel"], target["occupancy"]
+def _resources(made: dict[str, Any]) -> dict[str, Any]:
+    kernel, occupancy = made["kernel"], made["occupancy"]
     resources = dict(kernel["resources"])
     return {
         **{word: resources[word] for word in resources if resources[word] or word == "registers"},
@@ -210,11 +226,15 @@ def inspect(
     what: Annotated[
         str, typer.Option("--what", help="ptx, sass (NVIDIA), amdgcn (AMD), llir or ttgir.")
     ],
+    part: Annotated[
+        str | None,
+        typer.Option("--part", help="Which kernel, of those that a config has.", metavar="PART"),
+    ] = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Print what the compiler made of a kernel; builds it first if the store has it not."""
+    """Print what the compiler made of a kernel; builds it first if it is not in the store."""
     from tilewright import ops
     from tilewright.arch import arch as by_name
     from tilewright.cli.build import compile_all
@@ -227,18 +247,31 @@ def inspect(
     if not verdict:
         raise UnsupportedProblem(f"{config.name} cannot be built for {this.name}: {verdict}")
     kept = open_store(store, trust_store)
-    kernel = find(config, this, kept)
-    if kernel is None:
+    found = find(config, this, kept)
+    if found is None:
         report = compile_all([(config, this)], kept, workers=1)
-        kernel = report.results[0].kernel  # one that is rejected can be read all the same
-        if kernel is None:
+        # A rejected kernel can be read too.
+        found = {r.part: r.kernel for r in report.results if r.kernel is not None}
+        if not (part in found if part else found):
             report.raise_if_failed()
-            raise AssertionError("a build without a kernel is a failure")
+    kernel = _of_part(found, part, config.name)
     text = text_of(kernel, kept, what)
     if as_json:
-        output.emit({"name": config.name, "arch": this.name, "what": what, "text": text})
+        document = {"name": config.name, **_part(kernel), "arch": this.name, "what": what}
+        output.emit({**document, "text": text})
     else:
         output.say(text.rstrip("\n"))
+
+
+def _of_part(found: dict[str, Kernel], part: str | None, name: str) -> Kernel:
+    """The kernel of this part; the only one if no part is said. Raises `BadArgument`."""
+    if part is None and len(found) == 1:
+        return next(iter(found.values()))
+    if part is None:
+        raise BadArgument(f"{name} has several kernels; say which: --part {' or '.join(found)}")
+    if part not in found:
+        raise BadArgument(f"{name} has no part '{part}'; it has {', '.join(found)}")
+    return found[part]
 
 
 @app.command(

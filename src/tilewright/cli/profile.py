@@ -182,6 +182,7 @@ def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]
     from tilewright import ops
     from tilewright.measure import profile as tune
     from tilewright.measure import roofline
+    from tilewright.ops.nouns import MAIN
 
     assert m is not None
     found: dict[str, Any] = {
@@ -201,7 +202,9 @@ def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]
         except BadArgument as error:  # which must not cost what was measured
             found["no_roofline"] = str(error)
         config = ops.family(m.problem.family).parse_name(m.kernel)
-        found["resources"] = tune.taken(config, group.device, kept)
+        taken = tune.taken(config, group.device, kept)
+        # Of a config with several kernels, what each part takes.
+        found["resources"] = taken[MAIN] if taken and [*taken] == [MAIN] else taken
     return found
 
 
@@ -255,12 +258,14 @@ def _lines(details: dict[str, Any]) -> dict[str, str]:
             f"{place['share']:.1%} of what {place['bound']} allows (computing "
             f"{place['compute_us']:.2f} µs{several}, moving {place['memory_us']:.2f} µs)"
         )
-    if takes:
-        lines["takes"] = (
+    parts = {"": takes} if takes and "registers" in takes else takes or {}
+    for part, takes in parts.items():
+        of = part and f" of {part}"
+        lines[f"takes{of}"] = (
             f"{takes['registers']} registers a thread, {takes['spill_bytes']} bytes spilled, "
             f"{takes['shared_bytes']} bytes of shared memory"
         )
-        lines["occupancy"] = (
+        lines[f"occupancy{of}"] = (
             f"{takes['workgroups_per_cu']} workgroups of {takes['warps']} warps a compute unit, "
             f"limited by {takes['limiter']}"
         )

@@ -68,7 +68,8 @@ def export(
         chosen = select(inputs, arch_name, family, words(signature))
         with output.busy(f"looking {len(chosen.configs)} kernels up in {kept.path}"):
             for config in chosen.configs:
-                registry.register(find(config, chosen.arch, kept) or config)
+                found = find(config, chosen.arch, kept) or {}
+                registry.register_all([*found.values()] or [config])
     registry.save(file)
     if as_json:
         output.emit({"file": str(file), **_contents(registry)})
@@ -200,18 +201,18 @@ def _missing(registry: Registry, kept: Store) -> list[dict[str, str]]:
 
     problems = []
     for entry in registry:
-        for arch_name, kernel in entry.builds.items():
+        for place, kernel in entry.builds.items():
             try:
                 found = kept.load(kernel.key)
             except UntrustedEntry as error:
-                problems.append(_problem("untrusted", arch_name, entry.name, str(error)))
+                problems.append(_problem("untrusted", place, entry.name, str(error)))
                 continue
             if found is None:
                 reason = f"not in {kept.path}, or damaged there"
-                problems.append(_problem("missing", arch_name, entry.name, reason))
+                problems.append(_problem("missing", place, entry.name, reason))
             elif found != kernel:
                 reason = f"{kept.path} has another build under the same key"
-                problems.append(_problem("different", arch_name, entry.name, reason))
+                problems.append(_problem("different", place, entry.name, reason))
     return problems
 
 
@@ -224,7 +225,7 @@ def _contents(registry: Registry) -> dict[str, Any]:
         "registry": registry.name,
         "kernels": len(registry),
         "families": dict(Counter(entry.config.family for entry in registry)),
-        "builds": dict(Counter(arch for entry in registry for arch in entry.builds)),
+        "builds": dict(Counter(arch for entry in registry for arch in entry.archs)),
         "priorities": {
             str(priority): count
             for priority, count in sorted(Counter(entry.priority for entry in registry).items())

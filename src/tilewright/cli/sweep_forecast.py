@@ -89,12 +89,12 @@ def _builds(
     """How many of these are not in the store, and what building them takes."""
     import os
 
-    from tilewright.compile import build_keys
+    from tilewright.compile import part_keys
 
     missing = 0
-    for name in {arch for _, arch in requests}:
-        configs = [config for config, arch in requests if arch == name]
-        missing += sum(not (k and store.has(k)) for k in build_keys(configs, name))
+    for config, arch in requests:
+        keys = part_keys(config, arch)
+        missing += sum(not store.has(key) for key in keys.values()) if keys else 1
     by = f"{each or ASSUMED_BUILD_SECONDS:.2g} s each, " + ("as measured" if each else "assumed")
     seconds = missing * (each or ASSUMED_BUILD_SECONDS)
     seconds /= workers or len(os.sched_getaffinity(0))

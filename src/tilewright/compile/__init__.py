@@ -2,7 +2,7 @@
 
 from tilewright.compile.inspection import inspect
 from tilewright.compile.kernel import Blob, Kernel, TensorMap, check_limits
-from tilewright.compile.pool import build, build_keys, find
+from tilewright.compile.pool import build, build_keys, find, part_keys
 from tilewright.compile.progress import show_progress
 from tilewright.compile.report import BuildReport, BuildResult, Progress
 from tilewright.compile.resources import Occupancy, Resources, occupancy
@@ -26,5 +26,6 @@ __all__ = [
     "find",
     "inspect",
     "occupancy",
+    "part_keys",
     "show_progress",
 ]

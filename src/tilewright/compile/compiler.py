@@ -15,7 +15,7 @@ import msgspec
 from tilewright.compile.kernel import Kernel
 from tilewright.compile.resources import Resources, amd_resources, nvidia_resources
 from tilewright.errors import BuildFailed
-from tilewright.ops.nouns import KernelSource
+from tilewright.ops.nouns import MAIN, KernelSource
 
 _INHERITED = frozenset(
     {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV"}
@@ -37,6 +37,7 @@ class Job:
     key: str
     source: KernelSource
     module_digest: str
+    part: str = MAIN
 
 
 def environment(scratch: str) -> dict[str, str | None]:
@@ -186,6 +187,7 @@ def _kernel(job: Job, version: str, made: Mapping[str, Any], resources: Resource
             "tensor_maps": made.get("tensordesc_meta") or [],
             "resources": resources,
             "blobs": {},
+            "part": job.part,
         },
         Kernel,
         from_attributes=True,

@@ -23,7 +23,7 @@ def inspect(kernel: Kernel, store: Store, what: str) -> str:
         texts.append("sass")
     if what not in texts:
         raise BadArgument(
-            f"{kernel.name} is built for {kernel.arch}, which has no '{what}'; "
+            f"{kernel.called} is built for {kernel.arch}, which has no '{what}'; "
             f"it has {', '.join(sorted(texts))}"
         )
     if what == "sass":

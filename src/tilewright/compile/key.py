@@ -11,7 +11,7 @@ import ast
 import importlib.metadata
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -22,17 +22,26 @@ from tilewright import triton_versions
 from tilewright.arch.model import Arch
 from tilewright.canonical import canonical, sha256
 from tilewright.errors import BuildFailed
-from tilewright.ops.nouns import KernelSource
+from tilewright.ops.nouns import MAIN, KernelSource
 
 _SMALL = 1 << 20
 
 
-def build_key(name: str, source: KernelSource, arch: Arch, module_digest: str) -> str:
-    """The key of kernel `name` made from `source` for `arch`; `module_digest` is
-    `sources_digest(*source.modules)`."""
+def build_key(
+    name: str, source: KernelSource, arch: Arch, module_digest: str, part: str = MAIN
+) -> str:
+    """The key of one kernel.
+
+    name: the config's.
+    source: what the kernel is made from.
+    module_digest: `sources_digest(*source.modules)`.
+    part: which of the config's kernels it is.
+    """
+    of_part = {} if part == MAIN else {"part": part}
     return sha256(
         canonical(
             {
+                **of_part,
                 "name": name,
                 "source": asdict(source),
                 "modules": module_digest,
@@ -42,6 +51,12 @@ def build_key(name: str, source: KernelSource, arch: Arch, module_digest: str) -
             }
         )
     )
+
+
+def config_key(keys: Mapping[str, str]) -> str:
+    """One key for all kernels of a config, by part: of one kernel, its own; of several, a digest.
+    ``""`` if there is no kernel."""
+    return next(iter(keys.values()), "") if len(keys) < 2 else sha256(canonical(dict(keys)))
 
 
 _Stamps = dict[str, tuple[int, int]]

@@ -7,20 +7,23 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from queue import SimpleQueue
 from typing import Any
 
+from tilewright import triton_versions
 from tilewright.arch import arch as by_name
 from tilewright.arch.model import Arch
 from tilewright.compile.builder import SCRATCH, Builder, Outcome, Task, judged
 from tilewright.compile.compiler import Job
-from tilewright.compile.kernel import Kernel, check_parameters
-from tilewright.compile.key import build_key, sources_digest
+from tilewright.compile.kernel import Kernel, check_launch
+from tilewright.compile.key import build_key, config_key, sources_digest
 from tilewright.compile.report import BuildReport, BuildResult, Progress
 from tilewright.compile.store import Store, UntrustedEntry, log
-from tilewright.errors import StoreError, TilewrightError
-from tilewright.ops.nouns import MAIN
+from tilewright.errors import BuildFailed, StoreError, TilewrightError
+from tilewright.ops.nouns import KernelSource
 from tilewright.scratch import clear
+from tilewright.verdict import Verdict
 
 
 def build(
@@ -31,85 +34,111 @@ def build(
     timeout: float = 120.0,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Have every (config, architecture) of `requests` in `store`, compiling what is not there.
+    """Have all kernels of every (config, architecture) of `requests` in `store`; compile those
+    that are not there.
 
-    `workers` child processes (by default one for each CPU that this process may use) compile; a
-    kernel that crashes the compiler or takes longer than `timeout` seconds costs only itself.
+    store: where kernels are looked up and kept.
+    workers: child processes that compile; by default one for each CPU that this process may use.
+    timeout: seconds that one kernel may take. A kernel that takes longer, or crashes the compiler,
+        costs only itself.
+    progress: called with each result.
+
     With everything in the store already, nothing is started and Triton is not imported.
 
-    Raises `StoreError` when the store cannot take what must be built (read-only: before
-    compiling; full: at once, keeping what was built) and `UnknownArch`. A kernel that cannot be
-    built is a result, not an exception: see `BuildReport.raise_if_failed`.
+    Raises `UnknownArch`, and `StoreError` when the store cannot take what must be built (read-only:
+    before compiling; full: at once, keeping what was built). A kernel that cannot be built is a
+    result, not an exception: see `BuildReport.raise_if_failed`.
     """
     start = time.monotonic()
-    results: list[BuildResult | None] = [None] * len(requests)
+    results: list[BuildResult | None] = []
     tasks: dict[str, Task] = {}
-    waiting: dict[str, list[int]] = {}
-    for number, (config, arch) in enumerate(requests):
-        found = _look_up(config, by_name(arch), store)
-        if isinstance(found, Task):
-            tasks.setdefault(found.job.key, found)
-            waiting.setdefault(found.job.key, []).append(number)
-        else:
-            results[number] = found
-    done = sum(result is not None for result in results)
+    waiting: dict[str, list[tuple[int, Any]]] = {}
+    for config, arch in requests:
+        for found in _look_up(config, by_name(arch), store):
+            if isinstance(found, Task):
+                tasks.setdefault(found.job.key, found)
+                waiting.setdefault(found.job.key, []).append((len(results), config))
+                results.append(None)
+            else:
+                results.append(found)
+    known = [result for result in results if result is not None]
     if progress:
-        for number, known in enumerate([r for r in results if r is not None], 1):
-            progress(known, number, len(requests))
+        for number, result in enumerate(known, 1):
+            progress(result, number, len(results))
+    done = len(known)
     if tasks:
         _check_writable(store, tasks)
         clear(SCRATCH)
     with closing(
         _compile(tasks, store, workers or len(os.sched_getaffinity(0)), timeout)
     ) as outcomes:
-        for key, result in outcomes:
-            for number in waiting[key]:
-                results[number] = replace(result, config=requests[number][0])
+        for key, outcome in outcomes:
+            for place, config in waiting[key]:
+                results[place] = replace(outcome, config=config)
                 done += 1
                 if progress:
-                    progress(result, done, len(requests))
+                    progress(outcome, done, len(results))
     finished = tuple(result for result in results if result is not None)
-    assert len(finished) == len(requests)
+    assert len(finished) == len(results)
     return BuildReport(finished, time.monotonic() - start)
 
 
-def find(config: Any, arch: Arch | str, store: Store) -> Kernel | None:
-    """The usable kernel that `store` already has for this config and architecture, or None if
-    it would have to be built. Never starts a compiler. Raises `UntrustedEntry` for one that
+def find(config: Any, arch: Arch | str, store: Store) -> dict[str, Kernel] | None:
+    """The usable kernels that `store` already has for this config and architecture, by part; None
+    if one would have to be built. Never starts a compiler. Raises `UntrustedEntry` for one that
     somebody else made."""
     found = _look_up(config, by_name(arch), store)
-    if isinstance(found, Task) and found.refused:
-        raise UntrustedEntry(found.refused)
-    return found.kernel if isinstance(found, BuildResult) and found.ok else None
+    for one in found:
+        if isinstance(one, Task) and one.refused:
+            raise UntrustedEntry(one.refused)
+    kernels = [r.kernel for r in found if isinstance(r, BuildResult) and r.ok and r.kernel]
+    return {kernel.part: kernel for kernel in kernels} if len(kernels) == len(found) else None
 
 
 def build_keys(configs: Sequence[Any], arch: Arch | str, interpreted: bool = False) -> list[str]:
-    """The keys that the binaries of `configs` have in a store, built or not; ``""`` where
-    there is nothing that could be compiled. interpreted: keys of what Triton's interpreter runs
-    in their places, which are in no store."""
-    return [_key(config, by_name(arch), interpreted) for config in configs]
+    """One key for the binaries of each of `configs`, whether built or not (see `config_key`);
+    ``""`` where there is nothing that could be compiled. interpreted: keys of the kernels that
+    Triton's interpreter runs in their places, which are in no store."""
+    return [config_key(part_keys(config, arch, interpreted)) for config in configs]
 
 
-def _key(config: Any, arch: Arch, interpreted: bool) -> str:
+def part_keys(config: Any, arch: Arch | str, interpreted: bool = False) -> dict[str, str]:
+    """The key that each kernel of a config has in a store, by part, whether built or not. Empty
+    where one of them could not be compiled. Raises `StoreError`."""
+    this = by_name(arch)
     try:
-        return _job(config, arch, interpreted).key
+        sources = _sources(config, this, interpreted)
+        return {part: _job(config, this, part, made).key for part, made in sources.items()}
     except StoreError:
         raise
     except TilewrightError:
-        return ""
+        return {}
 
 
-def _look_up(config: Any, arch: Arch, store: Store) -> BuildResult | Task:
-    """The result, when no compilation can change it, or what to compile."""
+def _look_up(config: Any, arch: Arch, store: Store) -> list[BuildResult | Task]:
+    """For each kernel of a config the result, when no compilation can change it, or what to
+    compile."""
     from tilewright import ops
 
     pending = BuildResult(config, config.name, arch, "failed")
     verdict = ops.family(config.family).judge(config, arch)
     if not verdict:
-        return replace(pending, status="rejected", verdict=verdict, reason=str(verdict))
+        return [replace(pending, status="rejected", verdict=verdict, reason=str(verdict))]
     try:
-        job = _job(config, arch)
-        verdict = check_parameters(job.source)
+        sources = _sources(config, arch)
+    except StoreError:
+        raise
+    except TilewrightError as error:
+        return [replace(pending, reason=str(error))]
+    return [_look_up_part(replace(pending, part=p), s, store) for p, s in sources.items()]
+
+
+def _look_up_part(pending: BuildResult, source: KernelSource, store: Store) -> BuildResult | Task:
+    try:
+        verdict = _check_launch(source, pending.arch)
+        if not verdict:
+            return replace(pending, status="rejected", verdict=verdict, reason=verdict.reason)
+        job = _job(pending.config, pending.arch, pending.part, source)
     except StoreError:
         raise
     except TilewrightError as error:
@@ -126,12 +155,38 @@ def _look_up(config: Any, arch: Arch, store: Store) -> BuildResult | Task:
     return Task(job, pending, refused)
 
 
-def _job(config: Any, arch: Arch, interpreted: bool = False) -> Job:
-    """What compiling this config means. Raises what its family's `source` raises."""
+def _sources(config: Any, arch: Arch, interpreted: bool = False) -> Mapping[str, KernelSource]:
+    """What to compile, by part. Raises `BuildFailed` if there is nothing, and what the family's
+    `sources` raises."""
     from tilewright import ops
 
     family = ops.family(config.family)
-    source = family.sources(family.interpreted(config) if interpreted else config, arch)[MAIN]
+    found: Mapping[str, KernelSource] = family.sources(
+        family.interpreted(config) if interpreted else config, arch
+    )
+    if not found:
+        raise BuildFailed(f"{config.name} has no kernel to build for {arch.name}")
+    return found
+
+
+def _check_launch(source: KernelSource, arch: Arch) -> Verdict:
+    options = dict(source.options)
+    return check_launch(
+        source.arguments,
+        int(options.get("num_ctas", 1)),
+        bool(options.get("launch_pdl", False)),
+        arch,
+        _triton(),
+    )
+
+
+@cache
+def _triton() -> str:
+    return triton_versions.installed()
+
+
+def _job(config: Any, arch: Arch, part: str, source: KernelSource) -> Job:
+    """What compiling a part means. Raises `BuildFailed` if one of its modules is not there."""
     module_digest = sources_digest(*source.modules)
     return Job(
         name=config.name,
@@ -139,9 +194,10 @@ def _job(config: Any, arch: Arch, interpreted: bool = False) -> Job:
         backend=arch.backend,
         target=arch.target,
         warp_size=arch.warp_size,
-        key=build_key(config.name, source, arch, module_digest),
+        key=build_key(config.name, source, arch, module_digest, part),
         source=source,
         module_digest=module_digest,
+        part=part,
     )
 
 
@@ -150,7 +206,7 @@ def _check_writable(store: Store, tasks: Mapping[str, Task]) -> None:
         store.check_writable()
     except StoreError as error:
         refused = [task.refused for task in tasks.values() if task.refused]
-        names = ", ".join(task.job.name for task in list(tasks.values())[:3])
+        names = ", ".join(task.result.called for task in list(tasks.values())[:3])
         raise StoreError(
             f"{len(tasks)} kernels are not usable from the store and cannot be added "
             f"({names}{'…' if len(tasks) > 3 else ''}): {refused[0] if refused else error}"

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tilewright.arch.model import Arch
-from tilewright.compile.kernel import Kernel
+from tilewright.compile.kernel import Kernel, called
 from tilewright.compile.resources import Occupancy
 from tilewright.errors import BuildFailed
+from tilewright.ops.nouns import MAIN
 from tilewright.verdict import Verdict
 
 Status = Literal["built", "cached", "rejected", "failed"]
@@ -18,12 +19,17 @@ Status = Literal["built", "cached", "rejected", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """One request's outcome.
+    """What became of one kernel of a request. A config with several parts has a result for each;
+    one that no part of can be built has one result, of part `MAIN`.
 
-    `built` now, or `cached` in the store; `rejected`: a rule forbids it there, or it compiles and
-    the architecture cannot launch it (`reason` has the numbers); `failed`: no binary (`reason` has
-    the compiler's words, a crash's signal, or the time limit). kernel: None when there is no
-    binary. seconds: spent in the compiler.
+    status:
+        built     compiled now
+        cached    found in the store
+        rejected  a rule forbids it, or the architecture cannot launch it; `reason` has the numbers
+        failed    there is no binary; `reason` has the compiler's message, a crash's signal, or the
+                  time limit
+    kernel: None when there is no binary.
+    seconds: spent in the compiler.
     """
 
     config: Any
@@ -34,6 +40,12 @@ class BuildResult:
     verdict: Verdict | None = None
     reason: str = ""
     seconds: float = 0.0
+    part: str = MAIN
+
+    @property
+    def called(self) -> str:
+        """The name, and the part of a config with several, for people."""
+        return called(self.name, self.part)
 
     @property
     def ok(self) -> bool:
@@ -46,7 +58,7 @@ class BuildResult:
         return self.kernel.occupancy(self.arch) if self.kernel else None
 
     def __str__(self) -> str:
-        head = f"{self.status} {self.name} for {self.arch.name}"
+        head = f"{self.status} {self.called} for {self.arch.name}"
         return f"{head}: {self.reason}" if self.reason else head
 
 
@@ -56,21 +68,22 @@ Progress = Callable[[BuildResult, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """Results in the order of the requests, and the wall time in seconds."""
+    """Results in the order of the requests, those of one request by part, and the wall time in
+    seconds."""
 
     results: tuple[BuildResult, ...]
     seconds: float
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The usable kernels, each once."""
-        return tuple(
-            {r.kernel.key: r.kernel for r in self.results if r.ok and r.kernel is not None}.values()
-        )
+        """The usable kernels, each once. A kernel is usable if all parts of its config are."""
+        lacking = {(r.name, r.arch.name) for r in self.failures}
+        usable = (r.kernel for r in self.results if (r.name, r.arch.name) not in lacking)
+        return tuple({kernel.key: kernel for kernel in usable if kernel is not None}.values())
 
     @property
     def failures(self) -> tuple[BuildResult, ...]:
-        """What was asked for and is not usable: failed and rejected."""
+        """The failed and the rejected."""
         return tuple(r for r in self.results if not r.ok)
 
     def raise_if_failed(self) -> None:

@@ -15,13 +15,13 @@ import os
 import secrets
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tilewright import home
 from tilewright.canonical import canonical, sha256
 from tilewright.compile import signing
-from tilewright.compile.kernel import Blob, Kernel
+from tilewright.compile.kernel import Blob, Kernel, to_data
 from tilewright.errors import BadArgument, BadFile, StoreError
 from tilewright.files import clear_stale, read_whole, write_whole
 from tilewright.jsonfile import convert, parse_json
@@ -158,7 +158,7 @@ class Store:
         """
         blobs = {kind: Blob(sha256(data), len(data)) for kind, data in sorted(files.items())}
         kernel = replace(kernel, blobs=blobs)
-        manifest = canonical(asdict(kernel))
+        manifest = canonical(to_data(kernel))
         signature = signing.sign(manifest).encode()  # before anything is written: see above
         for kind, blob in blobs.items():
             path = self._blob_path(blob.digest)
@@ -218,7 +218,7 @@ def parse_manifest(content: bytes, path: Path) -> Kernel:
     would write: right fields, types and ranges, in canonical JSON."""
     where = f"{path} is not a kernel's manifest"
     kernel = convert(parse_json(decoded(content, where), where), Kernel, where)
-    if canonical(asdict(kernel)) != content:
+    if canonical(to_data(kernel)) != content:
         raise BadFile(f"{path} is not a kernel's manifest: not in canonical form")
     if kernel.binary not in kernel.blobs:
         raise BadFile(f"{path} names no {kernel.binary}")

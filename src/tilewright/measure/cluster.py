@@ -30,9 +30,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright import ops
 from tilewright.canonical import canonical, sha256
 from tilewright.child import ChildDied, ChildTimeout, Message, import_path
-from tilewright.compile import Store
+from tilewright.compile import Store, part_keys
+from tilewright.compile.kernel import to_data
 from tilewright.compile.key import compiler_digest
 from tilewright.compile.store import parse_manifest
 from tilewright.errors import BadArgument, NoCluster, StoreError, TilewrightError
@@ -108,8 +110,8 @@ class Seat:
                 if build not in ("", vendor_build()):
                     reason = f"the library is {vendor_build() or 'unknown'} there, and not {build}"
                     return {"answer": {"status": "unsupported", "reason": reason}}
-            elif self._lacks(build):
-                return {"lacks": build}
+            elif lacking := self._lacking(message["kernel"], build):
+                return {"lacks": lacking}
         worker = self._workers.get(number)
         if worker is None:
             return {"died": -signal.SIGKILL, "words": ""}
@@ -144,14 +146,22 @@ class Seat:
         path = os.fspath(self._store.path)
         return {**message, "store": path, "trusted": self._store.trusted}
 
-    def _lacks(self, build: str) -> bool:
-        """Whether this kernel is to be sent. The interpreter needs none."""
-        if self._place.uuid == CPU or not build or build in self._kept:
-            return False
-        with contextlib.suppress(StoreError):  # somebody else's counts for nothing
-            if self._store.load(build) is not None:
-                self._kept.add(build)
-        return build not in self._kept
+    def _lacking(self, kernel: str, build: str) -> list[str]:
+        """Keys of the binaries that are to be sent. The interpreter needs none."""
+        device = self._place.device
+        if device is None or not build or build in self._kept:
+            return []
+        config = ops.family_of(kernel).parse_name(kernel)
+        keys = [*part_keys(config, device.arch).values()]
+        lacking = [key for key in (keys if len(keys) > 1 else [build]) if not self._has(key)]
+        if not lacking:
+            self._kept.add(build)
+        return lacking
+
+    def _has(self, key: str) -> bool:
+        with contextlib.suppress(StoreError):  # an entry that somebody else made is as good as none
+            return self._store.load(key) is not None
+        return False
 
 
 # --- here -------------------------------------------------------------------------------------
@@ -274,7 +284,7 @@ class _RemoteProcess:
         """As a `Child` answers. Raises `OutOfOrder` too."""
         said = self._ask(timeout, "request", self._number, message, timeout)
         if "lacks" in said:
-            if not self._send(said["lacks"]):
+            if not all(map(self._send, said["lacks"])):
                 message = {**message, "build": ""}  # the worker says that it is in no store
             said = self._ask(timeout, "request", self._number, message, timeout)
         if "timeout" in said:
@@ -302,7 +312,7 @@ class _RemoteProcess:
         if kernel is None:
             return False
         files = {kind: self._store.read(kernel, kind) for kind in kernel.blobs}
-        wrong = self._ask(0, "keep", canonical(asdict(kernel)), files)
+        wrong = self._ask(0, "keep", canonical(to_data(kernel)), files)
         if wrong:
             raise OutOfOrder(f"it cannot store kernels: {wrong}")
         return True

@@ -88,12 +88,16 @@ def supported(problem: Any, configs: Iterable[Any], device: Device) -> list[Any]
     return [config for config in configs if family.supports(config, problem, this)]
 
 
-def taken(config: Any, device: Device, store: Store) -> dict[str, Any] | None:
-    """What the built kernel takes of a compute unit: registers, spills, shared memory, and how many
-    workgroups fit, and why not more; None if it is not in the store."""
-    kernel: Kernel | None = find(config, device.arch, store)
-    if kernel is None:
+def taken(config: Any, device: Device, store: Store) -> dict[str, dict[str, Any]] | None:
+    """What each built kernel of a config takes of a compute unit, by part: registers, spills,
+    shared memory, how many workgroups fit, and why not more. None if one is not in the store."""
+    found = find(config, device.arch, store)
+    if found is None:
         return None
+    return {part: _taken(kernel, device) for part, kernel in found.items()}
+
+
+def _taken(kernel: Kernel, device: Device) -> dict[str, Any]:
     fits = occupancy(
         arch(device.arch),
         num_warps=kernel.num_warps,

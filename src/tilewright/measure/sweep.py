@@ -35,6 +35,7 @@ from tilewright.measure.measurement import (
 )
 from tilewright.measure.results import Build, Results, now
 from tilewright.measure.vendor import is_vendor, vendor_build, vendor_name
+from tilewright.ops.nouns import MAIN
 from tilewright.verdict import Verdict
 
 
@@ -393,8 +394,18 @@ def _build(
     try:
         report = build(requests, store=store, workers=workers, timeout=timeout, progress=keep)
     finally:
-        results.add_builds(
-            Build(r.name, builds[r.config, r.arch.name], r.arch.name, r.status, r.reason, r.seconds)
-            for r in done
-        )
+        by_config: dict[tuple[Any, str], list[BuildResult]] = {}
+        for result in done:
+            by_config.setdefault((result.config, result.arch.name), []).append(result)
+        results.add_builds(_kept(parts, builds[key]) for key, parts in by_config.items())
     return {(r.config, r.arch.name): r.reason or r.status for r in report.failures}
+
+
+def _kept(parts: Sequence[BuildResult], key: str) -> Build:
+    """What building all kernels of a config came to: the first failure, if there is one."""
+    first = min(parts, key=lambda part: part.ok)
+    seconds = sum(part.seconds for part in parts)
+    reason = first.reason if first.part == MAIN else f"part {first.part}: {first.reason}"
+    return Build(
+        first.name, key, first.arch.name, first.status, reason if first.reason else "", seconds
+    )
