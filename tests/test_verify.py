@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from blend_family import NEAR, ROUNDED, BlendProblem, NumpyDispatcher, known
 from tilewright import arrays, verify
 from tilewright.errors import VerificationFailed
 from tilewright.ops.gemm import GemmProblem
@@ -148,3 +149,99 @@ def test_overlap_is_exact():
     assert arrays.overlap(left, at(0x101C, (4, 8), (16, 1)))
     assert not arrays.overlap(left, at(0x9000, (4, 8), (16, 1)))
     assert not arrays.overlap(left, View((4, 8), (16, 1), "fp32", 0x1000, "cuda:0"))
+
+
+# --- several outputs ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def blend():
+    with known():
+        yield BlendProblem(64, mask=True)
+
+
+def test_every_output_is_checked_and_the_worst_is_named(blend):
+    result = verify.verify(NumpyDispatcher(), blend, seed=3)
+    assert result.ok and result.seed == 3 and result.output in ("state", "y", "z")
+    for fault in ("state", "y", "z"):
+        result = verify.verify(NumpyDispatcher(fault), blend, seed=3)
+        assert not result.ok and result.output == fault
+        with pytest.raises(VerificationFailed, match=f"k is outside tolerance in output {fault}:"):
+            verify.require(result, "k")
+
+
+def test_each_output_has_a_tolerance_of_its_own(blend):
+    """An error that bf16 may have is too large for fp32."""
+    small = 1 + 2.0**-12
+    assert verify.verify(NumpyDispatcher("z", small), blend).ok
+    for fault in ("state", "y"):
+        result = verify.verify(NumpyDispatcher(fault, small), blend)
+        assert (result.ok, result.output, result.tolerance) == (False, fault, NEAR)
+    wrong = verify.verify(NumpyDispatcher("z", 1 + 2.0**-5), blend)
+    assert (wrong.ok, wrong.output, wrong.tolerance) == (False, "z", ROUNDED)
+
+
+def test_an_output_out_of_tolerance_is_worse_than_any_within():
+    with known():
+        made = verify.operands_of(BlendProblem(64), seed=1)
+        wanted = verify.reference(BlendProblem(64), made.inputs)
+        written = {name: values.astype(np.float32) for name, values in wanted.items()}
+        written["z"][0] = np.nan  # counts for no error
+        found = verify.compare_all(BlendProblem(64), None, written, wanted)
+        assert (found.ok, found.output, found.max) == (False, "z", pytest.approx(0, abs=1e-6))
+
+
+def test_an_output_that_is_never_written_fails(blend):
+    class Idle(NumpyDispatcher):
+        def run(self, op, *operands, out=None, **keywords):
+            return out
+
+    made = verify.operands_of(blend, seed=1)
+    wanted = verify.reference(blend, made.inputs)
+    verify.run(Idle(), blend, made)
+    for name, values in made.written(blend).items():
+        found = verify.compare(values, wanted[name], LOOSE)
+        assert not found.ok and found.share == 0.0, name
+
+
+def test_operands_are_apart_by_role(blend):
+    made = verify.operands_of(blend, seed=1)
+    assert list(made.inputs) == ["x", "state", "mask", "scale"] and list(made.outputs) == ["y", "z"]
+    assert list(made.written(blend)) == ["state", "y", "z"]
+    assert made.written(blend)["state"] is made.inputs["state"]
+    assert all(np.isnan(x.astype(np.float32)).all() for x in made.outputs.values())
+    again, other = verify.operands_of(blend, seed=1), verify.operands_of(blend, seed=2)
+    for name in made.inputs:
+        assert np.array_equal(made.inputs[name], again.inputs[name])
+        assert not np.array_equal(made.inputs[name], other.inputs[name])
+
+
+def test_what_is_written_in_place_is_compared_with_what_it_was_before(blend):
+    """And a second call starts from there again."""
+    made = verify.operands_of(blend, seed=1)
+    before, wanted = (f(blend, made.inputs) for f in (verify.snapshot, verify.reference))
+    assert list(before) == ["state"] and list(wanted) == ["state", "y", "z"]
+    dispatcher = NumpyDispatcher()
+    for _ in range(2):
+        verify.reset(made, before)
+        assert np.array_equal(made.inputs["state"], before["state"])
+        assert np.isnan(made.outputs["y"]).all()
+        verify.run(dispatcher, blend, made)
+        assert verify.compare_all(blend, None, made.written(blend), wanted).ok
+    verify.run(dispatcher, blend, made)  # from where the last call left it
+    found = verify.compare_all(blend, None, made.written(blend), wanted)
+    assert not found.ok and found.output == "state"
+    assert dispatcher.seen == [("x", "state", "mask", "y", "z")] * 3
+
+
+def test_one_output_needs_no_name():
+    problem = GemmProblem(32, 32, 32, "fp32")
+    made = verify.operands_of(problem, seed=1)
+    wanted = verify.reference(problem, made.inputs)
+    (allowed,) = {verify.tolerance(problem, None)}
+    found = verify.compare_all(problem, None, {"C": wanted["C"].astype(np.float32)}, wanted, 5)
+    assert found.ok and (found.output, found.seed, found.tolerance) == ("", 5, allowed)
+    assert " in output" not in str(found)
+    out = np.zeros((32, 32), np.float32)
+    found = verify.check(problem, None, list(made.inputs.values()), out, seed=5)
+    assert not found.ok and found.output == ""
