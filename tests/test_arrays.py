@@ -11,6 +11,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
+from tilewright.ops.nouns import Operand
 
 torch = pytest.importorskip("torch")
 
@@ -109,3 +110,79 @@ def test_what_is_no_element_type_is_an_error(said):
 def test_a_type_is_said_once():
     with pytest.raises(BadArgument, match="dtype or dtype_a, not both"):
         GemmProblem(8, 16, 32, dtype="fp16", dtype_a="bf16")
+
+
+# --- made-up inputs -----------------------------------------------------------------------------
+
+DRAWN = (
+    Operand("normal", (64, 32), (32, 1), "fp32"),
+    Operand("columns", (64, 32), (1, 64), "bf16"),
+    Operand("even", (4096,), (1,), "fp32", values=(0.5, 2.0)),
+    Operand("integers", (4096,), (1,), "int8"),
+    Operand("made", (4,), (1,), "int32", values=lambda seed: [seed, 1, 2, 3]),
+    Operand("shared", (3, 8), (0, 1), "fp32"),
+    Operand("listed", (3, 8, 8), (0, 8, 1), "fp32", pointers=True),
+)
+
+
+def drawn(seed):
+    return arrays.Random(seed).independent(DRAWN)
+
+
+def test_inputs_lie_and_are_spread_as_their_operands_say():
+    found = drawn(5)
+    assert list(found) == [one.name for one in DRAWN]
+    for one in DRAWN[:-1]:
+        assert arrays.view(found[one.name]).strides == one.strides, one.name
+        assert arrays.view(found[one.name]).dtype == one.dtype
+    assert 0.9 < found["normal"].std() < 1.1 and abs(found["normal"].mean()) < 0.1
+    assert 0.5 <= found["even"].min() < 0.6 and 1.9 < found["even"].max() <= 2.0
+    assert (found["integers"].min(), found["integers"].max()) == (-128, 127)
+    assert found["made"][1:].tolist() == [1, 2, 3]
+    assert (found["shared"][0] == found["shared"][2]).all() and found["shared"][0].std() > 0
+    listed = found["listed"].arrays
+    assert len(listed) == 3 and not np.array_equal(listed[0], listed[1])
+
+
+def test_the_same_seed_makes_the_same_inputs_and_another_others():
+    one, again, other = drawn(5), drawn(5), drawn(6)
+    for name in one:
+        first, second, third = (arrays.stacked(made[name]) for made in (one, again, other))
+        assert np.array_equal(first, second) and not np.array_equal(first, third), name
+
+
+def test_operands_alike_are_drawn_apart():
+    pair = [Operand(name, (64,), (1,), "fp32") for name in ("a", "b")]
+    a, b = arrays.Random(5).independent(pair).values()
+    assert not np.array_equal(a, b)
+
+
+def test_values_that_a_family_makes_are_rounded_and_lie_as_its_operand_does():
+    values = np.array([[1.0, 1 / 3], [2.0, 1e-3]])
+    made = arrays.Random(5).filled(Operand("x", (2, 2), (1, 2), "bf16"), values)
+    assert arrays.view(made).strides == (1, 2) and made.dtype == ml_dtypes.bfloat16
+    assert np.array_equal(made, values.astype(ml_dtypes.bfloat16))
+
+
+def test_a_familys_own_draws_are_those_of_the_seed():
+    first, again, other = (arrays.Random(seed).numpy.integers(2**31) for seed in (5, 5, 6))
+    assert first == again != other
+    rng = arrays.Random(5)
+    assert rng.numpy is rng.numpy  # goes on, and does not begin again
+
+
+def test_a_copy_lies_as_the_array_does_and_is_put_back():
+    x = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    kept = arrays.copied(x)
+    x[...] = 0
+    assert kept.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert kept.strides == x.strides
+    arrays.overwrite(x, kept)
+    assert np.array_equal(x, kept)
+    listed = drawn(5)["listed"]
+    kept = arrays.copied(listed)
+    arrays.poison(listed)
+    assert np.isnan(arrays.stacked(listed)).all()
+    arrays.overwrite(listed, kept)
+    assert np.array_equal(arrays.stacked(listed), arrays.stacked(kept))
+    assert np.array_equal(arrays.stacked(kept), arrays.stacked(drawn(5)["listed"]))

@@ -315,7 +315,7 @@ def copied(array: Any) -> Any:
     """A copy that lies as `array` does; of `Pointers`, copies of what they point to."""
     if isinstance(array, Pointers):
         return replace(array, arrays=tuple(map(copied, array.arrays)))
-    return array.clone() if is_torch(array) else array.copy()
+    return array.clone() if is_torch(array) else array.copy(order="K")
 
 
 def overwrite(array: Any, values: Any) -> None:

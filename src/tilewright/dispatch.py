@@ -101,9 +101,9 @@ class _Launches:
 
     def add(self, key: Any, ready: _Ready) -> None:
         """Of several threads' the first stays, so that what is known is kept alive by `ready`."""
-        self.known[key] = self.ready.setdefault(key, ready).bound.native
-        if len(self.ready) > KEPT:
-            with self._lock:
+        with self._lock:
+            self.known[key] = self.ready.setdefault(key, ready).bound.native
+            if len(self.ready) > KEPT:
                 self._drop()
 
     def _drop(self) -> None:
