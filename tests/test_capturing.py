@@ -268,7 +268,7 @@ def test_bad_records_are_said_with_their_line(file: Path, text: str, said: str) 
 
 
 def test_groups_survive(file: Path) -> None:
-    kind: Any = tilewright.ops.nouns("grouped_gemm").problem_type
+    kind: Any = tilewright.ops.family("grouped_gemm").problem_type
     problem = kind("list", sizes=tuple((m, 64, 64) for m in range(1, 400)))
     capture = Capture(file)
     capture.saw(plan(problem))
