@@ -73,11 +73,11 @@ def test_nothing_else_can_be_said(where):
 def test_fields_and_values_that_do_not_fit():
     with pytest.raises(BadArgument, match=r"no field 'tile_x'; they have "):
         kept(where="tile_x > 3")
-    with pytest.raises(BadArgument, match="cannot be said of gemm_"):
+    with pytest.raises(BadArgument, match="cannot be evaluated for gemm_"):
         kept(where="tile_m > 'a'")
     with pytest.raises(BadArgument, match="arithmetic is for numbers"):
         kept(where="pipeline * 99 == ''")
-    with pytest.raises(BadArgument, match=r"cannot be said of gemm_.*too large"):
+    with pytest.raises(BadArgument, match=r"cannot be evaluated for gemm_.*too large"):
         kept(where="1" + "0" * 400 + " / tile_m > 1.5")
     with pytest.raises(BadArgument, match="zero"):
         kept(where="tile_m / 0 == 1")

@@ -58,7 +58,7 @@ def test_the_interpreter_has_a_wall_clock_and_one_place():
     [
         ({"samples_us": (1.0, 5e-324)}, "a sample, in µs, = 5e-324"),
         ({"samples_us": (float("inf"),)}, "a sample, in µs, = inf"),
-        ({"interval_us": (2.0, 1.0)}, "no interval"),
+        ({"interval_us": (2.0, 1.0)}, "not an interval"),
         ({"seconds": float("nan")}, "seconds = nan"),
         ({"attempts": -1}, "attempts = -1"),
         ({"status": "fine"}, "status 'fine' is not one of ok"),

@@ -283,7 +283,7 @@ def test_damage_is_a_bad_file_that_names_it(tmp_path, damage):
         ("CREATE TRIGGER t AFTER INSERT ON kernel BEGIN SELECT 1; END", "has a trigger, 't'"),
         ("DROP TABLE build", "has no build, as"),
         ("ALTER TABLE build ADD COLUMN x", "table build is not as a sweep makes it"),
-        ("PRAGMA user_version = -3", "is of version -3"),
+        ("PRAGMA user_version = -3", "has version -3"),
     ],
 )
 def test_a_file_of_other_tables_is_refused(tmp_path, change, says):

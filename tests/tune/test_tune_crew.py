@@ -108,7 +108,7 @@ def test_devices_that_are_alike_share_the_tasks_others_take_all(script, tmp_path
     places = [Place("GPU-a", environment("cuda"), H200), other]
     measured = list(Crew(places, Store(tmp_path), Settings()).run(TASKS))
     assert len(measured) == 2 * len(TASKS) == len({m.key for m in measured})
-    with pytest.raises(BadArgument, match="for gfx942, which none is"):
+    with pytest.raises(BadArgument, match="for gfx942, but no device is"):
         Crew(places, Store(tmp_path), Settings()).run([Task(KERNELS[0], PROBLEMS[0], "gfx942")])
 
 
@@ -281,7 +281,7 @@ def test_a_device_that_fails_its_canary_twice_is_out_and_the_rest_go_on(script, 
     measured = list(both.run(TASKS))
     assert complete(measured)
     (broken,) = both.out_of_order.items()
-    assert "took 100 µs that took 10 µs" in broken[1]
+    assert "canary took 100 µs, 10 µs before" in broken[1]
     (bad,) = [m for m in measured if m.status != "ok"]
     assert bad.kernel == BAD and bad.attempts == 1 and "after it, the device" in bad.reason
     assert complete(both.run(TASKS)), "with the device that is left"

@@ -53,7 +53,7 @@ def test_none_in_the_interpreter_and_where_it_is_not_wanted():
     assert planned(group=GROUP).parts[0].vendor == 0
     assert planned(vendor=False).parts[0].vendor == 0
     mixed = [Task(MM, PROBLEMS[0], "sm_90")]
-    with pytest.raises(BadArgument, match="none is of: the interpreter"):
+    with pytest.raises(BadArgument, match="no device is: the interpreter"):
         Crew(parse("cpu"), Store("."), SETTINGS).run(mixed)
 
 

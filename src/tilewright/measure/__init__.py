@@ -1,4 +1,4 @@
-"""How a number is made: kernels verified and timed on GPUs, and the results kept.
+"""How a number is made: kernels are verified and timed on GPUs, and the results are kept.
 
-Uses spaces, building, dispatching and verifying; owns no kernels, names or rules.
+This package uses spaces, building, dispatching and verifying. It owns no kernels, names or rules.
 """

@@ -1,4 +1,4 @@
-"""`Board`: what is still to be measured, shared by the threads of a crew."""
+"""`Board`: the measurements still to be made, shared by the threads of a crew."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from tilewright.arch.model import Device
 from tilewright.measure.measurement import Environment, Measurement
 
 Kind = tuple[Device, Environment]
-"""Places of one kind share what is to be measured there."""
+"""Places of one kind share a queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One measurement to make; `failures`: how often it was tried in vain; `seconds`: of wall time
-    that it took so far."""
+    """One measurement to make.
+
+    failures: how often it was tried without success.
+    seconds: wall time that it has taken so far.
+    """
 
     kernel: str
     build: str
@@ -40,21 +43,22 @@ Batch = tuple[Item, ...]
 
 
 class Board:
-    """Batches to do, by kind of place, and what comes of them.
+    """Batches to measure, by kind of place, and their results.
 
-    A hand goes on with the problem whose operands it has; else it begins one that no other has,
-    since each would make its operands, and their float64 reference, anew; else it helps where most
-    is left.
+    A hand (the thread of one device) continues with the problem whose operands it has. If that
+    problem has no more batches, it begins a problem that no other hand has, because every hand
+    makes its own operands and float64 reference. If there is none, it helps with the problem that
+    has the most batches left.
 
-    results: each measurement as soon as known, an exception that ends it all, and None from each
-    thread that ends.
+    results: each measurement as soon as it is known, an exception that ends the run, and None from
+        each thread that ends.
     """
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self.results: SimpleQueue[Measurement | BaseException | None] = SimpleQueue()
         self._changed = threading.Condition()
         self._waiting: dict[Kind, dict[Any, deque[Batch]]] = {}
-        """By problem, in their order; none is empty."""
+        """By problem, in the order of the batches; no queue is empty."""
         self._at: dict[object, Any] = {}
         """The problem that each hand has."""
         self._left: dict[Kind, int] = {}
@@ -67,12 +71,12 @@ class Board:
 
     @property
     def kinds(self) -> list[Kind]:
-        """All that are measured on."""
+        """Every kind of place that something is measured on."""
         return [*self._waiting]
 
     def pull(self, kinds: Collection[Kind], hand: object) -> Batch | None:
-        """A batch for `hand`, of one of these kinds. Waits while others may still hand some back;
-        None when there will be none, or the board is stopped."""
+        """A batch for `hand`, of one of these kinds. Waits while other hands may still return
+        batches. None if no batch will come, or the board is stopped."""
         with self._changed:
             while not self._stopped and any(self._left[kind] for kind in kinds):
                 for kind in kinds:
@@ -87,7 +91,7 @@ class Board:
             return None
 
     def _next(self, by_problem: Mapping[Any, Collection[Batch]], hand: object) -> Any:
-        """The problem that `hand` takes a batch of."""
+        """The problem from which `hand` takes its next batch."""
         if (same := self._at.get(hand)) in by_problem:
             return same
         others = {problem for other, problem in self._at.items() if other is not hand}
@@ -95,7 +99,8 @@ class Board:
         return next(free, None) or max(by_problem, key=lambda problem: len(by_problem[problem]))
 
     def push(self, batch: Batch) -> None:
-        """Hand a batch back, to be done next of its problem's. None of none."""
+        """Return a batch, to be done next among its problem's batches. An empty one does
+        nothing."""
         if batch:
             with self._changed:
                 by_problem = self._waiting[batch[0].kind]
@@ -103,7 +108,7 @@ class Board:
                 self._changed.notify_all()
 
     def done(self, measurement: Measurement) -> None:
-        """One item is measured."""
+        """Record that one item is measured."""
         with self._changed:
             self._left[measurement.device, measurement.environment] -= 1
             self._changed.notify_all()
@@ -111,12 +116,12 @@ class Board:
 
     @property
     def left(self) -> int:
-        """Items that are not measured."""
+        """Items that are not yet measured."""
         with self._changed:
             return sum(self._left.values())
 
     def stop(self) -> None:
-        """No thread gets another batch."""
+        """Give no thread another batch."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

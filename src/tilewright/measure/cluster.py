@@ -1,16 +1,16 @@
-"""The devices of a Ray cluster: the one module that knows of Ray.
+"""The devices of a Ray cluster. No other module knows of Ray.
 
-An actor for each device (`Seat`) holds on its node the same worker process that a device of this
-machine has, and passes questions and answers on, so that a fault is found where it happens and
-has the same status. Who asks is the same `Station`, here; what comes back is in the results before
-the next question, and nothing is kept in Ray.
+Each device has an actor (`Seat`) on its node. The actor holds the same worker process as a device
+of this machine would, and passes questions and answers on, so a fault is detected where it happens
+and gets the same status. The same `Station`, on this machine, asks the questions. Each answer is in
+the results before the next question, and nothing is kept in Ray.
 
-An actor that is lost while its node lives is made anew, as a worker is that somebody killed. A node
-that is lost takes its places out of order (`OutOfOrder`), and no kernel is blamed for it. Nodes
-that join are found by the next `places`.
+An actor that is lost while its node lives is replaced, like a worker that somebody killed. If a
+node is lost, its places are out of order (`OutOfOrder`), and no kernel is blamed. The next call of
+`places` finds nodes that join.
 
-A node must have this machine's code (`code`): a kernel's build key is worked out from it on both.
-torch and the driver may be others; they are in each place's environment.
+A node must have this machine's code (`code`), because both work out a kernel's build key from it.
+torch and the driver may differ; they are part of each place's environment.
 """
 
 from __future__ import annotations
@@ -48,19 +48,20 @@ log = logging.getLogger(__name__)
 
 Resource = Literal["GPU", "CPU"]
 WORDS: Mapping[str, Resource] = {"ray": "GPU", "ray:cpu": "CPU"}
-"""What `places` takes, and what of a node's each actor is given one of."""
+"""The words that `places` takes, and the resource of a node of which each actor gets one unit."""
 JOIN_SECONDS = 120.0
-"""For actors to start and say what they have; those that Ray keeps waiting are left out."""
+"""For actors to start and describe themselves. Actors that Ray keeps waiting longer are left
+out."""
 GRACE_SECONDS = 30.0
-"""What a node may take for an answer beyond what its worker may."""
+"""Time that a node may take for an answer beyond the limit of its worker."""
 CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
-"""How often who waits for an answer looks whether it is to stop."""
+"""How often a thread that waits for an answer checks whether it must stop."""
 
 
 def code() -> str:
-    """A digest of what must be the same on every node: Tilewright's files and the compiler.
-    Raises `BuildFailed` where there is no compiler."""
+    """A digest of everything that must be equal on every node: Tilewright's files and the compiler.
+    Raises `BuildFailed` if there is no compiler."""
     root = Path(__file__).parents[1]
     files = sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".json"))
     digests = [(path.relative_to(root).as_posix(), sha256(path.read_bytes())) for path in files]
@@ -82,10 +83,10 @@ class Seat:
         self._changing = threading.Lock()
 
     def greet(self) -> Message:
-        """``place`` and ``code``; or ``error``: why there is none."""
+        """``place`` and ``code``, or ``error``: why there is no place."""
         try:
             found = [interpreter_place()] if self._resource == "CPU" else gpus()
-            if len(found) != 1:  # Ray hides the others, unless it is told not to
+            if len(found) != 1:  # Ray hides the other GPUs, unless a variable forbids it
                 return {"error": f"Ray shows an actor {len(found)} GPUs instead of one"}
             self._place = found[0]
             return {"place": asdict(found[0]), "code": code()}
@@ -93,14 +94,14 @@ class Seat:
             return {"error": str(error)}
 
     def start(self, number: int) -> None:
-        """Start a worker of this number, if there is none and it was not ended."""
+        """Start the worker with this number, unless it runs or was ended."""
         with self._changing:
             if number not in self._workers and number not in self._ended:
                 self._workers[number] = self._place.start(Store())
 
     def request(self, number: int, message: Message, timeout: float) -> Message:
-        """``answer`` of a worker, started if need be; or how it ``died``, that there was a
-        ``timeout``, or that the store here ``lacks`` a kernel."""
+        """The ``answer`` of a worker, which is started if need be. Otherwise how it ``died``, or
+        that a ``timeout`` passed, or the kernel that the store here ``lacks``."""
         if message["do"] == "open":
             self.start(number)
             message = self._opening(message)
@@ -123,7 +124,8 @@ class Seat:
             return {"died": died.returncode, "words": died.stderr_tail}
 
     def keep(self, manifest: bytes, files: dict[str, bytes]) -> str:
-        """Put a kernel into the store here, under this node's signature; why not, if it cannot."""
+        """Put a kernel into the store here, signed by this node's user. Returns the reason if that
+        fails, else an empty string."""
         try:
             self._store.save(parse_manifest(manifest, self._store.path), files)
         except StoreError as error:
@@ -131,7 +133,7 @@ class Seat:
         return ""
 
     def end(self, number: int) -> None:
-        """End a worker, while it is asked something too."""
+        """End a worker, even while it answers a question."""
         with self._changing:
             self._ended.add(number)
             worker = self._workers.pop(number, None)
@@ -139,7 +141,8 @@ class Seat:
             worker.interrupt()
 
     def _opening(self, message: Message) -> Message:
-        """With the store of the same path if there is one, else the user's."""
+        """The message with the store of the same path if this node has one, else with the user's
+        store."""
         there = Path(message["store"]).is_dir()
         self._store = Store(message["store"], message["trusted"]) if there else Store()
         self._kept.clear()
@@ -168,7 +171,7 @@ class Seat:
 
 
 class _Link:
-    """What reaches one device of a node: its actor, and another if that is lost."""
+    """The connection to one device of a node: its actor, replaced if it is lost."""
 
     def __init__(self, node: Mapping[str, Any], resource: Resource) -> None:
         self.machine = f"{node['NodeName']} (Ray's node {node['NodeID'][:8]})"
@@ -191,8 +194,10 @@ class _Link:
         self.greeting = self._actor.greet.remote()
 
     def place(self, here: str) -> Place | str:
-        """The device, as its node describes it, or why it cannot be used; `here`: this machine's
-        `code`. Waits for nothing."""
+        """The device as its node describes it, or the reason why it cannot be used. Does not wait.
+
+        here: this machine's `code`.
+        """
         import ray
 
         try:
@@ -209,10 +214,10 @@ class _Link:
         return _RemotePlace(place.uuid, place.environment, place.device, self.machine, link=self)
 
     def ask(self, stop: threading.Event, seconds: float, method: str, *words: Any) -> Any:
-        """What a method of the actor's returns, waiting `seconds` for what it does.
+        """The result of one of the actor's methods, which may take `seconds`.
 
-        Raises `ChildDied` on `stop`, and if the actor was lost (it is another then), `OutOfOrder`
-        if there can be none, or nothing answers.
+        Raises `ChildDied` when `stop` is set, and when the actor was lost (a new actor then takes
+        its place). Raises `OutOfOrder` if no new actor can start, or nothing answers.
         """
         import ray
 
@@ -227,8 +232,11 @@ class _Link:
         raise ChildDied(-signal.SIGKILL, lost)
 
     def _recognise(self, stop: threading.Event, lost: str = "") -> None:
-        """Wait for an actor that has just been started. Raises `OutOfOrder` if there is none, or
-        not for the same device; lost: how the one before ended."""
+        """Wait for an actor that has just been started. Raises `OutOfOrder` if it does not start,
+        or has another device.
+
+        lost: how the previous actor ended.
+        """
         import ray
 
         try:
@@ -252,7 +260,7 @@ class _Link:
         return ray.get(answer)
 
     def tell(self, method: str, *words: Any, wait: bool = False) -> None:
-        """Have a method of the actor's called, if there is an actor."""
+        """Call a method of the actor, if there is an actor."""
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):
@@ -261,7 +269,7 @@ class _Link:
                 ray.get(told, timeout=GRACE_SECONDS)
 
     def drop(self) -> None:
-        """End the actor, and with it the worker."""
+        """End the actor, and its worker with it."""
         import ray
 
         with contextlib.suppress(ray.exceptions.RayError):
@@ -269,7 +277,8 @@ class _Link:
 
 
 class _RemoteProcess:
-    """A worker behind an actor. It has a number, since one may be in use and one in reserve."""
+    """A worker behind an actor. Workers have numbers, because an actor may hold one in use and one
+    in reserve."""
 
     pid = None
     _numbers = itertools.count()
@@ -281,7 +290,7 @@ class _RemoteProcess:
         link.tell("start", self._number)
 
     def request(self, message: Message, *, timeout: float) -> tuple[Message, list[bytes]]:
-        """As a `Child` answers. Raises `OutOfOrder` too."""
+        """The answer, as from a `Child`. Also raises `OutOfOrder`."""
         said = self._ask(timeout, "request", self._number, message, timeout)
         if "lacks" in said:
             if not all(map(self._send, said["lacks"])):
@@ -304,7 +313,7 @@ class _RemoteProcess:
         return self._link.ask(self._stop, seconds, method, *words)
 
     def _send(self, build: str) -> bool:
-        """Have the kernel in the node's store; False if it cannot be had from the one here."""
+        """Put the kernel into the node's store. False if the store here does not have it either."""
         try:
             kernel = self._store.load(build)
         except StoreError:
@@ -329,11 +338,13 @@ class _RemotePlace(Place):
 
 
 def places(words: str) -> list[Place]:
-    """The devices of the cluster that RAY_ADDRESS names, or that this machine is of: ``ray``, its
-    GPUs, or ``ray:cpu``, an interpreter for each of its CPUs.
+    """The devices of the cluster that RAY_ADDRESS names, else of the cluster of this machine.
 
-    Each is taken from Ray until what is returned, and all made of it, is gone. What cannot be used
-    is left out and logged. Raises `NoCluster`, and `BadArgument` for other words.
+    words: ``ray`` for its GPUs, ``ray:cpu`` for an interpreter on each of its CPUs.
+
+    Ray considers each device as taken until the returned places, and everything made from them, are
+    gone. Devices that cannot be used are left out and logged. Raises `NoCluster`, and `BadArgument`
+    for other words.
     """
     if words not in WORDS:
         raise BadArgument(
@@ -370,7 +381,7 @@ def places(words: str) -> list[Place]:
 
 
 def _connected() -> Any:
-    """Ray, connected. Raises `NoCluster`."""
+    """Ray, connected to a cluster. Raises `NoCluster`."""
     try:
         import ray
     except ImportError:
@@ -380,11 +391,11 @@ def _connected() -> Any:
     address = os.environ.get("RAY_ADDRESS", "")
     try:
         host, colon, port = address.rpartition(":")
-        if colon and port.isdigit():  # Ray itself would try for minutes
+        if colon and port.isdigit():  # Ray itself would retry for minutes
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         job = _job_config()
         ray.init("auto", job_config=job, logging_level=logging.WARNING, log_to_driver=False)
-        # Of a lost node Ray still writes, on standard output, which is for the command's own.
+        # Ray reports lost nodes on standard output, which belongs to the command's own output.
         ray._private.worker._worker_logs_enabled = False
     except (OSError, RuntimeError, ValueError) as error:
         where = f"at RAY_ADDRESS={address}" if address else "here, and RAY_ADDRESS is not set"
@@ -396,13 +407,14 @@ def _connected() -> Any:
 
 
 def _job_config() -> Any:
-    """What Ray tells the nodes of this process. Ray would have them import from this process's
-    current folder first, and from the folder of its script: only where this process does so too."""
+    """What Ray tells the nodes about this process. By default Ray would have them import first from
+    this process's current folder and from the folder of its script. The nodes do so only if this
+    process does too."""
     from ray.job_config import JobConfig
 
     class Config(JobConfig):  # type: ignore[misc]
         def _runtime_env_has_working_dir(self) -> bool:
-            return True  # Ray then adds no folder of its own
+            return True  # so that Ray adds no folders
 
     path = import_path()
     folders = map(str, dict.fromkeys((Path(sys.argv[0]).resolve().parent, Path.cwd())))
@@ -410,5 +422,5 @@ def _job_config() -> Any:
 
 
 def _brief(error: Exception) -> str:
-    """The last line of what Ray says, which is the cause."""
+    """The last line of Ray's message, which names the cause."""
     return str(error).strip().rpartition("\n")[2].strip()[:300]

@@ -1,9 +1,14 @@
 """The process that Nsight Compute watches.
 
-It runs one kernel on one problem, and marks one call, of which ncu (``--profile-from-start off``)
-profiles every launch. Its one argument is a request in JSON: ``kernel``, ``problem`` (as
-`problem_text` writes it), ``device`` (its fingerprint), ``store``, ``trusted``, ``seconds``,
-``folder`` (which relative paths start from).
+It runs one kernel on one problem and marks one call, of which ncu (``--profile-from-start off``)
+profiles every launch. Its only argument is a request in JSON:
+
+kernel: its name.
+problem: as `problem_text` writes it.
+device: its fingerprint.
+store, trusted: the store's path, and whether it is trusted.
+seconds: the time limit.
+folder: the folder that relative paths start from.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from tilewright.ops import named_modules
 
 _GPU = "cuda:0"
 _CALLS_BEFORE = 3
-"""The first loads the kernel and makes its workspace, which is not to be counted."""
+"""The first call loads the kernel and makes its workspace; neither must be counted."""
 
 
 def run(request: dict[str, Any]) -> None:
@@ -56,7 +61,7 @@ def main() -> None:
     """Run what the command line asks for."""
     request = json.loads(sys.argv[1])
     os.chdir(request["folder"])
-    signal.alarm(request["seconds"])  # ends this process even if nobody is left who would
+    signal.alarm(request["seconds"])  # ends this process even if its parent is gone
     for module in named_modules():
         importlib.import_module(module)
     run(request)

@@ -1,5 +1,5 @@
-"""What the hardware counted while a kernel ran: which counters, and how they are read out of what
-Nsight Compute (ncu) prints. `tune.nsight` runs it."""
+"""Hardware counters of a kernel's run: which counters are read, and how they are parsed from the
+output of Nsight Compute (ncu). `measure.nsight` runs ncu."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from tilewright.errors import TilewrightError
 
 
 class NoCounters(TilewrightError):
-    """There are no hardware counters to be had; the message says why, and what to do."""
+    """Hardware counters cannot be read. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A number shown of a kernel. metric: what ncu calls it. scale: from ncu's base unit to `unit`.
-    adds: whether the values of several launches add up; if not, they are averaged by time."""
+    """A number shown for a kernel.
+
+    metric: ncu's name for it.
+    scale: from ncu's base unit to `unit`.
+    adds: whether the values of several launches add up. If not, they are averaged, weighted by
+        time.
+    """
 
     name: str
     unit: str
@@ -45,20 +50,24 @@ COUNTERS = (
     Counter("local_read", "byte", "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum", adds=True),
     Counter("local_written", "byte", "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", adds=True),
 )
-"""``compute_units`` is the busiest of a compute unit's parts. ``local_…`` is what the compiler
-spilled."""
+"""``compute_units`` is the busiest part of a compute unit. ``local_…`` is memory traffic of
+registers that the compiler spilled."""
 
 STALLS = "WarpStateStats"
-"""ncu's section of the reasons why warps wait: each chip has its own."""
+"""ncu's section with the reasons why warps wait. Each chip has its own reasons."""
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
 _ISSUING = "selected"
-"""Not a reason to wait, but what the others are waited for."""
+"""Not a reason to wait: the warp issues an instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch that ncu profiled: the kernel's function, its grid and block as ncu writes them,
-    and values by metric, in base units. What ncu could not tell is left out."""
+    """One launch that ncu profiled.
+
+    function: the kernel's function.
+    grid, block: as ncu writes them.
+    metrics: values by metric, in base units. A metric that ncu could not read is left out.
+    """
 
     function: str
     grid: str
@@ -68,9 +77,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What was counted in all the launches of one call. values: by `Counter.name`, in its unit.
-    stalls: of the time that warps were there, the share that they waited for each reason, largest
-    first. missing: counters that this chip, or this ncu, does not have."""
+    """The counts of all launches of one call.
+
+    values: by `Counter.name`, in its unit.
+    stalls: for each reason to wait, its share of the warps' time, largest first.
+    missing: counters that this chip, or this ncu, does not have.
+    """
 
     launches: tuple[Launch, ...]
     values: dict[str, float]
@@ -79,8 +91,8 @@ class Counters:
 
 
 def parse(log: str) -> list[Launch]:
-    """The launches in what ``ncu --csv --page raw --print-units base`` printed: a line of names, a
-    line of units, a line for each launch, among lines of ncu's own (``==PROF== …``)."""
+    """The launches in the output of ``ncu --csv --page raw --print-units base``: a line of names, a
+    line of units, a line for each launch, between ncu's own lines (``==PROF== …``)."""
     lines = [line for line in log.splitlines() if not line.startswith("==")]
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
     if start is None:
@@ -89,7 +101,7 @@ def parse(log: str) -> list[Launch]:
     names = table[0]
     launches = []
     for row in table[2:]:
-        if len(row) != len(names):  # a word of somebody else's behind the table
+        if len(row) != len(names):  # output of another program after the table
             continue
         cells = dict(zip(names, row, strict=True))
         numbers = {name: _number(cell) for name, cell in cells.items() if "__" in name}
@@ -105,7 +117,7 @@ def parse(log: str) -> list[Launch]:
 
 
 def _number(cell: str) -> float | None:
-    """A cell's value: ``1,056`` is a number, ``n/a`` and ``No-CC`` are none."""
+    """The value of a cell, such as ``1,056``; None for ``n/a`` and ``No-CC``."""
     try:
         value = float(cell.replace(",", ""))
     except ValueError:
@@ -114,8 +126,8 @@ def _number(cell: str) -> float | None:
 
 
 def combine(launches: Sequence[Launch]) -> Counters:
-    """The counters of one call, from its launches, of which there is one at least. A counter that
-    not every launch has is missing."""
+    """The counters of one call from its launches (at least one). A counter that some launch lacks
+    is missing."""
     times = [max(launch.metrics.get(TIME.metric, 0.0), 1.0) for launch in launches]
 
     def mean(metric: str) -> float:
@@ -150,7 +162,7 @@ _REMEDY = (
 
 
 def refusal(log: str, said: str) -> str:
-    """Why there is no launch in ncu's log: its error, and the last words of what it ran."""
+    """Why ncu's log has no launch: its error, and the last words of the program that it ran."""
     if "ERR_NVGPUCTRPERM" in log:
         return f"this user may not read the GPU's counters (ERR_NVGPUCTRPERM): {_REMEDY}"
     errors = [line.removeprefix("==ERROR==").strip() for line in _starting("==ERROR==", log)]
@@ -161,7 +173,7 @@ def refusal(log: str, said: str) -> str:
 
 
 def unknown(log: str, metrics: Sequence[str]) -> list[str]:
-    """Those of `metrics` that ncu's errors name: it refuses to profile for one it does not know."""
+    """The metrics that ncu's errors name. ncu refuses to profile if it does not know a metric."""
     errors = " ".join(_starting("==ERROR==", log))
     return [metric for metric in metrics if metric in errors]
 

@@ -1,16 +1,18 @@
-"""`Crew`: a worker on each device, one queue for devices that are alike, and nothing lost to a
+"""`Crew`: a worker on each device, one queue for devices that are alike, and no result lost to a
 fault.
 
-A thread for each device pulls batches (one problem, a few kernels that take turns) and takes its
-worker through them step by step: the operands, each kernel's verification, the timing of those
-that passed. When a worker dies, hangs or faults its device it is replaced, and the device must
-first get a canary right, as fast as ever. The kernel whose step it was is tried once more, alone,
-before it is blamed; the others of its batch are measured again. A device that fails its canary
-twice is out, and the rest go on; so is one whose machine is lost. Triton's interpreter is a device
-like any other.
+Each device has a thread. The thread pulls batches (one problem, a few kernels that take turns) and
+leads its worker through the steps: make the operands, verify each kernel, time the kernels that
+passed.
 
-A kernel that is wrong (`mismatch`, `nan`) is blamed at once: being right the next time would not
-make it right.
+When a worker dies, hangs or faults its device, it is replaced, and the device must first compute a
+canary correctly and as fast as before. The kernel of the failed step is tried once more, alone,
+before it is blamed; the other kernels of its batch are measured again. A device that fails its
+canary twice is not used again, nor is a device of a lost machine; the other devices continue.
+Triton's interpreter is a device like any other.
+
+A wrong kernel (`mismatch`, `nan`) is blamed at once: a correct second run would not make it
+correct.
 """
 
 from __future__ import annotations
@@ -44,19 +46,20 @@ log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
 KILLED_ATTEMPTS = 20
-"""The same where somebody killed the worker, who may not have meant the kernel."""
+"""The limit if somebody killed the worker, perhaps not because of the kernel."""
 
 DOUBTED: frozenset[Status] = frozenset(
     {"launch_failed", "illegal_access", "timeout", "out_of_memory", "crashed"}
 )
-"""What a neighbour, or chance, can bring about: tried again alone."""
+"""Statuses that a neighbour, or chance, can cause: the kernel is tried again alone."""
 
 OPERANDS_SECONDS = 120.0
-"""For a problem's operands and reference, which are no kernel's doing."""
+"""Time limit for a problem's operands and reference, which no kernel influences."""
 
 
 class NoDeviceLeft(TilewrightError):
-    """Every device that could measure what remains is out of order. What was measured stands."""
+    """Every device that could measure the remaining tasks is out of order. Results made before stay
+    valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,16 @@ class Task:
 
 
 class Crew:
-    """Workers on `places`, for kernels whose binaries are in `store`.
+    """Workers on `places`, for kernels with binaries in `store`.
 
-    timeout: seconds that one kernel may take to be run and verified once, and that its timing may
-    take beyond its budget. memory_bytes: address space of an interpreting worker, so that a kernel
-    cannot take the machine's memory; by default its share of half of that.
+    timeout: seconds that a kernel may take for one run and its verification, and that its timing
+        may take beyond its budget.
+    memory_bytes: address space of an interpreting worker, so that a kernel cannot take the
+        machine's memory. Default: an equal share, among these workers, of half of the machine's
+        memory.
 
-    Workers start with the first `run` and stay until `close`, or the end of this process. Kernels
-    are never built: one that is not in the store is a measurement, `build_failed`.
+    Workers start with the first `run` and stay until `close`, or the end of this process. A crew
+    never builds: a kernel that is not in the store gives a measurement with status `build_failed`.
     """
 
     def __init__(
@@ -109,11 +114,11 @@ class Crew:
 
     @property
     def out_of_order(self) -> dict[Place, str]:
-        """The places that failed their canary or were lost, and how."""
+        """The places that failed their canary or were lost, with the reason."""
         return {s.place: s.out_of_order for s in self._stations if s.out_of_order}
 
     def keys(self, task: Task) -> list[tuple[str, ...]]:
-        """The keys (`Measurement.key`) of what `run` makes of a task."""
+        """The keys (`Measurement.key`) of the measurements that `run` makes of a task."""
         return [
             _measurement(station, item, "ok").key for item, station in self._items(task).items()
         ]
@@ -121,30 +126,31 @@ class Crew:
     def run(
         self, tasks: Iterable[Task], known: Collection[tuple[str, ...]] = frozenset()
     ) -> Iterator[Measurement]:
-        """Measure each task on each device (of those alike in fingerprint and environment, one)
-        that can run it, but for those whose key is `known`; each measurement as soon as it is made.
+        """Measure each task on each kind of device that can run it, except tasks with a key in
+        `known`. Devices with equal fingerprint and environment are one kind, and one of them
+        measures. Yields each measurement as soon as it is made.
 
         A task given twice counts once. Ending the iteration early ends the workers. Raises
-        `BadArgument` at once for a task that no device can run, and, at the end, `NoDeviceLeft` if
-        some could not be measured for want of a device in order.
+        `BadArgument` at once for a task that no device can run, and `NoDeviceLeft` at the end if no
+        device in order was left for some tasks.
         """
         return self._yielded(Board(self._batches(tasks, known)))
 
     def measuring(self, settings: Settings) -> Crew:
-        """Another crew on the same places, which measures with `settings`, prepared."""
+        """Another crew on the same places, prepared, which measures with `settings`."""
         crew = self._again(settings=settings)
         crew.prepare()
         return crew
 
     def prepare(self) -> None:
-        """Start the workers' processes, which wait for `run` and leave the GPUs alone until then:
-        importing torch takes them seconds, in which kernels can be chosen and built."""
+        """Start the workers' processes. They wait for `run` and do not use the GPUs until then.
+        Importing torch takes them seconds; meanwhile the caller can choose and build kernels."""
         for station in self._stations:
             station.prepare()
 
     def close(self) -> None:
-        """End the workers, all at once: a GPU's driver takes its time over a process that ends. Not
-        while a `run` is being iterated."""
+        """End all workers at the same time, because a GPU's driver is slow to end a process. Do not
+        call it while a `run` is being iterated."""
         with ThreadPoolExecutor(len(self._stations)) as pool:
             for _ in pool.map(Station.close, self._stations):
                 pass
@@ -158,7 +164,8 @@ class Crew:
     # --- dealing out ------------------------------------------------------------------------
 
     def _items(self, task: Task) -> dict[Item, Station]:
-        """A task on each kind of device, with a station that has it. Raises `BadArgument`."""
+        """A task on each kind of device, with a station that has such a device. Raises
+        `BadArgument`."""
         found: dict[Item, Station] = {}
         for station in self._stations:
             device = _device_for(station.place, task)
@@ -169,7 +176,7 @@ class Crew:
                 found.setdefault(item, station)
         if not found:
             listed = ", ".join(str(s.place) for s in self._stations)
-            raise BadArgument(f"{task.kernel} is for {task.arch}, which none is of: {listed}")
+            raise BadArgument(f"{task.kernel} is for {task.arch}, but no device is: {listed}")
         return found
 
     def _batches(
@@ -203,7 +210,7 @@ class Crew:
                     running -= 1
                 else:
                     yield result
-        finally:  # the end, an error, a caller who wants no more
+        finally:  # the end, an error, or a caller who stops iterating
             board.stop()
             for thread in threads:
                 thread.end()
@@ -219,7 +226,7 @@ class _Hand(threading.Thread):
         super().__init__(name=f"tilewright-{station.place.uuid}", daemon=True)
         self._station, self._board, self._timeout = station, board, timeout
         self._feared = feared
-        """Kernels blamed for the loss of a worker: measured alone and only once from then on."""
+        """Kernels blamed for the loss of a worker: from then on measured alone and only once."""
         self._suspects: Batch = ()
         self._spent: dict[Item, float] = {}
         self._charged_at = 0.0
@@ -251,17 +258,17 @@ class _Hand(threading.Thread):
             self._board.results.put(None)
 
     def end(self) -> None:
-        """From another thread: make `run` return, and wait for it. A worker in the middle of
-        something is ended."""
+        """From another thread: make `run` return, and wait for it. A worker in the middle of a step
+        is ended."""
         if self.is_alive():
-            self.join(0.2)  # one that found nothing left to do
+            self.join(0.2)  # it may be ending by itself, with nothing left to do
         if self.is_alive():
             self._station.interrupt()
             self.join()
             self._station.resume()
 
     def _work(self, batch: Batch) -> None:
-        """Measure a batch; hand back what is to be tried again. Raises `OutOfOrder`."""
+        """Measure a batch; return the items to be tried again. Raises `OutOfOrder`."""
         try:
             self._station.open()
         except OutOfOrder:
@@ -274,11 +281,11 @@ class _Hand(threading.Thread):
             for item, measurement in self._measured(batch):
                 del left[item]
                 self._settle(item, measurement)
-        except OutOfOrder:  # its machine was lost, which is no kernel's doing
+        except OutOfOrder:  # its machine was lost; no kernel caused that
             self._hand_back(left)
             raise
         except Lost as lost:
-            # Before anything is handed back: the suspect may have broken the device.
+            # Check before handing anything back: the suspect may have broken the device.
             broken = self._broken()
             self._charge()
             suspects = [item for item in left if item in self._suspects]
@@ -294,11 +301,12 @@ class _Hand(threading.Thread):
                 raise OutOfOrder(broken) from None
 
     def _hand_back(self, items: Iterable[Item]) -> None:
-        """Have them measured again, together."""
+        """Have the items measured again, together."""
         self._board.push(tuple(replace(item, seconds=self._spent[item]) for item in items))
 
     def _broken(self) -> str:
-        """Replace the worker; what is wrong with the device, if it cannot be used again."""
+        """Replace the worker. Returns what is wrong with the device if it cannot be used again,
+        else ""."""
         try:
             self._station.open()
         except OutOfOrder as error:
@@ -306,7 +314,7 @@ class _Hand(threading.Thread):
         return ""
 
     def _settle(self, item: Item, m: Measurement, lost: Lost | None = None) -> None:
-        """Take a measurement, or have it made again by itself."""
+        """Accept a measurement, or have it made again alone."""
         limit = KILLED_ATTEMPTS if lost is not None and lost.killed else ATTEMPTS
         if m.status in DOUBTED and m.attempts < limit and item.kernel not in self._feared:
             tried = replace(item, failures=item.failures + 1, seconds=self._spent[item])
@@ -324,22 +332,23 @@ class _Hand(threading.Thread):
         self._board.done(replace(m, measured_at=now(), seconds=self._spent[item]))
 
     def _ask(self, suspects: Batch, step: Message, seconds: float) -> Message:
-        """The worker's answer to a step of these, who share the time it takes. Raises `Lost`."""
+        """The worker's answer to a step of `suspects`, who share the time that it takes. Raises
+        `Lost`."""
         self._suspects = suspects
         answer = self._station.ask(step, seconds)
         self._charge()
         return answer
 
     def _charge(self) -> None:
-        """Have the suspects share the time since it was last shared."""
+        """Divide the time since the last division among the suspects."""
         at = time.monotonic()
         for item in self._suspects:
             self._spent[item] += (at - self._charged_at) / len(self._suspects)
         self._charged_at = at
 
     def _measured(self, batch: Batch) -> Iterator[tuple[Item, Measurement]]:
-        """What comes of each item, as soon as known. Raises `Lost`, `_suspects` being those in
-        whose step it was."""
+        """The measurement of each item, as soon as it is known. Raises `Lost`; `_suspects` are then
+        the items of the failed step."""
         first = batch[0]
         step: Message = {
             "do": "problem",
@@ -404,8 +413,8 @@ def _measurement(station: Station, item: Item, status: Status, reason: str = "")
 
 
 def _device_for(place: Place, task: Task) -> Device | None:
-    """What a task is measured on at `place`; None if it cannot be: the interpreter plays GPUs, but
-    has no library of a vendor's."""
+    """The device on which `place` measures a task. None if it cannot: the interpreter plays GPUs,
+    but has no vendor's library."""
     if place.uuid == CPU and is_vendor(task.kernel):
         return None
     return place.device_for(task.arch)
@@ -413,8 +422,8 @@ def _device_for(place: Place, task: Task) -> Device | None:
 
 @cache
 def _build(kernel: str, arch_name: str, interpreted: bool) -> str:
-    """The build key of a kernel, or of the one that is interpreted in its place; empty where it
-    has none, its module missing; for the vendor's library, its version."""
+    """The build key of a kernel, or of the kernel that is interpreted in its place. Empty if it has
+    none because its module is missing. For the vendor's library, its version."""
     if is_vendor(kernel):
         return vendor_build()
     config = ops.family_of(kernel).parse_name(kernel)

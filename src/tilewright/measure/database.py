@@ -1,4 +1,4 @@
-"""The file that results are kept in: its tables, their version, and the lock of its one writer."""
+"""The file that keeps results: its tables, their version, and the lock of its single writer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tilewright.errors import BadFile, TilewrightError, shown
 
 FILE = "results.db"
 _SAID = b"process "
-"""What the text in a lock begins with."""
+"""The beginning of the text in a lock."""
 SCHEMA = 1
-"""Version of the tables; a file of a newer one is refused."""
+"""Version of the tables. A file with a newer version is refused."""
 
 _TABLES = """
 CREATE TABLE problem (id INTEGER PRIMARY KEY, family TEXT NOT NULL, text TEXT NOT NULL UNIQUE,
@@ -49,12 +49,13 @@ CREATE TABLE build (kernel INTEGER PRIMARY KEY REFERENCES kernel, arch TEXT NOT 
 
 
 class ResultsInUse(TilewrightError):
-    """Another process writes to this sweep directory; the message says which."""
+    """Another process writes to this sweep directory. The message names the process."""
 
 
 def opened(path: Path, write: bool) -> sqlite3.Connection:
-    """The database at `path`, to read or to write, made if it is to be written and is not there.
-    Raises `BadFile`, and `TilewrightError` where it cannot be written: a full disk, say."""
+    """Open the database at `path` for reading or writing. With `write`, a missing file is made.
+    Raises `BadFile`, and `TilewrightError` if it cannot be written (on a full disk, for example).
+    """
     if write and path.is_symlink():
         raise BadFile(f"{path} is a link; put the file itself there, or take another directory")
     where = path.absolute().as_uri() + ("" if write else "?mode=ro")
@@ -64,10 +65,10 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
         db.execute("PRAGMA cell_size_check = ON")
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version < 0:
-            raise BadFile(f"{path} is of version {version}, which is none of a sweep's")
+            raise BadFile(f"{path} has version {version}, which no sweep writes")
         if version > SCHEMA:
             raise BadFile(
-                f"{path} is of version {version}, this Tilewright knows {SCHEMA}: use a newer one"
+                f"{path} has version {version}, this Tilewright knows {SCHEMA}: use a newer one"
             )
         if write and version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise BadFile(f"{path} is another program's database; take another directory")
@@ -79,10 +80,10 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
         elif version == 0:
             raise BadFile(f"{path} holds no results: the sweep that made it never began")
         _check_tables(db, path)
-    except UnicodeDecodeError as error:  # SQL that is no text
+    except UnicodeDecodeError as error:  # the SQL is not text
         raise BadFile(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
-        # What is no database, or a damaged one, is no OperationalError.
+        # A damaged file, or a file that is not a database, raises another error.
         if write and isinstance(error, sqlite3.OperationalError):
             raise cannot_write(path, error) from error
         raise BadFile(f"{path}: {error}") from error
@@ -90,8 +91,8 @@ def opened(path: Path, write: bool) -> sqlite3.Connection:
 
 
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
-    """Raise `BadFile` unless the tables are those of a sweep. A view or a trigger of a stranger's
-    would run whatever it says under their names."""
+    """Raise `BadFile` unless the tables are a sweep's. A view or a trigger in a stranger's file
+    would run code of the stranger under the tables' names."""
     with closing(sqlite3.connect(":memory:")) as empty:
         empty.executescript(_TABLES)
         wanted = _described(empty)
@@ -106,22 +107,22 @@ def _check_tables(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _described(db: sqlite3.Connection) -> dict[str, tuple[str, str]]:
-    """What a database is made of: kinds and SQL by name."""
+    """The contents of a database: kind and SQL by name."""
     rows = db.execute("SELECT name, type, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")
     return {str(name): (str(kind), " ".join(str(sql).split())) for name, kind, sql in rows}
 
 
 def cannot_write(path: Path, error: sqlite3.DatabaseError) -> TilewrightError:
-    """What to say when the disk is full, or fails."""
+    """The error for a full or failing disk."""
     return TilewrightError(
         f"{path} cannot be written ({error}); what it has is whole: make room and run again"
     )
 
 
 def take(folder: Path, who: str) -> int:
-    """The lock of a sweep directory, as an open file, which names the process that has it: `who`.
-    Raises `ResultsInUse`, and `TilewrightError` where no lock can be made, or its name is something
-    else's."""
+    """Lock a sweep directory. Returns the lock as an open file, which names its owner `who`. Raises
+    `ResultsInUse`, and `TilewrightError` if no lock can be made or another program's file has its
+    name."""
     path = folder / "sweep.lock"
     try:
         held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
@@ -143,6 +144,6 @@ def take(folder: Path, who: str) -> int:
             f"{folder} is being written by {other}; wait for it, stop it, or take another directory"
         ) from None
     os.ftruncate(held, 0)
-    with suppress(OSError):  # a full disk: the lock holds all the same
+    with suppress(OSError):  # on a full disk the lock still holds
         os.pwrite(held, _SAID + who.encode(), 0)
     return held

@@ -1,6 +1,7 @@
-"""`Place`: where a worker runs, a GPU by its UUID or the interpreter; and the words that name some.
+"""`Place`: where a worker runs (a GPU by its UUID, or the interpreter), and the words that name
+places.
 
-The parent asks a child which GPUs there are, so that it never opens one itself.
+The parent asks a child which GPUs exist, so the parent never opens a GPU.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tilewright.version import __version__
 
 WORKER = "tilewright.measure.worker"
 PRELOAD_VARIABLE = "TILEWRIGHT_WORKER_PRELOADS"
-"""Names what a worker imports before it is asked anything: torch, on a GPU, takes seconds, which a
-spare worker has."""
+"""Names the modules that a worker imports before its first request. On a GPU, importing torch takes
+seconds, which a spare worker has."""
 CPU = "cpu"
 Backend = Literal["cpu", "cuda", "hip"]
 _ASKED = "tilewright.arch.asked"
@@ -35,17 +36,17 @@ _ASKING_SECONDS = 120.0
 
 
 class Process(Protocol):
-    """A worker's process, as a `Child` is one."""
+    """A worker's process. `Child` is one."""
 
     @property
     def pid(self) -> int | None:
-        """None if it is another machine's."""
+        """None if the process is on another machine."""
 
     def request(self, message: Message, *, timeout: float) -> tuple[Message, list[bytes]]:
-        """Its answer. Raises `ChildDied` and `ChildTimeout`."""
+        """The worker's answer. Raises `ChildDied` and `ChildTimeout`."""
 
     def interrupt(self) -> None:
-        """From any thread: end it."""
+        """End it, from any thread."""
 
     def kill(self) -> None:
         """End it."""
@@ -53,10 +54,12 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where kernels are measured: the GPU with this UUID, or ``"cpu"``, the interpreter.
+    """Where kernels are measured.
 
-    device: the GPU's fingerprint; None for the interpreter, which takes any architecture's kernels.
-    machine: whose it is, if not this one's.
+    uuid: the GPU's UUID, or ``"cpu"`` for the interpreter.
+    device: the GPU's fingerprint; None for the interpreter, which takes kernels of any
+        architecture.
+    machine: the name of another machine; empty for this one.
     """
 
     uuid: str
@@ -65,25 +68,26 @@ class Place:
     machine: str = ""
 
     def device_for(self, arch_name: str) -> Device | None:
-        """What a kernel of this architecture is measured on here; None if it cannot run here."""
+        """The device on which a kernel of this architecture is measured here; None if it cannot run
+        here."""
         if self.device is None:
             return interpreted_device(arch_name)
         return self.device if self.device.arch == arch_name else None
 
     @property
     def backend(self) -> Backend:
-        """Whose driver the place has; ``cpu`` is the interpreter."""
+        """The driver of the place; ``cpu`` is the interpreter."""
         return "cpu" if self.device is None else arch(self.device.arch).backend
 
     @property
     def variables(self) -> dict[str, str | None]:
-        """What pins a process to this place: changes to its environment, None removes one."""
+        """Changes to the environment that bind a process to this place; None removes a variable."""
         hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
         if self.backend == "cpu":
             return {**hidden, "HIP_VISIBLE_DEVICES": ""}
         if self.backend == "cuda":
             return {**hidden, "CUDA_VISIBLE_DEVICES": self.uuid}
-        # HIP counts among those that are left, in which torch reads CUDA's variable too.
+        # HIP numbers the GPUs that remain visible, and torch also reads CUDA's variable there.
         unset = {"HIP_VISIBLE_DEVICES": None, "CUDA_VISIBLE_DEVICES": None}
         return {**unset, "ROCR_VISIBLE_DEVICES": self.uuid}
 
@@ -99,8 +103,8 @@ class Place:
 
 @cache
 def interpreted_device(arch_name: str) -> Device:
-    """The device that the interpreter plays: a known one of the architecture, renamed so that
-    nothing takes its times for that one's."""
+    """The device that the interpreter plays: a known device of the architecture, renamed so that
+    nobody takes its times for that device's."""
     known = [d for d in known_devices().values() if d.arch == arch(arch_name).name]
     if not known:
         raise BadArgument(f"no known device has architecture {arch_name}; none can be played")
@@ -113,7 +117,8 @@ _DRIVER_FILES = {"cuda": "/proc/driver/nvidia/version", "hip": "/sys/module/amdg
 
 
 def environment(backend: Backend) -> Environment:
-    """What kernels run with here. The driver's version is its kernel module's."""
+    """The versions that kernels run with here. The driver's version is that of its kernel
+    module."""
     packages = ("triton", "numpy") if backend == "cpu" else ("triton", "torch")
     versions = {"tilewright": __version__, **{package: _version(package) for package in packages}}
     said = ""
@@ -140,8 +145,8 @@ WITHOUT = "--devices cpu takes the interpreter"
 
 
 def gpus() -> list[Place]:
-    """The visible GPUs of this machine, in their driver's order. Raises `NoDriver` if there
-    is none, or one whose architecture no data file describes (hide it)."""
+    """The visible GPUs of this machine, in their driver's order. Raises `NoDriver` if there is no
+    GPU, or if no data file describes the architecture of one (hide that GPU)."""
     with Child(_ASKED) as child:
         answer, _ = child.request({}, timeout=_ASKING_SECONDS)
     if "error" in answer:

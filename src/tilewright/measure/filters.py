@@ -82,8 +82,8 @@ class Filters:
 
 
 def _evenly(configs: Sequence[Any], count: int) -> list[Any]:
-    """One of each of `count` stretches. A fixed stride would keep one value of the axes that
-    vary fastest."""
+    """One config of each of `count` stretches. A fixed stride would keep a single value of the axes
+    that vary fastest."""
     ends = [i * len(configs) // count for i in range(count + 1)]
     return [
         min(configs[low:high], key=lambda c: hashlib.sha256(c.name.encode()).digest())
@@ -115,15 +115,15 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 MOST_CHARACTERS = 20_000
 MOST_NESTED = 100
-"""Operations inside one another: a sum of so many terms, say. Chains of ``and`` and ``or`` are one
-operation, however long."""
+"""Operations inside one another, as in a sum of this many terms. A chain of ``and`` and ``or`` is
+one operation of any length."""
 
 
 def _parsed(text: str) -> ast.expr:
-    """The expression, made of nothing but what `_value` knows. Raises `BadArgument`."""
+    """The expression, which uses only the nodes that `_value` knows. Raises `BadArgument`."""
     if len(text) > MOST_CHARACTERS:
         raise BadArgument(
-            f"{shown(text)}: {len(text)} characters are over {MOST_CHARACTERS}, the most of one"
+            f"{shown(text)}: {len(text)} characters are over {MOST_CHARACTERS}, the limit"
         )
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -152,7 +152,7 @@ def _check(node: ast.expr, text: str, inside: int = 0) -> None:
     elif not isinstance(node, ast.Name | ast.Constant):
         raise BadArgument(
             f"{shown(ast.unparse(node))} in {shown(text)}: only fields, values, comparisons, "
-            "and, or, not, in and arithmetic can be said"
+            "and, or, not, in and arithmetic are allowed"
         )
     for part in parts:
         _check(part, text, inside + 1)
@@ -162,7 +162,7 @@ def _holds(expression: ast.expr, config: Any, text: str) -> bool:
     try:
         return bool(_value(expression, config))
     except (TypeError, ArithmeticError) as error:  # a division by 0, an integer beyond floats
-        raise BadArgument(f"{shown(text)} cannot be said of {config.name}: {error}") from None
+        raise BadArgument(f"{shown(text)} cannot be evaluated for {config.name}: {error}") from None
 
 
 def _value(node: ast.expr, config: Any) -> Any:

@@ -1,4 +1,5 @@
-"""The devices that words name, those that are alike together, and the crew that works on them."""
+"""Groups the devices that words name: devices that are alike form one group, and one crew works on
+all of them."""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ def groups(
 ) -> tuple[list[Group], Callable[[], Crew]]:
     """Groups of the devices that `words` name (see `places.parse`), and what starts their crew.
 
-    arch: what the interpreter plays, by default the architecture that plans are made for; GPUs of
-    another are refused (`WrongDevice`). A GPU that somebody else works on is warned of.
+    arch: the architecture that the interpreter plays; default: the architecture that plans are made
+        for. A GPU of another architecture raises `WrongDevice`.
+
+    Warns of a GPU that somebody else works on.
     """
     named = arch_called(arch or device_called(PLANNING_DEVICE).arch).name
     alike: dict[tuple[Device, Environment], list[Place]] = {}

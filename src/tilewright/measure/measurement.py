@@ -1,8 +1,8 @@
-"""`Measurement`: one kernel on one problem, on one device, under one environment and one way of
-timing; never only a winner.
+"""`Measurement`: the result of one kernel on one problem, on one device, under one environment and
+one way of timing. Every kernel's result is kept, not only the winner's.
 
-Results made differently are never mixed unknowingly: `Settings` and `Environment` are part of
-what a measurement is of (`Measurement.key`).
+`Settings` and `Environment` are part of a measurement's key (`Measurement.key`), so results made in
+different ways are never mixed by accident.
 """
 
 from __future__ import annotations
@@ -33,45 +33,61 @@ Status = Literal[
     "crashed",
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
-"""What can come of a measurement.
+"""Ways in which a measurement can end.
 
-ok: timed, and verified if `Settings.verify`. mismatch: an element outside tolerance. nan: a NaN
-where the reference has none, or left of the poison. unsupported: the kernel does not serve the
-problem. launch_failed: the driver refused it. illegal_access: it faulted the device. timeout:
-it did not end within its limit. out_of_memory: the device's, or the process's. build_failed:
-no binary. crashed: its process ended, or raised, otherwise.
+ok: timed, and verified if `Settings.verify`.
+mismatch: an element is outside the tolerance.
+nan: a NaN where the reference has none, or left from the poison.
+unsupported: the kernel does not serve the problem.
+launch_failed: the driver refused it.
+illegal_access: it faulted the device.
+timeout: it did not end within its limit.
+out_of_memory: of the device or the process.
+build_failed: there is no binary.
+crashed: its process ended or raised in another way.
 """
 
 Flag = Literal["throttled", "contended", "unsettled", "late"]
-"""throttled: the device lowered its clocks meanwhile for heat or a power brake (reaching the power
-limit is how large products run). contended: another process used the device. unsettled: the
-budget ended before the median's interval was as narrow as asked. late: the GPU waited for the host
-within samples, however often they were taken (`timing.Events`): times are too long."""
+"""Marks of a doubtful measurement.
+
+throttled: the device lowered its clocks because of heat or a power brake. (Reaching the power limit
+    does not count: large products always do.)
+contended: another process used the device.
+unsettled: the budget ended before the median's interval was as narrow as requested.
+late: the GPU waited for the host within samples, even after retaking them (`timing.Events`), so
+    times are too long.
+"""
 
 
 MOST_SAMPLES = 10**6
-"""The most samples of a measurement; kernels that take turns and places are no more either."""
+"""Largest number of samples of a measurement, of kernels that take turns, and of places."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a measurement is made.
 
-    verify: compare with the float64 reference first. cache: what is done to L2 before each sample:
-    ``flushed``, or operands ``rotated`` through more copies than it holds (inputs only, never an
-    output). timer: device ``events``, a CUDA ``graph`` of repeated launches divided by their
-    number, or the ``wall`` clock (the interpreter: says nothing about a GPU). warm_up_seconds: of
-    work before the first sample. precision: samples are taken until the median's confidence
-    interval (at `confidence`) is within this share of the median either way, at least
-    `min_samples`, at most `max_samples` or `budget_seconds`. interleave: kernels that take turns.
-    race: no more samples of a kernel that is surely slower by more than this share than the fastest
-    of those it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS 1993), by rounds;
-    the others end together, when the fastest one's median and their times over it are as precise
-    as asked. 0: each is measured by itself. The vendor's library is in no race. places: how often
-    operands, output and code are there, each time elsewhere in memory, for rounds to take turns
-    with: where they lie moves times, by 7 % at most so far (benchmarks/places.py). Once if the
-    device has no room for more, or operands are rotated anyway. take: tells measurements apart that
-    are made alike, to have several.
+    verify: first compare with the float64 reference.
+    cache: state of L2 before each sample. ``flushed``, or ``rotated``: operands rotate through more
+        copies than L2 holds (inputs only, never an output).
+    timer: device ``events``; a CUDA ``graph`` of repeated launches, divided by their number; or the
+        ``wall`` clock (for the interpreter: its times say nothing about a GPU).
+    warm_up_seconds: work before the first sample.
+    confidence: of the median's interval.
+    precision: samples are taken until the median's confidence interval is within this share of the
+        median on either side.
+    min_samples, max_samples, budget_seconds: limits for that.
+    interleave: number of kernels that take turns.
+    race: a kernel gets no more samples once it is certainly slower, by more than this share, than
+        the fastest kernel that it takes turns with (O. Maron and A. Moore, Hoeffding Races, NIPS
+        1993), compared by rounds. The other kernels end together, when the fastest one's median and
+        their times over it are as precise as requested. 0: each kernel is measured by itself. The
+        vendor's library is not part of a race.
+    places: number of copies of operands, output and code, each elsewhere in memory; rounds
+        alternate between them. The place changes times, by at most 7 % so far
+        (benchmarks/places.py). There is one copy if the device has no room for more, or if operands
+        are rotated.
+    take: a number that distinguishes several measurements made in the same way.
     """
 
     verify: bool = True
@@ -108,21 +124,21 @@ class Settings:
 
     @property
     def digest(self) -> str:
-        """Tells ways of measuring apart."""
+        """Distinguishes ways of measuring."""
         return digest(self)
 
     @property
     def interpreted(self) -> Settings:
-        """How the interpreter measures if asked to do it so: by the wall clock, in one place."""
+        """These settings as the interpreter applies them: the wall clock, one place."""
         return replace(self, timer="wall", places=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a kernel was compiled and run with, as far as it can change a time.
+    """Everything that a kernel was compiled and run with and that can change a time.
 
-    versions: of packages (``tilewright``, ``triton``, ``torch``…). driver: the device's, as it
-    says; ``""`` on a CPU.
+    versions: of packages (``tilewright``, ``triton``, ``torch``…).
+    driver: the device's driver version; ``""`` on a CPU.
     """
 
     versions: tuple[tuple[str, str], ...]
@@ -130,18 +146,20 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """Tells environments apart."""
+        """Distinguishes environments."""
         return digest(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What the device said while samples were taken. None where nobody could say.
+    """Readings of the device while samples were taken. None if there was no reading.
 
-    clock_mhz: least and median clock of the compute units. temperature_c, power_w: highest.
-    throttle: reasons other than the power limit. others: other processes seen on the device.
+    clock_mhz: least and median clock of the compute units.
+    temperature_c, power_w: highest.
+    throttle: reasons other than the power limit.
+    others: number of other processes seen on the device.
 
-    Raises `BadArgument` for numbers that no device says.
+    Raises `BadArgument` for numbers that no device reports.
     """
 
     clock_mhz: tuple[int, int] | None = None
@@ -162,15 +180,19 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What came of measuring `kernel` on `problem`.
+    """The result of measuring `kernel` on `problem`.
 
-    kernel: the name. build: the key of its binary, which changes with its source and compiler.
-    samples_us: microseconds of each sample, in the order taken. interval_us: the median's
-    confidence interval. check: None unless verified. attempts: 2 if it was retried alone.
-    measured_at: UTC, ISO 8601. seconds: its share of a worker's wall time: its own steps, what was
-    tried in vain, and its part of what the kernels that took turns did together.
+    kernel: its name.
+    build: the key of its binary, which changes with its source and compiler.
+    samples_us: microseconds of each sample, in the order taken.
+    interval_us: the median's confidence interval.
+    check: None unless verified.
+    attempts: 2 if it was retried alone.
+    measured_at: UTC, ISO 8601.
+    seconds: its share of a worker's wall time: its own steps, failed attempts, and its part of the
+        steps that it shared with other kernels.
 
-    Raises `BadArgument` for a status there is not, and for numbers that no measurement gives.
+    Raises `BadArgument` for an unknown status and for impossible numbers.
     """
 
     kernel: str
@@ -200,13 +222,13 @@ class Measurement:
             for us in self.interval_us:
                 checks.microseconds("an end of the interval, in µs,", us)
             if low > high:
-                raise BadArgument(f"{low} to {high} µs is no interval")
+                raise BadArgument(f"{low} to {high} µs is not an interval: its ends are swapped")
         checks.whole("attempts", self.attempts)
         checks.number("seconds", self.seconds, 0, checks.MOST_SECONDS)
 
     @property
     def key(self) -> tuple[str, str, str, str, str, str]:
-        """What it is a measurement of; two with one key are of the same thing."""
+        """Identifies the measurement: two with one key measured the same thing."""
         return (
             self.kernel,
             self.build,
@@ -230,7 +252,7 @@ class Measurement:
 
     @property
     def gb_per_s(self) -> float:
-        """10⁹ bytes a second, each operand moved once, by the median."""
+        """10⁹ bytes a second, by the median, counting each operand once."""
         return gb_per_s(self.problem.min_bytes, self.median_us)
 
 
@@ -248,10 +270,10 @@ def text(noun: Any) -> str:
 
 @lru_cache(maxsize=4096)
 def digest(noun: Any) -> str:
-    """16 hexadecimal digits of the SHA-256 of `text`: tells such nouns apart."""
+    """16 hexadecimal digits of the SHA-256 of `text`, to distinguish such nouns."""
     return hashlib.sha256(text(noun).encode()).hexdigest()[:16]
 
 
 def _canonical(value: Any) -> str:
-    """JSON with one spelling for equal values."""
+    """JSON with a single spelling for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Several sweeps' results in one directory."""
+"""Merges the results of several sweeps into one directory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from tilewright.measure.results import Outline, Results
 
 Policy = Literal["newest", "fastest", "fail"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-"""What is kept of different measurements of one thing. newest: the one made last. fastest: the
-one with the least median, and any that was timed before one that was not. fail: none; nothing is
-merged."""
+"""Which of several different measurements with one key is kept.
+
+newest: the measurement made last.
+fastest: the least median; a timed measurement beats one without a time.
+fail: none; nothing is merged.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Different measurements of one thing, and the directory whose measurement was kept."""
+    """Different measurements with one key, and the directory whose measurement was kept."""
 
     kernel: str
     problem: str
@@ -32,8 +35,12 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """How many measurements the merged directory has, how many were the same in several, and
-    which were not."""
+    """What a merge did.
+
+    measurements: how many the merged directory has.
+    repeated: how many were the same in several directories.
+    conflicts: those that differed.
+    """
 
     measurements: int
     repeated: int
@@ -45,13 +52,13 @@ def merge(
     out: str | os.PathLike[str],
     policy: Policy = "fail",
 ) -> Merged:
-    """Put what the sweep directories `folders` have into a new one, `out`.
+    """Combine the sweep directories `folders` into a new one, `out`.
 
-    Two measurements are of one thing if kernel, binary, problem, device, environment and settings
-    are the same; they conflict unless they are one measurement, copied.
+    Two measurements have one key if kernel, binary, problem, device, environment and settings are
+    the same. They conflict unless one is a copy of the other.
 
     Raises `BadArgument` for a conflict under ``fail``, naming the first few (`out` is not made
-    then), and for an `out` that has results; and what `Results` raises.
+    then), and if `out` already has results. Also raises the errors of `Results`.
     """
     if policy not in POLICIES:
         raise BadArgument(f"policy '{policy}' is not one of {', '.join(POLICIES)}")
@@ -62,8 +69,8 @@ def merge(
         kept, repeated, conflicts = _chosen(sources, policy)
         if conflicts and policy == "fail":
             raise BadArgument(
-                f"{len(conflicts)} measurements are different in several directories; say which "
-                f"to keep by --policy newest or fastest: {_named(conflicts)}"
+                f"{len(conflicts)} measurements are different in several directories; choose which "
+                f"to keep with --policy newest or fastest: {_named(conflicts)}"
             )
         with Results(out, write=True) as target:
             for number, source in enumerate(sources):
@@ -79,7 +86,7 @@ def merge(
 
 
 Owned = tuple[int, Outline]
-"""A measurement, and the number of the directory that has it."""
+"""The number of the directory that has a measurement, and the measurement."""
 
 
 def _chosen(

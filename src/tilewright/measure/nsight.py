@@ -1,8 +1,8 @@
-"""Hardware counters of one kernel on one problem, by Nsight Compute (ncu), where it is installed.
+"""Reads hardware counters of one kernel on one problem by Nsight Compute (ncu), if it is installed.
 
-ncu starts a process (`tune.counted`) that calls the kernel, and runs each launch of one marked call
-again and again, from the same memory and cold caches, until everything asked for is counted. The
-device's clocks are left as they are. Options: NVIDIA's "Nsight Compute CLI" manual.
+ncu starts a process (`measure.counted`) that calls the kernel. It replays each launch of one marked
+call, from the same memory and cold caches, until all requested metrics are counted. The device's
+clocks are not changed. Options: NVIDIA's "Nsight Compute CLI" manual.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from tilewright.measure.measurement import problem_text
 from tilewright.scratch import clear, scratch
 
 SECONDS = 120
-"""For the counters of one kernel: most of it goes to starting Python and torch under ncu."""
+"""Time limit for the counters of one kernel. Starting Python and torch under ncu takes most of
+it."""
 
 _CUDA = "/usr/local/cuda"
 _SCRATCH = "tilewright-ncu-"
@@ -43,16 +44,16 @@ _COUNTED = "tilewright.measure.counted"
 
 
 def find_ncu() -> str | None:
-    """Nsight Compute's command: on the PATH, or in the CUDA toolkit (CUDA_HOME, or where it is
-    usually installed); None if there is none."""
+    """The path of Nsight Compute's command: from the PATH, or from the CUDA toolkit (CUDA_HOME, or
+    the usual folder). None if it is not installed."""
     toolkit = Path(os.environ.get("CUDA_HOME") or _CUDA, "bin")
     return child.program("ncu") or child.program("ncu", str(toolkit.absolute()))
 
 
 def read(kernel: str, problem: Any, place: Place, store: Store, seconds: int = SECONDS) -> Counters:
-    """Count while `kernel`, whose binary is in `store`, computes `problem` on `place`, which should
-    be idle. Raises `NoCounters`: not an NVIDIA GPU, no ncu, no permission, failed, or not done in
-    `seconds`."""
+    """Count while `kernel` computes `problem` on `place`, which should be idle. The kernel's binary
+    is in `store`. Raises `NoCounters` if `place` is not an NVIDIA GPU, ncu is missing, permission
+    is missing, or the run failed or did not end in `seconds`."""
     device = place.device
     if place.backend != "cuda" or device is None:
         raise NoCounters(f"hardware counters are read on NVIDIA GPUs, not on {place}")
@@ -85,7 +86,7 @@ def read(kernel: str, problem: Any, place: Place, store: Store, seconds: int = S
 def _run(
     ncu: str, metrics: Sequence[str], request: dict[str, Any], place: Place, seconds: float
 ) -> tuple[str, str]:
-    """ncu's log, and what else was said."""
+    """ncu's log, and the remaining output."""
     clear(_SCRATCH)
     with scratch(_SCRATCH) as folder:
         log, said = Path(folder, "log"), Path(folder, "said")
@@ -99,12 +100,12 @@ def _run(
         with said.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                cwd=folder,  # ncu obeys a config.ncu-cfg of the folder that it is started in
+                cwd=folder,  # ncu obeys a config.ncu-cfg in its start folder
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={name: value for name, value in changed.items() if value is not None},
-                start_new_session=True,  # so that all of it can be ended
+                start_new_session=True,  # so that the whole process group can be ended
             )
             try:
                 process.wait(seconds)

@@ -1,5 +1,5 @@
-"""Every instance against one problem: supported or why not, verified, timed, ranked; and where one
-kernel stands between what the device can compute and what it can move."""
+"""Runs every instance of a space on one problem: which are supported (or why not), verified, timed
+and ranked. Also reports the resources of a built kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One kernel, and what became of it: a verdict against it, or its measurement."""
+    """One kernel and its result: a verdict against it, or its measurement."""
 
     name: str
     verdict: Verdict
@@ -31,9 +31,13 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What came of a problem's instances. ranked: those that were timed, fastest first. alike:
-    names that the intervals do not tell from the fastest. failed: measured without a time.
-    unsupported: with the rule that refused each."""
+    """The results of a problem's instances.
+
+    ranked: timed instances, fastest first.
+    alike: names of instances that the intervals do not tell from the fastest.
+    failed: measured, but without a time.
+    unsupported: each with the rule that refused it.
+    """
 
     problem: Any
     device: Device
@@ -50,9 +54,13 @@ def profile(
     start: Callable[[], Crew],
     each: Callable[[Measurement], None] = lambda measurement: None,
 ) -> Profile:
-    """Verify and time every config that supports `problem`, on the devices of `group`, by the crew
-    that `start` starts. Binaries must be in its store (see `supported`). `each` is told of a
-    measurement as soon as it is made. Raises `BadArgument` without a config."""
+    """Verify and time every config that supports `problem`, on the devices of `group`.
+
+    start: starts the crew. Its store must have the binaries (see `supported`).
+    each: is called with each measurement as soon as it is made.
+
+    Raises `BadArgument` without a config.
+    """
     family, this = ops.family(problem.family), arch(group.device.arch)
     verdicts = {c.name: (c, family.supports(c, problem, this)) for c in configs}
     if not verdicts:
@@ -83,7 +91,7 @@ def profile(
 
 
 def supported(problem: Any, configs: Iterable[Any], device: Device) -> list[Any]:
-    """The configs that support `problem` on `device`: those to build."""
+    """The configs that support `problem` on `device`: these must be built."""
     family, this = ops.family(problem.family), arch(device.arch)
     return [config for config in configs if family.supports(config, problem, this)]
 
@@ -115,7 +123,7 @@ def _taken(kernel: Kernel, device: Device) -> dict[str, Any]:
 
 
 def candidates(problem: Any, device: Device, names: Sequence[str] = ()) -> list[Any]:
-    """The kernels called `names`, or those of the family's default space for such problems."""
+    """The kernels called `names`, or else those of the family's default space for this problem."""
     family = ops.family(problem.family)
     if names:
         return [family.parse_name(name) for name in names]

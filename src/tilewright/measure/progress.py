@@ -1,4 +1,4 @@
-"""Show a sweep's progress: a bar with the time left on a terminal, plain lines elsewhere."""
+"""Shows a sweep's progress: on a terminal a bar with the time left, elsewhere plain lines."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tilewright.measure.sweep import Progress
 from tilewright.printable import printable
 
 SECONDS_BETWEEN_LINES = 60.0
-"""Longest silence without a terminal while measurements come."""
+"""Longest silence without a terminal, while measurements arrive."""
 
 
 @contextmanager
 def show_measuring(stream: TextIO | None = None) -> Iterator[Progress]:
-    """A `Progress` for `sweep` that writes on `stream` (standard error by default).
+    """A `Progress` for `sweep` that writes to `stream` (default: standard error).
 
-    What is not right is printed as it comes. Without a terminal, a line is printed at each tenth
-    of the work, and after each minute.
+    Each failed measurement is printed when it arrives. Without a terminal, a line is printed at
+    each tenth of the work, and after each minute.
     """
     out = stream or sys.stderr
     if not out.isatty():
@@ -90,7 +90,7 @@ def _said(counts: Counter[str]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: ``40 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
+    """A duration in words: ``40 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""`Station`: one place, the worker process on it, and whether its device is to be trusted."""
+"""`Station`: one place, the worker process on it, and whether its device can be trusted."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tilewright.measure.devices import CPU, Place, Process
 from tilewright.measure.measurement import Settings, Status
 
 CANARY_FACTOR = 1.5
-"""A device measures true while its canary takes at most this times what the first one took."""
+"""A device is trusted while its canary takes at most this many times the first canary's time."""
 CANARY_TRIES = 2
 KILLED_TRIES = 20
-"""The same where somebody killed the worker as it started."""
+"""The limit if somebody killed the worker as it started."""
 START_SECONDS = 180.0
 """For a worker to import torch and open its device."""
 
 
 class Lost(Exception):
-    """The worker ended, faulted its device or did not answer in time: it is gone.
+    """The worker ended, faulted its device or did not answer in time, and is gone.
 
-    killed: by a signal that somebody sent, who may not have meant the kernel.
+    killed: whether somebody sent a signal, perhaps not because of the kernel.
     """
 
     def __init__(self, status: Status, reason: str, killed: bool = False) -> None:
@@ -32,17 +32,18 @@ class Lost(Exception):
 
 
 class OutOfOrder(Exception):
-    """The device failed its canary, twice, or its machine was lost."""
+    """The device failed its canary twice, or its machine was lost."""
 
 
 class Interrupted(Exception):
-    """The station was told to stop what it does."""
+    """The station was told to stop its work."""
 
 
 class Station:
-    """A worker on `place`, replaced when it is lost. One thread drives it; any may interrupt it.
+    """A worker on `place`, replaced when it is lost. One thread drives it; any thread may interrupt
+    it.
 
-    memory_bytes: address space of an interpreting worker; 0: not limited.
+    memory_bytes: address space of an interpreting worker; 0: unlimited.
     """
 
     def __init__(self, place: Place, store: Store, settings: Settings, memory_bytes: int) -> None:
@@ -69,7 +70,7 @@ class Station:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process, if there is one on this machine."""
+        """The worker's process, if it runs on this machine."""
         with self._lock:
             return None if self._child is None else self._child.pid
 
@@ -80,7 +81,7 @@ class Station:
             return None if self._spare is None else self._spare.pid
 
     def open(self) -> None:
-        """Have a worker, on a device that measures true. Raises `OutOfOrder`, `Interrupted`."""
+        """Have a worker on a trusted device. Raises `OutOfOrder`, `Interrupted`."""
         failed = killed = 0
         while self._child is None:
             try:
@@ -99,8 +100,8 @@ class Station:
                 raise OutOfOrder(wrong)
 
     def prepare(self) -> None:
-        """Start the next worker's process, on a GPU: it imports torch meanwhile, which takes longer
-        than all else that a worker starts with, and leaves the device alone."""
+        """On a GPU, start the next worker's process. It imports torch, which takes longer than the
+        rest of a worker's start, and does not use the device."""
         if self.place.backend != "cpu":
             with self._lock:
                 if self._spare is None and not self._interrupted:
@@ -127,7 +128,7 @@ class Station:
             words = died.stderr_tail.strip().rpartition("\n")[2]
             reason = f"its process was {died}" if by_signal else f"its process {died}: {words}"
             somebody = died.returncode in KILLED
-            # ROCm's runtime ends the process itself, with these words.
+            # ROCm's runtime ends the process itself and prints these words.
             fault = "memory access fault" in died.stderr_tail.lower()
             raise Lost("illegal_access" if fault else "crashed", reason, killed=somebody) from None
         if answer.get("lost"):
@@ -143,7 +144,7 @@ class Station:
             child.kill()
 
     def close(self) -> None:
-        """End the worker, and the one that waits to replace it."""
+        """End the worker and its spare."""
         self.drop()
         with self._lock:
             spare, self._spare = self._spare, None
@@ -151,14 +152,14 @@ class Station:
             spare.kill()
 
     def interrupt(self) -> None:
-        """From another thread: end the worker, within a step too, and start no other."""
+        """From another thread: end the worker, even within a step, and start no other."""
         with self._lock:
             self._interrupted = True
             if self._child is not None:
                 self._child.interrupt()
 
     def resume(self) -> None:
-        """After an interrupt, once its thread is done."""
+        """Allow work again after an interrupt, once the interrupted thread has ended."""
         self.drop()
         self._interrupted = False
 
@@ -171,7 +172,7 @@ class Station:
         if "error" in answer:
             raise Lost(answer["status"], answer["error"])
         if self._started:
-            self.prepare()  # one was lost, and more may be
+            self.prepare()  # a worker was lost, and more may follow
         self._started = True
 
     def _worker(self) -> Process:
@@ -186,5 +187,5 @@ class Station:
             return "it computed a small product wrong"
         self._canary_us = self._canary_us or answer["us"]
         if answer["us"] > CANARY_FACTOR * self._canary_us:
-            return f"a product took {answer['us']:.4g} µs that took {self._canary_us:.4g} µs before"
+            return f"its canary took {answer['us']:.4g} µs, {self._canary_us:.4g} µs before"
         return ""

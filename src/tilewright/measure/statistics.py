@@ -1,4 +1,4 @@
-"""Medians with confidence intervals, and which of several cannot be told from the best."""
+"""Medians with confidence intervals, and which kernels cannot be told from the best."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import TypeVar
 K = TypeVar("K")
 
 REPEATABILITY = 0.005
-"""The share by which a median moves from one worker to the next beyond what its interval says:
-where its code was loaded to, how warm the device is. Of 50 problems on two H200s, the best kernel
-of the one was within the ties of the other's for 46 by the intervals alone, and with this, which
-was chosen with these in view, for 50 (benchmarks/sweep_again.py)."""
+"""The share by which a median moves from one worker to the next, beyond its interval: it depends on
+where code was loaded and how warm the device is. 50 problems ran on two H200s. By the intervals
+alone, the best kernel of one was among the ties of the other for 46 problems; with this share,
+which was chosen in view of them, for 50 (benchmarks/sweep_again.py)."""
 
 
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float]:
-    """A confidence interval of the median, from order statistics: right whatever the samples'
-    distribution, at least at `confidence` (H. A. David and H. N. Nagaraja, Order Statistics,
-    section 7.1). With too few samples for it, their whole range."""
+    """A confidence interval of the median, from order statistics. Its coverage is at least
+    `confidence` for any distribution of the samples (H. A. David and H. N. Nagaraja, Order
+    Statistics, section 7.1). With too few samples, the interval is their whole range."""
     ordered = sorted(samples)
     rank = _rank(len(ordered), confidence)
     return ordered[rank], ordered[len(ordered) - 1 - rank]
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Of samples of the same rounds, as far as both go."""
+    """Ratios of samples of the same rounds, up to the shorter length."""
     return [a / b for a, b in zip(over, under, strict=False)]
 
 
 def midmean(values: Sequence[float]) -> float:
-    """The mean of the half in the middle, which is as deaf to outliers as a median needs to be, and
-    finer than the clock that samples were read from, as a median is not."""
+    """The mean of the middle half. It resists outliers as well as a median needs to, and unlike a
+    median it is finer than the resolution of the clock."""
     ordered = sorted(values)
     quarter = len(ordered) // 4
     return mean(ordered[quarter : len(ordered) - quarter])
@@ -42,10 +42,10 @@ def midmean(values: Sequence[float]) -> float:
 @lru_cache(maxsize=4096)
 def _rank(count: int, confidence: float) -> int:
     """The largest r for which the interval from the r-th smallest to the r-th largest sample
-    (from 0) has the median with `confidence`: of a binomial (count, 1/2), at most r samples
-    are on one side with probability (1 - confidence) / 2."""
+    (counted from 0) contains the median with `confidence`: with binomial (count, 1/2), at most r
+    samples are on one side with probability (1 - confidence) / 2."""
     limit = (1 - confidence) / 2 * 2.0**count if count < 1000 else math.inf
-    if math.isinf(limit):  # the normal approximation, within one rank from here on
+    if math.isinf(limit):  # the normal approximation; its error is at most one rank here
         from statistics import NormalDist
 
         spread = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(count) / 2
@@ -60,9 +60,9 @@ def _rank(count: int, confidence: float) -> int:
 def indistinguishable(
     medians: Mapping[K, float], intervals: Mapping[K, tuple[float, float]]
 ) -> list[K]:
-    """The candidates that cannot be told from the fastest: whose interval, `REPEATABILITY` longer
-    at each end, reaches below the upper end of that of the least median. Fastest first, equal ones
-    in the mapping's order."""
+    """The candidates that cannot be told from the fastest: their interval, widened by
+    `REPEATABILITY` at each end, overlaps the interval with the least median. Fastest first, equal
+    ones in the mapping's order."""
     if not medians:
         return []
     ordered = sorted(medians, key=lambda name: medians[name])
@@ -71,5 +71,6 @@ def indistinguishable(
 
 
 def reach(interval: tuple[float, float]) -> float:
-    """Where the intervals of what cannot be told from a best with this interval begin, at most."""
+    """The largest lower end of an interval that cannot be told from a best kernel with this
+    interval."""
     return interval[1] * (1 + REPEATABILITY) / (1 - REPEATABILITY)

@@ -1,8 +1,8 @@
-"""What a device says of itself while it is measured: clocks, temperature, power, throttling, and
-whether it is somebody else's too.
+"""Readings of a device while it is measured: clocks, temperature, power, throttling, and whether
+somebody else uses it too.
 
-NVIDIA's through NVML, by the package nvidia-ml-py (the extra ``tune``); without it, and for AMD,
-nothing is known, and the fields say so by None.
+NVIDIA's are read through NVML, by the package nvidia-ml-py (the extra ``tune``). Without the
+package, and on AMD, nothing is read and the fields are None.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tilewright.measure.measurement import Flag, Telemetry
 
 log = logging.getLogger(__name__)
 
-# NVML's nvmlClocksEventReason… and nvmlClocksThrottleReason… bits, but for those that are not
-# trouble: idle, clocks that were set, and the power limit, at which large products run.
+# NVML's nvmlClocksEventReason… and nvmlClocksThrottleReason… bits, except harmless ones: idle,
+# clocks set by a user, and the power limit, which large products always reach.
 REASONS = {
     0x08: "hw_slowdown",
     0x20: "sw_thermal_slowdown",
@@ -29,10 +29,11 @@ REASONS = {
 
 
 class Monitor:
-    """Reads one device. `read` while it works, then `take` what was seen since the last `take`.
+    """Reads one device. Call `read` while it works, then `take` for the readings since the last
+    `take`.
 
-    uuid: NVML's for the device, or ``""`` for one of which nothing can be read. nvml: a stand-in
-    for the module ``pynvml``, for tests.
+    uuid: NVML's for the device, or ``""`` if the device cannot be read.
+    nvml: replaces the module ``pynvml`` in tests.
     """
 
     def __init__(self, uuid: str, nvml: Any = None) -> None:
@@ -50,11 +51,11 @@ class Monitor:
         self._reasons = 0
 
     def read(self) -> None:
-        """One reading of all but the processes; about a millisecond."""
+        """Take one reading of everything except processes; about a millisecond."""
         if self._handle is None:
             return
         n, handle = self._nvml, self._handle
-        # Each for itself: partitions and some products refuse some of them.
+        # Separately, because partitions and some products refuse some of them.
         with suppress(n.NVMLError):
             self._clocks.append(n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM))
         with suppress(n.NVMLError):
@@ -65,7 +66,7 @@ class Monitor:
             self._reasons |= n.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
 
     def take(self) -> Telemetry:
-        """What was read since the last time, and who is on the device now."""
+        """The readings since the last call, and the processes on the device now."""
         clocks, powers = self._clocks, self._powers
         seen = Telemetry(
             clock_mhz=(min(clocks), int(statistics.median(clocks))) if clocks else None,
@@ -78,14 +79,14 @@ class Monitor:
         return seen
 
     def _others(self) -> int:
-        """Processes that compute on the device, less one: this process is among them, if not
-        always by the number it has in its container. No other is ours: a device has one worker,
-        and whoever starts it opens none."""
+        """Processes that compute on the device, minus one: this process is among them, though in a
+        container not always under its own number. No other one is ours, because a device has one
+        worker and its parent opens no device."""
         return 0 if self._handle is None else max(0, _processes(self._nvml, self._handle) - 1)
 
 
 def _processes(nvml: Any, handle: Any) -> int:
-    """How many processes compute on the device; 0 where it does not say."""
+    """How many processes compute on the device; 0 if it does not say."""
     try:
         return len({p.pid for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)})
     except nvml.NVMLError:
@@ -93,8 +94,8 @@ def _processes(nvml: Any, handle: Any) -> int:
 
 
 def say_if_shared(uuid: str, device: str, nvml: Any = None) -> None:
-    """Warn that somebody computes on the device. Before a worker of ours is there, and from a
-    process that does not use the device: NVML opens none."""
+    """Warn if somebody computes on the device. Call it before our worker starts, from a process
+    that does not use the device; NVML does not open it."""
     known = nvml or _nvml()
     if known is None:
         return
@@ -110,7 +111,7 @@ def say_if_shared(uuid: str, device: str, nvml: Any = None) -> None:
 
 
 def flags(seen: Telemetry, settled: bool, late: bool) -> tuple[Flag, ...]:
-    """How samples taken while `seen` are marked."""
+    """The marks of samples taken while `seen` was read."""
     marks: tuple[tuple[Flag, bool], ...] = (
         ("throttled", bool(seen.throttle)),
         ("contended", seen.others > 0),
@@ -121,7 +122,7 @@ def flags(seen: Telemetry, settled: bool, late: bool) -> tuple[Flag, ...]:
 
 
 def say_if_blind() -> None:
-    """Warn, once in a process, that NVIDIA's devices are not read."""
+    """Warn once in a process that NVIDIA's devices are not read."""
     if importlib.util.find_spec("pynvml") is None:
         _say_blind()
 
@@ -136,7 +137,7 @@ def _say_blind() -> None:
 
 @cache
 def _nvml() -> Any:
-    """The module, started; None where it cannot be."""
+    """The module, initialised; None if that fails."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
