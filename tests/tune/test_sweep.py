@@ -276,7 +276,7 @@ def test_stopped_anywhere_it_keeps_what_was_measured_and_goes_on(tmp_path, error
 
 
 def test_a_crew_that_does_something_else_is_caught(tmp_path):
-    with pytest.raises(TilewrightError, match="not asked for"):
+    with pytest.raises(TilewrightError, match="without being requested"):
         run(tmp_path / "a", FakeCrew(change=lambda m: replace(m, device=other().device)))
     with pytest.raises(TilewrightError, match="1 measurements were not made"):
         run(tmp_path / "b", Lazy())

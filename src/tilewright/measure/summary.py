@@ -1,8 +1,8 @@
-"""What the results of a sweep say: the best kernel of each problem, what came of the rest, what
-was covered, what took long to build.
+"""Summarises the results of a sweep: the best kernel of each problem, how the other measurements
+ended, how much was covered, and which builds took long.
 
-Measurements of different devices, environments or settings are never compared: each such setup
-has its own answers.
+Measurements from different devices, environments or settings are never compared. Each combination
+is a setup, with its own summary.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tilewright.measure.vendor import is_vendor
 from tilewright.throughput import gb_per_s, tflops
 
 SECONDS_FROM = 1000
-"""How many of the last measurements the time of another is estimated from."""
+"""Number of recent measurements from which the time of the next is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Where and how measurements were made: the device's name and architecture, and digests of
-    its fingerprint, the environment and the settings."""
+    """Where and how measurements were made: the device's name and architecture, and digests of its
+    fingerprint, the environment and the settings."""
 
     device: str
     arch: str
@@ -39,10 +39,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The kernel of the least median for `problem`, with that median and its confidence interval
-    in microseconds. ties: the other kernels that cannot be told from it, fastest first.
-    vendor_us: the same of the vendor's library, the least where it was measured in several
-    versions; None where it was not."""
+    """The kernel with the least median for `problem`.
+
+    median_us, interval_us: that median and its confidence interval, in microseconds.
+    ties: the other kernels that cannot be told from it, fastest first.
+    vendor_us: the median of the vendor's library, the least over its versions; None if it was not
+        measured.
+    """
 
     setup: Setup
     problem: Any
@@ -62,9 +65,12 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a setup's table of kernels × problems is there. statuses: how many
-    measurements ended how; vendor: those of the vendor's library, which are not counted else.
-    without: problems that no kernel computed rightly."""
+    """How much of a setup's table of kernels × problems has results.
+
+    statuses: number of measurements by status, without the vendor's library.
+    vendor: the same for the vendor's library.
+    without: problems that no kernel computed correctly.
+    """
 
     setup: Setup
     kernels: int
@@ -79,7 +85,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """Of all pairs, those with a result of any kind."""
+        """Share of all pairs that have a result of any kind."""
         return self.measured / (self.kernels * self.problems) if self.kernels else 0.0
 
 
@@ -93,7 +99,8 @@ SELECT kernel, median_us, low_us, high_us FROM measurement INDEXED BY ranked WHE
 
 
 def best(results: Results) -> list[Best]:
-    """The best kernel for each problem on each setup, in the order problems were first measured."""
+    """The best kernel for each problem on each setup, in the order in which problems were first
+    measured."""
     setups = _setups(results)
     listed = results.rows("SELECT id, name FROM kernel", tuple[int, str])
     names = results.numbered_in("kernel", listed)
@@ -131,8 +138,9 @@ def best(results: Results) -> list[Best]:
 def _candidates(
     results: Results, problem: int, setup: tuple[int, int, int], vendors: Collection[int]
 ) -> dict[int, tuple[float, tuple[float, float]]]:
-    """The medians and intervals among which are the best kernel's and its ties': by lower ends,
-    until one is over the reach of the best so far, which no later one can be told from."""
+    """The medians and intervals of the best kernel, its ties, and some others. Kernels are read by
+    lower ends of their intervals, until one is beyond the reach of the best so far: no later kernel
+    can be a tie."""
     found: dict[int, tuple[float, tuple[float, float]]] = {}
     least, limit = math.inf, math.inf
     for kernel, median, low, high in results.rows(
@@ -149,7 +157,7 @@ def _candidates(
 
 
 def _vendors(results: Results) -> set[int]:
-    """The numbers of what is no kernel but the vendor's library."""
+    """The numbers of the entries that are the vendor's library, not kernels."""
     listed = results.rows("SELECT id, name FROM kernel", tuple[int, str])
     return {i for i, name in listed if is_vendor(name)}
 
@@ -211,7 +219,7 @@ _OF_VENDORS = f"""
 SELECT {_SETUP}, status, count(*) FROM json_each(?) AS vendor CROSS JOIN problem CROSS JOIN
     measurement ON (problem, kernel) = (problem.id, vendor.value) GROUP BY 1, 2, 3, 4
 """
-"""By the index of (problem, kernel, …): there are few such kernels."""
+"""Uses the index of (problem, kernel, …), because there are few such kernels."""
 
 
 def _statuses(rows: Iterable[Sequence[Any]]) -> defaultdict[tuple[int, ...], Counter[str]]:
@@ -223,7 +231,7 @@ def _statuses(rows: Iterable[Sequence[Any]]) -> defaultdict[tuple[int, ...], Cou
 
 
 def _distinct(results: Results, column: str, vendors: str) -> Counter[tuple[int, ...]]:
-    """How many different ones each setup has, of measurements of kernels."""
+    """How many different values of `column` each setup has, among measurements of kernels."""
     rows = results.rows(
         f"SELECT DISTINCT {_SETUP}, {column} FROM measurement "
         "WHERE kernel NOT IN (SELECT value FROM json_each(?))",
@@ -239,7 +247,7 @@ def slowest_builds(results: Results, limit: int) -> list[Build]:
 
 
 def seconds_each(results: Results) -> tuple[float | None, float | None]:
-    """Mean seconds of wall time that a measurement took, and a build; None where there was none."""
+    """Mean wall-clock seconds of a measurement and of a build; None if there was none."""
     ((measuring,),) = results.rows(
         "SELECT avg(seconds) FROM (SELECT seconds FROM measurement WHERE status NOT IN "
         "('unsupported', 'build_failed') ORDER BY id DESC LIMIT ?)",
@@ -251,7 +259,7 @@ def seconds_each(results: Results) -> tuple[float | None, float | None]:
 
 
 def _setups(results: Results) -> dict[tuple[int, int, int], Setup]:
-    """Every setup that something was measured with, by its rows' numbers."""
+    """Every setup with measurements, by the numbers of its rows."""
     said = (
         "SELECT device.id, environment.id, settings.id, name, arch, device.digest, "
         "environment.digest, settings.digest FROM device, environment, settings WHERE EXISTS "

@@ -1,12 +1,12 @@
-"""A sweep: every kernel of a space on every problem of a list, on every device, and the vendor's
-library beside them on GPUs.
+"""A sweep measures every kernel of a space on every problem of a list, on every device, and on GPUs
+the vendor's library beside them.
 
-    plan: pairs, less those measured before → build (child processes, no GPU context here) →
+    plan: pairs without those measured before → build (child processes, no GPU context here) →
     measure (a crew, which has a process for each device) → `Results`
 
-Every measurement is on disk before the next is asked for, and a plan leaves out what results
-have, so that a sweep that was stopped goes on where it was: a kernel added to its space, or a
-problem to its list, costs what is new and nothing else.
+Every measurement is on disk before the next is requested, and a plan leaves out pairs with results.
+So an interrupted sweep continues where it stopped, and a kernel added to its space, or a problem
+added to its list, costs only its own measurements.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tilewright.verdict import Verdict
 
 
 class Crew(Protocol):
-    """Who measures; see `tilewright.measure.crew`."""
+    """Measures tasks; see `tilewright.measure.crew`."""
 
     def run(
         self, tasks: Iterable[Any], known: Collection[tuple[str, ...]] = frozenset()
     ) -> Iterator[Measurement]:
-        """Each task on each kind of device of its architecture, but for those whose key is
-        `known`; in any order, each as soon as it is measured."""
+        """Measure each task on each kind of device of its architecture, except tasks with a key in
+        `known`. Yields in any order, each measurement as soon as it is made."""
 
     def close(self) -> None:
         """End all processes."""
@@ -54,9 +54,11 @@ class Crew(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Devices that are alike: what is measured on any is a measurement of `device` under
-    `environment`. count: of devices. interpreted: kernels run through the interpreter, and need no
-    building.
+    """Devices that are alike: a measurement on any of them is a measurement of `device` under
+    `environment`.
+
+    count: number of devices.
+    interpreted: kernels run through the interpreter, and need no building.
     """
 
     device: Device
@@ -77,14 +79,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a sweep does on one group of devices.
+    """A sweep's work on one group of devices. Only `todo`, `vendor_known` and `again` count the
+    vendor's library; all other counts are of kernels.
 
-    settings: how it measures there: as asked, but by the wall clock in the interpreter. todo: to be
-    measured, the pairs of one problem one after the other, the vendor's first (so that it shares
-    its batch). refused: pairs that a rule says no to, and which one. known: pairs in the results.
-    strangers: pairs of different operations. Pairs that are counted are of kernels; vendor_known
-    counts the vendor's in the results. again: of those to be done, how many results have already,
-    the vendor's among them.
+    settings: how it measures there: as requested, but by the wall clock in the interpreter.
+    todo: pairs to be measured, grouped by problem, the vendor's first (so that it shares the
+        batch).
+    refused: pairs that a rule refuses, with its verdict.
+    known: number of pairs with results.
+    strangers: number of pairs whose kernel and problem belong to different operations.
+    vendor_known: number of results of the vendor's library.
+    again: number of pairs to be measured that already have results, the vendor's included.
     """
 
     group: Group
@@ -100,12 +105,12 @@ class Part:
 
     @property
     def vendor(self) -> int:
-        """How many of those to be measured are the vendor's."""
+        """How many of the pairs to be measured are the vendor's."""
         return sum(pair.config is None for pair in self.todo)
 
     @property
     def pairs(self) -> int:
-        """Pairs of one operation, whatever becomes of them."""
+        """Pairs of one operation, whatever their result."""
         return self.known + len(self.refused) + len(self.todo) - self.vendor
 
     def rules(self) -> dict[str, int]:
@@ -115,12 +120,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep does on each group."""
+    """A sweep's work on each group."""
 
     parts: tuple[Part, ...]
 
     def to_build(self) -> list[tuple[Any, str]]:
-        """Each (config, architecture) that something is to be measured with, once."""
+        """Each (config, architecture) that needs a binary to be measured, once."""
         wanted: dict[tuple[Any, str], None] = {}
         for part in self.parts:
             if not part.group.interpreted:
@@ -130,7 +135,7 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """How many measurements are to be made, the vendor's among them."""
+        """Number of measurements to be made, the vendor's included."""
         return sum(len(part.todo) for part in self.parts)
 
 
@@ -143,11 +148,16 @@ def plan(
     vendor: bool = True,
     again: Collection[tuple[str, ...]] = frozenset(),
 ) -> Plan:
-    """What is to be done where: `kernels` (configs) and `problems` by architecture, less the
-    `known` (`Results.keys`). vendor: on GPUs, the vendor's library too, on every problem of an
-    operation that a kernel is of. again: keys among the `known` that are to be measured once more
-    (`Results.keys` of some statuses). Raises `EmptySpace` if no kernel is of any problem's
-    operation.
+    """The work on each group: all pairs without the known ones.
+
+    kernels, problems: configs and problems by architecture.
+    known: keys with results (`Results.keys`).
+    vendor: on GPUs, also measure the vendor's library on every problem of an operation that some
+        kernel has.
+    again: keys among the `known` that are to be measured once more (`Results.keys` of some
+        statuses).
+
+    Raises `EmptySpace` if no kernel belongs to the operation of any problem.
     """
     wanted = [
         (group, [(p, kernels[group.device.arch]) for p in problems[group.device.arch]])
@@ -155,7 +165,7 @@ def plan(
     ]
     parts = plan_some(wanted, settings, known, vendor, again).parts
     if all(part.strangers == part.kernels * part.problems for part in parts):
-        raise EmptySpace("no kernel is of an operation that a problem is of; nothing to measure")
+        raise EmptySpace("no kernel has the operation of any problem; nothing to measure")
     return Plan(parts)
 
 
@@ -170,7 +180,7 @@ def plan_some(
     vendor: bool = True,
     again: Collection[tuple[str, ...]] = frozenset(),
 ) -> Plan:
-    """As `plan`, with kernels of its own for each problem on each group."""
+    """As `plan`, but each problem on each group has its own kernels."""
     left = (known or set()).difference(again)
     return Plan(
         tuple(
@@ -191,7 +201,7 @@ def _part(
     this, settings = arch_called(group.device.arch), settings_on(group, settings)
     configs = list(dict.fromkeys(config for _, chosen in wanted for config in chosen))
     keys = dict(zip(configs, build_keys(configs, this, group.interpreted), strict=True))
-    lists = {id(chosen): chosen for _, chosen in wanted}  # most problems share one
+    lists = {id(chosen): chosen for _, chosen in wanted}  # most problems share one list
     built = {i: [(c, (c.name, keys[c])) for c in chosen] for i, chosen in lists.items()}
     todo: list[Pair] = []
     refused: list[tuple[Pair, Verdict]] = []
@@ -233,13 +243,17 @@ def _part(
 
 
 Progress = Callable[[Measurement, int, int], None]
-"""Called with each measurement that is on disk, how many are, and how many there will be."""
+"""Called with each measurement after it is written to disk, the number written, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a sweep did: measurements of kernels by status, and of the vendor's library; and how
-    many pairs a rule said no to."""
+    """What a sweep did.
+
+    statuses: measurements of kernels, by status.
+    refused: number of pairs that a rule refused.
+    vendor: measurements of the vendor's library, by status.
+    """
 
     statuses: Mapping[Status, int]
     refused: int
@@ -247,7 +261,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether every kernel that was measured came out right."""
+        """Whether every measured kernel was right."""
         return set(self.statuses) <= {"ok"}
 
 
@@ -262,14 +276,15 @@ def sweep(
     workers: int | None = None,
     build_timeout: float = 120.0,
 ) -> Outcome:
-    """Do what the plan says, into `results`. `crew` is called if there is something to measure.
+    """Carry out the plan and write into `results`.
 
-    building, measuring: contexts that show how far each is, entered one after the other
-    (`build.show_progress`, `progress.show_measuring`).
+    crew: is called if there is something to measure.
+    building, measuring: contexts that show progress, entered one after the other
+        (`build.show_progress`, `progress.show_measuring`).
 
-    Kernels that cannot be built are measurements too (``build_failed``). Stopping it at any time,
-    by Ctrl-C or harder, loses nothing that was measured. Raises what building, writing and the
-    crew raise.
+    A kernel that cannot be built gives a measurement too (``build_failed``). You may stop a sweep
+    at any time, by Ctrl-C or harder: no finished measurement is lost. Raises the errors of
+    building, writing and the crew.
     """
     refused = 0
     for part in this.parts:
@@ -299,7 +314,7 @@ def _measure(
     crew: Callable[[], Crew],
     failed: Mapping[tuple[Any, str], str],
 ) -> Generator[Measurement, None, None]:
-    """Every measurement that the plan asks for, once it is kept."""
+    """Every measurement that the plan requests, after it is written."""
     asked: dict[tuple[str, ...], Task] = {}
     for part in this.parts:
         group = part.group
@@ -317,14 +332,14 @@ def _measure(
     if not asked:
         return
     tasks = list(dict.fromkeys(asked.values()))
-    # Less what is there and asked for again. A crew may have devices that a pair is not asked of.
+    # Without the keys to be measured again. A crew may have devices on which a pair is not wanted.
     known = results.keys(problems={problem_text(t.problem) for t in tasks}).difference(asked)
     with closing(crew()) as at_work, closing(_run(at_work, tasks, known)) as measured:
         for m in measured:
             results.add([m])
             if asked.pop(m.key, None) is None:
                 raise TilewrightError(
-                    f"{m.kernel} on {m.problem} was measured and not asked for, or twice (on "
+                    f"{m.kernel} on {m.problem} was measured without being requested, or twice (on "
                     f"{m.device}, under {m.environment}, with {m.settings}): did devices change?"
                 )
             yield m
@@ -335,17 +350,17 @@ def _measure(
 def _run(
     crew: Crew, tasks: Sequence[Task], known: set[tuple[str, ...]]
 ) -> Generator[Measurement, None, None]:
-    """A crew's work, in a form that can be ended before the crew is closed."""
+    """A crew's work as a generator that can be ended before the crew is closed."""
     yield from crew.run(tasks, known)
 
 
 def settings_on(group: Group, settings: Settings) -> Settings:
-    """How is measured there if asked to do it so."""
+    """The settings as this group applies them."""
     return settings.interpreted if group.interpreted else settings
 
 
 def _rest_of_key(group: Group, problem: Any, settings: Settings) -> tuple[str, str, str, str]:
-    """What follows kernel and binary in the key of a measurement there (`Measurement.key`)."""
+    """The part after kernel and binary in the key of a measurement there (`Measurement.key`)."""
     return (
         problem_text(problem),
         digest(group.device),
@@ -376,7 +391,7 @@ def _build(
     workers: int | None,
     timeout: float,
 ) -> dict[tuple[Any, str], str]:
-    """Have all kernels in the store; why not, for those that cannot be."""
+    """Have all kernels in the store. Returns, for each kernel that failed, the reason."""
     requests = this.to_build()
     builds = {
         (pair.config, part.group.device.arch): pair.build

@@ -1,18 +1,18 @@
-"""Samples of several calls that take turns, until each one's median is known well enough.
+"""Takes samples of several calls in turns, until the median of each is known well enough.
 
-A round calls each once, in an order drawn anew each time. Going to and fro is not enough: samples
-of small calls follow a rhythm, and with a fixed order one of them keeps the worse beats (5 to 7 %
-of 8 µs, on an H200; see `compare`). All calls of a round are in one of their places, with operands,
-output and code that lie somewhere else than in the next round. Rounds are queued in blocks, so that
-the GPU seldom waits for the host, and the device is read (`watch`) while a block runs. A sample
-within which the GPU did wait is taken again (`Events`).
+A round runs each call once, in a random order. Alternating between two orders is not enough:
+samples of small calls follow a rhythm, and with a fixed order one call keeps the worse beats (5 to
+7 % of 8 µs, on an H200; see `compare`). All calls of a round use one of their places: operands,
+output and code lie elsewhere in the next round. Rounds are queued in blocks, so that the GPU seldom
+waits for the host, and the device is read (`watch`) while a block runs. If the GPU did wait within
+a sample, the sample is taken again (`Events`).
 
-L2 is flushed before a sample by *reading* several times what it holds. A flush that writes leaves
-lines that must go back to memory while the call reads: on an H200 4 to 8 µs of a call that reads
-33 MB and more, as benchmarks/harness.py found. Each time another stretch of memory is read. That it
-matters is not shown: what seemed so was a kernel that has two speeds, 8 % apart, each for seconds
-at a time, whatever is done before a sample; another beside it was known to 1 % all the while, with
-one stretch as with many (benchmarks/repeatability.py).
+L2 is flushed before a sample by *reading* several times its size. A flush that writes leaves dirty
+lines, which go back to memory while the call reads: on an H200 this costs a call that reads 33 MB
+and more 4 to 8 µs, as benchmarks/harness.py found. Each flush reads another stretch of memory. It
+is not shown that this matters. An effect that seemed to show it came from a kernel with two speeds,
+8 % apart, each kept for seconds, whatever precedes a sample. Another kernel beside it was known to
+1 % all the while, with one stretch as with many (benchmarks/repeatability.py).
 """
 
 from __future__ import annotations
@@ -32,31 +32,36 @@ Call = Callable[[], object]
 
 BLOCK_SECONDS = 0.05
 STEADY = 0.02
-"""Clocks are steady when a block's medians, summed, differ by less than this from the last's."""
+"""Clocks are steady when the sum of a block's medians differs from the previous block's by less
+than this share."""
 _LONGEST_WARM_UP = 5
-"""Times `warm_up_seconds`, for clocks that do not get steady."""
+"""Multiple of `warm_up_seconds` after which the warm-up ends even if clocks are not steady."""
 
 GRAPH_CALLS = 20
 FLUSHES = 3
-"""How many times L2's size is read to flush it, of `STRETCHES` times its size."""
+"""A flush reads this many times the size of L2, out of a buffer of `STRETCHES` times its size."""
 STRETCHES = 12
 PAUSE_CYCLES = 50_000
 """20 to 30 µs."""
 LONGEST_PAUSE = PAUSE_CYCLES << 7
 TRIES = 12
-"""Of a sample, until the host is there before the GPU."""
+"""Attempts at a sample until the host is ahead of the GPU."""
 LATE = 0.05
-"""Share of its samples that may be late without a mark."""
+"""Share of the samples that may be late without a mark."""
 COPIES = 256
-"""Most copies that operands are rotated through: with these, operands of under 1/64 of L2 stay
-in it."""
+"""Most copies that operands rotate through. With this many, operands of under 1/64 of L2 stay in
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Samples of one call, in microseconds, in the order taken; their median's confidence
-    interval; whether that got as narrow as asked; and whether more than a share of `LATE` of the
-    samples, however often they were taken, have the host's time in them."""
+    """Samples of one call.
+
+    samples_us: microseconds, in the order taken.
+    interval_us: the median's confidence interval.
+    settled: whether the interval is as narrow as requested.
+    late: whether more than a share of `LATE` of the samples include host time even after retaking.
+    """
 
     samples_us: tuple[float, ...]
     interval_us: tuple[float, float]
@@ -68,13 +73,13 @@ class Timer(Protocol):
     """A way of timing a call."""
 
     def queue(self, call: Call) -> Any:
-        """Have one sample taken."""
+        """Queue one sample."""
 
     def read(self, queued: Sequence[Any]) -> list[float]:
-        """Wait for these samples; microseconds of each."""
+        """Wait for these samples; returns microseconds for each."""
 
     def late(self, queued: Sequence[Any]) -> int:
-        """How many of these samples have the host's time in them."""
+        """How many of these samples include host time."""
 
 
 def measure(
@@ -86,20 +91,24 @@ def measure(
     watch: Call = lambda: None,
     now: Callable[[], float] = time.monotonic,
 ) -> dict[str, Series]:
-    """Time every call, in turns, as `settings` say; a round's time is shared out evenly. One that
-    has what it needs leaves the rounds to the others; in a race, who is beaten does, and the others
-    end together. calls: of each, the same in each of its places, equally many of all; rounds go
-    through the places in orders drawn anew. beside: calls that are in no race, and none of which
-    leaves before it ended."""
+    """Time every call, in turns, as `settings` say.
+
+    calls: for each name, the same call in each of its places; all names have the same number of
+        places. Rounds go through the places in random orders.
+    beside: calls that are not part of a race. They stay until the race ends.
+
+    The time of a round is divided evenly among its calls. A call whose median is known well enough
+    leaves the rounds. In a race, beaten calls leave and the others end together.
+    """
     rounds = _Rounds(calls, timer, watch, now)
     rounds.warm_up(settings)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     unsettled = list(calls)
     in_race = set(calls) - set(beside) if settings.race else set()
     settled: set[str] = set()
-    spent = 0.0  # on each that is left
+    spent = 0.0  # seconds for each call that is left
     while unsettled:
-        taken = len(samples[unsettled[0]])  # all that are left have as many
+        taken = len(samples[unsettled[0]])  # equal for all calls that are left
         most = settings.min_samples
         if taken < most:
             most -= taken
@@ -115,7 +124,7 @@ def measure(
         racing = {n: samples[n] for n in unsettled if n in in_race}
         slow, ended = race(racing, settings)
         settled |= ended
-        if racing.keys() <= slow | ended:  # what is beside a race sees all of it
+        if racing.keys() <= slow | ended:  # calls beside a race stay to its end
             settled |= {n for n in unsettled if n not in racing and is_tight(samples[n], settings)}
         unsettled = [n for n in unsettled if n not in slow and n not in settled]
     return {
@@ -130,17 +139,17 @@ def measure(
 
 
 def is_tight(samples: Sequence[float], settings: Settings) -> bool:
-    """Whether the median's interval is within `settings.precision` of it either way."""
+    """Whether the median's interval is within `settings.precision` of the median on either side."""
     median = statistics.median(samples)
     low, high = median_interval(samples, settings.confidence)
     return max(median - low, high - median) <= settings.precision * median
 
 
 def race(samples: Mapping[str, Sequence[float]], settings: Settings) -> tuple[set[str], set[str]]:
-    """Who is beaten (`Settings.race`), and who has ended: all others, once the fastest one's median
-    and their times over it are known to `settings.precision`. Times are compared by rounds, in
-    which clocks are the same for all (see `finals`); so those that are not beaten have to go on
-    until all of them are known."""
+    """The calls that are beaten (`Settings.race`), and those that have ended. All others end at
+    once, when the fastest one's median and their times over it are known to `settings.precision`.
+    Times are compared by rounds, in which clocks are the same for all calls (see `finals`).
+    Therefore calls that are not beaten must continue until all of them are known."""
     if not samples:
         return set(), set()
     fastest = min(samples, key=lambda name: statistics.median(samples[name]))
@@ -156,7 +165,7 @@ def race(samples: Mapping[str, Sequence[float]], settings: Settings) -> tuple[se
 
 
 class _Rounds:
-    """Blocks of rounds, of as many as take `BLOCK_SECONDS`."""
+    """Blocks of rounds; a block has as many rounds as fit into `BLOCK_SECONDS`."""
 
     def __init__(
         self,
@@ -172,7 +181,7 @@ class _Rounds:
         self.late = dict.fromkeys(calls, 0)
 
     def block(self, names: Sequence[str], most: int) -> dict[str, list[float]]:
-        """The samples of at most `most` rounds of the calls named."""
+        """The samples of at most `most` rounds of the named calls."""
         count = max(1, min(self._fitting, most))
         queued: dict[str, list[Any]] = {name: [] for name in names}
         begun = self._now()
@@ -188,7 +197,7 @@ class _Rounds:
         return taken
 
     def warm_up(self, settings: Settings) -> None:
-        """Blocks whose samples are dropped, until the clocks are steady."""
+        """Run blocks and drop their samples until the clocks are steady."""
         if not settings.warm_up_seconds:
             return
         begun, before = self._now(), float("inf")
@@ -204,7 +213,7 @@ class _Rounds:
 
 
 def _shuffled(count: int, order: random.Random) -> Iterator[int]:
-    """Numbers below `count`, all of them in an order drawn anew, again and again."""
+    """The numbers below `count` in random order, again and again."""
     while True:
         yield from order.sample(range(count), count)
 
@@ -227,11 +236,11 @@ class Wall:
 class Events:
     """Device time between two events on the GPU `place`, after `flush`.
 
-    If the GPU comes to the first event before the host has queued the call and the second one, it
-    may have waited for the host in between. So such a sample is taken again, after a pause, until
-    the host is there first; if that takes more than another try, the pauses of all samples grow.
-    On a machine whose other cores were at work, of two tunings on an H200 the medians of a split-K
-    kernel, whose launch takes the host longer than others', were 20.2 and 34.1 µs.
+    If the GPU reaches the first event before the host has queued the call and the second event, it
+    may have waited for the host in between. Such a sample is taken again after a pause. If one more
+    try is not enough, the pauses of all samples grow, until the host is first. On an H200 whose
+    machine had other work for its cores, two tunings gave medians of 20.2 and 34.1 µs for a split-K
+    kernel, whose launch takes the host longer than those of other kernels.
     """
 
     def __init__(self, flush: Call, place: str) -> None:
@@ -240,7 +249,7 @@ class Events:
         self._torch: Any = torch
         self._free: list[Any] = []
         self._flush = flush
-        # Asking torch for it each time takes the host longer than recording an event.
+        # Kept, because asking torch for it takes the host longer than recording an event.
         self._stream = torch.cuda.current_stream(place)
         self._pause = 0
 
@@ -271,13 +280,13 @@ class Events:
         return sum(late for _, _, late in queued)
 
     def _event(self) -> Any:
-        """One that was read, or a new one, which takes the host longer."""
+        """An event whose sample was read, or else a new event, which takes the host longer."""
         return self._free.pop() if self._free else self._torch.cuda.Event(enable_timing=True)
 
 
 class Graphs:
-    """The same around a CUDA graph of `count` calls, divided by `count`: without the host, for
-    calls that take less long than their launch. Only the first finds L2 flushed."""
+    """Device time of a CUDA graph of `count` calls, divided by `count`. It excludes the host, for
+    calls that are shorter than their launch. Only the first call finds L2 flushed."""
 
     def __init__(self, flush: Call, place: str, count: int = GRAPH_CALLS) -> None:
         self._events = Events(flush, place)
@@ -304,7 +313,7 @@ class Graphs:
 
 
 def flusher(l2_bytes: int, place: str) -> Call:
-    """A call that leaves nothing of the operands in L2, and nothing to be written back."""
+    """A call that removes all operands from L2 and leaves nothing to be written back."""
     import torch
 
     each = max(l2_bytes, 16 << 20) // 4
@@ -313,7 +322,7 @@ def flusher(l2_bytes: int, place: str) -> Call:
     starts = random.Random()
 
     def flush() -> None:
-        # By 4 KiB: reading is vectorised, and pages are not split.
+        # In steps of 4 KiB, so that reads are vectorised and pages are not split.
         start = starts.randrange((STRETCHES - FLUSHES) * each >> 10) << 10
         torch.sum(buffer[start : start + FLUSHES * each], dim=0, out=total)
 
@@ -321,24 +330,24 @@ def flusher(l2_bytes: int, place: str) -> Call:
 
 
 def pause(cycles: int = PAUSE_CYCLES) -> None:
-    """The GPU rests, while the host queues the call: also what stands in the place of a flush where
-    there is none. Without that, the time between two events around a short call is the host's: 22
-    µs for one of 5 µs, on an H200."""
+    """Let the GPU rest while the host queues the call. Where there is no flush, a pause takes its
+    place: otherwise the time between two events around a short call is the host's, 22 µs for a call
+    of 5 µs on an H200."""
     import torch
 
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
 
 def copies_to_rotate(input_bytes: int, l2_bytes: int) -> int:
-    """How many sets of inputs it takes for none to be in L2 when its turn comes again, an even
-    number: half of them have their turns in between."""
+    """The number of sets of inputs that guarantees that none is in L2 when its turn comes again: an
+    even number, because half of them have their turns in between."""
     return min(COPIES, 4 * (l2_bytes // max(1, input_bytes) + 1))
 
 
 def rotated(calls: Sequence[Call]) -> Call:
-    """A call that makes the next of `calls`, which differ in their inputs. Half of them have their
-    turns in an order drawn anew, then the other half, so that no sample finds L2 just as the last
-    one of its copy did; series of one kernel alone were not nearer to each other for it."""
+    """A call that makes the next of `calls`, which differ in their inputs. One half of them runs in
+    a random order, then the other half, so that samples of one copy do not find L2 in a repeated
+    state. In series of one kernel alone this did not bring medians closer to each other."""
     order = random.Random()
     half = (len(calls) + 1) // 2
     halves = (calls[:half], calls[half:])

@@ -1,1 +1,1 @@
-"""Which kernel is best for a problem, decided from what `tilewright.measure` measured."""
+"""Decides which kernel is best for a problem, from the measurements of `tilewright.measure`."""

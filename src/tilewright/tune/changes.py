@@ -1,4 +1,5 @@
-"""Two tables on the production path: is what the second runs faster than what the first runs?"""
+"""Compares two tables as dispatchers use them: are the kernels of the second faster than those of
+the first?"""
 
 from __future__ import annotations
 
@@ -19,8 +20,12 @@ from tilewright.tables.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A problem whose rows name different kernels, and how these compare: `found` is about the
-    second table's. None if one could not be run, or was wrong: `failed` says why."""
+    """A problem whose rows name different kernels.
+
+    found: how the second table's kernel compares with the first's; None if one of them could not
+        run or was wrong.
+    failed: the reason if `found` is None.
+    """
 
     problem: Any
     before: Row
@@ -29,21 +34,26 @@ class Changed:
     failed: str = ""
 
     def improves(self, threshold: float) -> bool:
-        """Whether the second is surely faster by `threshold`: the interval of the ratio of times,
-        first's over second's, lies above 1 + `threshold`."""
+        """Whether the second kernel is certainly faster by `threshold`: the interval of the ratio
+        of times, first over second, lies above 1 + `threshold`."""
         return self.found is not None and self.found.interval[0] >= 1 + threshold
 
 
 def changed(before: Table, after: Table, device: Device) -> list[tuple[Row, Row]]:
-    """The rows of `device` in both tables, of one problem each, that name different kernels."""
+    """The rows of `device` that both tables have for one problem, with different kernels."""
     pairs = ((row, after.get(row.problem, device)) for row in before if row.device == device)
     return [(row, other) for row, other in pairs if other and other.kernel != row.kernel]
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where two tables are compared. device: the one at `on` (``cuda:0``, ``cpu``). seed: makes
-    the operands. rounds: pairs of samples."""
+    """Where two tables are compared.
+
+    device: the fingerprint of the device at `on`.
+    on: ``cuda:0``, ``cpu``.
+    seed: for the operands.
+    rounds: number of pairs of samples.
+    """
 
     device: Device
     on: str
@@ -77,7 +87,7 @@ class Bench:
 
 def updated(before: Table, changes: Iterable[Changed], threshold: float) -> Table:
     """`before`, with the second table's rows where they improve by `threshold`. Raises
-    `BadArgument` for a negative one."""
+    `BadArgument` for a negative threshold."""
     if threshold < 0:
         raise BadArgument(f"threshold = {threshold} is less than 0")
     better = {(c.after.device, c.problem): c.after for c in changes if c.improves(threshold)}

@@ -1,27 +1,28 @@
-"""Who wins, from several takes of the kernels near the best; pure.
+"""Chooses the winner from several takes of the kernels near the best; pure functions.
 
-In a take kernels take turns, and are compared by rounds: what disturbs a GPU disturbs the samples
-of one round about alike. Large products run at the limit of power, where the clock goes to and fro
-by a step of 1 % or two for a tenth of a second and more: of 2048×59136×8192 in bf16, on an H200,
-the medians of two kernels were 2.3 % apart in one take and -2.2 % in the next, one having been
-sampled for longer; by rounds, 2.16 and 2.18 %.
+In a take, kernels run in turns and are compared by rounds: a disturbance of the GPU affects all
+samples of one round about equally. Large products run at the power limit, where the clock
+alternates by a step of 1 % or two for a tenth of a second and more. On 2048×59136×8192 in bf16, on
+an H200, the medians of two kernels were 2.3 % apart in one take and -2.2 % in the next, because one
+had been sampled for longer; by rounds the takes gave 2.16 and 2.18 %.
 
-What one process says of two kernels is off by a share of its own, however many samples it takes:
-where operands, buffers and code lie in memory is drawn once (benchmarks/places.py). From take to
-take what rounds say moves by 0.4 % (rms) over 150 µs, 0.5 % to 150 µs and 0.7 % to 15 µs
-(benchmarks/tuning.py), though a take has its operands in several places (`Settings.places`). So
-between two kernels nothing is decided before `LEAST_TAKES`, each of new workers.
+Each process has an error of its own when it compares two kernels, however many samples it takes,
+because the places of operands, buffers and code in memory are drawn once (benchmarks/places.py).
+From take to take the ratios by rounds scatter by 0.4 % (rms) over 150 µs, 0.5 % up to 150 µs and
+0.7 % up to 15 µs (benchmarks/tuning.py), although a take has its operands in several places
+(`Settings.places`). So two kernels need `LEAST_TAKES` takes, each with new workers, before anything
+is decided.
 
-Two tunings of one GPU are to choose the same kernel. Those that cannot be told from the best, up to
-some limit, are settled by a fixed order (`tables.row.preference`); with another limit, another
-kernel might be the first. No limit is right for all problems: some have a kernel so near to it that
-two tunings disagree. So the winner is who would win by most of the limits up to
-`TOLD_APART`. Where that is in doubt, as far as takes scatter, there is one more take, until
+Two tunings of one GPU should choose the same kernel. Kernels that cannot be told from the best, up
+to some limit, are tied, and a fixed order settles ties (`tables.row.preference`). Another limit may
+give another winner. No single limit suits all problems: on some, a kernel lies so near the limit
+that two tunings disagree. So the winner is the kernel that wins for most of the limits up to
+`TOLD_APART`. While the scatter of takes leaves that in doubt, there is one more take, up to
 `TAKES`.
 
-Simulated on the times of 50 problems (benchmarks/tune_search.py), a take being off by 0.1 % of a
-kernel, two tunings choose the same kernel for 98.5 %, in 5.5 takes on average; of one take, 93 %.
-What the rule costs is 0.05 % of time on average.
+In a simulation on the times of 50 problems (benchmarks/tune_search.py) with an error of 0.1 % for
+each kernel in a take, two tunings choose the same kernel for 98.5 %, after 5.5 takes on average;
+with one take, for 93 %. The rule costs 0.05 % of time on average.
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ from typing import Any
 from tilewright.measure.statistics import midmean, ratios
 
 TAKES = 24
-"""At most so many, whether the winner is beyond doubt or not."""
+"""Most takes, whether or not the winner is still in doubt."""
 LEAST_TAKES = 4
-"""So many say how far takes scatter, and one of them may be far off."""
+"""This many takes are needed to estimate their scatter, since one of them may be far off."""
 
 TOLD_APART = 0.01
-"""Share by which a kernel's time is over the best's, at most, if it cannot be told from it."""
+"""A kernel whose time exceeds the best by more than this share can be told from it."""
 
 SCATTER, SCATTER_WEIGHT = 0.004, 3
-"""What ratios scatter by from take to take, as far as a problem's own do not say: as if that had
-been seen in so many."""
+"""Prior for the scatter of ratios from take to take. It counts as if it had been observed in
+`SCATTER_WEIGHT` takes."""
 DOUBT = 2.0
-"""Scatters of a mean by which it may be wrong."""
+"""A mean may be wrong by this many standard errors."""
 
 Take = Mapping[str, Sequence[float]]
 """Samples of each kernel, in microseconds, by round."""
 
 Prefer = Callable[[str], Any]
-"""A sort key of names: of kernels that cannot be told apart, the first is taken."""
+"""A sort key of names: among kernels that cannot be told apart, the first wins."""
 
 
 def pooled(takes: Sequence[Take]) -> dict[str, float]:
-    """Times as multiples of the least, of the kernels that are in every take, fastest first: means
-    over the takes in the middle of what `_logs` says."""
+    """Times as multiples of the least, for the kernels that are in every take, fastest first. Each
+    is a mean over the middle takes of `_logs`."""
     return _times(_logs(takes))
 
 
@@ -68,13 +69,16 @@ def _times(logs: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def ties(times: Mapping[str, float]) -> list[str]:
-    """Those that cannot be told from the fastest, which comes first. `times` as of `pooled`."""
+    """The kernels that cannot be told from the fastest, which comes first.
+
+    times: as from `pooled`.
+    """
     return [n for i, n in enumerate(times) if i == 0 or times[n] <= 1 + TOLD_APART]
 
 
 def winner(times: Mapping[str, float], prefer: Prefer, kept: str = "") -> str:
-    """Of the `ties`, who is taken by most of the limits. `kept` wins if it is one of them, so that
-    it gives way only to what is better beyond doubt."""
+    """The kernel among the `ties` that wins for most of the limits. `kept` wins if it is among the
+    ties, so that only a certainly better kernel replaces it."""
     if kept in ties(times):
         return kept
     shares = _shares(times, prefer)
@@ -82,8 +86,8 @@ def winner(times: Mapping[str, float], prefer: Prefer, kept: str = "") -> str:
 
 
 def decided(takes: Sequence[Take], prefer: Prefer, kept: str = "") -> bool:
-    """Whether the winner is beyond doubt. With less than two kernels there is nothing to decide,
-    once they were measured."""
+    """Whether the winner is beyond doubt. With fewer than two kernels nothing needs deciding once
+    they were measured."""
     logs = _logs(takes)
     if len(logs) < 2:
         return len(takes) > 0
@@ -99,9 +103,9 @@ def decided(takes: Sequence[Take], prefer: Prefer, kept: str = "") -> bool:
 
 
 def _shares(times: Mapping[str, float], prefer: Prefer) -> dict[str, float]:
-    """By how much of the limits from 0 to `TOLD_APART` each kernel is taken that is by some, the
-    first of those within the limit; and less than nothing, by how far it is from it, of the first
-    that would be by a wider one."""
+    """How much of the range of limits from 0 to `TOLD_APART` each kernel wins; for a limit, the
+    first kernel in the order of preference among those within it wins. The next kernel, which would
+    win only for a wider limit, has a negative share: its distance from the range."""
     limit = 1 + TOLD_APART
     first, *others = times
     shares, since = {}, 1.0
@@ -115,8 +119,8 @@ def _shares(times: Mapping[str, float], prefer: Prefer) -> dict[str, float]:
 
 
 def _logs(takes: Sequence[Take]) -> dict[str, list[float]]:
-    """Of each kernel that is in every take: by take, the logarithm of its time over that of one of
-    them, the mean over the rounds in the middle."""
+    """For each kernel that is in every take: the logarithm of its time over that of one common
+    kernel, the mean over the middle rounds, by take."""
     if not takes:
         return {}
     names = [name for name in takes[0] if all(name in take for take in takes)]
@@ -130,7 +134,7 @@ def _logs(takes: Sequence[Take]) -> dict[str, list[float]]:
 
 
 def _scatter(logs: Iterable[Sequence[float]]) -> float:
-    """The standard deviation from take to take, of all kernels and of what is taken for granted."""
+    """The standard deviation from take to take, over all kernels and the prior."""
     squares, degrees = SCATTER_WEIGHT * SCATTER**2, SCATTER_WEIGHT
     for of_one in logs:
         if any(of_one):  # else it is the base

@@ -1,4 +1,4 @@
-"""What to tune: a problem on devices that are alike, and what to choose from."""
+"""`Job`: a problem to tune on devices that are alike, and the kernels to choose from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from tilewright.tables.table import Table
 
 @dataclass(frozen=True)
 class Job:
-    """What to tune: a problem on devices that are alike, and the configs to choose from, in the
-    order in which they are tried. starters: those tried with the first ones, the present choice
-    first. row: the table's, if the present choice is its kernel.
+    """A problem to tune on devices that are alike.
+
+    candidates: the configs to choose from, in the order in which they are tried.
+    starters: configs tried together with the first candidates; the present choice comes first.
+    row: the table's row, if its kernel is the present choice.
     """
 
     group: Group
@@ -33,7 +35,7 @@ class Job:
 
     @property
     def present(self) -> str:
-        """The kernel that is chosen today; ``""`` if none is."""
+        """The kernel that is chosen today; ``""`` if there is none."""
         return self.starters[0].name if self.starters else ""
 
     @cached_property
@@ -42,7 +44,7 @@ class Job:
 
     @cached_property
     def configs(self) -> dict[str, Any]:
-        """All that may be measured, by name."""
+        """All configs that may be measured, by name."""
         return {config.name: config for config in (*self.starters, *self.candidates)}
 
 
@@ -52,13 +54,13 @@ def jobs_of(
     """A job for each problem, and the problems that nothing supports, with the reason. Of several
     problems that share a row (`Family.tuning_key`), only the first has a job.
 
-    Candidates are those of `configs`, or of the family's tuning spaces if there are none, that
-    support the problem, as the analytical selector ranks them. Starters are what is chosen today,
-    by `table` and what is shipped; and, where `configs` may not have it, what the estimate alone
-    would choose.
+    Candidates are the configs that support the problem, in the order of the analytical selector:
+    those of `configs`, or by default those of the family's tuning spaces. Starters are the kernels
+    chosen today, by `table` and the shipped tables. If `configs` are given, the first choice of the
+    estimate alone is a starter too, because `configs` may lack it.
     """
     device, this = group.device, arch(group.device.arch)
-    # Not the tables that the environment names: the one in hand, or none.
+    # Use only the given table, never the tables that the environment names.
     chain = None if table is not None else tuple(name for name in NAMES if name != "tuned")
     planners = [Planner(device=device, selector=chain, tables=table)]
     if configs:
@@ -75,7 +77,7 @@ def jobs_of(
             reason = str(error)
         row = None if table is None else table.get(problem, device)
         if row is not None and not (starters and starters[0].name == row.kernel):
-            row = None  # its kernel is not what is chosen: it does not exist any more, say
+            row = None  # its kernel is not chosen; perhaps it no longer exists
         pool = configs or pools.of(problem)
         fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
         if fit or starters:
@@ -94,7 +96,8 @@ def _one_for_each_row(problems: Iterable[Any]) -> Iterable[Any]:
 
 
 class _Pools:
-    """The kernels of tuning spaces on one architecture; problems that are alike share theirs."""
+    """The kernels of tuning spaces on one architecture. Problems with equal spaces share an
+    expansion."""
 
     def __init__(self, this: Arch) -> None:
         self._arch = this
@@ -106,7 +109,7 @@ class _Pools:
             if space.key not in self._expanded:
                 try:
                     self._expanded[space.key] = space.expand(self._arch).configs
-                except EmptySpace:  # nothing of it on this architecture
+                except EmptySpace:  # this architecture supports none of its kernels
                     self._expanded[space.key] = ()
             found |= dict.fromkeys(self._expanded[space.key])
         return [*found]

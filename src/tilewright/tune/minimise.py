@@ -1,11 +1,12 @@
-"""The fewest kernels that are near the best on every problem of a sweep: every binary costs.
+"""Finds few kernels that are near the best on every problem of a sweep, because every binary has a
+cost.
 
-Each kernel covers the problems on which it is within a share of the best. To cover all with the
-fewest is set cover, which is NP-hard. What is done is greedy: always the kernel that covers most of
-what is left; then those that the others make superfluous are dropped. Greedy needs at most
-1 + ln(n) times the fewest for n problems (V. Chvátal, A greedy heuristic for the set-covering
-problem, 1979). Where there are few enough combinations of fewer kernels, all are tried, and the
-answer is exact.
+A kernel covers the problems on which it is within a share of the best. Covering all problems with
+the fewest kernels is set cover, which is NP-hard. The search is greedy: it always takes the kernel
+that covers most of the remaining problems, then drops kernels that the others make superfluous.
+Greedy needs at most 1 + ln(n) times the minimum for n problems (V. Chvátal, A greedy heuristic for
+the set-covering problem, 1979). If there are few enough combinations of fewer kernels, all are
+tried, and the answer is exact.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ from tilewright.errors import BadArgument
 from tilewright.measure.results import Results, Us
 
 COMBINATIONS = 300_000
-"""So many are tried at most, to do better than greedy: a second or two."""
+"""At most this many are tried to improve on greedy: a second or two."""
 
 Times = Mapping[tuple[str, str], Mapping[str, float]]
-"""Microseconds of each kernel by (problem, device)."""
+"""Microseconds of each kernel, by (problem, device)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Minimal:
-    """kernels: the set. exact: whether it is known that no smaller one does. choice: of each
-    (problem, device) its best kernel of the set, and the share of time that it loses."""
+    """A small set of kernels.
+
+    kernels: the set.
+    exact: whether it is known that no smaller set exists.
+    choice: for each (problem, device), its best kernel of the set, and the share of time that it
+        loses.
+    """
 
     kernels: tuple[str, ...]
     exact: bool
@@ -36,7 +42,7 @@ class Minimal:
 
 
 def times_of(results: Results) -> Times:
-    """The last right median of each kernel on each problem and device, by `problem_text` and the
+    """The last valid median of each kernel on each problem and device, by `problem_text` and the
     device's name."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for problem, device, kernel, us in results.rows(
@@ -52,12 +58,12 @@ def times_of(results: Results) -> Times:
 
 
 def minimise(times: Times, within: float) -> Minimal:
-    """Kernels of which one is within `within` of the best on each problem. Deterministic: among
-    equals the first by name. Raises `BadArgument`."""
+    """A set of kernels such that, on each problem, one of them is within `within` of the best.
+    Deterministic: ties go to the first by name. Raises `BadArgument`."""
     if within < 0:
         raise BadArgument(f"within = {within} is less than 0")
     if not times:
-        raise BadArgument("there is no right measurement to choose from")
+        raise BadArgument("there is no measurement with status ok to choose from")
     covers: dict[str, int] = {}  # problems as bits
     for place, of in enumerate(times.values()):
         limit = min(of.values()) * (1 + within)
@@ -93,7 +99,7 @@ def _smaller(
     covers: Mapping[str, int], everything: int, most: int
 ) -> tuple[Sequence[str] | None, bool]:
     """A set of fewer than `most` that covers everything, if one was found, and whether all smaller
-    ones were tried."""
+    sets were tried."""
     useful = sorted(name for name in covers if not _dominated(name, covers))
     for size in range(1, most):
         if math.comb(len(useful), size) > COMBINATIONS:
@@ -108,7 +114,8 @@ def _smaller(
 
 
 def _dominated(name: str, covers: Mapping[str, int]) -> bool:
-    """Whether another covers all that it covers, and more, or as much under an earlier name."""
+    """Whether another kernel covers the same problems and more, or the same problems under an
+    earlier name."""
     mine = covers[name]
     return any(
         mine & ~theirs == 0 and (theirs != mine or other < name)

@@ -1,15 +1,19 @@
 """Which kernels to measure next on a problem, and when to stop: a pure function of measurements.
 
-Candidates are measured in steps, in a fixed order (as the analytical selector ranks them), and the
-starters (what would be chosen today) with the first step. A search is over when several steps in a
-row brought nothing that pays. Since nothing but the measurements decides, a search that was stopped
-goes on where it was; and since starters are in no step's count, a search with better ones, as the
-winners of an earlier one are, never takes a step more.
+Candidates are measured in steps, in a fixed order (that of the analytical selector). The starters
+(the kernels chosen today) are measured with the first step. A search ends when several steps in a
+row brought no gain. Only measurements decide, so an interrupted search continues where it stopped.
+Starters do not count towards a step, so better starters, such as winners of an earlier search,
+never make a search longer.
 
-On an H200, 50 shapes and 200 kernels, by their estimated order alone (benchmarks/tune_search.py,
-simulated on a sweep of shapes that the estimates' rates were not fitted to): steps of 8 and then
-16, two of them in vain, measured 41 of the 200 and found the best each time; one in vain, 24, and
-0.9998 of the best on average, 0.990 at worst; steps of 8, one in vain, 16, 0.9993 and 0.966.
+On an H200, with 50 shapes and 200 kernels in the order of their estimates
+(benchmarks/tune_search.py, simulated on a sweep of shapes that the estimates' rates were not fitted
+to):
+
+    steps of            ending after          measured    share of the best: mean    worst
+    8, then 16          2 without gain        41 of 200   1 (best found each time)
+    8, then 16          1 without gain        24          0.9998                     0.990
+    8                   1 without gain        16          0.9993                     0.966
 """
 
 from __future__ import annotations
@@ -26,10 +30,14 @@ from tilewright.tune.finals import TAKES
 class Effort:
     """How far a tuning goes.
 
-    first: candidates in the first step. step: in each further one. patience: steps in a row without
-    gain that end a search; 0: never, so that all are measured. gain: share of the best time by
-    which a step has to better it, to count as gain. takes: of the finals, at most. Raises
-    `BadArgument`.
+    first: candidates in the first step.
+    step: candidates in each further step.
+    patience: the search ends after this many steps in a row without gain; 0: never, so that all
+        candidates are measured.
+    gain: a step is a gain if it improves the best time by this share.
+    takes: most takes of the finals.
+
+    Raises `BadArgument`.
     """
 
     first: int = 8
@@ -52,7 +60,7 @@ EFFORTS = {
     "usual": Effort(),
     "exhaustive": Effort(patience=0),
 }
-"""By the names that commands call them."""
+"""By the names that commands use."""
 
 
 def next_step(
@@ -61,8 +69,10 @@ def next_step(
     effort: Effort,
     starters: Collection[str] = (),
 ) -> Sequence[str]:
-    """The candidates to measure next, none if the search is over. `known`: the median of each that
-    was measured, None if it did not come out right."""
+    """The candidates to measure next, empty if the search is over.
+
+    known: the median of each measured kernel, None if it was not right.
+    """
     best, in_vain, at, size = math.inf, 0, 0, effort.first
     while at < len(ordered) or at == 0:
         step = [*ordered[at : at + size]]
@@ -73,7 +83,7 @@ def next_step(
             return missing
         least = min((us for name in step if (us := known[name]) is not None), default=math.inf)
         gained = least < best * (1 - effort.gain)
-        # As long as nothing came out right, no step is in vain.
+        # A step does not count as in vain before some kernel was right.
         in_vain = 0 if gained or math.isinf(best) else in_vain + 1
         best = min(best, least)
         if effort.patience and in_vain >= effort.patience:

@@ -1,15 +1,14 @@
-"""Tuning: for each problem the proven kernel, as rows of a table.
+"""Tuning: finds the proven kernel for each problem and writes it as a row of a table.
 
     search: steps of candidates, the present choice and the analytical best first (`search`)
-    finals: those near the best once more, together, longer, in takes (`finals`)
-    row: of those that the finals do not tell apart, the one preferred by most limits (`finals`)
+    finals: the kernels near the best again, together, for longer, in takes (`finals`)
+    row: of the kernels that the finals do not tell apart, the winner for most limits (`finals`)
 
-Everything is measured by sweeps into one directory, so that a tuning that was stopped goes on where
-it was, and ends as if it had not been stopped. Rows are saved after every few problems. What a
-search finds is saved where the table has nothing proven; since the present choice is measured in
-the first step, such a row is no worse than it, up to noise. A proven row gives way in the finals
-only, which decide because medians of different batches and workers differ by more than their
-intervals say (`statistics.REPEATABILITY`).
+Sweeps into one directory make all measurements, so an interrupted tuning continues where it stopped
+and ends as if it had not been interrupted. Rows are saved after every few problems. The result of a
+search is saved if the table has no proven row. The first step measures the present choice, so such
+a row is no worse than it, up to noise. Only finals replace a proven row, because medians of
+different batches and workers differ by more than their intervals say (`statistics.REPEATABILITY`).
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ from tilewright.tune.jobs import Job
 from tilewright.tune.search import Effort, next_step
 
 NEAR = 0.06
-"""Share by which a median may be over the best of the search for a place in the finals: what is
-surely 4 % behind the best of its batch is out of the race there, and medians of two batches differ
-by 2 % for no other reason than the clock (13 %, where one was long enough for a large product to
-come to the limit of power; by rounds, then, they are nearer)."""
+"""A kernel whose median exceeds the best of the search by at most this share enters the finals. A
+kernel that is certainly 4 % behind the best of its batch is out of the race. Medians of two batches
+differ by 2 % because of the clock alone (by 13 % where one batch was long enough for a large
+product to reach the power limit; by rounds they were then closer)."""
 
 SEARCH = Settings(warm_up_seconds=0.03, min_samples=6, budget_seconds=0.25, race=0.04)
-"""How a search measures, unless said: its medians have to say who is near, and of the others only
-that they are not. As sweeps do it, 42 kernels on 16384x26624x16384 took 50 s on an H200, and a
-batch of 16 on a small problem 0.22 s, of which 0.1 warm up what is at work without a break."""
+"""How a search measures by default. Its medians must show which kernels are near the best, and of
+the others only that they are not. With the settings of sweeps, 42 kernels on 16384x26624x16384 took
+50 s on an H200, and a batch of 16 on a small problem 0.22 s, of which 0.1 warm up a device that is
+at work without a break."""
 FINAL = Settings(
     warm_up_seconds=0.05,
     precision=0.003,
@@ -51,20 +51,22 @@ FINAL = Settings(
     race=0.02,
     places=4,
 )
-"""How the finals measure, in each take: takes differ by more than this precision. What is out of
-the race is beyond what the winner is chosen from (`finals.ties`), however many more samples there
-would be."""
+"""How the finals measure in each take. Takes differ by more than this precision. A kernel that is
+out of the race is too slow to win (`finals.ties`), whatever more samples would show."""
 FINALISTS = 12
-"""At most so many, and the proven kernel: they all take turns (`Settings.interleave`)."""
+"""At most this many, plus the proven kernel; all run in turns (`Settings.interleave`)."""
 
 TOGETHER = 32
-"""Problems that are measured, and saved, before the next ones."""
+"""Number of problems that are measured and saved before the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a measurement of a kernel on a problem came to. samples_us: by round. error: the worst,
-    as a multiple of what is allowed; None if it was not verified."""
+    """The result of measuring a kernel on a problem.
+
+    samples_us: by round.
+    error: the worst, as a multiple of the tolerance; None if it was not verified.
+    """
 
     status: str
     samples_us: Sequence[float]
@@ -76,9 +78,15 @@ class Tried:
 
 @dataclass(slots=True)
 class Tuned:
-    """What a tuning came to, by the numbers of its jobs: rows, and which of them the finals
-    decided; jobs for which nothing came out right; those that nothing was measured of; whether the
-    time ran out."""
+    """The result of a tuning, by the numbers of its jobs.
+
+    rows: by job.
+    final: jobs whose row the finals decided.
+    without: jobs for which no kernel was right.
+    untried: jobs without a measurement.
+    measured: number of new measurements.
+    out_of_time: whether the time ran out.
+    """
 
     rows: dict[int, Row] = field(default_factory=dict)
     final: set[int] = field(default_factory=set)
@@ -92,11 +100,12 @@ class Tuned:
 class Tuner:
     """Tunes `jobs` by sweeps into `results`.
 
-    crew: its workers measure with `settings`, by which it was made; for the finals it gives others
-    on the same places (`Crew.measuring`). save: called with all rows there are, each time some are
-    new. final: how the finals measure. seconds: after so many no search takes another step; the
-    finals follow all the same, in one take. building, measuring:
-    contexts that show how far each sweep is (`sweep.sweep`).
+    crew: its workers measure with `settings`. For the finals it makes other crews on the same
+        places (`Crew.measuring`).
+    save: is called with all rows, each time there are new ones.
+    final: how the finals measure.
+    seconds: after this time no search takes another step; the finals still follow, in one take.
+    building, measuring: contexts that show the progress of each sweep (`sweep.sweep`).
     """
 
     jobs: Sequence[Job]
@@ -111,7 +120,7 @@ class Tuner:
     building: Callable[[], AbstractContextManager[BuildProgress | None]] = nullcontext
     measuring: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     _builds: dict[Group, dict[str, str]] = field(init=False, default_factory=dict)
-    """The key of each kernel's binary today."""
+    """The key of each kernel's present binary."""
 
     def __post_init__(self) -> None:
         configs: dict[Group, dict[str, Any]] = {}
@@ -122,7 +131,8 @@ class Tuner:
             self._builds[group] = dict(zip(named, keys, strict=True))
 
     def run(self) -> Tuned:
-        """Search, then finals. Raises what sweeps raise; what was found until then is saved."""
+        """Search, then hold the finals. Raises the errors of sweeps; rows found before an error are
+        saved."""
         tuned, before, begun = Tuned(), len(self.results), time.monotonic()
         with ExitStack() as crews:
             following: Crew | None = None
@@ -141,7 +151,7 @@ class Tuner:
         return tuned
 
     def tried(self, job: Job, settings: Settings) -> dict[str, Tried]:
-        """What the results have of a job's configs, as they are built today."""
+        """The results for a job's configs with their present binaries."""
         key = (
             problem_text(job.problem),
             digest(job.group.device),
@@ -181,7 +191,7 @@ class Tuner:
         return wanted
 
     def _found(self, tuned: Tuned, numbers: Iterable[int]) -> None:
-        """Make rows of what searches found, where nothing is proven, and save."""
+        """Make rows of what searches found, unless a kernel is proven, and save."""
         for number in numbers:
             job = self.jobs[number]
             right = self._right(job)
@@ -193,7 +203,7 @@ class Tuner:
         self.save(tuned.rows.values())
 
     def _right(self, job: Job) -> dict[str, Tried]:
-        """What came out right in the search, and in every take of the finals since."""
+        """The kernels that were right in the search and in every take of the finals since."""
         takes = self._begun(job)
         return {
             name: one
@@ -202,8 +212,8 @@ class Tuner:
         }
 
     def _kept(self, job: Job) -> str:
-        """The proven kernel: of a row, unless a search left it whose finals were not held; else
-        ``""``."""
+        """The proven kernel: the row's, unless the row was left by a search without finals. ``""``
+        if there is none."""
         if job.row is None or job.row.timed == text(settings_on(job.group, self.settings)):
             return ""
         return job.row.kernel
@@ -211,10 +221,13 @@ class Tuner:
     # --- finals -----------------------------------------------------------------------------
 
     def _finals(self, tuned: Tuned, crews: ExitStack, following: Crew | None) -> None:
-        """Takes, each by a crew of its own, of the jobs that are not decided. A row is made when
-        its job is decided, so that a tuning that is stopped before does not take it for proven.
-        following: the crew of the first take, if it is there already: workers import torch while
-        what comes before them is measured."""
+        """Hold takes, each with a new crew, of the jobs that are not decided. A row is made when
+        its job is decided: a tuning that was interrupted before would otherwise take the row for
+        proven.
+
+        following: the crew of the first take if it exists already. Its workers import torch during
+            the measurements before.
+        """
         without = {*tuned.without, *tuned.untried}
         left: Sequence[int] = [n for n in range(len(self.jobs)) if n not in without]
         most = 1 if tuned.out_of_time else self.effort.takes
@@ -238,12 +251,12 @@ class Tuner:
         return crews.enter_context(self.crew.measuring(replace(self.final, take=take)))
 
     def _takes(self, job: Job) -> list[dict[str, Tried]]:
-        """What each take of the finals came to, as far as they are complete."""
+        """The results of each complete take of the finals."""
         finalists = {*self._finalists(job)}
         return [take for take in self._begun(job) if finalists <= take.keys()]
 
     def _begun(self, job: Job) -> list[dict[str, Tried]]:
-        """The same of all takes; of the last, perhaps not all was measured."""
+        """The results of each take; the last take may be incomplete."""
         found = []
         for take in range(1, 1 + self.effort.takes):
             tried = self.tried(job, replace(self.final, take=take))
@@ -253,11 +266,11 @@ class Tuner:
         return found
 
     def _finalists(self, job: Job) -> Sequence[str]:
-        """Those near the best of the search, and the proven one, which a row has to better; but
-        for those that a take found wrong."""
+        """The kernels near the best of the search, and the proven kernel, which a new row must
+        beat. Kernels that were wrong in a take are left out."""
         found = self.tried(job, self.settings)
         medians = {name: one.median_us for name, one in found.items() if one.status == "ok"}
-        # Of two batches, one may have been measured for longer, when the clock was down; or later.
+        # One of two batches may have been measured for longer, at a lower clock; or later.
         times = pooled([_right_of(found)])
         least = min(medians.values())
         over = {name: min(medians[name] / least, times[name]) for name in medians}
@@ -277,8 +290,8 @@ class Tuner:
         )
 
     def _settle(self, tuned: Tuned, numbers: Iterable[int]) -> None:
-        """Make rows of what the finals say, and save. Where no finalist came out right again, the
-        best of the others stands as the search left it."""
+        """Make rows of the finals' results, and save. If no finalist was right again, the best of
+        the other kernels stays as the search found it."""
         for number in numbers:
             job = self.jobs[number]
             takes = self._takes(job)
@@ -318,12 +331,12 @@ class Tuner:
 def row_of(
     job: Job, takes: Sequence[Mapping[str, Tried]], settings: Settings, kept: str = ""
 ) -> Row:
-    """The row that measurements of one kind give, some kernel being right in all of them. `kept`
+    """The row from measurements of one kind. At least one kernel is right in all of them. `kept`
     wins if it is not beaten."""
     times = pooled([_right_of(take) for take in takes])
     name = winner(times, preference(job.problem, job.group.device), kept)
     won = [take[name] for take in takes]
-    # To the nanosecond, which is finer than any clock here: tables are read by people too.
+    # Round to the nanosecond, finer than any clock here, because people read tables too.
     low_us, high_us = (round(mean(one.interval_us[end] for one in won), 3) for end in (0, 1))
     errors = [one.error for one in won if one.error is not None]
     return Row(
@@ -365,10 +378,10 @@ def _few(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 class _Lent:
-    """A crew that a sweep may close, and that goes on all the same."""
+    """A crew that a sweep may close without ending its workers."""
 
     def __init__(self, crew: Crew) -> None:
         self.run = crew.run
 
     def close(self) -> None:
-        """Leave the workers where they are."""
+        """Keep the workers running."""
