@@ -103,7 +103,7 @@ def test_a_problem_takes_the_element_types_of_torch_and_numpy(said, name):
 
 @pytest.mark.parametrize("said", [torch.complex64, np.float64, float, 3, object()])
 def test_what_is_no_element_type_is_an_error(said):
-    with pytest.raises(BadArgument, match="is no element type"):
+    with pytest.raises(BadArgument, match="is not an element type"):
         GemmProblem(8, 16, 32, dtype=said)
 
 

@@ -1,10 +1,10 @@
-"""Element types: one table for their names in Tilewright, Triton, torch and NumPy.
+"""Element types: one table of their names in Tilewright, Triton, torch and NumPy.
 
-`fp8` and `bf8` are aliases whose meaning (OCP or FNUZ) belongs to an architecture; everything
-past the front door, kernel names included, carries the exact type.
+`fp8` and `bf8` are aliases whose meaning (OCP or FNUZ) belongs to an architecture. Everything
+behind the public entry points, including kernel names, uses the exact type.
 
-Elements of 4 bits lie in bytes, two neighbours in each: the one with the lower index in the lower
-four bits. torch and NumPy see bytes, and so do kernels (see `tilewright.packing`).
+Elements of 4 bits are stored in bytes, two neighbours in each: the element with the lower index is
+in the lower four bits. torch, NumPy and kernels see bytes (see `tilewright.packing`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ if TYPE_CHECKING:
 class DType:
     """An element type.
 
-    `name` is Tilewright's word, `bits` the storage width, `triton` the word in a kernel
-    signature, `torch` the attribute of the torch module, `numpy` that of NumPy or ml_dtypes,
-    `eps` the spacing of values at 1.0 (0 for integers), `largest` the value at which casts to
-    it saturate (0 where they do not, but overflow or wrap). For the 4-bit types, `triton`,
-    `torch` and `numpy` are those of the bytes they lie in.
+    name: Tilewright's word.
+    bits: of one element.
+    triton: the word in a kernel signature.
+    torch: the attribute of the torch module.
+    numpy: the attribute of NumPy or ml_dtypes.
+    eps: the spacing of values at 1.0; 0 for integers.
+    largest: the value at which casts to it saturate; 0 if they overflow or wrap instead.
+
+    For the 4-bit types, `triton`, `torch` and `numpy` describe the bytes that hold them.
     """
 
     name: str
@@ -40,17 +44,18 @@ class DType:
 
     @property
     def packed(self) -> int:
-        """Elements to a stored one: 2 for the 4-bit types, which share a byte, else 1."""
+        """Elements in a stored unit: 2 for the 4-bit types, which share a byte, else 1."""
         return max(1, 8 // self.bits)
 
     @property
     def bytes(self) -> int:
-        """Bytes of a stored element: of one, or of two of 4 bits."""
+        """Bytes of a stored unit: one element, or two elements of 4 bits."""
         return self.packed * self.bits // 8
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """Where fp32 results that are stored in it saturate; None where they overflow instead."""
+        """The bounds at which fp32 results saturate when stored in it; None if they overflow
+        instead."""
         if self.name == "int8":
             return -128.0, 127.0
         return (-self.largest, self.largest) if self.largest else None
@@ -88,9 +93,9 @@ DTYPES: dict[str, DType] = {
         DType("int4", 4, "int", "u8", "uint8", "uint8", 0.0),
         # The fp4 of the OCP Microscaling formats: ±0, 0.5, 1, 1.5, 2, 3, 4, 6.
         DType("e2m1", 4, "float", "u8", "float4_e2m1fn_x2", "uint8", 0.5, 6.0),
-        # Their scales: 2^(code - 127), and NaN for code 255.
+        # Scales of the MX formats: 2^(code - 127), and NaN for code 255.
         DType("e8m0", 8, "float", "u8", "float8_e8m0fnu", "float8_e8m0fnu", 1.0),
-        # Bytes, until a call says what is packed in them.
+        # Bytes, until a call states the dtype packed in them.
         DType("uint8", 8, "int", "u8", "uint8", "uint8", 0.0),
     )
 }
@@ -99,15 +104,15 @@ FP8_ALIASES: dict[str, dict[str, str]] = {
     "fp8": {"ocp": "e4m3fn", "fnuz": "e4m3fnuz"},
     "bf8": {"ocp": "e5m2", "fnuz": "e5m2fnuz"},
 }
-"""What `fp8` and `bf8` mean in each flavour."""
+"""The meaning of `fp8` and `bf8` in each flavour."""
 
-_BY_TORCH = {d.torch: d for d in DTYPES.values()}  # uint8, being last, stands for itself
+_BY_TORCH = {d.torch: d for d in DTYPES.values()}  # uint8 comes last, so it means itself
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values()}
 
 
 def named(word: Any) -> str:
-    """The name of an element type that is said as text, as torch's (``torch.bfloat16``), or as
-    NumPy's or ml_dtypes' (``np.float16``, ``np.dtype("float16")``); text stays as it is. Raises
+    """The name of an element type given as text, as torch's (``torch.bfloat16``), or as NumPy's or
+    ml_dtypes' (``np.float16``, ``np.dtype("float16")``). Text is returned unchanged. Raises
     `BadArgument` for anything else."""
     if isinstance(word, str):
         return word
@@ -119,14 +124,14 @@ def named(word: Any) -> str:
         said = getattr(word, "name", None) or kind.__name__
         found = _BY_NUMPY.get(said) if kind.__module__.startswith(("numpy", "ml_dtypes")) else None
     if found is None:
-        raise BadArgument(f"{shown(word)} is no element type; known: {', '.join(DTYPES)}")
+        raise BadArgument(f"{shown(word)} is not an element type; known: {', '.join(DTYPES)}")
     return found.name
 
 
 def dtype(name: str) -> DType:
     """The element type called `name`. Raises `BadArgument` for an unknown or ambiguous name."""
     if not isinstance(name, str):
-        raise BadArgument(f"a dtype is a name, as 'bf16', not {shown(name)}")
+        raise BadArgument(f"a dtype is a name such as 'bf16', not {shown(name)}")
     found = DTYPES.get(name)
     if found is not None:
         return found
@@ -149,14 +154,16 @@ def torch_called(name: str) -> str | None:
 
 
 def resolve(name: str, flavour: str) -> str:
-    """The exact type name: `fp8` and `bf8` become those of `flavour` (``"ocp"`` or ``"fnuz"``)."""
+    """The exact type name: `fp8` and `bf8` become the types of `flavour` (``"ocp"`` or
+    ``"fnuz"``)."""
     if isinstance(name, str) and name in FP8_ALIASES:
         return FP8_ALIASES[name][flavour]
     return dtype(name).name
 
 
 def of(array: Any) -> DType:
-    """The element type of a torch tensor or NumPy array. Raises `BadArgument` if not ours."""
+    """The element type of a torch tensor or NumPy array. Raises `BadArgument` if it is not
+    supported."""
     text = str(array.dtype)
     found = _BY_TORCH.get(text[6:]) if text.startswith("torch.") else _BY_NUMPY.get(text)
     if found is None:

@@ -1,4 +1,5 @@
-"""Matrices in few bits with a scale for every block, and back: torch tensors or NumPy arrays.
+"""Quantises matrices to few bits with one scale for every block, and back: torch tensors or NumPy
+arrays.
 
     values, scales = quantise(x, "1x128")               # e4m3fn, a scale for 128 of each row
     x = dequantise(values, scales, "1x128")
@@ -6,16 +7,16 @@
     packed, scales = quantise(w.T, "32x1-e8m0", "e2m1")   # the same in MX fp4
 
 A block's scale is its largest finite magnitude over the largest value of the dtype, so that the
-block uses the whole range (a block of zeros has scale 1); int4 counts from -7 to 7. An e8m0 scale
-is a power of two: that of the magnitude's exponent less that of the largest value's, as section 6.3
-of the OCP Microscaling Formats specification v1.0 has it, so that a few magnitudes saturate. Values
-are rounded to nearest even; what is beyond the range, infinity too, becomes the largest; NaN stays
-NaN and does not touch the rest of its block. Scales are rounded to their dtype first, and values
-are made with the rounded ones. The
-result lies as `x` does: a transposed view gives transposed values, whose memory is as compact.
+block uses the whole range. A block of zeros has scale 1, and int4 counts from -7 to 7. An e8m0
+scale is a power of two: its exponent is the magnitude's exponent minus that of the largest value,
+as section 6.3 of the OCP Microscaling Formats specification v1.0 states. A few magnitudes saturate
+therefore. Values are rounded to nearest even. Values beyond the range, infinity included, become
+the largest. NaN stays NaN and does not affect the rest of its block. Scales are rounded to their
+dtype first, and values are made with the rounded scales. The result has `x`'s memory order: a
+transposed view gives transposed values, whose memory is as compact.
 
-int4 and e2m1 (fp4) values come as bytes, two neighbours of the contiguous dimension in each (see
-`packing`): for `gemm` that must be K.
+int4 and e2m1 (fp4) values come as bytes, each with two neighbours of the contiguous dimension (see
+`packing`). For `gemm` that dimension must be K.
 """
 
 from __future__ import annotations
@@ -29,26 +30,28 @@ from tilewright.errors import BadArgument
 
 DTYPES = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "int8")
 PACKED = ("int4", "e2m1")
-"""What can be quantised to: of 8 bits, and of 4, which come as bytes."""
+"""The target dtypes of 4 bits, whose values come as bytes. `DTYPES` has those of 8 bits."""
 
 _INTEGERS = {"int8": 127.0, "int4": 7.0}
-"""Largest magnitude used of the integer types."""
+"""Largest magnitude used in each integer type."""
 
 _WITHOUT_NAN = (*_INTEGERS, "e2m1")
 
 _MIDDLES = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
-"""Halfway between neighbouring magnitudes of e2m1."""
+"""Midpoints between neighbouring magnitudes of e2m1."""
 
 _FP16_LARGEST = 65504.0
 
 
 def quantise(x: Any, block: str, dtype: str = "e4m3fn") -> tuple[Any, Any]:
-    """`x` [rows, columns] as (values in `dtype`, scales [⌈rows/r⌉, ⌈columns/c⌉]), where `block` is
-    ``"rxc"``, with the scales' dtype behind it if that is not fp32 (``"1x128-bf16"``).
+    """`x` [rows, columns] as (values in `dtype`, scales [⌈rows/r⌉, ⌈columns/c⌉]).
 
-    Raises `BadArgument` for a dtype that is none of `DTYPES` or `PACKED`, for what is no float
-    matrix, for NaN where the dtype has none (int8, int4, e2m1), and for 4-bit values that do not
-    fill whole bytes.
+    x: a matrix of floats.
+    block: ``"rxc"``, followed by the scales' dtype if that is not fp32 (``"1x128-bf16"``).
+    dtype: one of `DTYPES` or `PACKED`.
+
+    Raises `BadArgument` for another dtype, for an `x` that is not a float matrix, for NaN if the
+    dtype has none (int8, int4, e2m1), and for 4-bit values that do not fill whole bytes.
     """
     blocks = _block(block)
     if dtype not in (*DTYPES, *PACKED):
@@ -63,10 +66,11 @@ def quantise(x: Any, block: str, dtype: str = "e4m3fn") -> tuple[Any, Any]:
 
 def dequantise(values: Any, scales: Any, block: str, dtype: str = "fp32", packed: str = "") -> Any:
     """`values` [rows, columns] times their `scales`, as a `dtype` array of the same library.
-    `packed` says what is in values that are bytes: ``"int4"`` or ``"e2m1"``. An e8m0 scale of code
-    255 is NaN.
 
-    Raises `BadArgument` if the scales' shape is not that of `block` on such a matrix.
+    packed: the dtype of values that are bytes: ``"int4"`` or ``"e2m1"``.
+
+    An e8m0 scale with code 255 is NaN. Raises `BadArgument` if `scales` do not have the shape for
+    `block` on such a matrix.
     """
     blocks = _block(block)
     _check(values, "values", float_only=False)
@@ -107,7 +111,7 @@ def _quantise(x: Any, block: Block, dtype: str) -> tuple[Any, Any]:
         scales = scales.clip(0.0, _FP16_LARGEST)
     scales = _cast(scales, block.dtype)
     known = _wide(scales)
-    scales = _cast(xp.where(known > 0, known, 1.0), block.dtype)  # of zeros, or underflowed
+    scales = _cast(xp.where(known > 0, known, 1.0), block.dtype)  # 1 for zeros and underflow
     ratio = wide / spread(_wide(scales), block, *x.shape)
     ratio = ratio.clip(-largest, largest)
     if dtype == "e2m1":
@@ -120,7 +124,7 @@ def _quantise(x: Any, block: Block, dtype: str) -> tuple[Any, Any]:
 
 
 def _e2m1_codes(x: Any) -> Any:
-    """Codes of the nearest e2m1 values; halfway between two, of the one with the even code."""
+    """Codes of the nearest e2m1 values. Halfway between two values, the even code wins."""
     size = abs(x)
     codes = 8.0 * packing.library(x).signbit(x)
     for number, middle in enumerate(_MIDDLES):
@@ -146,7 +150,7 @@ def _largest_of(magnitude: Any, block: Block) -> Any:
 
 
 def _wide(x: Any) -> Any:
-    """`x` in fp32, or fp64 if it is."""
+    """`x` in fp32, or in fp64 if it has that already."""
     if arrays.is_torch(x):
         return x if str(x.dtype) == "torch.float64" else x.float()
     return x if x.dtype == "float64" else x.astype("float32")
@@ -180,6 +184,6 @@ def _check(x: Any, name: str, float_only: bool = True) -> None:
 
 
 def _column_major(x: Any) -> bool:
-    """Whether it is columns, not rows, that lie in one piece in memory."""
+    """Whether columns, not rows, are contiguous in memory."""
     row, column = x.stride() if arrays.is_torch(x) else x.strides
     return bool(row < column and x.shape[0] > 1)

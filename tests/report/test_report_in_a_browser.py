@@ -135,8 +135,8 @@ def test_the_heat_map_says_speed_status_and_reason(browser):
     for name in rows(browser, "#kernels"):
         shown[name] = browser.text("#heat-cell")
         browser.press("ArrowDown")
-    assert "100.0 % of the best one's speed, 10.00 µs" in shown["gemm_first"]
-    assert "50.0 % of the best one's speed, 20.00 µs" in shown["gemm_last"]
+    assert "100.0 % of the best kernel's speed, 10.00 µs" in shown["gemm_first"]
+    assert "50.0 % of the best kernel's speed, 20.00 µs" in shown["gemm_last"]
     assert "not measured" in shown[kernel(0)]
 
 

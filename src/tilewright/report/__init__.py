@@ -1,6 +1,6 @@
-"""A sweep's results as one page that needs no network: `write`.
+"""Writes a sweep's results as one page that needs no network: `write`.
 
-`gather` takes from a results file what the page shows; `render` puts it into the page, whose
+`gather` reads the data of the page from a results file. `render` puts the data into the page, whose
 structure, looks and behaviour are in page.html, page.css and page.js.
 """
 

@@ -1,9 +1,9 @@
-"""What the page shows of a results file, as one compact JSON document.
+"""The data of the page, as one compact JSON document.
 
-Measurements of one device, environment and settings are a *setup*; the page shows one at a time,
-so that none are ever compared across. Within a setup, measurements are a table of problems by
-kernels in the order of the setup's lists: a letter each for the status, and, in the same order,
-numbers for those that were timed.
+Measurements with one device, environment and settings are a *setup*. The page shows one setup at a
+time and never compares across setups. Within a setup, measurements form a table of problems by
+kernels, in the order of the setup's lists: a letter for each status and, in the same order, the
+times of timed measurements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tilewright.version import __version__
 FLAGS: tuple[Flag, ...] = get_args(Flag)
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-"""The first stands for the first of `STATUSES`, and so on."""
+"""The first letter means the first of `STATUSES`, and so on."""
 
 _NOT_MEASURED = "."
 
@@ -53,8 +53,8 @@ Row = Sequence[Any]
 
 
 def gather(results: Results) -> dict[str, Any]:
-    """The document the page draws. Raises `BadFile` if there are no measurements, or one cannot be
-    read."""
+    """The document that the page draws. Raises `BadFile` if there are no measurements, or one
+    cannot be read."""
     where = os.fspath(results.path)
     found: dict[tuple[int, int, int], _Setup] = {}
     for row in results.rows(_ROWS, _Kind):
@@ -174,7 +174,7 @@ class _Setup:
         }
 
     def _seen(self, where: str) -> dict[str, Any]:
-        """When it was measured, how long that took, and what the device said meanwhile."""
+        """When the setup was measured, how long that took, and the readings of the device."""
         dates = sorted(row[12] for row in self.rows.values() if row[12])
         told = Counter(row[11] for row in self.rows.values())
         said = [asdict(convert(parse_json(text, where), Telemetry, where)) for text in told]
@@ -197,8 +197,8 @@ class _Setup:
 
 
 def _problems(results: Results, where: str) -> dict[int, tuple[str, Any]]:
-    """Each problem by its number, with what to call it: its text, and all its fields where two
-    have the same. Small ones first."""
+    """Each problem by its number, with its label: its text, or its text and all its fields if two
+    problems have the same text. Small problems first."""
     rows = results.rows("SELECT id, text FROM problem ORDER BY family, flops, id", tuple[int, str])
     read = [(number, said, read_problem(said, where)) for number, said in rows]
     times = Counter(str(problem) for _, _, problem in read)
@@ -208,7 +208,7 @@ def _problems(results: Results, where: str) -> dict[int, tuple[str, Any]]:
 
 
 def _named(kernels: Sequence[tuple[str, str]]) -> list[str]:
-    """What to call kernels: by name, and by build where there are several of one name."""
+    """Labels of kernels: the name, plus the build if several have that name."""
     times = Counter(name for name, _ in kernels)
     return [name if times[name] == 1 else f"{name} (build {build[:12]})" for name, build in kernels]
 
@@ -217,7 +217,7 @@ def _roof(device: Device, problems: Sequence[Any], timer: str) -> dict[str, Any]
     """The device's ceilings: memory in GB/s, and arithmetic in TFLOP/s by the unit that does the
     problems' FLOPs; or why there are none."""
     if timer == "wall":
-        note = "Times are of the wall clock (the interpreter): they say nothing about a GPU."
+        note = "Times are wall-clock times of the interpreter: they say nothing about a GPU."
         return {"gbs": 0, "tflops": {}, "note": note}
     units = dict.fromkeys(unit for problem in problems for unit in problem.work)
     peaks = {unit: _peak(device, unit) for unit in units}
@@ -251,7 +251,7 @@ def _peak(device: Device, unit: str) -> float | str:
 
 
 def _labels(setups: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to call each setup: its device, and what else is not the same in all of them."""
+    """A label for each setup: its device, and every property that differs between setups."""
     flat = [dict(_leaves(setup)) for setup in setups]
     names = dict.fromkeys(name for leaves in flat for name in leaves)
     differ = [n for n in names if len({leaves.get(n) for leaves in flat}) > 1 and n != "name"]
@@ -264,13 +264,13 @@ def _labels(setups: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _ran_on(leaves: Mapping[str, str]) -> str:
-    """The device's name, and whether the interpreter only played it."""
+    """The device's name, with a mark if the interpreter played it."""
     played = leaves["timer"] == "wall" and not leaves["name"].startswith(INTERPRETED)
     return f"{INTERPRETED}{leaves['name']}" if played else leaves["name"]
 
 
 def _leaves(setup: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names and values of all that describes a setup."""
+    """Names and values of all properties of a setup."""
     found: list[tuple[str, str]] = []
     for noun in setup.values():
         for name, value in noun.items():

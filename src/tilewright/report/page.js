@@ -1,12 +1,12 @@
 "use strict";
-// Draws the page from the JSON beside it. Text from the data only ever becomes text nodes.
+// Draws the page from the JSON beside it. Text from the data becomes text nodes and nothing else.
 
 const report = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const LETTERS = "abcdefghijklmnopqrstuvwxyz";
 const NEAR = [1, 2, 5, 10]; // per cent of the best kernel's time
-const MOST_ROWS = 1000; // that a table shows at once
-const EDGE = 4; // pixels round the heat map, where the cursor's frame has room
+const MOST_ROWS = 1000; // of a table, shown at once
+const EDGE = 4; // pixels around the heat map, for the cursor's frame
 const SPEEDS = [0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0]; // least relative speed of each colour
 const SPEED_WORDS = ["99 % and more", "95 to 99 %", "90 to 95 %", "75 to 90 %", "50 to 75 %",
   "25 to 50 %", "under 25 %"];
@@ -29,7 +29,7 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// A kernel's name, which may break after an underscore.
+// A kernel's name, with line breaks allowed after underscores.
 function broken(name) {
   const part = document.createDocumentFragment();
   name.split(/(?<=_)/).forEach((piece, i) => part.append(...(i ? [make("wbr"), piece] : [piece])));
@@ -136,7 +136,7 @@ function unpack(setup) {
 
 // --- tables -------------------------------------------------------------------------------------
 
-// columns: {title, value(row): what to sort by, show(row): text or node, class, down: whether
+// columns: {title, value(row): the sort key, show(row): text or node, class, down: whether
 // sorting starts from the largest, head: whether it names the row}
 function table(host, caption, columns, rows, by, onOrder = () => {}) {
   const order = { by, down: columns[by].down ?? false };
@@ -337,7 +337,7 @@ function prepare(canvas, width, height) {
 
 const heat = { view: null, rows: [], columns: [], row: 0, column: 0, only: null, picture: null, w: 0, h: 0 };
 
-// What a cell is drawn as: "speed-0"…, a status, "missing" for not measured.
+// The kind of a cell's drawing: "speed-0"…, a status, "missing" for not measured.
 function kind(view, c) {
   if (view.status[c] === null) return "missing";
   if (view.status[c] !== "ok") return view.status[c];
@@ -419,7 +419,7 @@ function cellWords(view, c) {
   if (status !== "ok") return `${words(status)}${flags}: ${view.why[c] || "no reason given"}`;
   const speed = view.relative(c);
   const times = `${number(view.median[c])} µs (${number(view.low[c])} to ${number(view.high[c])})`;
-  return `${Number.isNaN(speed) ? "the only one timed" : `${percent(speed)} of the best one's speed`}, ${times}${flags}`;
+  return `${Number.isNaN(speed) ? "the only kernel timed" : `${percent(speed)} of the best kernel's speed`}, ${times}${flags}`;
 }
 
 function moveHeat(row, column) {
@@ -445,7 +445,7 @@ function drawLegend() {
     const swatch = make("span", { class: "swatch", "aria-hidden": "true" });
     swatch.style.background = `var(--${name})`;
     const button = make("button", { type: "button", "aria-pressed": String(heat.only === name) }, swatch,
-      name.startsWith("speed-") ? `${kindWords(name)}${name === "speed-0" ? " of the best one's speed" : ""}`
+      name.startsWith("speed-") ? `${kindWords(name)}${name === "speed-0" ? " of the best kernel's speed" : ""}`
         : `${GLYPHS[name] ?? ""} ${kindWords(name)}`.trim());
     button.addEventListener("click", () => {
       heat.only = heat.only === name ? null : name;
@@ -520,7 +520,7 @@ function drawRoof() {
     pen.fillText(power(e), left - 6, Y(10 ** e) + 4);
   }
   pen.textAlign = "center";
-  pen.fillText("FLOP for each byte moved at least", (left + width) / 2, height - 6);
+  pen.fillText("FLOP per byte that must move", (left + width) / 2, height - 6);
   pen.save();
   pen.translate(11, (height - bottom) / 2);
   pen.rotate(-Math.PI / 2);
@@ -627,7 +627,7 @@ function showSummary(view) {
   $("summary").replaceChildren(...Object.entries(pairs).map(([name, value]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   $("vendor-note").textContent = view.vendors.length
-    ? "Vs vendor: the vendor library's time divided by the best kernel's, over 1 where the best kernel is faster; alike where their intervals meet."
+    ? "Vs vendor: the vendor library's time divided by the best kernel's; over 1, the best kernel is faster; alike if their intervals overlap."
     : "The vendor's library was not measured here (no kernel is named vendor.…), so there is no ratio to it.";
 }
 
@@ -638,7 +638,7 @@ function showEnvironment(view) {
     : Array.isArray(value) ? value.map((v) => Array.isArray(v) ? v.join(" ") : v).join(", ")
     : typeof value === "number" ? value.toLocaleString("en-US", { maximumFractionDigits: 4 }) : String(value);
   const date = (text) => text ? `${text.slice(0, 19).replace("T", " ")} UTC` : "unknown";
-  const seen = view.seen, unknown = "unknown: nobody could say";
+  const seen = view.seen, unknown = "unknown: not read";
   $("environment").replaceChildren(
     list("Device", Object.entries(view.device).map(([name, value]) => [name, said(value)])),
     list("Environment", [...view.environment.versions, ["driver", view.environment.driver || "none"]]),
@@ -653,7 +653,7 @@ function showEnvironment(view) {
   );
 }
 
-// --- all of it ----------------------------------------------------------------------------------
+// --- the whole page ------------------------------------------------------------------------------
 
 let found = null;
 
@@ -668,7 +668,7 @@ function show(index) {
   Object.assign(heat, { view, rows: view.kernels, columns: view.problems, row: 0, column: 0, only: null });
   let ready = false;
   const redraw = () => { if (ready) drawHeat(); };
-  $("chosen").textContent = report.setups.length > 1 ? `All below is of ${view.label}.` : "";
+  $("chosen").textContent = report.setups.length > 1 ? `Everything below was measured on ${view.label}.` : "";
   showSummary(view);
   kernelTable(view, (rows) => { heat.rows = rows; redraw(); });
   found = bestTable(view, (rows) => { heat.columns = rows; redraw(); });
@@ -676,7 +676,7 @@ function show(index) {
   drawLegend();
   ready = true;
   drawHeat();
-  // An empty product has no place between logarithms.
+  // A logarithmic axis has no place for an empty product.
   const points = view.problems.filter((r) => r.tflops > 0 && Number.isFinite(r.intensity)).sort((a, b) => a.intensity - b.intensity);
   Object.assign(roof, { view, points, at: 0 });
   const hidden = !points.length || view.settings.timer === "wall";

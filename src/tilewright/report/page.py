@@ -1,4 +1,4 @@
-"""The page: one file, with its looks, its behaviour and its data inside."""
+"""The page: one file that contains its looks, its behaviour and its data."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ _MARK = re.compile(r"@@(\w+)@@")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: the file, its size, and how much it shows, of all setups together (each a
-    device, environment and settings)."""
+    """The file that was written.
+
+    bytes: its size.
+    setups, measurements, problems, kernels: how much it shows, over all setups (a setup is a
+        device, an environment and settings).
+    """
 
     path: Path
     bytes: int
@@ -39,8 +43,8 @@ class Written:
 def write(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Written:
     """Write the page of the results in `folder` to `path`, whole or not at all.
 
-    Raises `BadFile` (no results there, none in them, damaged, of a newer version) and
-    `BadArgument` (`path` cannot be written).
+    Raises `BadFile` (no results there, none in them, damaged, of a newer version) and `BadArgument`
+    (`path` cannot be written).
     """
     with Results(folder) as results:
         data = gather(results)
@@ -58,8 +62,8 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> Writt
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page that shows `data` (see `gather`). It may fetch nothing and run no script but its
-    own: its content security policy says so."""
+    """The page that shows `data` (see `gather`). Its content security policy forbids fetching
+    anything and running any script but its own."""
     script = _part("page.js")
     known = hashlib.sha256(script.encode()).digest()
     parts = {
@@ -73,7 +77,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def _embedded(data: Mapping[str, Any]) -> str:
-    """JSON that no HTML parser can take for markup, whatever stands in its strings."""
+    """JSON that no HTML parser can take for markup, whatever its strings contain."""
     said = json.dumps(_cleaned(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for sign in "<>&":
         said = said.replace(sign, f"\\u{ord(sign):04x}")
@@ -81,7 +85,8 @@ def _embedded(data: Mapping[str, Any]) -> str:
 
 
 def _cleaned(value: Any) -> Any:
-    """Data with its strings made `printable`: some signs have browsers write from right to left."""
+    """`data` with its strings made `printable`: some characters make browsers write from right to
+    left."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
