@@ -25,7 +25,9 @@ def test_packing_is_the_inverse_of_unpacking(library, axis):
 
 def test_the_lower_bits_hold_the_lower_index():
     assert packing.pack(np.array([1, 2, 3, 15]), 0).tolist() == [0x21, 0xF3]
-    with pytest.raises(BadArgument, match="3 elements of 4 bits along axis 0 fill no whole bytes"):
+    with pytest.raises(
+        BadArgument, match="3 elements of 4 bits along axis 0 do not fill whole bytes"
+    ):
         packing.pack(np.array([1, 2, 3]), 0)
 
 

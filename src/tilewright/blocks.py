@@ -1,4 +1,4 @@
-"""Blocks of a matrix that share one scale, and how they are written: ``"1x128"``."""
+"""Blocks of a matrix that share one scale, and their notation: ``"1x128"``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from functools import lru_cache
 from tilewright.errors import BadArgument, shown
 
 DTYPE = "fp32"
-"""The dtype of scales whose block does not name one."""
+"""The dtype of scales if the block does not name another."""
 
 SCALE_DTYPES = ("fp32", "fp16", "bf16", "e8m0")
-"""What scales can be kept in; e8m0 is a power of two in a byte, as in the MX formats."""
+"""The dtypes of scales; e8m0 is a power of two in a byte, as in the MX formats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The elements that one scale serves, `rows` × `columns` of a matrix, and its dtype."""
+    """The elements that share one scale, `rows` × `columns` of a matrix, and the scale's dtype."""
 
     rows: int
     columns: int
@@ -38,10 +38,10 @@ def parse(word: str) -> Block | None:
         return None
     match = _BLOCK.fullmatch(word) if isinstance(word, str) else None
     if match is None:
-        raise BadArgument(f"{shown(word)} is no block of scales; a block is 1x128 or 1x128-bf16")
+        raise BadArgument(f"{shown(word)} is not a block of scales; a block is 1x128 or 1x128-bf16")
     rows, columns, named = int(match[1]), int(match[2]), match[3]
     if named == DTYPE:
-        raise BadArgument(f"block '{word}': {DTYPE} is what scales are; write {rows}x{columns}")
+        raise BadArgument(f"block '{word}': {DTYPE} is the default; write {rows}x{columns}")
     if named is not None and named not in SCALE_DTYPES:
         listed = ", ".join(SCALE_DTYPES)
         raise BadArgument(f"block '{word}': scales are {listed}, not {named}")

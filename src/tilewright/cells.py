@@ -1,7 +1,7 @@
 """Cells of CSV files that no spreadsheet takes for a formula.
 
-A spreadsheet runs a cell that begins with one of `= + - @`, a tab or a carriage return, also where
-it is quoted: it may start a program, or send what stands in other cells somewhere.
+A spreadsheet runs a cell that begins with one of `= + - @`, a tab or a carriage return, even if it
+is quoted. The formula may start a program, or send the contents of other cells somewhere.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def guarded(cell: str) -> str:
-    """`cell` with an apostrophe before it, which makes it text, where it could be a formula.
-    Numbers stay. `plain` gives the cell back."""
+    """`cell`, with an apostrophe in front if it could be a formula; the apostrophe makes it text.
+    Numbers stay unchanged. `plain` reverses this."""
     return f"'{cell}" if _FORMULA.match(cell) and not _is_number(cell) else cell
 
 
 def plain(cell: str) -> str:
-    """The cell that `guarded` was given; one that it did not make stays as it is."""
+    """The cell that `guarded` was given. Cells that `guarded` did not make stay unchanged."""
     return cell[1:] if cell.startswith("'") and guarded(cell[1:]) == cell else cell
 
 

@@ -1,8 +1,8 @@
-"""Numbers that come from outside, checked when a noun is made of them: one place says which count
-as a size, a time or a share, and how the error reads.
+"""Checks numbers from outside when a noun is made of them. This file alone says which numbers count
+as a size, a time or a share, and how the errors read.
 
-The bounds are far beyond any machine. They keep arithmetic on the numbers finite: a time of 5e-324
-divides to infinity, and an infinite one poisons whatever it is added to.
+The bounds are far beyond any machine. They keep arithmetic finite: dividing by a time of 5e-324
+gives infinity, and every sum with an infinite time is infinite.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import re
 from tilewright.errors import BadArgument, shown
 
 MOST_WHOLE = 2**63 - 1
-"""The largest integer of a file: SQLite's, msgpack's and most other programs' largest."""
+"""The largest integer in a file: the limit of SQLite, msgpack and most other programs."""
 
 LEAST_US, MOST_US = 1e-6, 1e13
-"""Microseconds that a time can be: from a picosecond to a hundred days."""
+"""Limits of a time in microseconds: from a picosecond to a hundred days."""
 
 LEAST_POSITIVE = 1e-9
 
 MOST_ERROR = 1e300
-"""The largest error, as a multiple of what is allowed."""
+"""The largest error, as a multiple of the tolerance."""
 
 MOST_SECONDS = 1e7
-"""Seconds that a limit, a budget or a piece of work can last: a hundred days."""
+"""Limit in seconds of a time limit, a budget or a piece of work: a hundred days."""
 
 
 def whole(name: str, value: object, least: int = 0, most: int = MOST_WHOLE) -> None:
@@ -48,13 +48,14 @@ _DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
 def number(name: str, value: object, least: float = 0.0, most: float = 1e18) -> None:
     """Raise `BadArgument`, which begins with `name`, unless `value` is a number from `least` to
     `most`."""
-    # No NaN is in a range, and integers of any size can be compared.
+    # NaN is in no range, and integers of any size can be compared.
     if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
         raise BadArgument(_not(name, shown(value), "a number", least, most))
 
 
 def positive(name: str, value: object) -> None:
-    """`number` over 0. Numbers so close to it that a division overflows are not meant either."""
+    """As `number`, for values over 0. Values so near to 0 that a division overflows are refused
+    too."""
     if isinstance(value, int | float) and value <= 0:
         raise BadArgument(f"{name} must be positive, not {shown(value)}")
     number(name, value, LEAST_POSITIVE)

@@ -1,16 +1,16 @@
 """Helper processes: a child Python that answers requests over its pipes.
 
-The compiler can abort, and the interpreter must be switched on before Triton is imported, so
-both live in children. A child runs a module's `main` in a fresh Python (never by fork or by
-`multiprocessing`'s spawn, which would re-import the user's script), speaks one JSON document
-per message with optional binary blobs behind it, dies with its parent, and can be killed at
-any time at the price of the request in hand.
+The compiler can abort, and the interpreter must be switched on before Triton is imported, so both
+run in children. A child runs a module's `main` in a fresh Python, never by fork or by
+`multiprocessing`'s spawn, which would import the user's script again. A message is one JSON
+document, followed by optional binary blobs. A child dies with its parent. It can be killed at any
+time; only the current request is lost.
 
-A child imports from where its parent imports, in the same order, and from nowhere else. In
-particular not from the current folder, which ``python -m`` would put first.
+A child imports from the same places as its parent, in the same order, and from nowhere else. In
+particular it does not import from the current folder, which ``python -m`` would put first.
 
-Frame: 4-byte little-endian header length, JSON header, then the blobs whose sizes the header
-lists under ``"blobs"``.
+Frame: 4-byte little-endian header length, JSON header, then the blobs. The header lists their sizes
+under ``"blobs"``.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ _LENGTH = struct.Struct("<I")
 _HOME = str(Path(__file__).absolute().parents[1])
 
 KILL_SECONDS = 60.0
-"""How long a killed child may be held by a driver (a GPU that faulted, say) before it is let be."""
+"""How long to wait for a killed child that a driver holds (on a faulted GPU, for example) before
+leaving it to end alone."""
 
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
-"""Return codes of a child that was killed by somebody, or by the system for want of memory. The
-request in hand may have had no part in it."""
+"""Return codes of a child that somebody killed, or that the system killed because memory ran out.
+The current request may not be the cause."""
 
 
 class ChildDied(Exception):
-    """The child ended while a request was under way; `returncode` is negative for a signal."""
+    """The child ended during a request; `returncode` is negative for a signal."""
 
     def __init__(self, returncode: int, stderr_tail: str) -> None:
         self.returncode = returncode
@@ -70,7 +71,8 @@ def describe_exit(returncode: int) -> str:
 class Child:
     """One child process. Not thread-safe: give each thread its own, or hold a lock.
 
-    `env` changes the environment that the child inherits; None removes a variable.
+    module: the child runs its `main`.
+    env: changes to the inherited environment; None removes a variable.
     """
 
     def __init__(self, module: str, env: Mapping[str, str | None] | None = None) -> None:
@@ -83,7 +85,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             env={name: value for name, value in changed.items() if value is not None},
-            start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
+            start_new_session=True,  # so that a Ctrl-C at the terminal reaches only the parent
         )
         self._process = _spawner().submit(start).result()
 
@@ -99,8 +101,8 @@ class Child:
     ) -> tuple[Message, list[bytes]]:
         """Send one request and wait for its answer, at most `timeout` seconds.
 
-        Raises `ChildDied` if the child ends instead of answering and `ChildTimeout` (after
-        killing it) if the answer does not come in time. Either way this child is finished.
+        Raises `ChildDied` if the child ends instead of answering, and `ChildTimeout` (after killing
+        it) if the answer does not come in time. In both cases this child cannot be used again.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -119,19 +121,19 @@ class Child:
             raise ChildDied(-signal.SIGKILL if code is None else code, tail) from None
 
     def stderr_tail(self, size: int = 16000) -> str:
-        """The last `size` bytes of what the child wrote on its standard error."""
+        """The last `size` bytes that the child wrote to its standard error."""
         end = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, end - size))
         return self._stderr.read().decode(errors="replace")
 
     def interrupt(self) -> None:
-        """From any thread: end the child. A `request` under way raises `ChildDied`."""
+        """End the child, from any thread. A `request` in progress raises `ChildDied`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the child and whatever it started (the assembler, say). One that a driver does not
-        let go of is left to end when it can."""
+        """End the child and every process that it started (the assembler, for example). If a driver
+        holds the child, it is left to end when it can."""
         self.interrupt()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=KILL_SECONDS)
@@ -152,25 +154,28 @@ class Child:
 def command(module: str) -> list[str]:
     """The command of a Python that runs the function `main` of `module` and imports from this
     process's `import_path`. Arguments for `main` may be appended."""
-    # `-c` puts the current folder first, so nothing but what is built in may be imported before
-    # the path is set. PYTHONSAFEPATH would need Python 3.11; PYTHONPATH cannot say a folder
-    # with a colon in its name, and would also lead `site` to the files of the user's script.
+    # `-c` puts the current folder first, so only built-in modules may be imported before the path
+    # is set. PYTHONSAFEPATH would need Python 3.11. PYTHONPATH cannot name a folder with a colon
+    # in its name, and `site` would also find the files of the user's script.
     start = f"import sys; sys.path[:] = {import_path()!r}; from {module} import main; main()"
     return [sys.executable, "-c", start]
 
 
 def import_path() -> list[str]:
-    """The folders that this process imports from, and last the one that Tilewright itself lies in.
-    The current folder is among them only if `sys.path` has it, as in an interactive session."""
+    """The folders that this process imports from, followed by Tilewright's own folder. The current
+    folder is included only if `sys.path` has it, as in an interactive session."""
     path = [entry for entry in sys.path if isinstance(entry, str)]
-    # What is no folder (an archive, the name of an import hook) stays as it is.
+    # Entries that are not folders (an archive, the name of an import hook) stay as they are.
     folders = [str(Path(entry).absolute()) if Path(entry).is_dir() else entry for entry in path]
     return list(dict.fromkeys((*filter(None, folders), _HOME)))
 
 
 def program(name: str, path: str | None = None) -> str | None:
-    """The absolute path of the program `name` on `path` (by default the PATH); None if there is
-    none. A part of the PATH that means the current folder does not count."""
+    """The absolute path of the program `name`; None if it is not found.
+
+    path: the folders to search, separated as in PATH (default: the PATH). Entries that mean the
+        current folder are ignored.
+    """
     parts = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
     return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, parts)))
 
@@ -178,7 +183,7 @@ def program(name: str, path: str | None = None) -> str | None:
 def serve(handle: Callable[[Message, list[bytes]], tuple[Message, Sequence[Blob]]]) -> None:
     """A child's main loop: answer requests until the parent closes the pipe or dies.
 
-    Whatever the work prints goes to standard error, so that it cannot corrupt the answers.
+    Anything that the work prints goes to standard error, so that it cannot corrupt the answers.
     """
     _die_with_parent()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -202,9 +207,9 @@ def write_frame(pipe: Any, message: Message, blobs: Sequence[Blob] = ()) -> None
 
 
 def read_frame(pipe: BinaryIO | Any, deadline: float | None) -> tuple[Message, list[bytes]]:
-    """Read one message. Raises `EOFError` at the end, and for anything that is no message, since
-    nobody knows where the next one begins; `TimeoutError` past `deadline` (on `time.monotonic`'s
-    clock)."""
+    """Read one message. Raises `EOFError` at the end, and for bytes that are not a message, because
+    the beginning of the next message is then unknown. Raises `TimeoutError` past `deadline` (on
+    `time.monotonic`'s clock)."""
     fd = pipe.fileno()
     (length,) = _LENGTH.unpack(_read(fd, _LENGTH.size, deadline))
     try:
@@ -213,12 +218,12 @@ def read_frame(pipe: BinaryIO | Any, deadline: float | None) -> tuple[Message, l
         if not all(type(size) is int and size >= 0 for size in sizes):
             raise ValueError(f"blobs of {sizes} bytes")
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise EOFError(f"what the other side wrote is no message: {error}") from error
+        raise EOFError(f"the other side wrote something that is not a message: {error}") from error
     return message, [_read(fd, size, deadline) for size in sizes]
 
 
 def _read(fd: int, size: int, deadline: float | None) -> bytes:
-    # Reads the descriptor, not the buffered file: select() cannot see what a buffer holds.
+    # Reads the descriptor, not the buffered file: select() cannot see the contents of a buffer.
     parts: list[bytes] = []
     while size:
         if deadline is not None:
@@ -235,8 +240,8 @@ def _read(fd: int, size: int, deadline: float | None) -> bytes:
 
 @cache
 def _spawner() -> ThreadPoolExecutor:
-    """The one thread that starts children: Linux ties "die with the parent" to the thread that
-    forked, and this one lives as long as the process."""
+    """The single thread that starts children. Linux ties "die with the parent" to the thread that
+    forked, and this thread lives as long as the process."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="tilewright-spawner")
 
 
@@ -244,7 +249,7 @@ os.register_at_fork(after_in_child=_spawner.cache_clear)
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies, however that happens."""
+    """Ask Linux to kill this process when its parent dies, for whatever reason."""
     if sys.platform != "linux":
         return
     pr_set_pdeathsig = 1

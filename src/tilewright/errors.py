@@ -1,7 +1,7 @@
-"""Every exception Tilewright raises on purpose.
+"""Every exception that Tilewright raises on purpose.
 
-Each carries one sentence: what was wrong, where, and what to do about it. Catch
-`TilewrightError` to catch them all; the subclasses say which journey failed.
+Each message is one sentence: what was wrong, where, and what to do about it. Catch
+`TilewrightError` to catch all of them; a subclass says which part failed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class TilewrightError(Exception):
 
 
 class BadArgument(TilewrightError, ValueError):
-    """A value given by the caller cannot be meant (size, dtype, shape, name, layout…)."""
+    """The caller gave an impossible value (size, dtype, shape, name, layout…)."""
 
 
 class BadFile(TilewrightError, ValueError):
-    """A file's content is not what it should be; the message names the file and the place."""
+    """A file's content is wrong; the message names the file and the place."""
 
 
 class UnknownArch(BadArgument):
@@ -28,15 +28,15 @@ class UnknownArch(BadArgument):
 
 
 class UnknownName(BadArgument, KeyError):
-    """A kernel, registry or family name that is not known or does not parse."""
+    """A kernel, registry or family name that is unknown or does not parse."""
 
     def __str__(self) -> str:  # KeyError would show the repr
         return str(self.args[0]) if self.args else ""
 
 
 class EmptySpace(TilewrightError):
-    """A kernel space that expands to no legal kernel; the message counts the reasons, and
-    `expansion` has every dropped combination where the space could be expanded at all."""
+    """A kernel space that expands to no legal kernel. The message counts the reasons. `expansion`
+    has every dropped combination if the space could be expanded at all."""
 
     def __init__(self, message: str, expansion: Any = None) -> None:
         super().__init__(message)
@@ -52,12 +52,12 @@ class NoKernelFound(TilewrightError):
 
 
 class NotInBundle(NoKernelFound):
-    """A bundle has no kernel for the problem, and nothing is built; the message has the nearest
-    kernels that it has, and the command that adds one."""
+    """A bundle has no kernel for the problem, and nothing is built. The message has the bundle's
+    nearest kernels, and the command that adds one."""
 
 
 class BuildFailed(TilewrightError):
-    """A kernel could not be built; the message carries its config and the compiler's words."""
+    """A kernel could not be built; the message has its config and the compiler's output."""
 
 
 class StoreError(TilewrightError):
@@ -69,27 +69,27 @@ class WrongDevice(TilewrightError):
 
 
 class LaunchFailed(TilewrightError):
-    """The driver refused a module or a launch; the message has its error name."""
+    """The driver refused a module or a launch; the message has the driver's error name."""
 
 
 class IllegalAccess(LaunchFailed):
-    """A kernel touched memory that is not its own."""
+    """A kernel accessed memory outside its operands."""
 
 
 class OutOfMemory(LaunchFailed):
-    """The memory of the device, or of the process that interprets, was not enough."""
+    """The memory of the device, or of the interpreting process, was not enough."""
 
 
 class KernelCrashed(LaunchFailed):
-    """A kernel that was interpreted raised, or ended its process."""
+    """An interpreted kernel raised, or ended its process."""
 
 
 class NoDriver(TilewrightError):
-    """No usable GPU driver on this machine for what was asked."""
+    """This machine has no usable GPU driver for the request."""
 
 
 class NoCluster(TilewrightError):
-    """No Ray cluster answers, or none of its nodes has a device that can be used."""
+    """No Ray cluster answers, or none of its nodes has a usable device."""
 
 
 class NoCompiler(TilewrightError):
@@ -101,16 +101,17 @@ class VerificationFailed(TilewrightError):
 
 
 LONGEST_HINT = 200
-"""Characters of a word that a hint is looked for. A longer one is no slip of the hand, and
-comparing takes time with the square of its length."""
+"""No hint is searched for words with more characters. Such a word is not a typing error, and
+comparing takes time quadratic in its length."""
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` when nothing is near,
-    or `word` is no text.
+    """A hint to append to an error: ``" (did you mean 'x'?)"``, or ``""`` if no known word is near
+    or `word` is not text.
 
-    Never a word that is one letter's difference in meaning away: ``dtype_b`` for ``dtype_c``. Not
-    for names of GPUs, of which any two that are spelt alike are two GPUs.
+    Never suggests a word that differs in a part of one letter, because that letter carries the
+    meaning: ``dtype_b`` for ``dtype_c``. Do not use it for names of GPUs, where similar names mean
+    different GPUs.
     """
     if not isinstance(word, str) or len(word) > LONGEST_HINT:
         return ""
@@ -120,7 +121,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def _siblings(one: str, other: str) -> bool:
-    """Whether two words are alike but for a part of one letter."""
+    """Whether two words differ only in one part, of one letter."""
     parts, others = one.split("_"), other.split("_")
     if len(parts) < 2 or len(parts) != len(others):
         return False
@@ -131,7 +132,7 @@ def _siblings(one: str, other: str) -> bool:
 def shown(value: object, most: int = 80) -> str:
     """`value` as an error quotes it: its `repr`, cut to `most` characters. Never raises."""
     try:
-        # A slice, so that a text of megabytes is not quoted whole first.
+        # Slice first, so that a text of megabytes is not quoted whole.
         text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)
     except (ValueError, RecursionError):  # an integer of too many digits; a value too deep
         return f"a {type(value).__name__} too large to print"

@@ -1,4 +1,4 @@
-"""`Explanation`: why this kernel and not another."""
+"""`Explanation`: why a dispatcher chose one kernel and not another."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ FateWord = Literal["chosen", "candidate", "skipped", "refused", "passed over"]
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of one kernel: `by` is the selector that placed or skipped it or the rule that
-    refused it, `reason` its words."""
+    """The result for one kernel.
+
+    by: the selector that placed or skipped it, or the rule that refused it.
+    reason: in the words of `by`.
+    """
 
     name: str
     fate: FateWord
@@ -24,12 +27,13 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every candidate's fate for one problem on one device: the chosen one first, then those
-    that would have been next, in order, then the refused.
+    """Every candidate's fate for one problem on one device: the chosen kernel, then the kernels
+    that would have been next, in order, then refused kernels.
 
-    Before the refused stand kernels that a row of a table names and that were skipped, each with
-    the row and why; one that is a candidate too has two fates. `notes`: of selectors that had no
-    answer, in their words.
+    Skipped kernels, which a row of a table names, stand before the refused ones, each with the row
+    and the reason. A skipped kernel that is also a candidate has two fates.
+
+    notes: messages of selectors that had no answer.
     """
 
     problem: Any

@@ -1,4 +1,4 @@
-"""The folders where Tilewright keeps its files: ``TILEWRIGHT_HOME``, or the platform's own."""
+"""The folders for Tilewright's files: ``TILEWRIGHT_HOME``, or else the platform's own."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import platformdirs
 
 VARIABLE = "TILEWRIGHT_HOME"
-"""The folder for everything that is kept. It suffices where the user's own folders cannot be
-written."""
+"""Names one folder for everything that is kept. Setting it is enough if the user's own folders
+cannot be written."""
 
 
 def data() -> Path:
-    """For files that nothing can make again: the signing key, tuned tables."""
+    """For files that nothing can recreate: the signing key, tuned tables."""
     return _given() or platformdirs.user_data_path("tilewright")
 
 
 def cache() -> Path:
-    """For files that are made again when they are gone: built kernels, the compiled launcher."""
+    """For files that are recreated when they are missing: built kernels, the compiled launcher."""
     return _given() or platformdirs.user_cache_path("tilewright")
 
 

@@ -1,7 +1,7 @@
-"""JSON files into typed values, with errors that name the file and the place.
+"""Reads JSON files into typed values, with errors that name the file and the place.
 
-`load_json` reads, `convert` checks and types. Both raise only `BadFile`, so a caller needs no
-other handler for anything a hand-edited file can contain.
+`load_json` reads; `convert` checks and types. Both raise only `BadFile`, so a caller needs no other
+handler, whatever a hand-edited file contains.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 MOST_NESTED = 64
-"""Objects and lists inside one another: more than any file here has, and few enough for functions
-that call themselves for each."""
+"""Limit of objects and lists inside one another: more than any file here has, and low enough for
+functions that recurse into each level."""
 
 
 def load_json(path: str | os.PathLike[str]) -> Any:
@@ -34,11 +34,14 @@ def load_json(path: str | os.PathLike[str]) -> Any:
 
 
 def parse_json(text: str, where: str, *, non_finite: bool = False) -> Any:
-    """The value of a JSON text; `where` names its origin in errors. Raises `BadFile`.
+    """The value of a JSON text.
 
-    Stricter than `json.loads`: a repeated key (one of the two would be lost), NaN and Infinity
-    (not JSON; read with `non_finite`), a number beyond 64 bits or the range of a double, half a
-    surrogate pair, and more than `MOST_NESTED` levels are errors.
+    where: the origin of the text, for errors.
+    non_finite: accept NaN and Infinity.
+
+    Raises `BadFile`. Stricter than `json.loads`. These are errors: a repeated key (one of the two
+    values would be lost), NaN and Infinity (not JSON), a number beyond 64 bits or the range of a
+    double, half a surrogate pair, and more than `MOST_NESTED` levels.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -99,7 +102,8 @@ def _check_nesting(value: Any, where: str) -> None:
 
 
 def _check_characters(text: str, value: Any, where: str) -> None:
-    """Half a surrogate pair is no character: what contains it can be neither written nor shown."""
+    """Refuse half a surrogate pair: it is not a character, and text with it can be neither written
+    nor shown."""
     try:
         if not text.isascii():
             text.encode()
@@ -111,15 +115,17 @@ def _check_characters(text: str, value: Any, where: str) -> None:
 
 
 def convert(data: Any, type: type[T], where: str) -> T:
-    """`data` as a `type` (a dataclass, or a container of them); `where` names its origin.
+    """`data` as a `type` (a dataclass, or a container of them).
 
-    Raises `BadFile` with the path inside the data for an unknown or missing field and for a
-    value of the wrong type. Nothing is coerced, except a whole number given for a float.
+    where: the origin of `data`, for errors.
+
+    Raises `BadFile`, with the path inside the data, for an unknown or missing field and for a value
+    of the wrong type. Nothing is coerced, except a whole number given for a float.
     """
     try:
         _check_fields(data, type, where, "")
         return msgspec.convert(data, type, strict=True)
-    except RecursionError:  # no file's: `parse_json` bounds those
+    except RecursionError:  # not from a file: `parse_json` limits the depth of those
         raise BadFile(f"{where}: nested too deeply") from None
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
@@ -128,13 +134,13 @@ def convert(data: Any, type: type[T], where: str) -> T:
 
 
 def _check_fields(data: Any, kind: Any, where: str, path: str) -> None:
-    # msgspec ignores unknown fields of dataclasses, and a misspelt optional one would then
-    # silently keep its default.
+    # msgspec ignores unknown fields of dataclasses, so a misspelt optional field would silently
+    # keep its default.
     if dataclasses.is_dataclass(kind):
         if isinstance(data, dict):
             _check_object(data, kind, where, path)
         return
-    if not _has_dataclass(kind):  # a list of 100,000 numbers, say
+    if not _has_dataclass(kind):  # for example a list of 100,000 numbers
         return
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -170,8 +176,8 @@ def _check_object(data: dict[str, Any], kind: Any, where: str, path: str) -> Non
 
 @cache
 def _shape(kind: Any) -> tuple[dict[str, None], tuple[str, ...], dict[str, Any]]:
-    """The names of a dataclass's fields; of those that must be there; and the types of those that
-    have dataclasses in them."""
+    """The names of a dataclass's fields, the names of its required fields, and the types of the
+    fields that contain dataclasses."""
     fields = [field for field in dataclasses.fields(kind) if field.init]
     none = dataclasses.MISSING
     required = (f.name for f in fields if f.default is f.default_factory is none)

@@ -1,8 +1,9 @@
-"""Elements of 4 bits, two to a byte, as NumPy arrays or torch tensors.
+"""Elements of 4 bits, two in a byte, as NumPy arrays or torch tensors.
 
-Two neighbours along an axis share a byte: the one with the lower index has the lower four bits. An
-axis of K elements is one of K/2 bytes. `int4` is two's complement, `e2m1` the fp4 of the OCP
-Microscaling Formats (MX) specification v1.0: sign, two bits of exponent (bias 1), one of mantissa.
+Two neighbours along an axis share a byte: the element with the lower index is in the lower four
+bits. An axis of K elements becomes an axis of K/2 bytes. `int4` is two's complement. `e2m1` is the
+fp4 of the OCP Microscaling Formats (MX) specification v1.0: sign, two bits of exponent (bias 1),
+one bit of mantissa.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ VALUES: dict[str, tuple[float, ...]] = {
 
 
 def pack(codes: Any, axis: int) -> Any:
-    """Bytes (uint8) with codes 0 … 15 (an integer array) two by two along `axis`. Raises
-    `BadArgument` for an odd number of them."""
+    """Bytes (uint8) that hold the codes 0 … 15 of an integer array, in pairs along `axis`. Raises
+    `BadArgument` for an odd number of codes."""
     low, high = _pairs(codes, axis)
     return low + 16 * high
 
 
 def unpack(packed: Any, axis: int) -> Any:
-    """The codes 0 … 15 (uint8) in bytes (uint8): twice as many along `axis`."""
+    """The codes 0 … 15 (uint8) in bytes (uint8); `axis` becomes twice as long."""
     xp = library(packed)
     axis %= packed.ndim
     pairs = xp.stack((packed % 16, packed // 16), axis + 1)
@@ -40,7 +41,9 @@ def unpack(packed: Any, axis: int) -> Any:
 
 def decode(packed: Any, dtype: str, axis: int) -> Any:
     """The values, as float64, that bytes of `dtype` (``int4``, ``e2m1``) hold along `axis`; exact.
-    The bytes are uint8, or floats of those values."""
+
+    packed: the bytes, as uint8, or as floats with their values.
+    """
     xp = library(packed)
     if xp.__name__ == "torch":
         table = xp.tensor(VALUES[dtype], dtype=xp.float64, device=packed.device)
@@ -52,8 +55,8 @@ def _pairs(codes: Any, axis: int) -> tuple[Any, Any]:
     axis %= codes.ndim
     if codes.shape[axis] % 2:
         raise BadArgument(
-            f"{codes.shape[axis]} elements of 4 bits along axis {axis} fill no whole bytes; pad "
-            "with zeros to an even number"
+            f"{codes.shape[axis]} elements of 4 bits along axis {axis} do not fill whole bytes; "
+            "pad with zeros to an even number"
         )
     every = [slice(None)] * codes.ndim
     low, high = list(every), list(every)
@@ -64,7 +67,7 @@ def _pairs(codes: Any, axis: int) -> tuple[Any, Any]:
 
 
 def library(array: Any) -> Any:
-    """torch or numpy, whichever `array` is of."""
+    """torch or numpy, whichever `array` belongs to."""
     if is_torch(array):
         import torch
 

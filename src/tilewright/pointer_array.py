@@ -8,14 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pointers:
-    """Addresses of arrays that all lie alike; an operand wherever an operation takes a batch.
+    """Addresses of arrays with equal shape, strides and dtype; an operand wherever an operation
+    takes a batch.
 
     `addresses` is the array of them, int64, where the arrays are: ``"cpu"`` (then NumPy's) or
     ``"cuda:0"``. `shape` is ``(count, *shape of each)``, `strides` are each array's, in elements,
     `alignment` the bytes that every address is a multiple of. `arrays` are the arrays themselves,
     kept alive; none if only their addresses were given.
 
-    Its methods are what the launcher asks of a torch tensor to know a call by its operands.
+    The methods are those that the launcher calls on a torch tensor to recognise a call by its
+    operands.
     """
 
     addresses: Any
@@ -27,13 +29,13 @@ class Pointers:
     arrays: tuple[Any, ...] = ()
 
     def data_ptr(self) -> int:
-        """Where the addresses lie."""
+        """The address of the array of addresses."""
         x = self.addresses
         address: int = x.ctypes.data if self.device == "cpu" else x.data_ptr()
         return address
 
     def stride(self) -> tuple[Any, ...]:
-        """The strides, so marked that they are no tensor's."""
+        """The strides, with a mark that no tensor's strides have."""
         return ("pointers", self.alignment, *self.strides)
 
     def get_device(self) -> int:
@@ -42,7 +44,7 @@ class Pointers:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether one of the arrays asks for a gradient."""
+        """Whether one of the arrays requires a gradient."""
         return any(getattr(x, "requires_grad", False) for x in self.arrays)
 
     def __repr__(self) -> str:

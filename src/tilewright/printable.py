@@ -1,4 +1,4 @@
-"""Text of anybody's as it may be printed."""
+"""Makes text of unknown origin safe to print."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import unicodedata
 
 
 def printable(text: str) -> str:
-    """`text` with what a terminal would obey, instead of showing it, made visible: ``\\x1b`` for an
-    escape. Lines and tabs stay.
+    """`text` with control characters made visible: ``\\x1b`` for an escape. Newlines and tabs stay.
 
-    Names, reasons and device descriptions come from files, and a terminal obeys what they contain:
-    it would move the cursor over what was printed before, set its title, or write from right to
-    left.
+    Names, reasons and device descriptions come from files, and a terminal obeys control characters
+    in them: they could move the cursor over earlier output, set the window's title, or make text
+    run from right to left.
     """
     return text if text.isascii() and text.isprintable() else "".join(map(_shown, text))
 

@@ -1,7 +1,7 @@
-"""Files from outside, read with suspicion: only regular ones, only so large, only UTF-8.
+"""Reads files of unknown origin: only regular files, only up to a size, only UTF-8.
 
-Every reader of JSON, CSV, JSON lines, tables, registries and manifests begins here, so a pipe, an
-endless device, a huge file or a path that cannot be gives one kind of error, at once.
+Every reader of JSON, CSV, JSON lines, tables, registries and manifests uses these functions. So a
+pipe, an endless device, a huge file or an impossible path gives the same kind of error, at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MOST_BYTES = 256 << 20
 def content(path: PathLike, limit: int = MOST_BYTES) -> bytes:
     """The bytes of the regular file at `path`.
 
-    Raises `BadFile`, which begins with the path: there is no such file, it may not be read, it is
-    no regular file (a folder, a pipe, a device), or it has over `limit` bytes.
+    Raises `BadFile`, which begins with the path, if the file does not exist, may not be read, is
+    not a regular file (a folder, a pipe, a device), or has over `limit` bytes.
     """
     try:
         return regular(path, limit)
@@ -43,9 +43,12 @@ def regular(
     flags: int = 0,
     judge: Callable[[os.stat_result], None] | None = None,
 ) -> bytes:
-    """As `content`, but `OSError` and `ValueError` are the caller's to explain. flags: for
-    `os.open`, beside the usual. judge: is asked about the open file before it is read."""
-    # O_NONBLOCK: opening a pipe that somebody put there must not hang.
+    """As `content`, but the caller explains `OSError` and `ValueError`.
+
+    flags: for `os.open`, added to the usual ones.
+    judge: is called with the status of the open file before it is read, and may raise.
+    """
+    # O_NONBLOCK: opening must not hang if somebody put a pipe there.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     try:
         status = os.fstat(fd)
@@ -58,14 +61,18 @@ def regular(
                 f"{os.fspath(path)}: has {status.st_size} bytes where at most {limit} are expected"
             )
         with os.fdopen(os.dup(fd), "rb") as file:
-            return file.read(limit + 1)  # one more, so that a file that grows is not cut
+            return file.read(
+                limit + 1
+            )  # one byte more, so that a growing file is not cut unnoticed
     finally:
         os.close(fd)
 
 
 def text(path: PathLike, *, marked: bool = False) -> str:
-    """The text of the UTF-8 file at `path`; `marked`: it may begin with a byte order mark, as
-    spreadsheets write it. Line ends stay as they are. Raises `BadFile`."""
+    """The text of the UTF-8 file at `path`. Line ends stay as they are. Raises `BadFile`.
+
+    marked: the file may begin with a byte order mark, as spreadsheets write it.
+    """
     return decoded(content(path), os.fspath(path), marked=marked)
 
 

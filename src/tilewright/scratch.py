@@ -1,4 +1,4 @@
-"""Folders for temporary files, and what is left of them where their process was killed."""
+"""Temporary folders, and the removal of folders whose process was killed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def scratch(prefix: str) -> Iterator[str]:
     """A new folder in the system's folder for temporary files, removed at the end. If this process
     is killed before, the next `clear` of the same prefix removes it. Raises `OSError`."""
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        # The lock has its name only when it is held, so who finds one that is free knows.
+        # The file gets the lock's name only once it is locked. So a free lock means that its
+        # process is gone.
         fd, name = tempfile.mkstemp(dir=folder)
         try:
-            with suppress(OSError):  # a file system without locks: it will not be cleared
+            with suppress(OSError):  # without locks in the file system, `clear` leaves the folder
                 fcntl.flock(fd, fcntl.LOCK_EX)
                 Path(name).rename(Path(folder, _LOCK))
             yield folder
@@ -31,8 +32,9 @@ def scratch(prefix: str) -> Iterator[str]:
 
 
 def clear(prefix: str) -> None:
-    """Remove the folders of this prefix that processes of this user made with `scratch` and, being
-    killed, left. Nobody else's, and none that is in use; what cannot be removed stays."""
+    """Remove the folders with this prefix that processes of this user made with `scratch` and left
+    when they were killed. Folders of other users and folders in use stay, and so does anything that
+    cannot be removed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):
             status = folder.lstat()

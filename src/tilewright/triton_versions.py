@@ -1,13 +1,13 @@
-"""Which releases of Triton are supported. Every other place asks here.
+"""Which releases of Triton are supported. All other modules ask this one.
 
-The user's torch brings the Triton it wants: torch 2.10 and 2.11 bring 3.6, 2.12 and 2.13 bring
-3.7, 2.14 brings 3.8, and 2.15 brings 3.9. The releases differ as follows:
+The user's torch requires its own Triton: torch 2.10 and 2.11 bring 3.6, 2.12 and 2.13 bring 3.7,
+2.14 brings 3.8, and 2.15 brings 3.9. The releases differ as follows:
 
 - Gluon renamed its copies and `_reinterpret`: `ops/device/gluon_api.py`.
 - A descriptor without a tensor map has one more flag from 3.7 on: `descriptor_flags`.
-- The interpreter takes the formats of `dot_scaled` as they are from 3.8 on; from 3.9 on its loads
-  and stores take other hints, and no bf16 or fp8: `runtime/interpreter_patch.py`.
-- Registers, spills and so speed: docs/versions.md.
+- From 3.8 on the interpreter takes the formats of `dot_scaled` as they are. From 3.9 on its
+  loads and stores take other hints, and no bf16 or fp8: `runtime/interpreter_patch.py`.
+- Registers, spills and therefore speed: docs/versions.md.
 
 To support another release, change `NEWEST` here and the range in pyproject.toml, and run
 ``benchmarks/versions.py``.
@@ -23,7 +23,7 @@ NEWEST = (3, 9)
 
 
 def installed() -> str:
-    """The version of the installed Triton, by its package's metadata; ``""`` if there is none."""
+    """The version of the installed Triton, from its package's metadata; ``""`` if there is none."""
     try:
         return importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
@@ -31,7 +31,7 @@ def installed() -> str:
 
 
 def refusal(version: str) -> str:
-    """Why `version` (of `installed`) cannot be used, as a sentence; ``""`` if it can."""
+    """Why `version` (from `installed`) cannot be used, as a sentence; ``""`` if it can."""
     wanted = f"Triton {_text(OLDEST)} to {_text(NEWEST)}"
     if not version:
         return f"triton is not installed, and this needs {wanted}; pip install triton (Linux)"
@@ -44,7 +44,7 @@ def refusal(version: str) -> str:
 
 
 def descriptor_flags(version: str) -> int:
-    """How many one-byte flags follow the shape and strides of a descriptor that a kernel takes
+    """The number of one-byte flags after the shape and strides of a descriptor that a kernel takes
     without a tensor map: whether it pads with NaN and, since 3.7, whether it rounds to TF32."""
     return 1 if release(version) < (3, 7) else 2
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to a legality or support question; truthy when the answer is yes.
+    """The answer to a legality or support question; truthy if the answer is yes.
 
-    `rule` is the short stable name of the rule that said no (``"shared_memory"``); summaries
-    count by it. `reason` is a sentence with the numbers that decided.
+    rule: the short, stable name of the rule that refused (``"shared_memory"``); summaries count by
+        it.
+    reason: a sentence with the numbers that decided.
     """
 
     ok: bool

@@ -121,7 +121,7 @@ def test_sums_of_blocks_are_held_to_more_than_one_long_sum():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"scale_a": "128"}, "'128' is no block of scales"),
+        ({"scale_a": "128"}, "'128' is not a block of scales"),
         ({"scale_a": "1x96"}, "96 is not a power of two"),
         ({"scale_b": "0x128"}, "no block"),
         ({"scale_b": "128x1-int8"}, "scales are fp32, fp16, bf16, e8m0, not int8"),
