@@ -150,7 +150,7 @@ def test_huge_values_with_16_bit_scales_stay_finite():
         (lambda: quantise(np.ones((2, 4), np.float32), "1x3"), "3 is not a power of two"),
         (lambda: quantise(np.ones((2, 4), np.float32), "1x4-int8"), "not int8"),
         (lambda: quantise(np.ones((2, 4), np.float32), "1x4-fp32"), "write 1x4"),
-        (lambda: quantise(np.ones((2, 4), np.float32), "4"), "no block of scales"),
+        (lambda: quantise(np.ones((2, 4), np.float32), "4"), "not a block of scales"),
         (lambda: quantise(np.ones((2, 4), np.float32), "1x4", "bf16"), "cannot quantise to bf16"),
         (lambda: quantise(np.full((2, 4), np.nan, np.float32), "1x4", "int8"), "NaN"),
         (

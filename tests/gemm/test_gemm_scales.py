@@ -123,10 +123,10 @@ def test_sums_of_blocks_are_held_to_more_than_one_long_sum():
     [
         ({"scale_a": "128"}, "'128' is not a block of scales"),
         ({"scale_a": "1x96"}, "96 is not a power of two"),
-        ({"scale_b": "0x128"}, "no block"),
+        ({"scale_b": "0x128"}, "not a block"),
         ({"scale_b": "128x1-int8"}, "scales are fp32, fp16, bf16, e8m0, not int8"),
         ({"scale_b": "128x1-fp32"}, "write 128x1"),
-        ({"scale_a": 128}, "no block"),
+        ({"scale_a": 128}, "not a block"),
         ({"strides_sa": (1, 2)}, "there is no scale_a"),
         ({"scale_b": "1x1", "strides_sb": (1,)}, "not a pair of strides"),
         ({"scale_b": "1x1", "strides_sb": (-1, 1)}, "not a pair of strides"),
