@@ -1,2 +1,2 @@
 """Triton and Gluon functions that kernels of several families call: epilogues, tile order,
-reductions, and the names that change between Triton's releases."""
+reductions, and the names that differ between Triton's releases."""

@@ -1,13 +1,13 @@
-"""What happens to the accumulator on its way out: shared by every GEMM kernel.
+"""Operations on the accumulator before it is stored, shared by every GEMM kernel.
 
-Idea. A kernel gets the operations of its epilogue as a compile-time tuple of functions, CHAIN,
-and their operands as a run-time tuple of pointers, `extra`. `apply` loads each operand for the
-tile at hand, as fp32, and calls the functions in order; nothing of an empty chain is left in the
-binary. TAKES says what each operation takes: a letter an operand (n, m: a vector over columns or
-rows; d: a matrix laid out as C; s: a scalar), a comma between operations. If there is a matrix,
-the last element of `extra` is the leading dimension that all of them share.
+Idea. A kernel gets the operations of its epilogue as a compile-time tuple of functions, CHAIN, and
+their operands as a run-time tuple of pointers, `extra`. `apply` loads each operand for the current
+tile, as fp32, and calls the functions in order. An empty chain leaves nothing in the binary. TAKES
+lists the operands of each operation: one letter for each operand (n, m: a vector over columns or
+rows; d: a matrix with C's layout; s: a scalar), and a comma between operations. If there is a
+matrix, the last element of `extra` is the leading dimension that all matrices share.
 
-Edges. Loads are masked where the kernel's stores are. NaN goes through every operation.
+Edges. Loads are masked where the kernel's stores are. NaN propagates through every operation.
 Accuracy. fp32 throughout, with the target's approximate division and exponential (a few ulp).
 """
 
@@ -32,7 +32,8 @@ def _kind(takes, j):
 
 @triton.jit
 def load(x, rows, cols, ld, mask, ROW: tl.constexpr):
-    """What lies at these rows and columns of a matrix at `x`; of a vector one of them is None."""
+    """The elements at these rows and columns of a matrix at `x`. For a vector, `rows` or `cols` is
+    None."""
     if rows is None:
         ptrs = x + cols
     elif cols is None:
@@ -71,7 +72,8 @@ def _load(
 
 @triton.jit
 def indices(tile, AXIS: tl.constexpr):
-    """0, 1, 2… along one axis of a tile. Gluon has its own, which minds the tile's layout."""
+    """0, 1, 2… along one axis of a tile. Gluon has its own version, which respects the tile's
+    layout."""
     return tl.arange(0, tile.shape[AXIS])
 
 
@@ -105,8 +107,8 @@ def apply(
     ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
     INDICES: tl.constexpr = indices, LOAD: tl.constexpr = load,
 ):  # fmt: skip
-    """`acc`, the tile of an m × n product at (row, col), after the operations of CHAIN. Gluon has
-    its own INDICES, and LOAD where it has loads of another kind."""
+    """`acc`, the tile of an m × n product at (row, col), after the operations of CHAIN. Gluon
+    passes its own INDICES, and its own LOAD if its loads differ."""
     out = acc
     if len(CHAIN) > 0:
         WIDTH: tl.constexpr = acc.shape[1]
@@ -121,12 +123,13 @@ def apply(
 
 @triton.jit
 def rounded(acc, DTYPE: tl.constexpr, LARGEST: tl.constexpr):
-    """`acc` as it is stored. Unless LARGEST is 0, values saturate there, infinity too; NaN stays
-    NaN. Floats that are stored as int8 saturate too, ties go to the even, and NaN becomes 0."""
+    """`acc` in the dtype in which it is stored. Unless LARGEST is 0, values saturate there,
+    infinity too; NaN stays NaN. Floats that are stored as int8 also saturate, ties go to even, and
+    NaN becomes 0."""
     out = acc
     if DTYPE.is_int8() and acc.dtype.is_fp32():
-        # Between 2^23 and 2^24 floats are whole numbers: adding rounds to one, whose low bits are
-        # the result. The selects keep the sum from joining a product into one instruction.
+        # Between 2^23 and 2^24 all floats are whole numbers, so the addition rounds, and the low
+        # bits are the result. The selects prevent the sum from fusing with a product.
         out = tl.where(out > 127.0, 127.0, tl.where(out < -128.0, -128.0, out))
         out = tl.where(out == out, out, 0.0) + 12582912.0
         out = out.to(tl.int32, bitcast=True)
@@ -156,10 +159,10 @@ def relu(acc):
 
 @triton.jit
 def gelu(acc):
-    # x·Φ(x) is max(x, 0) less the tail |x|·Φ(-|x|), which is 0 long before |x| is 30. The tail by
-    # formula 7.1.28 of Abramowitz and Stegun, "Handbook of Mathematical Functions", with √½ in
-    # the coefficients: off by 7e-7 at most, with no exponential and half the instructions of an
-    # exact erf, which no matrix unit waits for.
+    # x·Φ(x) is max(x, 0) minus the tail |x|·Φ(-|x|), which is 0 long before |x| is 30. The tail
+    # uses formula 7.1.28 of Abramowitz and Stegun, "Handbook of Mathematical Functions", with √½ in
+    # the coefficients. Its error is at most 7e-7. It needs no exponential and half the instructions
+    # of an exact erf, during which matrix units idle.
     x = tl.minimum(tl.abs(acc), 30.0)
     p = 4.889063711743802e-05 + x * 5.38297490493278e-06
     p = 0.0032776263542473316 + x * (3.8003574445610866e-05 + x * p)
@@ -172,8 +175,8 @@ def gelu(acc):
 
 @triton.jit
 def gelu_tanh(acc):
-    # 1 + tanh(z) is 2 / (1 + exp(-2z)), which overflows to the right limit on both sides; z is
-    # √(2/π)·(x + 0.044715·x³), and the exponential's base 2, so that constants meet.
+    # 1 + tanh(z) is 2 / (1 + exp(-2z)), which overflows to the correct limit on both sides. z is
+    # √(2/π)·(x + 0.044715·x³), and the exponential has base 2, so that constants combine.
     z = acc * (-2.302208198 - 0.1029432396 * (acc * acc))
     return acc / (1.0 + tl.exp2(z))
 

@@ -1,7 +1,8 @@
-"""Gluon for CDNA as the kernels use it: every name whose spelling depends on the Triton release.
+"""Gluon for CDNA as the kernels use it: every name that is spelt differently in some Triton
+release.
 
 Written for Triton 3.6 to 3.9 (`triton.experimental.gluon.language.amd`). Triton's `cdna3` and
-`cdna4` are mostly one set of functions; gfx90a uses the `cdna3` ones, which compile for it.
+`cdna4` are mostly one set of functions. gfx90a uses the `cdna3` functions, which compile for it.
 """
 
 from triton.experimental import gluon
@@ -25,8 +26,9 @@ jit = gluon.jit
 
 @constexpr_function
 def wmma_layout(transposed, warps_m, warps_n, shape):
-    """The accumulators of gfx1250's WMMA of this (m, n, k), warps beside each other along N first.
-    Triton 3.6 takes the numbers of warps, later ones where each bit of a warp's number leads."""
+    """The accumulator layout of gfx1250's WMMA with this (m, n, k); warps lie beside each other
+    along N first. Triton 3.6 takes the numbers of warps. Later releases take the offset for each
+    bit of a warp's number."""
     if "warps_per_cta" in AMDWMMALayout.__dataclass_fields__:
         return AMDWMMALayout(3, transposed, [warps_m, warps_n], shape)
     across = [[0, 1 << i] for i in range(warps_n.bit_length() - 1)]
@@ -36,23 +38,23 @@ def wmma_layout(transposed, warps_m, warps_n, shape):
 
 @gluon.jit
 def reinterpreted(tile, LAYOUT: gl.constexpr):
-    """A tile in shared memory, its bytes read through another layout."""
+    """The bytes of a tile in shared memory, read through another layout."""
     return _reinterpreted(tile, tile.dtype, tile.shape, LAYOUT)
 
 
 @gluon.jit
 def keep_order(token):
-    """No access to memory is moved across this by the scheduler of instructions, which else puts
-    loads where their result is needed. An assembly statement without instructions; `token` is
-    one register that goes through it."""
+    """Prevents the instruction scheduler from moving memory accesses across this point; otherwise
+    it puts loads where their result is needed. It is an assembly statement without instructions;
+    `token` is a register that passes through it."""
     return gl.inline_asm_elementwise("", "=v,0", [token], gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
 def whole_registers(tile):
-    """`tile` as it is, but 16-bit elements are not taken out of their registers before this, as the
-    compiler else does an iteration early, when the loads have only just begun. 8-bit ones, which
-    Triton 3.6 does not compile here, were not seen taken out."""
+    """`tile` unchanged, but 16-bit elements stay packed in their registers until here. Otherwise
+    the compiler unpacks them an iteration early, when the loads have only just begun. 8-bit
+    elements, which Triton 3.6 does not compile here, were not seen unpacked."""
     out = tile
     if tile.dtype.primitive_bitwidth == 16:
         out = gl.inline_asm_elementwise("", "=v,0", [tile], tile.dtype, is_pure=True, pack=2)

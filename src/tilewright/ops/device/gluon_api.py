@@ -1,9 +1,9 @@
-"""Gluon as the kernels use it: every name here whose spelling depends on the Triton release.
+"""Gluon as the kernels use it: every name that is spelt differently in some Triton release.
 
-Written for Triton 3.6 to 3.9 (`triton.experimental.gluon`). The copies were renamed on the way
-(`async_copy_global_to_shared` became `async_load`, `async_copy_shared_to_global` became
+Written for Triton 3.6 to 3.9 (`triton.experimental.gluon`). Between these releases the copies were
+renamed (`async_copy_global_to_shared` became `async_load`, `async_copy_shared_to_global` became
 `async_store`), and `_reinterpret` became `reinterpret`. Triton 3.9 keeps the old names of the
-copies, but they raise, so the new names come first. Edit this file for a new release.
+copies, but they raise, so the new names are tried first. Edit this file for a new release.
 """
 
 from triton.experimental import gluon
@@ -37,7 +37,7 @@ tma_store = _first(tma, "async_store", "async_copy_shared_to_global")
 
 @builtin
 def reinterpreted(tile, dtype, shape, layout, _semantic=None):
-    """The bytes of a tile in shared memory, read as another type, shape and layout."""
+    """The bytes of a tile in shared memory, read with another type, shape and layout."""
     name = "reinterpret" if hasattr(tile, "reinterpret") else "_reinterpret"
     return getattr(tile, name)(dtype, shape, layout, _semantic=_semantic)
 

@@ -1,15 +1,17 @@
-"""Partial sums between wgmma's registers and memory, 16 bytes a thread: `reduce` on sm_90.
+"""Moves partial sums between wgmma's registers and memory, 16 bytes a thread: for `reduce` on
+sm_90.
 
-A slot holds a partial in the order of registers: a thread holds elements of a row in pairs, and
-the pair eight rows below next to it; those four lie together, then those of the next thread. So
-every access is of 512 contiguous bytes a warp, for which the compiler, who is given addresses of
-single elements, would not find the vectors. Also, it has no addition of four at once to memory.
+A slot holds a partial in the order of registers. A thread holds elements of a row in pairs, and
+beside each pair the pair eight rows below. These four elements are adjacent in the slot, followed
+by those of the next thread. So each warp accesses 512 contiguous bytes. Given addresses of single
+elements, the compiler would not find these vectors; and it has no addition of four elements at once
+to memory.
 
-Tried, and left out: partials that tell by themselves whether they are there. A slot at rest held a
-NaN that no arithmetic gives, so that whoever sums needs no flag, nor the others a fence before
-setting it: he reads until there is no such NaN. With two contributors as fast as with flags, with
-more slower by about 1 µs each (H200), since he waits for one after the other where with flags all
-are there once the last is.
+Tried, and left out: partials that show by themselves whether they have arrived. An idle slot held a
+NaN that no arithmetic produces, so the summing workgroup needed no flag, and the others no fence
+before setting it: it read until the NaN was gone. With two contributors this was as fast as flags.
+With more it was slower by about 1 µs for each (H200), because it waits for one after the other,
+while with flags all partials are present once the last has arrived.
 """
 
 from tilewright.ops.device.gluon_api import gl, jit
@@ -17,7 +19,7 @@ from tilewright.ops.device.gluon_api import gl, jit
 
 @jit
 def within_registers(TILE_M: gl.constexpr, TILE_N: gl.constexpr, LAYOUT: gl.constexpr):
-    """Where in its slot each element of a partial in wgmma's layout lies."""
+    """The offset in its slot of each element of a partial in wgmma's layout."""
     m = gl.arange(0, TILE_M, gl.SliceLayout(1, LAYOUT))
     n = gl.arange(0, TILE_N, gl.SliceLayout(0, LAYOUT))
     of_row = m // 8 % 2 * 2 + m % 8 * 16 + m // 16 % 4 * 128 + m // 64 * (64 * TILE_N)
@@ -27,7 +29,7 @@ def within_registers(TILE_M: gl.constexpr, TILE_N: gl.constexpr, LAYOUT: gl.cons
 
 @jit
 def store(slot, within, part):
-    """A partial into its slot."""
+    """Write a partial to its slot."""
     VALUE: gl.constexpr = ",r,r,r,r" if part.dtype.is_int() else ",f,f,f,f"
     gl.inline_asm_elementwise(
         "st.relaxed.gpu.global.v4.b32 [$4], {$8, $9, $10, $11}; "
@@ -42,7 +44,7 @@ def store(slot, within, part):
 
 @jit
 def load(slot, within, like):
-    """A partial, of the dtype of `like`, from its slot, past L1."""
+    """A partial, with the dtype of `like`, read from its slot, bypassing L1."""
     VALUE: gl.constexpr = "=r,=r,=r,=r" if like.dtype.is_int() else "=f,=f,=f,=f"
     return gl.inline_asm_elementwise(
         "ld.relaxed.gpu.global.v4.b32 {$0, $1, $2, $3}, [$4];",
@@ -56,7 +58,7 @@ def load(slot, within, like):
 
 @jit
 def add(slot, within, part):
-    """A partial added to what its slot holds."""
+    """Add a partial to the contents of its slot."""
     if part.dtype.is_int():
         gl.inline_asm_elementwise(
             "red.relaxed.gpu.global.add.s32 [$4], $8; red.relaxed.gpu.global.add.s32 [$4+4], $9; "

@@ -1,28 +1,28 @@
-"""How workgroups that share a tile's K range put its sum together: shared by every GEMM kernel.
+"""Combines the partial sums of workgroups that share a tile's K range; shared by every GEMM kernel.
 
-Each of `count` contributors brings a partial sum of the same tile. A tile has a flag, and slots
-in the workspace for partial sums; flags are zero at rest, and whoever consumes one puts it back,
-so no launch has to clear them.
+Each of `count` contributors has a partial sum of the same tile. A tile has a flag, and slots in the
+workspace for partial sums. Idle flags are zero, and the workgroup that consumes a flag resets it,
+so no launch has to clear flags.
 
-    atomic  contributors add into one slot; the last to arrive reads the sum, adds its own part and
-            puts zeros back. The order of the additions, and so the last bits, change from run to
-            run. The slot is zero at rest.
+    atomic  contributors add into one slot. The last to arrive reads the sum, adds its own part and
+            writes zeros back. The order of the additions, and so the last bits, change from run to
+            run. An idle slot is zero.
     linear  the last to arrive adds all partials in order. Repeatable bit for bit.
-    tree    neighbours meet pairwise, the later of two adds both and goes on to the next level.
-            Which one is later does not matter to a sum of two. Repeatable bit for bit; its depth
-            grows with the logarithm of the contributors.
+    tree    neighbours are added pairwise; the later of two adds both and goes to the next level.
+            A sum of two does not depend on which is later. Repeatable bit for bit; the depth grows
+            with the logarithm of the contributors.
 
-Under `atomic` and `linear` a contributor takes a turn, when it begins or later. All but the last
-deliver their partial and leave; the last, who keeps its own in registers, waits until the others
-have delivered. They have all taken their turn, so they are running and wait for nobody: the wait
-ends however the hardware schedules workgroups. Under `tree` nobody waits.
+Under `atomic` and `linear` a contributor takes a turn when it begins, or later. All except the last
+deliver their partial and leave. The last keeps its own partial in registers and waits until the
+others have delivered. The others have all taken their turn, so they are running and wait for
+nobody: the wait ends however the hardware schedules workgroups. Under `tree` nobody waits.
 
-Contributor `i` has slot ``base + stride * i``, and `shift` more if it is the first (stream-K's
-first contributor has begun its range in an earlier tile). `atomic` has one slot, `base`.
+Contributor `i` has slot ``base + stride * i``, plus `shift` if it is the first (stream-K's first
+contributor began its range in an earlier tile). `atomic` has one slot, `base`.
 
-Memory order: all threads of a workgroup store, meet at a barrier, and one thread's release
-addition to a flag publishes the stores to whoever sees it (acquire); partials are read past L1,
-which is not coherent.
+Memory order: all threads of a workgroup store and meet at a barrier. One thread's release addition
+to a flag then publishes the stores to every workgroup that reads the flag with acquire. Partials
+are read bypassing L1, which is not coherent.
 """
 
 import triton
@@ -30,7 +30,7 @@ import triton.language as tl
 
 TURN = tl.constexpr(1)
 DELIVERED = tl.constexpr(1 << 16)
-"""A flag counts in its low half who has arrived, in its high half who has delivered."""
+"""The low half of a flag counts arrivals, the high half deliveries."""
 
 
 @triton.jit
@@ -41,31 +41,32 @@ def slot(i, base, stride, shift):
 
 @triton.jit
 def within_tile(TILE_M: tl.constexpr, TILE_N: tl.constexpr):
-    """Where in its slot each element of a partial lies."""
+    """The offset in its slot of each element of a partial."""
     return tl.arange(0, TILE_M)[:, None] * TILE_N + tl.arange(0, TILE_N)[None, :]
 
 
 @triton.jit
 def store(slot, within, part):
-    """A partial into its slot."""
+    """Write a partial to its slot."""
     tl.store(slot + within, part)
 
 
 @triton.jit
 def load(slot, within, like):
-    """A partial, of the shape and dtype of `like`, from its slot."""
+    """A partial, with the shape and dtype of `like`, read from its slot."""
     return tl.load(slot + within, cache_modifier=".cg")
 
 
 @triton.jit
 def add(slot, within, part):
-    """A partial added to what its slot holds."""
+    """Add a partial to the contents of its slot."""
     tl.atomic_add(slot + within, part, sem="relaxed")
 
 
 @triton.jit
 def take_turn(flags, count, base, stride, shift, REDUCTION: tl.constexpr):
-    """Whether this contributor is the last of `count` to take its turn; under `tree` none is."""
+    """Whether this contributor is the last of `count` to take its turn; always false under
+    `tree`."""
     last = count < 0
     if REDUCTION != "tree":
         flag = flags + _meeting(base, stride, shift, REDUCTION)
@@ -78,9 +79,9 @@ def reduce(
     acc, last, flags, partials, within, i, count, base, stride, shift, REDUCTION: tl.constexpr,
     STORE: tl.constexpr = store, LOAD: tl.constexpr = load, ADD: tl.constexpr = add,
 ):  # fmt: skip
-    """Contribute `acc`, whose elements lie `within` their slot, after `take_turn` said `last`.
-    Returns (whether this workgroup has the whole sum, the sum). Gluon has its own STORE, LOAD and
-    ADD."""
+    """Contribute `acc`; `within` has the offsets of its elements in a slot, and `last` is the
+    result of `take_turn`. Returns (whether this workgroup has the whole sum, the sum). Gluon passes
+    its own STORE, LOAD and ADD."""
     if REDUCTION == "tree":
         whole = count > 0
         width = count * 0 + 1
@@ -103,8 +104,8 @@ def reduce(
         flag = flags + meeting
         whole = last
         if whole:
-            # Of two partials either may come first in a sum. Of more, its own takes its place
-            # among the others.
+            # A sum of two partials does not depend on their order. With more partials, its own must
+            # take its place among the others.
             if (REDUCTION == "linear") & (count > 2):
                 STORE(_at(partials, mine, within), within, acc)
             delivered = tl.atomic_add(flag, 0, sem="acquire") // DELIVERED
@@ -134,13 +135,13 @@ def reduce(
 
 @triton.jit
 def _meeting(base, stride, shift, REDUCTION: tl.constexpr):
-    """The number of a tile's flag, and under `atomic` of its slot."""
+    """The number of a tile's flag, and under `atomic` also of its slot."""
     return base if REDUCTION == "atomic" else slot(0, base, stride, shift)
 
 
 @triton.jit
 def _at(partials, index, within):
-    """Where a slot begins."""
+    """The address of a slot."""
     size: tl.constexpr = within.shape[0] * within.shape[1]
     return partials + tl.cast(index, tl.int64) * size
 

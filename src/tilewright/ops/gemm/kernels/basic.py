@@ -1,28 +1,27 @@
 """GEMM through pointers: the kernel that serves every shape, layout, dtype and architecture.
 
-Idea. One workgroup computes one TILE_M × TILE_N tile of C, walking K in steps of TILE_K; which
-tile, and how much of K, is its scheduler's to say (see `schedule`).
+Idea. One workgroup computes one TILE_M × TILE_N tile of C, walking K in steps of TILE_K. The
+scheduler decides which tile, and how much of K (see `schedule`).
 
-Data movement. Operands are read with ordinary loads, which Triton turns into asynchronous
-copies to shared memory (sm_80 and later), buffer loads (AMD, operands under 2 GiB) or plain
-vector loads, and software-pipelines over `num_stages`.
+Data movement. Operands are read with ordinary loads. Triton turns these into asynchronous copies to
+shared memory (sm_80 and later), buffer loads (AMD, operands under 2 GiB) or plain vector loads, and
+software-pipelines them over `num_stages`.
 
-Edges. A dimension that runs along an operand's rows or columns is handled in one of two ways.
-Where it is the *outer* dimension, indices past the end wrap around: addresses stay inside the
-matrix, the loads stay wide, and what they compute is never stored. Where it is the *innermost*
-dimension, loads are masked. MASK_M, MASK_N and MASK_K say which dimensions need either; the
-config's `pad_*` and the layout decide (see `sizes.masked`).
+Edges. If a ragged dimension is an operand's *outer* dimension, indices past the end wrap around:
+addresses stay inside the matrix, the loads stay wide, and the results are never stored. If it is
+the *innermost* dimension, loads are masked. MASK_M, MASK_N and MASK_K say which dimensions need
+this treatment; the config's `pad_*` and the layout decide (see `sizes.masked`).
 
-Operations on A and B before the product (multi-ABD) are done on the loaded tiles, in registers
-(see `pre`).
+Operations on A and B before the product (multi-ABD) act on the loaded tiles, in registers (see
+`pre`).
 
-Seen in the code that comes out: on gfx942 and gfx950, 8- and 16-bit operands are read with
-buffer loads, fp32 ones with global loads, whatever is promised about their addresses.
+Seen in the compiled code: on gfx942 and gfx950, 8- and 16-bit operands are read with buffer loads,
+fp32 operands with global loads, whatever is promised about their addresses.
 
-What limits it. Without the copy engine every warp spends issue slots on addresses; on sm_90
-the `tma` pipeline is the faster one for large shapes. Here it is the fallback for shapes that
-tensor maps cannot describe (rows that are not multiples of 16 bytes) and the only pipeline of
-the architectures without a copy engine.
+What limits it. Without the copy engine every warp spends issue slots on addresses. On sm_90 the
+`tma` pipeline is faster for large shapes. There this pipeline is the fallback for shapes that
+tensor maps cannot describe (rows that are not multiples of 16 bytes); on architectures without a
+copy engine it is the only pipeline.
 """
 
 import triton

@@ -1,25 +1,25 @@
-"""Which matrices of a batch a workgroup's tile belongs to: shared by every GEMM kernel.
+"""Which matrices of a batch a workgroup's tile belongs to; shared by every GEMM kernel.
 
-The tiles of all matrices are numbered as one sequence, a matrix's tiles behind those of the matrix
-before, so every scheduler (see `schedule`) deals with a batch as it deals with one large matrix:
-few tiles in each matrix still fill the GPU.
+The tiles of all matrices are numbered as one sequence, matrix by matrix. So every scheduler (see
+`schedule`) treats a batch as one large matrix, and matrices with few tiles still fill the GPU.
 
     none      one matrix each of A, B and C
-    strided   matrix z of an operand is z strides behind its first; a stride of 0 shares one
+    strided   matrix z of an operand is z strides after its first; a stride of 0 shares one matrix
     pointers  the operands are arrays of addresses; element z is the address of matrix z
-    nested    matrix z is z // inner outer strides and z % inner strides behind the first
+    nested    matrix z is z // inner outer strides and z % inner strides after the first
 
-A kernel gets the batch as a tuple, `batch`: how many matrices, then its own way to step from one
-matrix to the next, and last, where the epilogue has matrices, their stride. Nested batches put
-before that how many are in an inner one and the outer strides of A, B, C and the epilogue's.
+A kernel gets the batch as a tuple, `batch`: the number of matrices, then the kernel's own way to
+step from one matrix to the next, and last, if the epilogue has matrices, their stride. Nested
+batches insert before that stride the size of an inner batch and the outer strides of A, B, C and
+the epilogue's matrices.
 
-Seen in the code that comes out: loads stay as wide as without a batch, with pointers too; on AMD,
-strided operands keep buffer loads, to which the compiler adds the batch's offset in 32 bits (so a
-rule has whole batches counted), and operands by pointers have global loads.
+Seen in the compiled code: loads stay as wide as without a batch, with pointers too. On AMD, strided
+operands keep buffer loads, to which the compiler adds the batch's offset in 32 bits (so a rule
+counts whole batches). Operands by pointers use global loads.
 
-Measured on an H200, bf16, best of a declared space against the better of torch.bmm and, where B is
-shared, torch.mm on the folded batch, in one interleaved run (benchmarks/gemm_batched.py; "fill" is
-what writing zeros over C takes):
+Measured on an H200, bf16: the best kernel of a declared space against the better of torch.bmm and,
+if B is shared, torch.mm on the folded batch, in one interleaved run (benchmarks/gemm_batched.py).
+"fill" is the time of writing zeros over C:
 
                                   µs   ratio  fill
     32×[512,64]·[64,512]        11.1   1.040   9.2  128x128x64, 4 warps, 4 stages, tma, persistent
@@ -35,15 +35,15 @@ what writing zeros over C takes):
     32×[512,1024]·B            52.5   1.007  14.5  folded: 128x256x64, 8 warps, 4 stages, tma
     64×[16,1024]·B             18.1   1.004   6.5  folded: 128x256x64, 8 warps, 3 stages, tma
 
-What limits it. Scores of attention (the first rows with K of 64 and 128) are writes of C: at
-16×2048² a kernel takes as long as filling C does. The products with long K and few columns read at
-3.1 to 3.7 TB/s, those of one row at 2.4 to 2.5. 32×1024³ is limited as every large bf16 product is
-(see `gluon_ws`).
+What limits it. Scores of attention (the first rows, with K of 64 and 128) are bound by writing C:
+at 16×2048² a kernel takes as long as filling C does. The products with long K and few columns read
+at 3.1 to 3.7 TB/s, those of one row at 2.4 to 2.5. 32×1024³ has the limit of every large bf16
+product (see `gluon_ws`).
 
-Failures. A shared B that is not folded: 64×[16,1024]·B took 56.3 µs in an earlier run, three times
-as long, since every 16 rows read all of B again (torch.bmm: 63.2). Walking C by rows rather than by
-groups of rows, so that neighbouring workgroups write neighbouring columns: within noise. K split in
-two or four for one row and K = 4096: not among the six fastest.
+Failures. A shared B without folding: 64×[16,1024]·B took 56.3 µs in an earlier run, three times as
+long, since every 16 rows read all of B again (torch.bmm: 63.2). Walking C by rows instead of groups
+of rows, so that neighbouring workgroups write neighbouring columns: within noise. K split in two or
+four for one row and K = 4096: not among the six fastest.
 """
 
 import triton
@@ -52,7 +52,7 @@ import triton.language as tl
 
 @triton.jit
 def in_batch(each, batch, BATCHING: tl.constexpr):
-    """Tiles of a whole batch whose matrices have `each`."""
+    """Tiles of a whole batch; each matrix has `each` tiles."""
     tiles = each
     if BATCHING != "none":
         tiles = each * batch[0]
@@ -61,8 +61,8 @@ def in_batch(each, batch, BATCHING: tl.constexpr):
 
 @triton.jit
 def in_matrix(tile, each, BATCHING: tl.constexpr):
-    """Tile number `tile` of a batch whose matrices have `each`: (which matrix, which of its
-    tiles)."""
+    """For tile number `tile` of a batch whose matrices have `each` tiles: (the matrix, the tile
+    within it)."""
     z = 0
     within = tile
     if BATCHING != "none":
@@ -73,8 +73,8 @@ def in_matrix(tile, each, BATCHING: tl.constexpr):
 
 @triton.jit
 def shared_or(z, batch, PLACE: tl.constexpr, BATCHING: tl.constexpr):
-    """Which matrix of a descriptor goes with matrix `z` of C: that of the same number, or, where
-    all share one, the first; then its step, element PLACE of `batch`, is 0 and not 1."""
+    """The number of the descriptor's matrix that goes with matrix `z` of C: `z`, or the first if
+    all share one. The step, element PLACE of `batch`, is then 0 instead of 1."""
     number = z
     if BATCHING != "none":
         number = z * batch[PLACE]
@@ -83,8 +83,8 @@ def shared_or(z, batch, PLACE: tl.constexpr, BATCHING: tl.constexpr):
 
 @triton.jit
 def _nested(z, batch, stride, PLACE: tl.constexpr):
-    """Elements from the first matrix to matrix `z` of a nested batch whose inner ones have `stride`
-    and whose outer stride is that of operand PLACE (A, B, C, D: 1 to 4)."""
+    """Elements from the first matrix to matrix `z` of a nested batch. Inner matrices have stride
+    `stride`; the outer stride is that of operand PLACE (A, B, C, D: 1 to 4)."""
     outer = tl.cast(z // batch[4], tl.int64)
     inner = tl.cast(z % batch[4], tl.int64)
     return outer * batch[4 + PLACE] + inner * stride
@@ -94,8 +94,8 @@ def _nested(z, batch, stride, PLACE: tl.constexpr):
 def matrix_of(
     pointer, batch, z, PLACE: tl.constexpr, BATCHING: tl.constexpr, ALIGNMENT: tl.constexpr
 ):
-    """Address of matrix `z` of the operand at `pointer`, whose stride is element PLACE of `batch`;
-    offsets are 64-bit, since a batch may span more than each of its matrices."""
+    """Address of matrix `z` of the operand at `pointer`; its stride is element PLACE of `batch`.
+    Offsets are 64-bit, since a batch may span more than each of its matrices."""
     at = pointer
     if BATCHING == "strided":
         at = pointer + tl.cast(z, tl.int64) * batch[PLACE]
@@ -119,8 +119,8 @@ def _has_matrix(takes):
 
 @triton.jit
 def extra_of(extra, batch, z, TAKES: tl.constexpr, BATCHING: tl.constexpr):
-    """The operands of an epilogue for matrix `z`: its matrices are batches too, its vectors and
-    scalars are everyone's."""
+    """The operands of an epilogue for matrix `z`: its matrices are batches too, and all share its
+    vectors and scalars."""
     out = extra
     if BATCHING != "none" and _has_matrix(TAKES):
         stride = batch[len(batch) - 1]

@@ -1,10 +1,10 @@
-"""The ring of tiles in shared memory between the warp that loads and the groups that multiply:
-what `gluon_ws` and `gluon_pingpong` share.
+"""The ring of tiles in shared memory between the warp that loads and the groups that multiply;
+shared by `gluon_ws` and `gluon_pingpong`.
 
-STAGES slots, each with A's tile (or one tile for each group's rows) and B's. A slot has two
-mbarriers: `full` (the copies' bytes have arrived) and `empty` (its readers are done). The ring
-runs on from one part of the work to the next, so the next one's loads begin during the last steps
-of this one.
+The ring has STAGES slots, each with A's tile (or one tile for each group's rows) and B's. A slot
+has two mbarriers: `full` (the copies' bytes have arrived) and `empty` (its readers are done). The
+ring continues from one part of the work to the next, so the next part's loads begin during the last
+steps of the current one.
 """
 
 from tilewright.ops.device import widths
@@ -37,7 +37,7 @@ piece = constexpr_function(widths.piece)
 
 @jit
 def place(z, i, j, BATCHING: gl.constexpr):
-    """Coordinates of a tile's first element, of a matrix or of matrix `z` of a batch."""
+    """Coordinates of a tile's first element, in a matrix or in matrix `z` of a batch."""
     if BATCHING == "none":
         at = (i, j)
     else:
@@ -47,8 +47,8 @@ def place(z, i, j, BATCHING: gl.constexpr):
 
 @jit
 def work_of(tiles, steps, splits, SCHEDULER: gl.constexpr):
-    """Where this workgroup begins (`next_part`): what `shared_steps` says of stream-K; its first
-    part, and how many parts there are."""
+    """This workgroup's start for `next_part`: the results of `shared_steps` for stream-K, its first
+    part, and the number of parts."""
     ways = 1
     share = steps
     at = steps * 0
@@ -70,7 +70,7 @@ def fill(
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr, SCHEDULER: gl.constexpr,
     INSIDE: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """The producer: every K step of every part of this workgroup into the ring."""
+    """The producer: loads every K step of every part of this workgroup into the ring."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
@@ -81,7 +81,7 @@ def fill(
     BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
     BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + TILE_N // BOX_N * b.block_type.nbytes
     stage = 0
-    phase = 1  # of a ring nobody has used: every slot counts as released
+    phase = 1  # in an unused ring every slot counts as released
     _, _, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
     while (at < end) | (part < parts):
         tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
@@ -102,7 +102,7 @@ def fill(
                 else:
                     tma_load(a, place(z_a, k0, row + group * ROWS, BATCHING), ready, a_tile)
             for box in gl.static_range(TILE_N // BOX_N):
-                # Parts of one slot follow each other, so that they are one tile.
+                # The boxes of one slot are adjacent, so that they form one tile.
                 if box < WIDE // BOX_N:
                     b_tile = b_tiles.index(stage * (WIDE // BOX_N) + box)
                 else:
@@ -121,8 +121,8 @@ def fill(
 def accumulators(
     a_tiles, ROWS: gl.constexpr, TILE_N: gl.constexpr, INT_ACC: gl.constexpr
 ):  # fmt: skip
-    """A warp group's sums of ROWS rows: of the first `wide(TILE_N)` columns, and of those behind
-    them; without any, the same twice."""
+    """A warp group's sums for ROWS rows: those of the first `wide(TILE_N)` columns, and those of
+    the remaining columns. If none remain, the first twice."""
     MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
     WIDE: gl.constexpr = wide(TILE_N)
     MMA_N: gl.constexpr = min(WIDE, 128 if INT_ACC else 256)
@@ -142,9 +142,9 @@ def multiply(
     TILE_N: gl.constexpr, A_ROW: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr,
     GROUPS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """The sums over K steps `begin` to `stop`, from the ring, for one warp group. The last wgmma is
-    still under way; the slot it reads comes back too, and then `stage` and `phase` of the next.
-    `acc` and `rest` are only shapes: what they hold does not count."""
+    """One warp group's sums over K steps `begin` to `stop`, from the ring. The last wgmma is still
+    running. Also returns the slot that it reads, and `stage` and `phase` of the next step. `acc`
+    and `rest` give only shapes; their contents are ignored."""
     used = 0
     for step in range(begin, stop):
         mbarrier.wait(full.index(stage), phase)
@@ -174,7 +174,7 @@ def multiply(
 
 @jit
 def tiles_of(matrix, COUNT: gl.constexpr):
-    """Shared memory for COUNT of the tiles that one copy of `matrix` moves."""
+    """Shared memory for COUNT tiles, each as large as one copy of `matrix` moves."""
     ROWS: gl.constexpr = matrix.block_type.shape[-2]
     COLS: gl.constexpr = matrix.block_type.shape[-1]
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], matrix.dtype)
@@ -183,7 +183,7 @@ def tiles_of(matrix, COUNT: gl.constexpr):
 
 @jit
 def settled(acc, rest, TILE_N: gl.constexpr):
-    """The sums, once the last wgmma has ended."""
+    """The sums, after the last wgmma has ended."""
     if wide(TILE_N) < TILE_N:
         acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
     else:
@@ -195,8 +195,8 @@ def settled(acc, rest, TILE_N: gl.constexpr):
 def b_ring(
     b, TILE_N: gl.constexpr, TILE_K: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr
 ):
-    """Shared memory for B's tiles: as copies fill it, as wgmma reads it, and for the columns
-    beyond `wide(TILE_N)`."""
+    """Shared memory for B's tiles: as the copies fill it, as wgmma reads it, and for the columns
+    past `wide(TILE_N)`."""
     WIDE: gl.constexpr = wide(TILE_N)
     BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
     boxes = tiles_of(b, STAGES * (WIDE // BOX_N))

@@ -1,9 +1,9 @@
-"""From the accumulators of a warp group to C, in Gluon for sm_90: what `gluon_ws` and
-`gluon_pingpong` share.
+"""Stores the accumulators of a warp group to C, in Gluon for sm_90; shared by `gluon_ws` and
+`gluon_pingpong`.
 
-A group's sums leave in pieces of half the first accumulator's columns (with SPLIT, a quarter),
-after the epilogue, through two staging buffers of its own, by asynchronous stores that are waited
-for only when their buffer is needed again.
+After the epilogue, a group's sums leave in pieces of half the first accumulator's columns (with
+SPLIT, a quarter). They pass through two staging buffers of the group by asynchronous stores; a
+store is waited for only when its buffer is needed again.
 """
 
 from tilewright.ops.device.epilogue import apply, rounded
@@ -28,7 +28,7 @@ def store_piece(
     c, z, row, col, piece, staging, extra, m, n, C_ROW: gl.constexpr, TAKES: gl.constexpr,
     FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """One piece of the sums, which stands at (row, col), after the epilogue to memory, through
+    """Apply the epilogue to one piece of the sums, at (row, col), and write it to memory through
     the staging buffer `staging`."""
     piece = apply(piece, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, indices)
     out = rounded(piece, c.dtype, LARGEST)
@@ -57,7 +57,8 @@ def write(
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
     CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """A group's rows of a whole sum to C, in pieces, through its two staging buffers in turn."""
+    """Write a group's rows of a whole sum to C, in pieces, alternating between its two staging
+    buffers."""
     pieces = halves(acc)
     if SPLIT:
         p0, p1 = halves(pieces[0])
@@ -78,8 +79,8 @@ def write_tile(
     SPLIT: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     BATCHING: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """A group's sums, which stand at (row, col) of matrix `z`, to C: `acc` and, behind it where
-    a tile is made of two, `rest`."""
+    """Write a group's sums at (row, col) of matrix `z` to C: `acc` and, if the tile has two
+    accumulators, `rest` after it."""
     WIDE: gl.constexpr = wide(TILE_N)
     write(
         c, acc, even, odd, extra, m, n, z, row, col,

@@ -1,8 +1,8 @@
-"""What an operand goes through before the matrix instruction: shared by kernels that can.
+"""Operations on an operand before the matrix instruction; shared by the kernels that support them.
 
-The same chains of functions as in `epilogue`, on a tile of A or of B in registers, in fp32, and
-then once rounded to the operand's dtype. What lies outside of the operand was loaded as zero and
-is made zero again, since an operation may turn a zero into something.
+The chains of functions are those of `epilogue`, applied to a tile of A or B in registers, in fp32.
+The result is rounded once to the operand's dtype. Elements outside of the operand were loaded as
+zero and are set to zero again, since an operation may change a zero.
 """
 
 import triton
@@ -17,7 +17,7 @@ def combine(
     MASK_ROWS: tl.constexpr, MASK_COLS: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """`x`, the tile at (row, col) of an operand of rows × cols, after the operations of CHAIN with
-    operands `extra`; ROW says whether the operand, and so its matrices, are row-major."""
+    operands `extra`. ROW says whether the operand, and so its matrices, are row-major."""
     out = x
     if len(CHAIN) > 0:
         y = apply(x, extra, row, col, rows, cols, CHAIN, TAKES, ROW, MASK_ROWS, MASK_COLS)

@@ -1,23 +1,23 @@
-"""Block scales: a K step's products times their scales, shared by every GEMM kernel in Triton.
+"""Block scales: a K step's products times their scales; shared by every GEMM kernel in Triton.
 
 Idea. The products of one K step (TILE_K of K, which a rule keeps within one block of scales) have
-one scale of A for each row and one of B for each column. They are summed by the matrix units on
-their own, from zero, and then added to the fp32 accumulator times both scales. Where a tile lies
-within one block, its scale is a scalar, and scalars and vectors over rows are multiplied with each
-other before the tile, which then costs one multiply-add an element.
+one scale of A for each row and one of B for each column. The matrix units sum them alone, starting
+from zero; the sum is then added to the fp32 accumulator times both scales. If a tile lies within
+one block, its scale is a scalar. Scalars and vectors over rows are multiplied with each other
+before the tile, which then costs one multiply-add an element.
 
-That also keeps sums of 8-bit products short: the matrix units of sm_89 and sm_90 hold about 14
-bits of theirs.
+This also keeps sums of 8-bit products short: the matrix units of sm_89 and sm_90 hold about 14 bits
+of a sum.
 
-Scales are read from memory one K step ahead of their use, which hides some of the way there.
+Scales are read one K step ahead of their use, which hides part of the latency.
 
 What limits it. The multiply-adds run on the ordinary units while the matrix units wait: on an H200
-with fp8, 128x128 tiles and `tma`, about half of the rate without scales. Another warp group can
-keep the matrix units busy meanwhile: see `gluon_scaled`.
+with fp8, 128x128 tiles and `tma`, this reaches about half of the rate without scales. A second warp
+group can keep the matrix units busy meanwhile: see `gluon_scaled`.
 
-SCALES is ``"1x128,128x128"``: rows and K of A's block, K and columns of B's, 0x0 for an operand
-that is not scaled. The run-time tuple `scales` has, for each that is, a pointer and two strides
-in elements.
+SCALES is ``"1x128,128x128"``: rows and K of A's block, then K and columns of B's; 0x0 for an
+operand without scales. The run-time tuple `scales` has a pointer and two strides in elements for
+each operand with scales.
 """
 
 import triton
@@ -32,15 +32,15 @@ def size_of(blocks, operand, axis):
 
 @triton.constexpr_function
 def covers(block, size):
-    """Whether a block has whole tiles of `size`, so that one scale serves each."""
+    """Whether a block consists of whole tiles of `size`, so that one scale serves each tile."""
     return block % size == 0
 
 
 @triton.jit
 def number(x):
-    """Scales as fp32: e8m0 ones come as bytes, whose value is 2^(byte - 127), and NaN for 255."""
+    """Scales as fp32. e8m0 scales come as bytes with the value 2^(byte - 127), or NaN for 255."""
     if x.dtype == tl.uint8:
-        # As fp32's own exponent, where 0 and 255 mean something else.
+        # The byte is fp32's exponent, except that 0 and 255 have another meaning there.
         bits = x.to(tl.uint32) << 23
         bits = tl.where(x == 0, 0x00400000, tl.where(x == 255, 0x7FC00000, bits))
         out = bits.to(tl.uint32).to(tl.float32, bitcast=True)
@@ -55,7 +55,7 @@ def _load(
     SIZE: tl.constexpr, BLOCK: tl.constexpr, AXIS: tl.constexpr,
 ):  # fmt: skip
     """Scales of a tile that begins at `along` of `size` rows (columns, if AXIS is 1): a vector, or
-    a scalar where BLOCK covers all of its SIZE; `across` is its block along K."""
+    a scalar if BLOCK covers all of its SIZE. `across` is its block along K."""
     step = scales[FIRST + 1 + AXIS]
     there = scales[FIRST] + across * scales[FIRST + 2 - AXIS]
     if covers(BLOCK, SIZE):
