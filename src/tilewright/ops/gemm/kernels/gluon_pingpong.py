@@ -1,28 +1,29 @@
-"""GEMM by two warp groups that take whole tiles by turns, in Gluon (sm_90): "ping-pong".
+"""GEMM by two warp groups that take whole tiles in turn, in Gluon (sm_90): "ping-pong".
 
-Idea. In `gluon_ws` the groups share a tile and come to its end together: while they store it,
-apply an epilogue to it, and wait for each other, the matrix units idle. Here each group has a tile
-of its own, every other one of the workgroup's. One multiplies while the other stores, and the
-matrix units pass from one to the other with work for them still queued (CUTLASS calls its kernel
-of this kind ping-pong; cuBLASLt's fastest kernels for large products are such by their names).
+Idea. In `gluon_ws` the groups share a tile and finish it together: while they store it, apply an
+epilogue to it, and wait for each other, the matrix units idle. Here the groups take alternate tiles
+of the workgroup. One group multiplies while the other stores, and the matrix units pass from one
+group to the other with work still queued. (CUTLASS calls its kernel of this kind ping-pong; by
+their names, cuBLASLt's fastest kernels for large products are of this kind.)
 
-Data movement. As in `gluon_ws` (see `gluon_ring`, `gluon_store`): one warp fills the ring, whose
-slots are tiles of one group at a time, so each is released by one group. A group knows where in the
-ring its next tile begins, since it counts the other's steps too. Tiles are half as large as two
-groups that share one can have, so more is read from L2 for each product; 128x192 makes up for most
-of it, with 192 accumulators a thread.
+Data movement. As in `gluon_ws` (see `gluon_ring`, `gluon_store`): one warp fills the ring. Each
+slot holds tiles of one group, so one group releases it. A group also counts the other group's
+steps, and so knows where in the ring its next tile begins. Tiles are at most half as large as those
+that two groups can share, so each product reads more from L2. 128x192 makes up for most of this,
+with 192 accumulators a thread.
 
 Turns. A pair of mbarriers, one for each group: a group waits at its own before its first wgmma, and
-arrives at the other's when its last is under way. So the groups' products do not mix, and every
-tile is done in the time that it would take alone.
+arrives at the other's when its last wgmma is running. So the groups' products do not mix, and every
+tile takes the time that it would take alone.
 
-Edges, layouts, odd widths, epilogues, batches: as in `gluon_ws`. Scheduler `persistent` only,
-since the groups of a workgroup must have equally many steps in each tile.
+Edges, layouts, odd widths, epilogues, batches: as in `gluon_ws`. Scheduler `persistent` only, since
+the groups of a workgroup must have equally many steps in each tile.
 
 On a CPU. `tma` with the same fields computes the same result.
 
-What limits it. Power. What a floating-point operation costs (H200, benchmarks/gemm_energy.py: each
-alone for 1.5 s, the board's energy counter), in pJ, and TFLOP/s, on random operands and on zeros:
+What limits it. Power. The energy of a floating-point operation in pJ (H200,
+benchmarks/gemm_energy.py: each kernel alone for 1.5 s, read from the board's energy counter), and
+TFLOP/s, on random operands and on zeros:
 
                                         8192³             2048×28672×4096    8192³, zeros
     bf16  gluon_ws 128x256              1.024    663      1.048    660       0.541    831
@@ -35,9 +36,9 @@ alone for 1.5 s, the board's energy counter), in pJ, and TFLOP/s, on random oper
           torch._scaled_mm, row-wise    0.531   1294      0.543   1277       0.288   1538
 
 On random operands all were at the limit, 680 to 730 W, where speed is watts over joules an
-operation: to be 5 % faster than cuBLASLt's best takes 5 % less energy for the same multiplications,
-of which half is the bits that switch (the zeros say), the same in every kernel. Between tiles and
-pipelines lie 2 to 5 %.
+operation: being 5 % faster than cuBLASLt's best takes 5 % less energy for the same multiplications.
+Half of that energy goes to switching bits (the zeros show this) and is the same in every kernel.
+Tiles and pipelines differ by 2 to 5 %.
 
 Measured against the better of torch.mm and cuBLASLt's eight (H200, benchmarks/gemm_vs_vendor.py
 --set large; 60 interleaved samples each, L2 flushed), the best kernel of 52:
@@ -56,7 +57,7 @@ Measured against the better of torch.mm and cuBLASLt's eight (H200, benchmarks/g
     8192×17408×4096     1752.7  0.987  1789.6  0.985   128x128
     geometric mean              0.993          0.991   (to torch.mm: 1.032 and 1.030)
 
-Before this pipeline was there the mean was 0.976 and the least 0.932.
+Without this pipeline the mean was 0.976 and the least 0.932.
 
 Epilogues (benchmarks/gemm_epilogues.py): µs, and the share of the same kernel's speed without:
 
@@ -64,11 +65,11 @@ Epilogues (benchmarks/gemm_epilogues.py): µs, and the share of the same kernel'
     bf16  swiglu               8192×28672×4096 2848.1 0.992
     fp8   row_scale+col_scale  4096³ 98.7 0.989    8192³ 821.4 0.995   8192×14336×4096 748.3 0.997
 
-On 4096³ a workgroup has eight tiles, and the last one's GELU is nobody's to hide.
+On 4096³ a workgroup has eight tiles, and nothing hides the last tile's GELU.
 
-fp8 against torch._scaled_mm (benchmarks/gemm_quantised.py, eight products): one scale 1.026, a
-scale for each row and column 0.996. This pipeline is the fastest here in four of the first, six of
-the second.
+fp8 against torch._scaled_mm (benchmarks/gemm_quantised.py, eight products): with one scale 1.026,
+with a scale for each row and column 0.996. This pipeline is the fastest here in four of the eight
+with one scale, and in six of the eight with the others.
 """
 
 from tilewright.ops.device.gluon_api import (
@@ -112,7 +113,7 @@ def _take_turns(
     even = c_tiles.index(2 * GROUP)
     odd = c_tiles.index(2 * GROUP + 1)
     done = GROUP * steps
-    turn = 1 - GROUP  # of barriers nobody has arrived at: the first group goes ahead
+    turn = 1 - GROUP  # nobody has arrived at the barriers yet: the first group goes ahead
     first = gl.program_id(0) + GROUP * gl.num_programs(0)
     for tile in range(first, tiles, 2 * gl.num_programs(0)):
         z, within = in_matrix(tile, each, BATCHING)
@@ -146,8 +147,8 @@ def gemm_gluon_pingpong(
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory. Arguments:
-    see `gluon_ws`."""
+    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory. Arguments: see
+    `gluon_ws`."""
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, "persistent", TAKES)
     a_tiles = tiles_of(a, STAGES)
     b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)

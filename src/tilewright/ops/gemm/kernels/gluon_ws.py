@@ -1,47 +1,47 @@
-"""GEMM with the warps' roles written out, in Gluon: one warp loads, the others multiply (sm_90).
+"""GEMM with warp roles written out, in Gluon: one warp loads, the others multiply (sm_90).
 
-Idea. Triton 3.6 does not specialise warps on sm_90 (see `tma`), so it is done by hand. One warp,
-with 24 registers a thread, does nothing but ask the copy engine for tiles. One to three warp groups
-(GROUPS; four warps each, up to 240 registers) multiply. The groups are partitions of their own:
-each has its own TILE_M / GROUPS rows of A and C, its own copy of the loop and its own barrier.
-They share B, but never wait for each other: while one stores its part of C the other may still
-be multiplying, so the matrix units need not idle during an epilogue.
+Idea. Triton 3.6 does not specialise warps on sm_90 (see `tma`), so this kernel does it by hand. One
+warp, with 24 registers a thread, only requests tiles from the copy engine. One to three warp groups
+(GROUPS; four warps each, up to 240 registers) multiply. Each group is a partition of its own, with
+its own TILE_M / GROUPS rows of A and C, its own copy of the loop and its own barrier. The groups
+share B, but never wait for each other: while one stores its part of C another may still be
+multiplying, so the matrix units need not idle during an epilogue.
 
-Data movement. A ring of STAGES slots in shared memory, each with a tile of A per group and one of
-B. A slot has two mbarriers: `full` (the copies' bytes have arrived) and `empty` (every group has
-read it). A group keeps one wgmma batch in flight and releases the slot before it. The ring runs
-on from tile to tile: the loads of the next tile start during the last steps of this one. C leaves
-in pieces (see `gluon_store`), through two staging buffers a group, by asynchronous stores that are
-waited for only when their buffer is needed again.
+Data movement. A ring of STAGES slots in shared memory, each with a tile of A for each group and one
+tile of B. A slot has two mbarriers: `full` (the copies' bytes have arrived) and `empty` (every
+group has read it). A group keeps one wgmma batch running and releases the slot before it. The ring
+continues from tile to tile: the loads of the next tile start during the last steps of the current
+one. C leaves in pieces (see `gluon_store`) through two staging buffers for each group, by
+asynchronous stores that are waited for only when their buffer is needed again.
 
-Edges. As in `tma`: the copy engine fills what lies outside with zeros and does not write there, and
-where there is more than a tile of rows, the last one begins further up (see `schedule`).
+Edges. As in `tma`: the copy engine fills elements outside with zeros and does not write there. If
+there is more than one tile of rows, the last begins earlier (see `schedule`).
 
-Layouts. Operands are read in shared memory as they lie in memory; wgmma transposes 16-bit ones on
-the way. 8-bit and tf32 operands must have K contiguous, which a rule says.
+Layouts. Operands are read in shared memory in their memory layout; wgmma transposes 16-bit
+operands. 8-bit and tf32 operands must have K contiguous, which a rule checks.
 
-Odd tiles. A tile edge is a power of two, or 192 rows: three groups' 64; or 96, 160 or 192 columns:
-two accumulators, 64 and 32, 128 and 32 or 128 and 64 wide, with B copied in boxes of the second's
-width. Such tiles fill the last wave of some shapes where powers of two leave most of it empty: in
-the tables shipped for the H200, 80 of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of 1,499 in fp8
-have a tile of 96 or 160 columns.
+Odd tiles. A tile edge is a power of two; or 192 rows, three groups of 64; or 96, 160 or 192
+columns, two accumulators 64 and 32, 128 and 32 or 128 and 64 wide, with B copied in boxes of the
+second's width. Such tiles fill the last wave of some shapes where powers of two leave most of it
+empty. In the tables shipped for the H200, 80 of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of
+1,499 in fp8 have a tile of 96 or 160 columns.
 
-Schedulers (see `schedule`). All but `tile`, without whose next tile there is nothing to overlap.
-Where workgroups share a tile (not with an odd edge), each group has flags and slots of its own
-(see `reduce`), and its partials go to memory as they lie in registers (see `gluon_partials`). A
-group may wait for another workgroup's. That cannot tie a knot, although groups share a ring: a
-group that waits has read all operands of its part, so they are there for the others too, and
+Schedulers (see `schedule`). All except `tile`, which has no next tile to overlap with. If
+workgroups share a tile (not with an odd edge), each group has its own flags and slots (see
+`reduce`), and its partials go to memory in the order of registers (see `gluon_partials`). A group
+may wait for another workgroup's group. This cannot deadlock, although groups share a ring: a
+waiting group has read all operands of its part, so they are there for the other groups too, and
 every workgroup takes tiles in increasing order.
 
-Epilogues (see `epilogue`): on the pieces, as they leave. Vectors and matrices are loaded by the
-threads that hold the elements, in pairs.
+Epilogues (see `epilogue`) act on the pieces as they leave. The threads that hold the elements load
+vectors and matrices, in pairs.
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
 What limits it. Large products: power. At its 700 W an H200 does as many operations a second as
-their energy allows, and all good kernels pay about the same for one, cuBLAS's too (the table is
-in `gluon_pingpong`); on zeros, at 450 W, this kernel is ahead of `torch.mm` by 5 to 7 %. Small
-ones: see below.
+their energy allows, and all good kernels, cuBLAS's included, need about the same energy for each
+(`gluon_pingpong` has the table). On zeros, at 450 W, this kernel is ahead of `torch.mm` by 5 to 7
+%. Small products: see below.
 
 Measured (H200, Triton 3.6, torch's cuBLAS; interleaved, L2 flushed, medians of 60 or 20 samples).
 Ratios to cuBLAS on 4096³, 8192³, 2048×28672×4096 and 8192×4096×14336, in this order:
@@ -56,9 +56,9 @@ Ratios to cuBLAS on 4096³, 8192³, 2048×28672×4096 and 8192×4096×14336, in 
     int8  tma, 128x256x128 s3           1.301  1.332  1.314  1.340
     bf16  on zeros, repeated, s4 g16      -    1.074  1.049    -
 
-Odd waves and large K, bf16 rcr, the better of torch.mm and cuBLASLt's candidates against the best
-of a declared space (benchmarks/gemm_vs_vendor.py --set odd; the samples lie under
-benchmarks/results), in µs:
+Odd waves and large K, bf16 rcr: the better of torch.mm and cuBLASLt's candidates against the best
+of a declared space (benchmarks/gemm_vs_vendor.py --set odd; the samples are in benchmarks/results),
+in µs:
 
     2048×2112×7168    84.8   86.6  0.980  192x192x64   3 groups, s4, persistent: one wave of 121
     3840×4096×2048    86.0   88.6  0.971  gluon_pingpong 128x192x64, s4
@@ -68,19 +68,19 @@ benchmarks/results), in µs:
     1024×1024×8192    32.1   32.7  0.984  64x128x64    1 group, s8, persistent
     128×4096×14336    43.3   43.6  0.993  64x64x64     1 group, s13, persistent
 
-The geometric mean is 0.961, to torch.mm 0.997. Three earlier runs came to 0.965, 0.965 and 0.970:
+The geometric mean is 0.961, to torch.mm 0.997. Three earlier runs gave 0.965, 0.965 and 0.970:
 products of 14 to 18 µs move by 2 to 4 % from run to run.
 
-What limits these. A launch: one 64×64×64 product takes 6.0 µs here with two stages, 6.4 with
-thirteen (their barriers are set up one after another), 5.6 in `tma` and 5.7 in cuBLAS. Then L2:
-64x64 tiles at K = 4096 bring 1 MB to each multiprocessor in about 7.5 µs, 70 bytes a clock. Where
-tiles are shared, the meeting: 512×512×8192 takes 18.1 µs in 64x128 tiles and
-four parts, whose partials are 32 KB, and 20.2 in 128x128 tiles and eight, which load a third less.
+What limits these. The launch: one 64×64×64 product takes 6.0 µs here with two stages, 6.4 with
+thirteen (their barriers are initialised one after another), 5.6 in `tma` and 5.7 in cuBLAS. Then
+L2: 64x64 tiles at K = 4096 bring 1 MB to each multiprocessor in about 7.5 µs, 70 bytes a clock. For
+shared tiles, combining the parts: 512×512×8192 takes 18.1 µs in 64x128 tiles and four parts, whose
+partials are 32 KB, and 20.2 in 128x128 tiles and eight parts, which load a third less.
 
-Stream-K against the best other kernel (whole tiles, `gluon_pingpong`'s too, or split-K), bf16 rcr,
-its time over that of the best stream-K. Over all shapes whose last wave is under half full for each
-tile from 128x128 on (--set last_wave, whose definition is in that benchmark) the geometric mean is
-1.016; 0.985 for K = 4096, 1.032 for 8192 and for 16384; in µs:
+Stream-K against the best other kernel (whole tiles, `gluon_pingpong`'s too, or split-K), bf16 rcr:
+that kernel's time over the time of the best stream-K. Over all shapes whose last wave is under half
+full for each tile from 128x128 on (--set last_wave; that benchmark has the definition) the
+geometric mean is 1.016; 0.985 for K = 4096, 1.032 for 8192 and for 16384; in µs:
 
     M×N           K = 4096             8192                 16384
     1280×3584      58.4   62.4  0.937  112.9  110.4  1.023  218.0  210.0  1.038
@@ -94,26 +94,28 @@ tile from 128x128 on (--set last_wave, whose definition is in that benchmark) th
 
 Before `gluon_pingpong` was among the others it was 1.036 (1.004, 1.046 and 1.058).
 
-Over eight shapes of which that is true for 128x256 tiles (--set last_wave_128x256) it is 0.983:
+Over eight shapes with such a last wave for 128x256 tiles (--set last_wave_128x256) it is 0.983:
 1.110 on 2240×2240×16384 and 1.046 at half its K, but 0.891 on 2048×2112×7168 and 0.94 to 0.96 on
 2304×2048×16384, 1280×1408×16384, 2560×2304×8192 and 3072×3072×8192, whose waves 192x192, 128x192 or
-128x128 tiles fill. While shares crossed tiles these eight stood at 0.871: 132 workgroups then read
-at as many places of K.
+128x128 tiles fill. When shares crossed tiles, these eight gave 0.871: 132 workgroups then read at
+as many places of K.
 
-What limits it. The others' waves: rounds of whole tiles of 128x128 and more compute 1.147 times
-what these shapes need (geometric mean of the best tile's), and with tiles of 64 rows only 1.021
-times, at nine tenths of the speed (2304×2048×16384, whole waves both: 217.7 µs in 64x192, 197.7 in
-192x192), and such are the best other kernel of half the 24. Then the meeting: on 2048×4736×8192
-256x128 tiles take 196.5 µs without the shared ones, 221.3 with these but without adding them up,
-and 233.5 complete, where whole 128x128 tiles take 243.9. So if parts met for nothing, it would be
-1.10. In tiles of 256x128 the meeting costs 9 to 16 µs, however they meet (here 231.4, 233.9 and
-233.1 for atomic, linear and tree, up to 8 ways); 128x128 tiles, with half the partials, take 229.5.
+What limits it. First the waves of the other kernels: rounds of whole tiles of 128x128 and more
+compute 1.147 times the work of these shapes (geometric mean of the best tile's), but tiles of 64
+rows only 1.021 times, at nine tenths of the speed (2304×2048×16384, whole waves both: 217.7 µs in
+64x192, 197.7 in 192x192). Tiles of 64 rows are the best other kernel for half of the 24 shapes.
+Then combining the parts: on 2048×4736×8192, 256x128 tiles take 196.5 µs without the shared tiles,
+221.3 with these but without adding them up, and 233.5 complete; whole 128x128 tiles take 243.9. If
+combining cost nothing, the ratio would be 1.10. In tiles of 256x128 combining costs 9 to 16 µs, by
+any method (here 231.4, 233.9 and 233.1 for atomic, linear and tree, up to 8 ways); 128x128 tiles,
+with half the partials, take 229.5.
 
-Tried, and left out: the meeting put off. Contributors deliver, do their whole tiles, and each then
+Tried, and left out: postponed combining. Contributors deliver, do their whole tiles, and each then
 sums a piece of the shared tile. That made linear as fast as atomic in large tiles (1.1 to 1.9 %
 faster), and the best stream-K of each shape 0.1 to 0.5 % faster.
 
-Epilogues, against the same kernel and run without, 128x256, in µs (4096³; 8192²×4096, fp8 8192³):
+Epilogues, against the same kernel without, in the same run, 128x256, in µs (4096³; 8192²×4096, fp8
+8192³):
 
     bf16  none                 176.7   725.1
     bf16  bias                 180.7   743.3
@@ -124,24 +126,23 @@ Epilogues, against the same kernel and run without, 128x256, in µs (4096³; 819
     fp8   row_scale+col_scale  100.8   731.1   cuBLAS, row-wise: 105.5   774.4
     fp8   … +bias              102.5   741.5
 
-The groups come to their epilogues together, so what they cost is not hidden; `gluon_pingpong` hides
-it.
+The groups reach their epilogues together, so nothing hides the cost; `gluon_pingpong` hides it.
 
 Tried, and left out. Multicast: pairs of workgroups, clusters by directives added to Triton's PTX,
 each of which loads half of every tile of B for both. With 128x256 tiles 4096³, 8192³,
-2048×28672×4096 and 60288×4096×2048 came to 0.991, 0.994, 0.997 and 1.003 of the speed without, so
-reads from L2 are not what the power goes to; with 128x128 tiles 8192³ gained 1.4 to 1.8 % and
+2048×28672×4096 and 60288×4096×2048 reached 0.991, 0.994, 0.997 and 1.003 of the speed without, so
+reads from L2 are not what consumes the power; with 128x128 tiles 8192³ gained 1.4 to 1.8 % and
 60288×4096×2048 up to 3.8. (An arrival at the other's barrier must not release at cluster scope:
 that waits for all memory and halves the speed.) Ordinary stores of C from registers, instead of
 staging: 34.0 µs instead of 32.5 (1024×1024×8192), since a warp's store covers only 16 of each 32
 bytes. Touching the vectors of an epilogue when a tile begins: no difference beyond noise. Having
-the copy engine fetch C's descriptor early, by a store that lies outside of C: none (seven products,
-0.965 of cuBLAS both ways). Three warp groups on 192x256 tiles (22 % fewer reads from L2): the clock
-rose from 1.41 to 1.50 GHz, but with three stages and unlucky counts of tiles it came to 0.89 to
-1.01; m64n256 also needs 154 registers at launch, where four groups have 128, so wgmma had to be
-split in two. Walking K backwards in every other tile, to find the last tile's operands in L2: no
-difference beyond noise. tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128
-tiles: 0.94 to 1.00. 256x128 tiles: a little under 128x256.
+the copy engine fetch C's descriptor early, by a store outside of C: none (seven products, 0.965 of
+cuBLAS both ways). Three warp groups on 192x256 tiles (22 % fewer reads from L2): the clock rose
+from 1.41 to 1.50 GHz, but three stages and unlucky tile counts led to 0.89 to 1.01; m64n256 also
+needs 154 registers at launch, where four groups have 128, so wgmma had to be split in two. Walking
+K backwards in every other tile, to find the last tile's operands in L2: no difference beyond noise.
+tile_k = 128 with two stages: 0.67 to 0.69. One warp group on 128x128 tiles: 0.94 to 1.00. 256x128
+tiles: slightly slower than 128x256.
 """
 
 from tilewright.ops.device.gluon_api import (
@@ -223,11 +224,11 @@ def _multiply(
                 stride = 2
             if REDUCTION == "atomic":
                 base = tile
-            # Each group has slots and flags of its own, as if its rows were a tile.
+            # Each group has its own slots and flags, as if its rows were a tile.
             base = base * GROUPS + GROUP
             stride = stride * GROUPS
             shift = shift * GROUPS
-            # The answer comes while the first operands do.
+            # The answer arrives together with the first operands.
             last = shared
             if shared:
                 last = take_turn(flags, count, base, stride, shift, REDUCTION)
@@ -240,7 +241,7 @@ def _multiply(
         mbarrier.arrive(empty.index(used), count=1)
 
         whole = stop - begin == steps
-        if SCHEDULER != "persistent":  # noqa: SIM102 - one is known when compiling, one is not
+        if SCHEDULER != "persistent":  # noqa: SIM102 - only the first is known when compiling
             if shared:
                 LAYOUT: gl.constexpr = acc.type.layout
                 slots = within_registers(ROWS, TILE_N, LAYOUT)
@@ -267,19 +268,23 @@ def gemm_gluon_ws(
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
-    column-major matrix is described as its row-major transpose); GROUPS warp groups multiply.
-    `flags`, `partials` and `splits` belong to the schedulers that share tiles; the others do
-    without. `extra`, TAKES and CHAIN: see `epilogue`; C has n / FOLD columns.
-    `batch` and BATCHING: as in `tma`."""
+    """C = A·B, multiplied by GROUPS warp groups.
+
+    a, b, c: tensor descriptors of the matrices as they lie in memory, so a column-major matrix is
+        described as its row-major transpose.
+    flags, partials, splits: for the schedulers that share tiles; the others ignore them.
+    extra, TAKES, CHAIN: see `epilogue`; C has n / FOLD columns.
+    batch, BATCHING: as in `tma`.
+    """
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
     a_tiles = tiles_of(a, STAGES * GROUPS)
     b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
     c_tiles = tiles_of(c, 2 * GROUPS)
     full, empty = barriers(STAGES, GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
-    # Arguments are written out for each group: in a tuple that has a name, Triton 3.6 makes tensors
-    # of constants, or fails to.
+    # Arguments are written out for each group: from a named tuple, Triton 3.6 turns constants into
+    # tensors, or fails.
+
     if GROUPS == 1:
         gl.warp_specialize(
             [

@@ -1,30 +1,30 @@
-"""GEMM of the MX formats, by matrix instructions that take the scales themselves.
+"""GEMM of the MX formats, by matrix instructions that take the scales.
 
 Idea. In the MX formats (OCP Microscaling Formats specification v1.0) every 32 elements along K, fp8
 or e2m1, share a scale that is a power of two. sm_100, sm_120 and gfx950 have matrix instructions
-that take elements and scales; `tl.dot_scaled` becomes those. Elsewhere it becomes elements times
-scales in bf16, an exact product, and bf16 instructions. A may also be fp16 or bf16 without scales,
-with B in MX e2m1; every architecture converts B then.
+that take elements and scales; `tl.dot_scaled` becomes those. On other architectures it becomes
+elements times scales in bf16, an exact product, and bf16 instructions. A may also be fp16 or bf16
+without scales, with B in MX e2m1; every architecture then converts B.
 
-Data movement. As in `basic`, ordinary loads; a tile's scales are a small tile of their own, of a
-32nd of its K. e2m1 lies two to a byte along K.
+Data movement. As in `basic`, ordinary loads. A tile's scales are a small tile of their own, with a
+32nd of its K. e2m1 elements lie two to a byte along K.
 
-Edges. Rows and columns past the end wrap around, and what they compute is never stored. Elements
-and scales past the end of K are read as zeros, and a scale of code 0 is 2^-127. A last block of
-fewer than 32 is thus an ordinary one.
+Edges. Rows and columns past the end wrap around, and their results are never stored. Elements and
+scales past the end of K are read as zeros, and a scale of code 0 is 2^-127. So a last block of
+fewer than 32 elements needs no special treatment.
 
-Seen in the code that comes out for GPUs that were not at hand (128×128×128 tiles, Triton 3.6.0):
+Seen in the compiled code for GPUs that were not available (128×128×128 tiles, Triton 3.6.0):
 
     gfx950    v_mfma_scale_f32_32x32x64_f8f6f4, in all mixtures of formats
-    sm_100    tcgen05.mma kind::mxf8f6f4.block_scale, kind::mxf4 where both are e2m1; with tiles of
+    sm_100    tcgen05.mma kind::mxf8f6f4.block_scale, kind::mxf4 if both are e2m1; with tiles of
               64 rows bf16 instructions instead
-    sm_120    mma.sync kind::mxf8f6f4.block_scale, kind::mxf4nvf4 where both are e2m1; bf16
-              instructions where only one is
+    sm_120    mma.sync kind::mxf8f6f4.block_scale, kind::mxf4nvf4 if both are e2m1; bf16
+              instructions if only one is
 
 Where the compiler scales in bf16 (sm_80, sm_89, sm_90), a scale of 2^-127 counts as 0, and an
-element times its scale that is beyond bf16's range overflows, whatever the other operand's scale
+element times its scale overflows if it is beyond bf16's range, whatever the other operand's scale
 is. On an H200 the kernel was right in every mixture of formats (tests/gpu/test_gpu_lowbit.py has
-the cases); with bf16 as A it is timed in `weights`.
+the cases). `weights` has its times with bf16 as A.
 """
 
 import triton
@@ -69,8 +69,8 @@ def _accumulate(
     else:
         b_ptrs = b + b_at[:, None] + cols[None, :] * ldb
         b_step = TILE_K // B_PACKED
-    # A's scales are a matrix over rows and blocks of K, B's one over blocks of K and columns, which
-    # tl.dot_scaled wants transposed.
+    # A's scales are a matrix over rows and blocks of K. B's are over blocks of K and columns, and
+    # tl.dot_scaled needs them transposed.
     FIRST: tl.constexpr = 3 if A_SCALED else 0
     block = k_begin // 32 + blocks
     if A_SCALED:
@@ -111,9 +111,12 @@ def gemm_mx(
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C = A·B with A [m, k] and B [k, n] in the formats that `tl.dot_scaled` calls A_FORMAT and
-    B_FORMAT; `ld*` count bytes where they are e2m1. `scales`, with A's left out where A has none,
-    and SCALES: see `scale`. The rest as in `basic`."""
+    """C = A·B. Arguments as in `basic`, except:
+
+    A_FORMAT, B_FORMAT: the formats of A [m, k] and B [k, n], in the words of `tl.dot_scaled`. For
+        e2m1, `ld*` count bytes.
+    scales, SCALES: see `scale`; A's are left out if A has none.
+    """
     A_SCALED: tl.constexpr = A_FORMAT != "fp16" and A_FORMAT != "bf16"
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)

@@ -1,34 +1,35 @@
-"""GEMM with shuffled weights: B lies in memory as the matrix units read it.
+"""GEMM with shuffled weights: B lies in memory in the order in which the matrix units read it.
 
-Idea. Weights never change, so their layout can be paid for once (``tilewright.shuffle``). B comes
-as [n / 16, k / (4 V), 64, V], V elements being 16 bytes: 1 KiB blocks of 16 columns, which follow
-one another along K. A tile of B is then TILE_N / 16 contiguous runs, read by 16-byte loads
-whatever B's shape, and within a block element order is that of a CDNA matrix instruction.
+Idea. Weights never change, so they can be shuffled once (``tilewright.shuffle``). B comes as [n /
+16, k / (4 V), 64, V], where V elements are 16 bytes: blocks of 1 KiB for 16 columns, one after
+another along K. A tile of B is then TILE_N / 16 contiguous runs, read by 16-byte loads for any
+shape of B, and within a block the elements have the order of a CDNA matrix instruction.
 
-Data movement. A goes through shared memory as in `basic`. B's runs are loaded as they lie and only
-renamed into a TILE_K × TILE_N tile (reshape, permute), which moves nothing. What the compiler,
-Triton 3.6, then makes of it, seen in the listings:
+Data movement. A goes through shared memory as in `basic`. B's runs are loaded in memory order and
+only renamed into a TILE_K × TILE_N tile (reshape, permute), which moves nothing. The listings show
+what Triton 3.6 makes of this:
 
     gfx90a, gfx942, gfx950   with num_stages 2, and a tile whose warps all lie along N (tile_m 16;
                              64x128 with 4 warps): B goes from memory to registers by
                              buffer_load_dwordx4, 1 KiB a wave, and into the MFMA. Shared memory
                              holds A alone. Otherwise (one stage; 128x128 with 4 warps in two
-                             rows; fp32 but for tf32 on gfx942) B takes the way through LDS.
+                             rows; fp32 except tf32 on gfx942) B goes through LDS.
     sm_80 … sm_90, mma.sync  (tile_m under 64) cp.async, then ldmatrix straight from the blocks.
     sm_90, wgmma             (tile_m 64 and over) cp.async, and once more through registers to
-                             shared memory, in the order that wgmma wants.
+                             shared memory, in the order that wgmma needs.
 
-Edges. K runs along the blocks, so loads are masked by element where K ends inside a tile; blocks
-past n wrap around, as columns do in `basic`. n is made of whole blocks and k too, by the layout.
+Edges. K runs along the blocks, so loads are masked by element where K ends inside a tile. Blocks
+past n wrap around, as columns do in `basic`. The layout ensures that n and k consist of whole
+blocks.
 
-What limits it. Made for few rows, where a GEMM is as fast as B can be read; there are schedulers
-to give every compute unit a part of B (`split_k`) but none to share tiles evenly. On NVIDIA a
-plain K-contiguous B is read in whole lines already, and with wgmma there is the detour: nothing
-is gained there over `tma`.
+What limits it. The pipeline is made for few rows, where reading B takes the time. It can give every
+compute unit a part of B (`split_k`), but has no scheduler that shares tiles evenly. On NVIDIA a
+plain K-contiguous B is already read in whole lines, and wgmma adds the detour, so this gains
+nothing over `tma` there.
 
-Measured on an H200, bf16, best of 168 kernels of each pipeline in one interleaved run, as ratios
-to the better of torch.mm and cuBLASLt's candidates (benchmarks/gemm_preshuffle.py; the samples lie
-under benchmarks/results):
+Measured on an H200, bf16: the best of 168 kernels of each pipeline in one interleaved run, as
+ratios to the better of torch.mm and cuBLASLt's candidates (benchmarks/gemm_preshuffle.py; the
+samples are in benchmarks/results):
 
                       cuBLAS   preshuffle  basic   tma
     1×4096×4096      18.58 µs    0.981     0.968   1.037
@@ -38,8 +39,8 @@ under benchmarks/results):
     64×24576×1536    29.84 µs    0.955     0.952   0.966
 
 The kernels of the first four: 16×128×128 split_k 2, 16×32×128 split_k 4, 16×128×256, 16×64×128
-split_k 2, with 3 stages the third, 5 the others; of the last 64×64×64 with 3. On AMD it was built
-and inspected, never run.
+split_k 2, the third with 3 stages, the others with 5; of the last: 64×64×64 with 3. On AMD it was
+built and inspected, never run.
 """
 
 import triton
@@ -106,8 +107,12 @@ def gemm_preshuffle(
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, VECTOR: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C = A·B as `gemm_basic`, with B shuffled: `ldb` is from one row of blocks (16 columns of B)
-    to the next, VECTOR the elements in 16 bytes. B_ROW has no meaning."""
+    """C = A·B as `gemm_basic`, with B shuffled.
+
+    ldb: step from one row of blocks (16 columns of B) to the next.
+    VECTOR: elements in 16 bytes.
+    B_ROW: has no meaning.
+    """
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     first = tl.program_id(0)

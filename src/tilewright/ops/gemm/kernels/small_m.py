@@ -1,28 +1,28 @@
 """GEMM with few rows of A, as in decoding: B is read once, at the speed of memory.
 
-Idea. With up to some 64 rows the time is that of reading B, so what counts is to ask for all of it
-early, from every compute unit, and to lose nothing before the first byte and after the last. One
-workgroup has TILE_N columns of B and every row of A (there is one row of tiles, and no division
-before the first load). Two ways to multiply:
+Idea. With up to some 64 rows, reading B takes nearly all of the time. So the kernel must request
+all of B early, from every compute unit, and lose no time before the first byte or after the last.
+One workgroup has TILE_N columns of B and every row of A (there is one row of tiles, and no division
+before the first load). There are two ways to multiply:
 
 On the vector units (up to 4 rows). A thread loads 16 bytes of each column of the tile, and of each
-row of A, at the same K, and adds up their products in fp32; all threads of the workgroup lie along
-K, and meet once, at the end. Nothing passes through shared memory and nothing is waited for but
-the loads themselves. With `num_stages` over 1 the loads run ahead through shared memory.
+row of A, at the same K, and sums their products in fp32. All threads of the workgroup lie along K
+and combine their sums once, at the end. Nothing passes through shared memory, and threads wait only
+for the loads themselves. With `num_stages` over 1 the loads run ahead through shared memory.
 
 On the matrix units (from 8 or 16 rows). C is computed transposed: B's columns take the place of
-rows, of which an instruction wants 16 or 64, and A's rows that of columns, of which 8 will do.
-Where there are too few columns for every warp to have 16 of its own, the warps share out each
-step's K (K_PARTS) and add up at the end: no operand is then read twice from shared memory, and the
-chain of dependent instructions is that much shorter.
+rows, of which an instruction needs 16 or 64, and A's rows that of columns, of which 8 are enough.
+If there are too few columns for every warp to have 16 of its own, the warps share out each step's K
+(K_PARTS) and add up at the end. Then no operand is read twice from shared memory, and the chain of
+dependent instructions is shorter by the same factor.
 
 Data movement. `small_m` reads through pointers (on the matrix units through asynchronous copies or
-buffer loads, pipelined over `num_stages`); `small_m_tma` through the copy engine. C leaves through
-pointers in both. Schedulers: `tile`, and `split_k` where the tiles are fewer than compute units.
+buffer loads, pipelined over `num_stages`), `small_m_tma` through the copy engine. Both store C
+through pointers. Schedulers: `tile`, and `split_k` if there are fewer tiles than compute units.
 Edges as in `basic` and `tma`.
 
 Measured on an H200, bf16 rcr (benchmarks/gemm_vs_vendor.py --set decode, all 36 shapes in
-benchmarks/results): best of a declared space of 281 kernels, with a clean L2 (see
+benchmarks/results): the best of a declared space of 281 kernels, with a clean L2 (see
 benchmarks/harness.py). Time, share of a large copy's 4223 GB/s, ratios to torch.mm and to the
 better of torch.mm and cuBLASLt's first candidates:
 
@@ -41,26 +41,25 @@ better of torch.mm and cuBLASLt's first candidates:
     64×24576×1536    23.0 µs  0.81  1.006  1.006   tma 64x64x64, 4 stages
     geomean of 36                   1.102  1.076   of M = 1: 1.138 and 1.116
 
-The 15 shapes over 100 MB run at 0.87 to 1.03 of the copy's bandwidth. After a flush that writes
-(so that L2 must be written back meanwhile) the geomeans are 1.085 and 1.067, and those 15 at 0.71
-to 0.96.
+The 15 shapes over 100 MB run at 0.87 to 1.03 of the copy's bandwidth. After a flush that writes (so
+that L2 must be written back during the call) the geomeans are 1.085 and 1.067, and those 15 run at
+0.71 to 0.96.
 
 What limits it. A kernel of 132 workgroups that does nothing takes 3.9 µs there, and no kernel here
-read faster than 4.6 TB/s. Were every shape to take just 3.9 µs and its bytes at 4.6 TB/s, the
-geomean to torch.mm would be 1.275 (to the best of cuBLASLt, 1.245): 1.12 for shapes over 100 MB,
-1.21 from 40 to 100 MB, where these kernels are at 1.05 and 1.12 times that bound. On the vector
-units about 1 µs is lost beyond it, on the matrix units 1.5 to 3 µs: filling and draining a pipeline
-through shared memory, and, if K is split, about 1 µs to meet.
+read faster than 4.6 TB/s. If every shape took only 3.9 µs plus its bytes at 4.6 TB/s, the geomean
+to torch.mm would be 1.275 (to the best of cuBLASLt, 1.245): 1.12 for shapes over 100 MB, 1.21 from
+40 to 100 MB. These kernels take 1.05 and 1.12 times that bound. On the vector units about 1 µs is
+lost beyond it, on the matrix units 1.5 to 3 µs: filling and draining a pipeline through shared
+memory, and, if K is split, about 1 µs to combine the parts.
 
 Failures. Weights straight from memory into mma.sync's registers (Gluon, no shared memory): 1.2 to
-5.6 times as slow as through shared memory, or with K shared out by the warps 1.04 to 1.9 times:
-its loads touch eight rows at once and wait for each other. 8 rows on the vector units: 1.6 times
-as slow as the matrix units at 31 MB. Vectors through shared memory: 1.23 times as slow at 33 MB;
-only at 4 MB the fastest. Unrolling the loop over K once: no difference beyond noise. Narrow tiles
-without sharing out K: 20.2 µs where 13.5 stand (8×2176×7168). Stores of C that are not known to be
-whole vectors cost 6 µs at 64×24576×1536, partial sums that are not 2 µs at 64×2112×7168. 64 rows
-on 32 columns: 1.4 to 1.8 times the time of 64 columns, since A is read again by every tile from
-L2.
+5.6 times as slow as through shared memory, or with K shared out by the warps 1.04 to 1.9 times: its
+loads touch eight rows at once and wait for each other. 8 rows on the vector units: 1.6 times as
+slow as the matrix units at 31 MB. Vectors through shared memory: 1.23 times as slow at 33 MB;
+fastest only at 4 MB. Unrolling the loop over K once: no difference beyond noise. Narrow tiles
+without sharing out K: 20.2 µs instead of 13.5 (8×2176×7168). Stores of C that are not known to be
+whole vectors cost 6 µs at 64×24576×1536, and such partial sums 2 µs at 64×2112×7168. 64 rows on 32
+columns: 1.4 to 1.8 times the time of 64 columns, since every tile reads A again from L2.
 """
 
 import triton
@@ -73,7 +72,7 @@ from tilewright.ops.gemm.kernels.basic import write
 
 @triton.jit
 def _part(k, splits, TILE_K: tl.constexpr, SPLIT: tl.constexpr):
-    """From where to where this workgroup sums K: all of it, or its part, number program_id(1)."""
+    """The range of K that this workgroup sums: all of K, or part number program_id(1)."""
     k_begin = 0
     k_end = k
     if SPLIT:
@@ -86,8 +85,8 @@ def _load(
     p, outer, count, k0, k, ld, TILE_K: tl.constexpr, K_INNER: tl.constexpr,
     MASK: tl.constexpr, MASK_K: tl.constexpr,
 ):  # fmt: skip
-    """Rows `outer` of A, or columns of B, by TILE_K elements of K from `k0`; masked as in `basic`,
-    but what lies past the end is the last row again, which takes no division."""
+    """Rows `outer` of A, or columns of B, by TILE_K elements of K from `k0`. Masked as in `basic`,
+    except that indices past the end read the last row again, which needs no division."""
     offs_k = k0 + tl.arange(0, TILE_K)
     if K_INNER:
         rows = tl.minimum(outer, count - 1) if MASK else outer
@@ -106,8 +105,8 @@ def _load(
 
 @triton.jit
 def _multiply(a_tile, b_tile, acc, K_PARTS: tl.constexpr, PRECISION: tl.constexpr):
-    """`acc` + B·A of tiles [rows of A, K] and [columns of B, K], on the matrix units: B's columns
-    take the place of the rows of C, of which there are too few."""
+    """`acc` + B·A of tiles [rows of A, K] and [columns of B, K], on the matrix units. B's columns
+    take the place of C's rows, of which there are too few."""
     if K_PARTS == 1:
         acc = tl.dot(b_tile, a_tile.T, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     else:
@@ -138,7 +137,7 @@ def _finish(
     INT_ACC: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """Meet the other parts of the tile, if there are any, and write it."""
+    """Combine with the other parts of the tile, if there are any, and write it."""
     tile = tl.program_id(0)
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
@@ -168,9 +167,12 @@ def gemm_small_m(
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     K_PARTS: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C = A·B; arguments as in `gemm_basic`. VECTOR: elements of K that a thread multiplies and
-    adds up at once on the vector units; 0 for the matrix units, among whose warps K_PARTS share
-    out each step's K."""
+    """C = A·B; arguments as in `gemm_basic`.
+
+    VECTOR: elements of K that a thread multiplies and adds at once on the vector units; 0 for the
+        matrix units.
+    K_PARTS: parts of each step's K that the warps share out on the matrix units.
+    """
     k_begin, k_end = _part(k, splits, TILE_K, SCHEDULER == "split_k")
     offs_m = tl.arange(0, TILE_M)
     offs_n = tl.program_id(0) * TILE_N + tl.arange(0, TILE_N)
@@ -181,7 +183,7 @@ def gemm_small_m(
         for k0 in tl.range(k_begin, k_end, TILE_K, num_stages=STAGES):
             b_tile = _load(b, offs_n, n, k0, k, ldb, TILE_K, not B_ROW, MASK_N, MASK_K)
             a_tile = _load(a, offs_m, m, k0, k, lda, TILE_K, A_ROW, MASK_M, MASK_K)
-            if VECTOR == 16 and not INT_ACC:  # fp8, of which every value is one of fp16's
+            if VECTOR == 16 and not INT_ACC:  # every fp8 value is also an fp16 value
                 b_tile = b_tile.to(tl.float16)
                 a_tile = a_tile.to(tl.float16)
             b_vectors = tl.reshape(b_tile, (1, TILE_N, VECTORS, VECTOR)).to(ACC)
@@ -211,7 +213,7 @@ def gemm_small_m_tma(
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     K_PARTS: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The same with a and b tensor descriptors, as in `gemm_tma`, and c a pointer."""
+    """As `gemm_small_m`, with a and b tensor descriptors, as in `gemm_tma`, and c a pointer."""
     k_begin, k_end = _part(k, splits, TILE_K, SCHEDULER == "split_k")
     col = tl.program_id(0) * TILE_N
     parts = _zeros(TILE_M, TILE_N, K_PARTS, INT_ACC)

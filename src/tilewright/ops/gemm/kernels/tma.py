@@ -1,25 +1,25 @@
 """GEMM through tensor descriptors: the copy engine moves the tiles (sm_90 and later).
 
-Idea. As `basic`, but operands are described to the hardware once (a tensor map each, made by
-the host) and one thread asks for whole tiles; the bulk tensor copy engine (TMA) computes the
-addresses, swizzles into shared memory for the matrix units and signals an mbarrier.
+Idea. As `basic`, but the host describes operands to the hardware once (one tensor map each) and one
+thread requests whole tiles. The bulk tensor copy engine (TMA) computes the addresses, swizzles into
+shared memory for the matrix units and signals an mbarrier.
 
-Data movement. A and B: `num_stages` tiles deep through shared memory into wgmma. C: through
-shared memory and out by TMA. With SPLIT the accumulator leaves in two halves, so that its
-staging buffer is half as large and one more operand stage fits.
+Data movement. A and B: through shared memory, `num_stages` tiles deep, into wgmma. C: through
+shared memory and out by TMA. With SPLIT the accumulator leaves in two halves, so its staging buffer
+is half as large and one more operand stage fits.
 
-Edges. The engine fills what lies outside the matrix with zeros and does not write there, so
-there is nothing to mask; in exchange base addresses and rows must be multiples of 16 bytes. Where
-there are several, the last row and column of tiles mostly begin further up (see `schedule`).
-Operands of an epilogue come through pointers, masked in both dimensions.
+Edges. The engine fills elements outside the matrix with zeros and does not write there, so nothing
+needs masking. In exchange, base addresses and rows must be multiples of 16 bytes. If there are
+several rows (columns) of tiles, the last usually begins earlier (see `schedule`). Operands of an
+epilogue come through pointers, masked in both dimensions.
 
 Schedulers (see `schedule`). In `persistent`, the tile loop and the K loop are flattened into one,
-so that the loads of the next tile run under the epilogue of this one. WARP_SPECIALIZE (pipeline
-`tma_ws`) lets the compiler give the copies a warp group of their own; it does so for tcgen05 and
-mma.sync. On sm_90 the request has no effect, so that architecture does not list the pipeline.
+so that the loads of the next tile run during the epilogue of the current one. WARP_SPECIALIZE
+(pipeline `tma_ws`) lets the compiler give the copies their own warp group; it does so for tcgen05
+and mma.sync. On sm_90 the request has no effect, so that architecture does not list the pipeline.
 
-Measured on an H200, bf16 rcr, best of a declared space against cuBLAS in one interleaved run
-(benchmarks/gemm_vs_vendor.py; the samples lie under benchmarks/results):
+Measured on an H200, bf16 rcr: the best of a declared space against cuBLAS in one interleaved run
+(benchmarks/gemm_vs_vendor.py; the samples are in benchmarks/results):
 
     4096³                1.002  128x256x64, 8 warps, 4 stages, persistent, split, groups of 16
     8192³                1.022  128x256x64, 8 warps, 3 stages, persistent, split, groups of 16
@@ -28,11 +28,11 @@ Measured on an H200, bf16 rcr, best of a declared space against cuBLAS in one in
     1×4096×4096          1.066  16x32x128, 5 stages, split_k 2, linear
     32×4096×7168         1.072  16x64x256, 5 stages, tile
 
-Odd waves and large K are `gluon_ws`'s: in a run of its own this pipeline stood at 0.73 of cuBLAS on
-2048×2112×7168, 0.65 on 256×256×16384 and 0.82 on 1024×1024×8192.
+Odd waves and large K belong to `gluon_ws`: in a separate run this pipeline reached 0.73 of cuBLAS
+on 2048×2112×7168, 0.65 on 256×256×16384 and 0.82 on 1024×1024×8192.
 
-Failures: before the two loops were flattened, persistent kernels stood at 0.96 to 1.01 where they
-now stand at 0.99 to 1.02.
+Failures: before the two loops were flattened, persistent kernels reached 0.96 to 1.01; they now
+reach 0.99 to 1.02.
 """
 
 import triton
@@ -108,7 +108,7 @@ def _write(
     C_ROW: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     BATCHING: tl.constexpr, SPLIT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The epilogue of a whole sum, and the tile of matrix `z` of C."""
+    """Apply the epilogue to a whole sum and write the tile to matrix `z` of C."""
     extra = extra_of(extra, batch, z, TAKES, BATCHING)
     if SPLIT:
         halves = tl.permute(tl.reshape(acc, (TILE_M, 2, TILE_N // 2)), (0, 2, 1))
@@ -151,13 +151,17 @@ def gemm_tma(
     BATCHING: tl.constexpr,
     SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (so a
-    column-major matrix is described as its row-major transpose). `flags`, `partials` and
-    `splits` belong to the schedulers that share tiles; the others do without. `extra`, TAKES and
-    CHAIN: see `epilogue`; C has n / FOLD columns. `scales` and SCALES: see `scale`. `batch` and
-    BATCHING: see `batching`; a batch's descriptors have three dimensions, and here `batch` has
-    steps of A and B of 1 or 0."""
-    # A tile's scale is that of one block, if blocks have whole tiles: these stay in their places.
+    """C = A·B.
+
+    a, b, c: tensor descriptors of the matrices as they lie in memory, so a column-major matrix is
+        described as its row-major transpose.
+    flags, partials, splits: for the schedulers that share tiles; the others ignore them.
+    extra, TAKES, CHAIN: see `epilogue`; C has n / FOLD columns.
+    scales, SCALES: see `scale`.
+    batch, BATCHING: see `batching`. A batch's descriptors have three dimensions, and `batch` has
+        steps of 1 or 0 for A and B.
+    """
+    # Tiles must not move if blocks consist of whole tiles: each tile has the scale of one block.
     INSIDE: tl.constexpr = (
         "" if SCALES != "" else axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
     )

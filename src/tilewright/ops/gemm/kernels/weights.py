@@ -1,40 +1,40 @@
 """GEMM with operands of 4 bits: unpacked in registers, multiplied as fp16 or bf16.
 
-Idea. Weights of 4 bits are a quarter of bf16's bytes, and a product with few rows of A is as quick
-as its weights arrive. Two elements share a byte, and eight a 32-bit word, while the matrix units
-want whole 16-bit elements, neighbours along K in one register. Moving elements between registers
-to get there costs more than the conversion. But a sum over K may be taken in any order: element
-number e of every word, that is k = e, UNIT + e, 2·UNIT + e, …, is one operand of a product of its
-own, and A's elements are picked in the same way. A K step is UNIT products, each of a UNIT-th of K,
-and no element leaves its thread until the matrix units take it.
+Idea. Weights of 4 bits have a quarter of bf16's bytes, and a product with few rows of A takes as
+long as its weights take to arrive. Two elements share a byte, and eight a 32-bit word, but the
+matrix units need whole 16-bit elements, neighbours along K in one register. Moving elements between
+registers for this costs more than the conversion. But a sum over K may be taken in any order. So
+element number e of every word, that is k = e, UNIT + e, 2·UNIT + e, …, becomes one operand of a
+separate product, and A's elements are picked in the same way. A K step is UNIT products, each of a
+UNIT-th of K, and no element leaves its thread before the matrix units take it.
 
-Conversion. A nibble is shifted and masked into the mantissa of a float, two of a word at once:
-an int4, its sign bit flipped, becomes 128 + 8 + q in bf16 (1024 + 8 + q in fp16), of which 136
-(1032) is subtracted; an e2m1's exponent and mantissa become those of an fp16 that is 2^14 times
-too small. Both are exact, and so are the products in fp32. 8-bit floats become fp16.
+Conversion. A nibble is shifted and masked into the mantissa of a float, two of a word at once. An
+int4, with its sign bit flipped, becomes 128 + 8 + q in bf16 (1024 + 8 + q in fp16), from which 136
+(1032) is subtracted. An e2m1's exponent and mantissa become those of an fp16 that is 2^14 times too
+small. Both are exact, and so are the products in fp32. 8-bit floats become fp16.
 
-Scales. One scale serves a group of K of a column. In general the products of a group (or of the
-part of it in a K step) are summed from zero, multiplied by the scales in fp32 and added to the
-accumulator (see `scale`). That rounds no weight, so that a result has the error of the sum alone;
-and it costs a multiply-add for each of TILE_M × TILE_N elements and group, fewer than one for each
-weight wherever TILE_M is under the group. Scales that are powers of two (e8m0), and come in groups
-as short as 32, are multiplied into the elements instead, exactly, in bf16 (ELEMENTWISE): a word
-lies within a group, so that there is one scale a word, and a K step may have many groups.
+Scales. One scale serves a group of K of a column. In general the products of a group (or of its
+part in a K step) are summed from zero, multiplied by the scales in fp32 and added to the
+accumulator (see `scale`). This rounds no weight, so a result has only the error of the sum. It
+costs a multiply-add for each of TILE_M × TILE_N elements and group: fewer than one for each weight
+if TILE_M is less than the group. Scales that are powers of two (e8m0), which come in groups as
+short as 32, are multiplied into the elements instead, exactly, in bf16 (ELEMENTWISE). A word lies
+within a group, so there is one scale for each word, and a K step may have many groups.
 
-Data movement. As in `basic`: ordinary loads, asynchronous copies on sm_80 and later. Words of A
-and B run along K, so K is B's contiguous dimension. Where rows are not made of whole words
-(alignment under 4), units are two elements and A is read element by element.
+Data movement. As in `basic`: ordinary loads, asynchronous copies on sm_80 and later. Words of A and
+B run along K, so K is B's contiguous dimension. If rows do not consist of whole words (alignment
+under 4), units are two elements and A is read element by element.
 
-Edges. Rows and columns past the end wrap around, and what they compute is never stored; words past
-the end of K are read as zeros.
+Edges. Rows and columns past the end wrap around, and their results are never stored. Words past the
+end of K are read as zeros.
 
-On sm_90 `gluon_weights` is 1.2 to 3.6 times as fast for 16-bit A and serves most of what decoding
-needs; this kernel is for the rest, and for every other architecture.
+On sm_90 `gluon_weights` is 1.2 to 3.6 times as fast for 16-bit A and serves most cases of decoding;
+this kernel serves the rest, and every other architecture.
 
 Measured on an H200 before that (bf16 A, L2 flushed by writes, medians, each kernel checked against
-float64; the best of it in a later run, beside `gluon_weights`, is in
-benchmarks/results/gemm_weights_h200.json). Microseconds, and how often faster than cuBLAS with the
-same weights in bf16; `mx` was the better pipeline for all of the second form.
+float64). benchmarks/results/gemm_weights_h200.json has its best in a later run, beside
+`gluon_weights`. Microseconds, and the speed over cuBLAS with the same weights in bf16; `mx` was the
+better pipeline for all of the second form.
 
     M×N×K            int4, groups of 128, bf16 scales    MX fp4 (groups of 32, e8m0)
     1×4096×4096           17.1   1.11                         19.5   0.98
@@ -44,15 +44,16 @@ same weights in bf16; `mx` was the better pipeline for all of the second form.
     16×14336×4096         34.0   1.20                         37.1   1.10
     64×14336×4096         48.9   0.88                         not reached
 
-Scales that were loaded when they were due, not a step ahead, cost 18.5 us in the first row and 37.4
-in the fourth; with units of 8 at tiles of 64 rows, the best for 64 rows was 34.7 and 91.1 us. int4
-in groups of 32 (bytes for words, no asynchronous copies of them) stood at 0.74 in the geometric
-mean of nine shapes before that. K steps of several groups came later and have not run on a GPU.
+Loading scales when they were needed, instead of a step ahead, took 18.5 us in the first row and
+37.4 in the fourth. With units of 8 in tiles of 64 rows, the best for 64 rows took 34.7 and 91.1 us.
+int4 in groups of 32 (bytes instead of words, no asynchronous copies of them) reached 0.74 in the
+geometric mean of nine shapes before that. K steps of several groups came later and have not run on
+a GPU.
 
 What limits it. Not memory: 0.9 TB/s of weights arrive. A weight takes 4 instructions (an e2m1 for
-bf16 6, with its own scale 9), most of them on integers, and a workgroup of 4 warps has 140
-registers a thread, so that few warps are there to hide latency. Both are from the listing; no
-counters were read. The copies are of 64 bytes a column and K step, half a line of L2.
+bf16 6, with its own scale 9), most of them on integers. A workgroup of 4 warps has 140 registers a
+thread, so few warps are present to hide latency. Both figures are from the listing; no counters
+were read. The copies are of 64 bytes a column and K step, half a line of L2.
 """
 
 import triton
@@ -79,7 +80,7 @@ def _element(words, E: tl.constexpr, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
     """Element E of each word, as DTYPE (fp16 or bf16). FORMAT: ``int4``, ``e2m1``, or a Triton
     type."""
     if FORMAT == "int4" or FORMAT == "e2m1":
-        # Nibbles E and E + 4 of a 32-bit word are its two 16-bit halves after one shift.
+        # After one shift, nibbles E and E + 4 of a 32-bit word are in its two 16-bit halves.
         pairs = words.to(tl.uint32)
         HALF: tl.constexpr = 16 * (E // 4)
         AT: tl.constexpr = 4 * (E % 4)
@@ -106,8 +107,8 @@ def _element(words, E: tl.constexpr, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def _powers(codes):
-    """The bf16 numbers that e8m0 codes stand for: 2^(code - 127), and NaN for 255."""
-    # As bf16's own exponent, where 0 and 255 mean something else.
+    """The bf16 values of e8m0 codes: 2^(code - 127), and NaN for 255."""
+    # The byte is bf16's exponent, except that 0 and 255 have another meaning there.
     bits = codes.to(tl.uint16) << 7
     bits = tl.where(codes == 0, 0x0040, tl.where(codes == 255, 0x7FC0, bits))
     return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
@@ -123,8 +124,8 @@ def _accumulate(
     A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr,
 ):  # fmt: skip
     """The tile's sum over K from `k_begin` (a multiple of TILE_K) to `k_end`."""
-    # A K step is made of parts within a group each. Elements of A in one of its words: one where K
-    # is not A's contiguous dimension.
+    # A K step consists of parts, each within a group. A word of A has one element if K is not A's
+    # contiguous dimension.
     PER_WORD: tl.constexpr = UNIT // A_WORDS
     UNITS: tl.constexpr = PART // UNIT
     rows = (tile_m * TILE_M + tl.arange(0, TILE_M)) % m
@@ -156,7 +157,7 @@ def _accumulate(
     row = tile_m * TILE_M
     col = tile_n * TILE_N
     SUMS: tl.constexpr = SCALES != "" and not ELEMENTWISE
-    # Scales come a step ahead: nothing but the next step waits for them.
+    # Scales are loaded a step ahead, so only the next step waits for them.
     at = tl.minimum(k_begin + units * UNIT, k - 1)
     if SUMS:
         coming = load_scales(scales, row, col, k_begin, m, n, TILE_M, TILE_N, SCALES)
@@ -223,12 +224,17 @@ def gemm_weights(
     PART: tl.constexpr, UNIT: tl.constexpr,
     A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C = A·B with B, and perhaps A, of 4-bit elements: bytes with K contiguous, whose `ld*` count
-    bytes. A_FORMAT and B_FORMAT say which (``""``: A's are whole elements). They are multiplied as
-    BF16 or else fp16. ELEMENTWISE: scales, all of them e8m0, go into the elements; else a K step is
-    made of parts of PART elements that lie within a group. A part is made of units of UNIT
-    elements, each one word of B (of B_WORD bits) and A_WORDS words of A (of A_WORD bits). The rest
-    as in `basic`."""
+    """C = A·B with B, and perhaps A, of 4-bit elements: bytes with K contiguous, and `ld*` counted
+    in bytes. Arguments as in `basic`, and:
+
+    A_FORMAT, B_FORMAT: their formats; ``""``: A has whole elements.
+    BF16: multiply as bf16, else as fp16.
+    ELEMENTWISE: multiply scales, all of them e8m0, into the elements.
+    PART: otherwise a K step consists of parts of this many elements, each within a group.
+    UNIT: elements of a unit. A part consists of units; a unit is one word of B and A_WORDS words of
+        A.
+    B_WORD, A_WORD: bits of these words.
+    """
     ELEMENT: tl.constexpr = a.dtype.element_ty
     FORMAT: tl.constexpr = ELEMENT if A_FORMAT == "" else A_FORMAT
     DTYPE: tl.constexpr = tl.bfloat16 if BF16 else tl.float16
