@@ -1,51 +1,49 @@
-"""GEMM with CDNA's instructions written out, in Gluon (gfx90a, gfx942, gfx950, gfx1250).
+"""GEMM with CDNA's instructions spelt out, in Gluon (gfx90a, gfx942, gfx950, gfx1250).
 
-Built and inspected, never run: no AMD GPU was to be had. What its source computes was checked on
-NumPy (tests/gemm/gluon_stand_in.py), what the compiler made of it by reading the listing.
+Built and inspected, never run: no AMD GPU was available. The computation of its source was checked
+on NumPy (tests/gemm/gluon_stand_in.py), and the compiler's output by reading the listing.
 
-Idea. `basic` leaves to Triton what goes where and when. Here it is said: which lane loads what,
-how a tile lies in shared memory, which matrix instruction multiplies, and that loads for a later
-step are under way before the products of this one begin.
+Idea. `basic` lets Triton decide where and when data moves. This kernel decides: which lane loads
+which elements, the layout of a tile in shared memory, the matrix instruction, and that loads for a
+later step are issued before the products of the current step begin.
 
-Data movement. A buffer load moves 16 bytes a lane; a lane's offsets never change, the tile's
+Data movement. A buffer load moves 16 bytes a lane. A lane's offsets never change; the tile's
 address is in scalar registers. There are two ways into shared memory.
 
     registers   gfx90a, gfx942, gfx1250. Two buffers in shared memory, a further tile in registers:
                 while step i is multiplied, the tile of step i + 1 (loaded during i - 1) is
                 written to the other buffer and that of i + 2 is loaded. The loop has two steps,
-                so that each buffer is an allocation of its own; one barrier a step is then
-                enough. An operand that does not have K contiguous is turned on the way: a lane
-                loads several rows of 16 bytes and writes columns, so that its reads are as wide.
+                so that each buffer is a separate allocation; then one barrier a step is enough.
+                An operand whose K is not contiguous is transposed on the way: a lane loads
+                several rows of 16 bytes and writes columns, so that its reads are as wide.
     direct      gfx950. Loads go straight into a ring of STAGES slots, which the hardware fills
-                in the order of lanes: so it is the lanes that fetch swizzled chunks. One barrier
-                a step. An operand without K contiguous is transposed by the reads
-                (ds_read_b64_tr).
+                in the order of lanes: so the lanes fetch swizzled chunks. One barrier a step. An
+                operand whose K is not contiguous is transposed by the reads (ds_read_b64_tr).
 
-Reads are of 16 bytes a lane. Chunks of 16 bytes are permuted by XOR with the row's number, so
-that neighbouring lanes read from different banks; what the tests check is neighbours, as which
-lanes the hardware really serves together is not published for all of them.
+Reads are of 16 bytes a lane. Chunks of 16 bytes are permuted by XOR with the row's number, so that
+neighbouring lanes read from different banks. The tests check neighbours, because it is not
+published for all GPUs which lanes the hardware serves together.
 
-The step two (or STAGES - 1) ahead may be in the next tile of this workgroup: the last steps of
-one tile load the first of the next, and no pipeline is filled anew. C is stored from the layout
-of the accumulators, transposed so that a lane has neighbours along C's contiguous dimension. fp8
-on gfx950 uses the deep instructions, which take scales; they are ones.
+The step two (or STAGES - 1) ahead may be in the next tile of this workgroup: the last steps of one
+tile load the first steps of the next, so the pipeline is never filled again. C is stored from the
+layout of the accumulators, transposed so that a lane has neighbours along C's contiguous dimension.
+fp8 on gfx950 uses the deep instructions, which take scales; these are ones.
 
-Edges. Every load and store is masked, in M, N and K; a masked lane's offset is out of the
-buffer's bounds, and the hardware returns zero without reading. Beyond the last tile everything is
-masked.
+Edges. Every load and store is masked, in M, N and K. A masked lane's offset is outside the buffer's
+bounds, and the hardware returns zero without reading. Past the last tile everything is masked.
 
 Schedulers. `tile` and `persistent` are one binary; the grid differs. Under `split_k` a workgroup
 has one part of one tile, and nothing to load ahead when that ends (see `reduce`). Workgroups are
-renumbered so that neighbouring tiles, and parts, run on one die (MI300X has eight, each with an
-L2; see `schedule`).
+renumbered so that neighbouring tiles, and parts, run on one die (MI300X has eight, each with an L2;
+see `schedule`).
 
 On a CPU. Gluon has no interpreter; `basic` with the same fields computes the same result there.
 
-gfx1250 has WMMA in the place of MFMA, and warps of 32 lanes: its products, its lanes and its limit
-of registers are all that differs here. Its copy engine is not used.
+gfx1250 has WMMA instead of MFMA, and warps of 32 lanes. Only its products, its lanes and its limit
+of registers differ here. Its copy engine is not used.
 
-Counted, not measured: the listing's main loop for each K step of a tile, Triton 3.6, num_stages
-2. "Cover" is the fewest matrix instructions between a load and the wait for it.
+Counted, not measured: the listing's main loop for each K step of a tile, Triton 3.6, num_stages 2.
+"Cover" is the fewest matrix instructions between a load and the wait for it.
 
                                      registers  KiB  instructions  VALU  SALU  barriers  MFMA  cover
     gfx942 bf16 rcr 128x128x64   basic     200   32      115         27     8      2       32     32
@@ -66,21 +64,21 @@ Counted, not measured: the listing's main loop for each K step of a tile, Triton
                                  this      188  128      136         25    53      1       16     16
 
 Under split_k the loop is the same and nothing spills (bf16 128x128x64 with four warps: 166 to 230
-registers, by reduction and architecture); a rule keeps it from tiles of which two partial sums do
-not fit registers. gfx90a adds fp32 partial sums by compare-and-swap, the others by atomics.
+registers, by reduction and architecture). A rule refuses split_k for tiles if registers cannot hold
+two of their partial sums. gfx90a adds fp32 partial sums by compare-and-swap, the others by atomics.
 
-None spills or uses AGPRs in the loop, where `basic` keeps 64 accumulators at 128x128. What falls
-short: addresses cost two to seven times the scalar instructions; shared memory is twice as large,
-so a compute unit holds one workgroup; and on gfx942, with operands whose K is not contiguous, the
+None spills or uses AGPRs in the loop, where `basic` keeps 64 accumulators at 128x128. Shortcomings:
+addresses cost two to seven times the scalar instructions; shared memory is twice as large, so a
+compute unit holds one workgroup; and on gfx942, with operands whose K is not contiguous, the
 compiler still consumes a load right after it was issued, once or twice in two steps, in bf16 tiles
-of 128x128x64 (rrr, ccr, crr, crc) and some fp32 ones (crr, crc).
+of 128x128x64 (rrr, ccr, crr, crc) and some fp32 tiles (crr, crc).
 
-What was tried on the way. Built for one wave to a SIMD, the compiler moved 96 accumulators
-between its register files in every iteration: so the kernel asks for two (`waves_per_eu`), and a
-rule keeps configs to 256 registers. 16x16 instructions spill (29 registers at 256x256x32) where
-32x32 do not: so 32x32 is the default. One array of two buffers cost a second barrier a step, and
-so did following the next tile's address with a branch. On gfx950 the compiler sank the loads to
-the end of the step, just before they are waited for: an empty assembly statement keeps them where
+Tried during development. Built for one wave to a SIMD, the compiler moved 96 accumulators between
+its register files in every iteration; so the kernel asks for two (`waves_per_eu`), and a rule keeps
+configs to 256 registers. 16x16 instructions spill (29 registers at 256x256x32) where 32x32
+instructions do not; so 32x32 is the default. One array of two buffers cost a second barrier a step,
+and so did a branch that follows the next tile's address. On gfx950 the compiler sank the loads to
+the end of the step, just before they are waited for. An empty assembly statement keeps them where
 they are written; a barrier there waited for the loads. Leaving the swizzle of direct loads to
 Triton cost a ds_bpermute each.
 """
@@ -112,13 +110,13 @@ from tilewright.ops.device.schedule import across_dies, split_range, tile_coordi
 
 @constexpr_function
 def chunk(bits):
-    """Elements in 16 bytes: what one lane moves at once."""
+    """Elements in 16 bytes: the unit that one lane moves."""
     return 128 // bits
 
 
 @constexpr_function
 def matrix_layout(generation, edge, depth, c_row, warps_m, warps_n):
-    """How the accumulators lie: transposed where C is row-major, so that a lane has neighbours
+    """The layout of the accumulators: transposed if C is row-major, so that a lane has neighbours
     along C's contiguous dimension."""
     if generation == 5:
         return wmma_layout(c_row, warps_m, warps_n, [edge, edge, depth])
@@ -127,30 +125,31 @@ def matrix_layout(generation, edge, depth, c_row, warps_m, warps_n):
 
 @constexpr_function
 def is_wmma(mma):
-    """Whether these are accumulators of the fifth generation's instructions."""
+    """Whether these accumulators belong to instructions of the fifth generation."""
     return isinstance(mma, AMDWMMALayout)
 
 
 @constexpr_function
 def lanes(mma):
-    """Lanes of a warp where the accumulators lie so."""
+    """Lanes of a warp with this accumulator layout."""
     return 32 if is_wmma(mma) else 64
 
 
 @constexpr_function
 def phases(inner, bits, bank_bytes):
-    """How a tile with `inner` elements to a row is swizzled in shared memory: rows that share a
-    line of all banks, and chunks to permute. Chunk number c of row r lies at c ^ (r // rows %
-    count) of its row, so that neither the rows a multiplication reads nor a row being written
-    meet in a bank."""
+    """The swizzle in shared memory of a tile with `inner` elements in a row: the number of rows
+    that share a line of all banks, and the number of chunks to permute. Chunk number c of row r is
+    stored at c ^ (r // rows % count) of its row, so that neither the rows that a multiplication
+    reads nor a row being written conflict in a bank."""
     return max(1, bank_bytes * 8 // (inner * bits)), min(16, inner // chunk(bits))
 
 
 @constexpr_function
 def loading(rows, depth, bits, warps, lanes, k_inner, patched):
-    """Which lane moves which elements of a rows × depth tile: 16 bytes along the dimension that is
-    contiguous in memory, and a warp whole rows of it. Where that is not K and the tile passes
-    through registers (`patched`), several chunks along K, so that K is contiguous when written."""
+    """The elements of a rows × depth tile that each lane moves: 16 bytes along the dimension that
+    is contiguous in memory; a warp covers whole rows of it. If that dimension is not K and the tile
+    passes through registers (`patched`), a lane has several chunks along K, so that K is contiguous
+    when written."""
     vector = chunk(bits)
     if k_inner:
         across = depth // vector
@@ -162,13 +161,13 @@ def loading(rows, depth, bits, warps, lanes, k_inner, patched):
 
 @constexpr_function
 def plain(k_inner):
-    """A tile in shared memory as it lies in memory."""
+    """A tile in shared memory, in the order of memory."""
     return gl.SwizzledSharedLayout(1, 1, 1, [1, 0] if k_inner else [0, 1])
 
 
 @constexpr_function
 def swizzled(rows, depth, bits, k_inner, bank_bytes):
-    """A tile in shared memory as it lies in memory, its chunks swizzled."""
+    """A tile in shared memory, in the order of memory, with swizzled chunks."""
     inner = depth if k_inner else rows
     lines, count = phases(inner, bits, bank_bytes)
     return gl.SwizzledSharedLayout(chunk(bits), lines, count, [1, 0] if k_inner else [0, 1])
@@ -177,7 +176,8 @@ def swizzled(rows, depth, bits, k_inner, bank_bytes):
 @constexpr_function
 def turned(rows, depth, bits, bank_bytes):
     """A tile in shared memory with K innermost, for writes whose lanes are rows a chunk apart. The
-    chunk's number is then also XORed with row // chunk, else all lanes would meet in one bank."""
+    chunk's number is then also XORed with row // chunk; otherwise all lanes would conflict in one
+    bank."""
     vector = chunk(bits)
     lines, count = phases(depth, bits, bank_bytes)
     bases = [[0, 1 << i] for i in range(depth.bit_length() - 1)]
@@ -190,7 +190,7 @@ def turned(rows, depth, bits, bank_bytes):
 
 @constexpr_function
 def k_innermost(rows, depth, bits, k_inner, bank_bytes):
-    """A tile in shared memory with K innermost, however it lies in memory."""
+    """A tile in shared memory with K innermost, for any layout in memory."""
     if k_inner:
         return swizzled(rows, depth, bits, True, bank_bytes)
     return turned(rows, depth, bits, bank_bytes)
@@ -201,7 +201,7 @@ def _tile(
     ld, rows_left, k_left, ROWS: gl.constexpr, TILE_K: gl.constexpr,
     K_INNER: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Offsets and mask of a tile, from where it begins."""
+    """Offsets and mask of a tile, relative to its start."""
     rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
     ks = gl.arange(0, TILE_K, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     if K_INNER:
@@ -216,8 +216,9 @@ def _swizzled_tile(
     base, ld, rows_left, k_left, ROWS: gl.constexpr, TILE_K: gl.constexpr,
     K_INNER: gl.constexpr, LAYOUT: gl.constexpr, BANK_BYTES: gl.constexpr,
 ):  # fmt: skip
-    """The same of a tile that is to be swizzled on its way into shared memory, which the hardware
-    fills in the order of lanes: every lane fetches the chunk whose place it fills."""
+    """Offsets and mask of a tile that is swizzled on its way into shared memory. The hardware fills
+    shared memory in the order of lanes, so every lane fetches the chunk that belongs at its
+    position."""
     BITS: gl.constexpr = base.dtype.element_ty.primitive_bitwidth
     CHUNK: gl.constexpr = chunk(BITS)
     rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
@@ -237,7 +238,7 @@ def _swizzled_tile(
 
 @jit
 def _base(x, ld, row, k0, K_INNER: gl.constexpr):
-    """Where the tile at (row, k0) of an operand begins."""
+    """The address of the tile at (row, k0) of an operand."""
     if K_INNER:
         base = x + (row * ld + k0)
     else:
@@ -249,8 +250,8 @@ def _base(x, ld, row, k0, K_INNER: gl.constexpr):
 def _place(
     tile, m, n, TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr
 ):  # fmt: skip
-    """First row and column of output tile number `tile`, and how many are left of M and N from
-    there: none if there is no such tile."""
+    """First row and column of output tile number `tile`, and the rows of M and columns of N left
+    from there: none if there is no such tile."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     tiles = tiles_m * tiles_n
@@ -263,8 +264,8 @@ def _place(
 
 @jit
 def _ahead(k0, k_end, here, after):
-    """Where the step lies that begins at `k0` of this tile (see `_place`); from `k_end` on, it is
-    one of the next tile's."""
+    """The location of the step that begins at `k0` of this tile (see `_place`). From `k_end` on, it
+    is a step of the next tile."""
     inside = k0 < k_end
     return (
         gl.where(inside, k0, k0 - k_end),
@@ -280,7 +281,7 @@ def _multiply(
     acc, a_tile, b_tile, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     DIRECT: gl.constexpr,
 ):  # fmt: skip
-    """`acc` and the product of two tiles in shared memory, both with K as second dimension."""
+    """`acc` plus the product of two tiles in shared memory, both with K as second dimension."""
     if DIRECT:
         x = load_shared_relaxed(a_tile, DOT_A)
         y = load_shared_relaxed(b_tile.permute((1, 0)), DOT_B)
@@ -291,7 +292,7 @@ def _multiply(
         acc = wmma(x, y, acc)
     elif FORMAT == "":
         acc = mfma(x, y, acc)
-    else:  # the deep fp8 instructions, which take scales: none are ones
+    else:  # the deep fp8 instructions take scales; without any they are ones
         acc = mfma_scaled(x, None, FORMAT, y, None, FORMAT, acc)
     return acc
 
@@ -304,7 +305,7 @@ def _indices(tile, AXIS: gl.constexpr):
 
 @jit
 def _load(x, rows, cols, ld, mask, ROW: gl.constexpr):
-    """Of an epilogue's operand what lies at these rows and columns; see `epilogue.load`."""
+    """The elements of an epilogue's operand at these rows and columns; see `epilogue.load`."""
     if rows is None:
         offsets = cols
     elif cols is None:
@@ -321,9 +322,9 @@ def _write(
     c, acc, m, n, row, col, ldc, extra, C_ROW: gl.constexpr, TAKES: gl.constexpr,
     FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """The epilogue of a whole sum, and the tile of C. Offsets count from C's beginning: those from
-    the tile's would be the same for all tiles, and the compiler would keep them in registers
-    throughout."""
+    """Apply the epilogue to a whole sum and write the tile to C. Offsets count from C's beginning:
+    offsets from the tile's beginning would be equal for all tiles, and the compiler would keep them
+    in registers throughout."""
     acc = apply(
         acc, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True,
         _indices, _load,
@@ -347,8 +348,9 @@ def _finish(
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """A tile's sum to C; or, if it is part `i` of `splits`, to where they meet, and the whole by
-    whoever comes to have it. A partial lies as C does, so that a lane's neighbours do."""
+    """Write a tile's sum to C. If it is part `i` of `splits`, combine it with the others first; the
+    workgroup that obtains the whole sum writes it. A partial has C's layout, so that a lane's
+    neighbours stay neighbours."""
     if SCHEDULER == "split_k":
         base = tile if REDUCTION == "atomic" else tile * splits
         last = take_turn(flags, splits, base, 1, 0, REDUCTION)
@@ -370,7 +372,7 @@ def _read(
     a, b, lda, ldb, at, k, TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, LOAD_A: gl.constexpr, LOAD_B: gl.constexpr,
 ):  # fmt: skip
-    """The tiles of A and B at `at`, on their way to registers."""
+    """Start loading the tiles of A and B at `at` into registers."""
     k0, row, col, m_left, n_left = at
     offsets, mask = _tile(lda, m_left, k - k0, TILE_M, TILE_K, A_ROW, LOAD_A)
     a_tile = buffer_load(_base(a, lda, row, k0, A_ROW), offsets, mask=mask)
@@ -387,11 +389,11 @@ def _sum_through_registers(
     MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     LOAD_A: gl.constexpr, LOAD_B: gl.constexpr,
 ):  # fmt: skip
-    """The sum of the tile at `here`, whose first step is in a0 and b0 and whose next one is on its
-    way to xa and xb; and these, with the same of the tile at `after`."""
+    """The sum of the tile at `here`. Its first step is in a0 and b0, and its next step is being
+    loaded to xa and xb. Also returns these for the tile at `after`."""
     k_end = steps * TILE_K
     acc = gl.zeros((TILE_M, TILE_N), gl.int32 if INT_ACC else gl.float32, MMA)
-    # The step at hand is in buffer 0, the next one in registers (xa, xb) or on its way there.
+    # The current step is in buffer 0, the next in registers (xa, xb) or on its way there.
     for pair in range(steps // 2):
         k0 = (2 * pair + 2) * TILE_K
         at = _ahead(k0, k_end, here, after)
@@ -435,8 +437,8 @@ def _through_registers(
     )
     A: gl.constexpr = k_innermost(TILE_M, TILE_K, BITS, A_ROW, BANK_BYTES)
     B: gl.constexpr = k_innermost(TILE_N, TILE_K, BITS, not B_ROW, BANK_BYTES)
-    # Allocations of their own, not one of two tiles: only so does the compiler see that a write
-    # to one and reads of the other need no barrier between them.
+    # Separate allocations instead of one for both tiles: otherwise the compiler does not see that
+    # a write to one and reads of the other need no barrier between them.
     a0 = gl.allocate_shared_memory(ELEMENT, [TILE_M, TILE_K], A)
     b0 = gl.allocate_shared_memory(ELEMENT, [TILE_N, TILE_K], B)
     a1 = gl.allocate_shared_memory(ELEMENT, [TILE_M, TILE_K], A)
@@ -450,7 +452,7 @@ def _through_registers(
     b0.store(xb)
     at = _ahead(TILE_K, k_end, here, here)
     xa, xb = _read(a, b, lda, ldb, at, k, TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, LOAD_A, LOAD_B)
-    if SCHEDULER == "split_k":  # no loop: behind it, flags find room in a full shared memory
+    if SCHEDULER == "split_k":  # no loop: flags come after the last use of a full shared memory
         tile = first
         after = _place(tile + stride, m, n, TILE_M, TILE_N, GROUP_M)
         acc, xa, xb = _sum_through_registers(
@@ -484,7 +486,7 @@ def _copy(
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, LOAD_A: gl.constexpr, LOAD_B: gl.constexpr,
     BANK_BYTES: gl.constexpr,
 ):  # fmt: skip
-    """The tiles of A and B at `at`, on their way to a slot of shared memory."""
+    """Start loading the tiles of A and B at `at` into a slot of shared memory."""
     k0, row, col, m_left, n_left = at
     base = _base(a, lda, row, k0, A_ROW)
     offsets, mask = _swizzled_tile(
@@ -540,8 +542,8 @@ def _direct(
         after = _place(tile + stride, m, n, TILE_M, TILE_N, GROUP_M)
         acc = gl.zeros((TILE_M, TILE_N), gl.int32 if INT_ACC else gl.float32, MMA)
         for k0 in range(0, k_end, TILE_K):
-            # The slot at hand is full, and every warp has finished with the one before it, which
-            # is the one to fill.
+            # The current slot is full. Every warp has finished with the previous slot, which is
+            # filled next.
             wait_group(STAGES - 2)
             _copy(
                 a, b, lda, ldb, _ahead(k0 + (STAGES - 1) * TILE_K, k_end, here, after), k,
@@ -572,9 +574,13 @@ def gemm_gluon_cdna(
     FORMAT: gl.constexpr, WARPS_M: gl.constexpr, BANK_BYTES: gl.constexpr,
     DIRECT: gl.constexpr, STAGES: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
-    elements; `*_ROW` say which of them are row-major. `dies`: of the GPU, see `across_dies`.
-    `flags`, `partials` and `splits` belong to scheduler split_k."""
+    """C = A·B. A is m × k, B is k × n, C is m × n.
+
+    ld*: strides of the outer dimension in elements.
+    *_ROW: whether the matrix is row-major.
+    dies: of the GPU, see `across_dies`.
+    flags, partials, splits: for scheduler split_k.
+    """
     WARPS_N: gl.constexpr = gl.num_warps() // WARPS_M
     MMA: gl.constexpr = matrix_layout(GENERATION, MMA_MN, MMA_K, C_ROW, WARPS_M, WARPS_N)
     DOT_A: gl.constexpr = gl.DotOperandLayout(0, MMA, K_WIDTH)
@@ -583,7 +589,7 @@ def gemm_gluon_cdna(
     stride = gl.num_programs(0)
     steps = gl.cdiv(k, TILE_K)
     i = first * 0
-    if SCHEDULER == "split_k":  # one tile, of a product whose K begins where this part does
+    if SCHEDULER == "split_k":  # one tile, of a product whose K begins with this part
         i = first % splits
         first = first // splits
         stride = gl.cdiv(m, TILE_M) * gl.cdiv(n, TILE_N)

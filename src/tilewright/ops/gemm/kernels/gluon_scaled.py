@@ -1,51 +1,51 @@
-"""Block-scaled 8-bit GEMM with the warps' roles written out, in Gluon (sm_90).
+"""Block-scaled 8-bit GEMM with warp roles written out, in Gluon (sm_90).
 
 Idea. As `gluon_ws`: one warp loads, one or two warp groups of four multiply, each its own rows of
-C, each in a partition of its own. Here the products of every K step start from zero, are waited
-for, and are added to the sum times their scales by ordinary multiply-adds. While one group adds,
-the other one's products keep the matrix units busy.
+C, each in its own partition. Here the products of every K step start from zero, are waited for, and
+are added to the sum times their scales by ordinary multiply-adds. While one group adds, the other
+group's products keep the matrix units busy.
 
-Registers decide the tile. A group holds its sums and one set of products, and 232 registers a
-thread hold 64x128 products (64 of them) beside sums of twice that. So a tile is made of parts of
-64 rows and 128 columns (or fewer), and a group has one part or two, which take the products'
-registers one after the other. (DeepGEMM's 256x128 tile shares them in this way.) Two parts halve
-what a group reads from L2 for each product.
+Registers decide the tile. A group holds its sums and one set of products. 232 registers a thread
+hold 64x128 products (64 of them) beside sums of twice that. So a tile consists of parts of 64 rows
+and 128 columns (or fewer), and a group has one part or two, which use the products' registers one
+after the other. (DeepGEMM's 256x128 tile shares them in this way.) Two parts halve a group's reads
+from L2 for each product.
 
-Data movement. A ring of STAGES slots, each with parts of A and of B by the copy engine, and the
-scales by asynchronous copies of 4 bytes (so scales are fp32): a vector of 64 for each part of A,
-and for each part of B its one scale, 64 times over, so that both are read alike. A slot's `full`
-barrier counts the bytes of the former and an arrival from each lane of the latter; `empty` counts
-the groups. What a group need not do between products it does under them: it reads scales, releases
-the slot before, and waits for the slot behind. C leaves as in `gluon_ws`, part by part, in two
-pieces (with SPLIT, four).
+Data movement. A ring of STAGES slots. Each slot has parts of A and of B, loaded by the copy engine,
+and the scales, loaded by asynchronous copies of 4 bytes (so scales are fp32): a vector of 64 for
+each part of A, and for each part of B its one scale, repeated 64 times, so that both are read
+alike. A slot's `full` barrier counts the bytes of the operands and an arrival from each lane for
+the scales; `empty` counts the groups. A group does as much as possible while its products run: it
+reads scales, releases the previous slot, and waits for the next slot. C leaves as in `gluon_ws`,
+part by part, in two pieces (with SPLIT, four).
 
-Few tiles and a large K. A step may be several blocks of scales, if a group has one part: their
-products lie side by side in registers and are waited for one after the other, so that a step's
-waits, barriers and scales cost once. And workgroups share a tile (split-K), each part with flags
-and slots of its own (see `reduce`, `gluon_partials`), as in `gluon_ws`; why its waits cannot tie a
-knot is said there.
+Few tiles and a large K. A step may span several blocks of scales, if a group has one part: their
+products lie side by side in registers and are waited for one after the other, so a step's waits,
+barriers and scales cost once. Workgroups can also share a tile (split-K); each part then has its
+own flags and slots (see `reduce`, `gluon_partials`), as in `gluon_ws`, which also explains why the
+waits cannot deadlock.
 
 Edges. As in `tma`. Scales outside are read at the edge; their products are zeros, or never stored.
 
-On a CPU. Gluon has no interpreter; `tma` with the same fields, a block a step, computes the same
+On a CPU. Gluon has no interpreter; `tma` with the same fields, one block a step, computes the same
 result there.
 
 What limits it. On the large shapes power, as soon as calls follow one another. 4096×7168×16384
 without pauses, in two runs: 836 and 854 µs at 688 and 686 of 700 W, the clock (by nvidia-smi) at
-1.41 and 1.23 of 1.98 GHz, at which full matrix units give 1525 and 1330 TFLOP/s; so they are busy
-for 75 to 85 % of the time. 1358 TFLOP/s are 708 µs: interleaved in the first run, where this kernel
-takes 805, cuBLAS takes 814 with these scales, 722 with one for all, and 706 with one and fast
-accumulation, so without any additions. After a rest, before power limits, this kernel takes 705 µs
-and cuBLAS 722, 667 and 605, and 1550 TFLOP/s would be 621: there the additions are what is left to
-hide. They are as few as can be, one multiply-add for each product of a block, 64 a thread and part
-while a part's products take full matrix units 256 clocks. Interleaved in an older run: cuBLAS with
-one scale 716 µs, this loop without the additions (and so wrong) 757, with them 812, cuBLAS with
-these scales 827. Profiled (256x128 tiles, before the waits were moved under the products), issue
-slots are 31 % used, L2 69 % of its rate.
+1.41 and 1.23 of 1.98 GHz. At these clocks fully used matrix units give 1525 and 1330 TFLOP/s, so
+they are busy for 75 to 85 % of the time. 1358 TFLOP/s are 708 µs: interleaved in the first run,
+where this kernel takes 805, cuBLAS takes 814 with these scales, 722 with one scale for all, and 706
+with one scale and fast accumulation, so without any additions. After a rest, before power limits,
+this kernel takes 705 µs and cuBLAS 722, 667 and 605, and 1550 TFLOP/s would be 621: there only the
+additions remain to be hidden. They are minimal, one multiply-add for each product of a block, 64 a
+thread and part while a part's products take the fully used matrix units 256 clocks. Interleaved in
+an older run: cuBLAS with one scale 716 µs, this loop without the additions (and so wrong) 757, with
+them 812, cuBLAS with these scales 827. Profiled (256x128 tiles, before the waits were moved under
+the products), issue slots are 31 % used, L2 69 % of its rate.
 
 Measured (H200, Triton 3.6; benchmarks/gemm_quantised.py --set block), against torch._scaled_mm
 (cuBLAS) with the same scales, in TFLOP/s. First interleaved, by events, L2 flushed, medians of 16;
-then as DeepGEMM measures, the kernel alone by the profiler, 8 GB set to zero before each call, here
+then as DeepGEMM measures: the kernel alone by the profiler, 8 GB set to zero before each call, here
 after a rest:
 
                       by events             by the profiler
@@ -60,21 +60,22 @@ after a rest:
 
 DeepGEMM publishes 1358 TFLOP/s for the first and 206 for the last (9.4 µs), on an H800.
 
-64×2112×7168 takes 10.2 µs, where `tma` takes 12.7. By parts: a kernel of one step, 3.3 to 4.0 from
-its launch to its end; the meeting of two workgroups 1.9, of four 2.4; 15.6 MB at the rate of a copy
-3.7; and what a flush that writes leaves in L2 to write back, 1.5 to 2.0 (by events, against a flush
-that reads). In one profile of many: 10.4 as above; with one block of scales a step 11.1; without a
-meeting, in a wave of 64x16 tiles, which read A 132 times, 10.8; 64x64 tiles and four parts 10.7. A
-stage more costs 0.04 at the start, so few deep stages are better than many.
+64×2112×7168 takes 10.2 µs, and `tma` takes 12.7. By parts: a kernel of one step, 3.3 to 4.0 from
+its launch to its end; combining the parts of two workgroups 1.9, of four 2.4; 15.6 MB at the rate
+of a copy 3.7; and writing back the lines that a writing flush leaves in L2, 1.5 to 2.0 (by events,
+against a flush that reads). In one profile of many: 10.4 as above; with one block of scales a step
+11.1; without combining, in a wave of 64x16 tiles, which read A 132 times, 10.8; 64x64 tiles and
+four parts 10.7. Each further stage costs 0.04 at the start, so few deep stages are better than
+many.
 
 Tried, on 4096×7168×16384, in multiples of the time of cuBLAS with one scale in the same run. Scales
 read from memory by the groups, a K step ahead: 1.27 to 1.33 (256x128), 1.46 to 1.53 (128x256), 1.9
-to 2.0 (128x128, whose steps are shorter than the way to L2). Through the ring: 1.21 to 1.27, 1.28,
-1.37 to 1.38. Waits under the products, as now: 1.18 to 1.21, 1.13 to 1.15, 1.33. Left out: groups
-that take turns, where one issues after the other has issued (1.21 to 1.33) or after a part of the
-other's products are done (1.29 to 1.59), since a turn costs more than the overlap it ensures; one
-part a group and two sets of products (128x128), so that each group always has some under way
-(1.52). Scales of A that lie row by row instead of M-major cost 2 to 4 %.
+to 2.0 (128x128, whose steps are shorter than the latency of L2). Through the ring: 1.21 to 1.27,
+1.28, 1.37 to 1.38. Waits under the products, as now: 1.18 to 1.21, 1.13 to 1.15, 1.33. Left out:
+groups that take turns, where one issues after the other has issued (1.21 to 1.33) or after a part
+of the other's products are done (1.29 to 1.59), since a turn costs more than the overlap it
+ensures; one part a group and two sets of products (128x128), so that each group always has some
+running (1.52). Scales of A that lie row by row instead of M-major cost 2 to 4 %.
 """
 
 from tilewright.ops.device.gluon_api import (
@@ -99,12 +100,12 @@ LANES = gl.constexpr(32)
 PRODUCER_REGISTERS = gl.constexpr(40)
 CONSUMER_REGISTERS = gl.constexpr(232)
 ROWS = gl.constexpr(64)
-"""Rows of a part: what one wgmma computes."""
+"""Rows of a part: the rows that one wgmma computes."""
 
 
 @jit
 def _shares(tiles, splits, SCHEDULER: gl.constexpr):
-    """How many shares of work there are: tiles, or parts of K of tiles."""
+    """Number of shares of work: tiles, or parts of K of tiles."""
     shares = tiles
     if SCHEDULER == "split_k":
         shares = tiles * splits
@@ -117,7 +118,7 @@ def _load(
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     SCALES: gl.constexpr, SCHEDULER: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The producer: every K step of every share of this workgroup into the ring."""
+    """The producer: loads every K step of every share of this workgroup into the ring."""
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     COLS: gl.constexpr = b.block_type.shape[0]
@@ -131,7 +132,7 @@ def _load(
     steps = gl.cdiv(k, TILE_K)
     shares = _shares(tiles_m * tiles_n, splits, SCHEDULER)
     stage = 0
-    phase = 1  # of a ring nobody has used: every slot counts as released
+    phase = 1  # in an unused ring every slot counts as released
     for share in range(gl.program_id(0), shares, gl.num_programs(0)):
         tile, begin, stop, _, _ = next_part(0, 0, share, splits, steps, SCHEDULER)
         tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
@@ -169,8 +170,8 @@ def _load(
 
 @jit
 def _copy_a(scales, row, k0, m, to, SCALES: gl.constexpr):
-    """Ask for A's scales of the ROWS rows from `row` on. What would lie outside is read at the
-    edge, and multiplied with zeros."""
+    """Request A's scales for the ROWS rows from `row` on. Scales outside are read at the edge, and
+    multiplied with zeros."""
     lanes = gl.arange(0, ROWS, gl.BlockedLayout([1], [LANES], [1], [0]))
     rows = gl.minimum(row + lanes, m - 1) // size_of(SCALES, 0, 0)
     copy_load(to, scales[0] + rows * scales[1] + k0 // size_of(SCALES, 0, 1) * scales[2])
@@ -178,7 +179,8 @@ def _copy_a(scales, row, k0, m, to, SCALES: gl.constexpr):
 
 @jit
 def _copy_b(scales, col, k0, n, to, SCALES: gl.constexpr):
-    """Ask for B's scale of the columns from `col` on, which lie in one block: once for each row."""
+    """Request B's scale for the columns from `col` on, which lie in one block: once for each
+    row."""
     FIRST: gl.constexpr = 3 if size_of(SCALES, 0, 0) > 0 else 0
     zeros = gl.zeros((ROWS,), gl.int32, gl.BlockedLayout([1], [LANES], [1], [0]))
     cols = gl.minimum(col, n - 1) // size_of(SCALES, 1, 1)
@@ -191,7 +193,7 @@ def _factor(
     factors, first, A_PART: gl.constexpr, B_PART: gl.constexpr, A_PARTS: gl.constexpr,
     SCALES: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Scales of a part of the tile, a factor for each row."""
+    """Scales of a part of the tile, one factor for each row."""
     VECTOR: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     if size_of(SCALES, 0, 0) == 0:
         factor = factors.index(first + B_PART).load(VECTOR)
@@ -204,9 +206,9 @@ def _factor(
 
 @jit
 def _store(c, row, col, piece, staging, C_ROW: gl.constexpr):
-    """One piece of C from registers to memory, through the staging buffer `staging`."""
+    """Write one piece of C from registers to memory, through the staging buffer `staging`."""
     out = piece.to(c.dtype)
-    tma_store_wait(1)  # the piece before the last has left this buffer
+    tma_store_wait(1)  # the last piece but one has left this buffer
     if C_ROW:
         staging.store(out)
         fence_async_shared()
@@ -227,7 +229,7 @@ def _halves(tile):
 
 @jit
 def _store_part(c, row, col, acc, one, other, C_ROW: gl.constexpr, SPLIT: gl.constexpr):
-    """A part of C in two pieces (with SPLIT, four), through two staging buffers."""
+    """Write a part of C in two pieces (with SPLIT, four), through two staging buffers."""
     COLS: gl.constexpr = acc.shape[1]
     left, right = _halves(acc)
     if SPLIT:
@@ -258,7 +260,7 @@ def _multiply(
     A_PARTS: gl.constexpr = TILE_M // ROWS
     B_PARTS: gl.constexpr = TILE_N // COLS
     MINE: gl.constexpr = A_PARTS // GROUPS
-    DOWN: gl.constexpr = MINE - 1  # where the second part lies, if there is one
+    DOWN: gl.constexpr = MINE - 1  # the position of the second part, if there is one
     RIGHT: gl.constexpr = B_PARTS - 1
     BLOCKS: gl.constexpr = TILE_K // a_tiles.shape[2]
     VECTORS: gl.constexpr = factors.shape[0] // (STAGES * BLOCKS)
@@ -278,10 +280,10 @@ def _multiply(
         row = begin_of(tile_m, m, TILE_M, "m", "m") + GROUP * MINE * ROWS
         col = tile_n * TILE_N
         if SCHEDULER == "split_k":
-            # Each part of each group has slots and flags of its own, as if it were a tile.
+            # Each part of each group has its own slots and flags, as if it were a tile.
             stride: gl.constexpr = GROUPS * OF_GROUP
             base = (tile if REDUCTION == "atomic" else tile * splits) * stride + GROUP * OF_GROUP
-            # The answers come while the first operands do.
+            # The answers arrive together with the first operands.
             last0 = take_turn(flags, splits, base, stride, 0, REDUCTION)
             if DOWN + RIGHT:
                 last1 = take_turn(flags, splits, base + 1, stride, 0, REDUCTION)
@@ -315,9 +317,9 @@ def _multiply(
                 other = _factor(factors, first, GROUP * MINE + DOWN, RIGHT, A_PARTS, SCALES, LAYOUT)
                 part = warpgroup_mma_wait(0, deps=(part,))
                 acc0 += part.to(gl.float32) * factor[:, None]
-                # The additions must come before the next products, which take the same registers
-                # (they do not read them: k is not below 0). Left alone, the compiler mixes the
-                # two, and a second set of registers does not fit.
+                # The additions must come before the next products, which use the same registers
+                # (they do not read them: k is not below 0). Otherwise the compiler mixes the two,
+                # and a second set of registers does not fit.
                 acc0, part = warpgroup_mma_wait(0, deps=(acc0, part))
                 a_tile = a_tiles.index(last * A_PARTS + GROUP * MINE + DOWN)
                 b_tile = b_tiles.index(last * B_PARTS + RIGHT).permute((1, 0))
@@ -366,7 +368,7 @@ def _multiply(
 
 @jit
 def _tiles(matrix, COUNT: gl.constexpr):
-    """Shared memory for COUNT of the tiles that one copy of `matrix` moves."""
+    """Shared memory for COUNT tiles, each as large as one copy of `matrix` moves."""
     BLOCK: gl.constexpr = matrix.block_type.shape
     return gl.allocate_shared_memory(matrix.dtype, [COUNT, BLOCK[0], BLOCK[1]], matrix.layout)
 
@@ -379,9 +381,13 @@ def gemm_gluon_scaled(
     SCALES: gl.constexpr, SPLIT: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory (A row-major,
-    B column-major; so B is described as its transpose); GROUPS warp groups multiply. `scales` and
-    SCALES: see `scale`. `flags`, `partials` and `splits` belong to split-K."""
+    """C = A·B, multiplied by GROUPS warp groups.
+
+    a, b, c: tensor descriptors of the matrices as they lie in memory (A row-major, B column-major,
+        so B is described as its transpose).
+    scales, SCALES: see `scale`.
+    flags, partials, splits: for split-K.
+    """
     BLOCKS: gl.constexpr = TILE_K // a.block_type.shape[1]
     a_tiles = _tiles(a, STAGES * BLOCKS * (TILE_M // ROWS))
     b_tiles = _tiles(b, STAGES * BLOCKS * (TILE_N // b.block_type.shape[0]))

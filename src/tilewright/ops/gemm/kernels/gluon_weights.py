@@ -1,37 +1,37 @@
 """Few rows of A by 4-bit weights from the copy engine, in Gluon (sm_90).
 
 Idea. As `weights`: elements are unpacked in registers, and a sum over K may be taken in any order.
-Here C is computed transposed, as in `small_m`, so that B's columns are the rows of a matrix
-instruction, and its operand the one that comes from registers: what a thread unpacks it
-multiplies, and nothing of B goes back through shared memory. Two ways:
+Here C is computed transposed, as in `small_m`: B's columns are the rows of a matrix instruction,
+and B is the operand that comes from registers. A thread multiplies the elements that it unpacks,
+and nothing of B goes back through shared memory. There are two ways:
 
-Up to 16 rows of A, mma.sync. A word of B is eight neighbours along K of one column, and two
-elements that share a register of the instruction must be 16 bits apart: elements e and e + 4 of a
-word are, after one shift. So a thread's words are its own operands, with K in another order, and
-A's elements, read 16 bytes a thread, are put in the same order by a permutation of bytes.
+Up to 16 rows of A, mma.sync. A word of B is eight neighbours along K of one column. Two elements
+that share a register of the instruction must be 16 bits apart; after one shift, elements e and e +
+4 of a word are. So a thread's words are its own operands, with K in another order. A's elements,
+read 16 bytes a thread, are put in the same order by a permutation of bytes.
 
-From 32 rows on, wgmma. It reads A from shared memory itself, for which K must be in its order: of
-every word a thread wants but one byte. So four neighbours read the same words (one access serves
-all), and a permutation puts the two elements of a thread's byte 16 bits apart.
+From 32 rows on, wgmma. It reads A from shared memory itself, so K must be in its order: of every
+word a thread needs only one byte. So four neighbours read the same words (one access serves all),
+and a permutation puts the two elements of a thread's byte 16 bits apart.
 
 Conversion. As in `weights`, two elements at once: shift (or permute), mask, subtract; 1.5 or 2
 instructions for an int4, 2.5 or 3 for an e2m1, which is multiplied by 2^126 (in fp16 2^14).
 
 Scales. The products of a group are summed from zero and added times the scale of their column, in
-fp32. Scales are read straight into the threads that multiply by them, a step ahead.
+fp32. Scales are read a step ahead, straight into the threads that multiply by them.
 
 Data movement. A ring of STAGES slots, each with 256 of K: 128 bytes of every column, and A's rows,
-by the copy engine. Threads ask for the step to come where they have finished with the one before.
-Few stages and many workgroups to a multiprocessor are best: unpacking needs warps, more than bytes
-under way.
+loaded by the copy engine. Threads request a later step when they have finished with the previous
+one. Few stages and many workgroups to a multiprocessor are best: unpacking needs warps more than it
+needs bytes in flight.
 
-Edges. What lies outside the copy engine reads as zeros; C is masked.
+Edges. The copy engine reads elements outside as zeros; C is masked.
 
 On a CPU. Gluon has no interpreter; `weights` with the same fields computes the same result there.
 
 Measured on an H200 (benchmarks/gemm_weights.py, benchmarks/results/gemm_weights_h200.json: bf16 A,
-clean L2, medians of 40, every kernel checked against float64, best of the space there). Time,
-bytes moved in a large copy's 4246 GB/s, and how often faster than the better of torch.mm and
+clean L2, medians of 40, every kernel checked against float64, best of the space there). Time, bytes
+moved as a share of a large copy's 4246 GB/s, and the speed over the better of torch.mm and
 cuBLASLt's first candidates with the same weights in bf16:
 
     M×N×K            int4, groups of 128    int4, groups of 32     MX fp4
@@ -47,20 +47,20 @@ cuBLASLt's first candidates with the same weights in bf16:
     geomean of 20 shapes            1.90                   1.45                   1.20
     geomean of 15 with M to 16      2.14                   1.76                   1.42
 
-The best of `weights` stood at 18.1, 44.3 and 138.9 µs where 10.7, 16.4 and 40.2 stand.
+The best of `weights` took 18.1, 44.3 and 138.9 µs where this kernel takes 10.7, 16.4 and 40.2.
 
 What limits it. Few rows: instructions. At 1×28672×8192 there are 2.3 to a weight (580 in the loop
 of 128 columns and 256 of K by 4 warps), half of them on the integer units, which take them at half
-the rate; issue slots are 56 % used, with 1.7 warps on a scheduler (128 columns, 3 stages, by the
-profiler), which mostly wait for fixed latencies and for full units. Small matrices: at 4096×4096
-4 µs are the launch (see `small_m`), and split-K, without which half of the GPU is idle, has to
-meet. From 32 rows: every workgroup reads all of A from L2, at 64 rows and columns four times the
-bytes of its part of B. Groups of 32: no wgmma (of A's 64 elements in a swizzled row its operands
-would be halves), 4 multiply-adds for each 16 weights of a thread and 8 rows.
+the rate. Issue slots are 56 % used, with 1.7 warps on a scheduler (128 columns, 3 stages, by the
+profiler), which mostly wait for fixed latencies and for full units. Small matrices: at 4096×4096 4
+µs are the launch (see `small_m`), and split-K, without which half of the GPU idles, has to combine
+its parts. From 32 rows: every workgroup reads all of A from L2, at 64 rows and columns four times
+the bytes of its part of B. Groups of 32: no wgmma (of A's 64 elements in a swizzled row its
+operands would be halves), 4 multiply-adds for each 16 weights of a thread and 8 rows.
 
-Failures. Four or six stages: 43 and 46 µs at 1×28672×8192 where two or three give 41. 64 rows by
-mma.sync: 126 µs at 28672×8192. 16 rows by wgmma: 52.6 µs where mma.sync takes 46. 64 rows on 128
-columns, 8 warps: 90 µs where 64 columns take 82; 128 rows: behind cuBLAS (0.96). Reduction
+Failures. Four or six stages: 43 and 46 µs at 1×28672×8192, where two or three give 41. 64 rows by
+mma.sync: 126 µs at 28672×8192. 16 rows by wgmma: 52.6 µs, where mma.sync takes 46. 64 rows on 128
+columns, 8 warps: 90 µs, where 64 columns take 82; 128 rows: behind cuBLAS (0.96). Reduction
 `atomic`: the compiler stops.
 """
 
@@ -81,7 +81,7 @@ from tilewright.ops.device.schedule import split_range, tile_coordinates
 from tilewright.ops.gemm.kernels.scale import number
 
 WORDS = gl.constexpr(32)
-"""Words of a column in a step, of eight elements each: 128 bytes, what a swizzle spans."""
+"""Words of a column in a step, with eight elements each: 128 bytes, the span of a swizzle."""
 
 PART = gl.constexpr(64)
 """Elements of K that are unpacked at once: 128 bytes of a row of A."""
@@ -89,7 +89,7 @@ PART = gl.constexpr(64)
 
 @constexpr_function
 def _convert(word, at, kind, bf16):
-    """PTX that makes 16-bit floats x of the four bits from bit `at` of either half of `word` on; c
+    """PTX that makes 16-bit floats x of the four bits from bit `at` on of each half of `word`; c
     holds `_constant`."""
     type = "bf16x2" if bf16 else "f16x2"
     if kind == "int4":
@@ -111,8 +111,9 @@ def _convert(word, at, kind, bf16):
 
 @constexpr_function
 def _constant(kind, bf16):
-    """Of int4 136 (1032), into whose mantissa a weight with its sign bit flipped goes and which is
-    subtracted; of e2m1 2^126 (2^14), by which its exponent is off."""
+    """For int4 136 (1032): a weight with its sign bit flipped goes into the mantissa of this
+    number, which is then subtracted. For e2m1 2^126 (2^14): the factor by which its exponent is
+    off."""
     if kind == "int4":
         return "0x43084308" if bf16 else "0x64086408"
     return "0x7E807E80" if bf16 else "0x74007400"
@@ -120,7 +121,7 @@ def _constant(kind, bf16):
 
 @constexpr_function
 def _unpack_word(kind, bf16):
-    """PTX that makes 16-bit floats $0 to $7 of the eight elements of a word $8."""
+    """PTX that makes 16-bit floats $0 to $7 of the eight elements of word $8."""
     lines = [".reg .b32 x, y, c;", f"mov.b32 c, {_constant(kind, bf16)};"]
     for e in range(4):
         lines += [*_convert("$8", 4 * e, kind, bf16), f"mov.b32 {{${e}, ${e + 4}}}, x;"]
@@ -129,7 +130,7 @@ def _unpack_word(kind, bf16):
 
 @constexpr_function
 def _unpack_byte(kind, bf16):
-    """PTX that makes $0 and $1 of the two elements of one byte of word $2, which $3 picks."""
+    """PTX that makes $0 and $1 of the two elements of one byte of word $2; $3 selects the byte."""
     lines = [".reg .b32 w, x, y, c;", f"mov.b32 c, {_constant(kind, bf16)};"]
     lines += ["shr.u32 y, $2, 4;", "prmt.b32 w, $2, y, $3;", *_convert("w", 0, kind, bf16)]
     lines.append("mov.b32 {$0, $1}, x;")
@@ -150,8 +151,8 @@ def _rows(warps, tile, instruction):
 
 @constexpr_function
 def _columns_of_b(tile_n, warps, lanes_at):
-    """The layout of a step's words of B in which a thread holds its own operands of mma.sync: four
-    neighbours share a column, with bits `lanes_at` and the next of the word's number."""
+    """The layout of a step's words of B in which a thread holds its own operands of mma.sync. Four
+    neighbours share a column; bits `lanes_at` and the next of a word's number tell them apart."""
     of_warps, rows = _rows(warps, tile_n, 16)
     words = [[0, 1 << i] for i in range(5) if i not in (lanes_at, lanes_at + 1)]
     lanes = [[0, 1 << lanes_at], [0, 2 << lanes_at], [1, 0], [2, 0], [4, 0]]
@@ -161,7 +162,7 @@ def _columns_of_b(tile_n, warps, lanes_at):
 @constexpr_function
 def _bytes_of_b(tile_n, warps, words):
     """The layout of [columns, words, bytes] of B in which a thread holds its own operands of wgmma,
-    K in its order: of four neighbours each has one byte of every word."""
+    with K in its order: each of four neighbours has one byte of every word."""
     of_warps, rows = _rows(warps, tile_n, 16)
     of_words = [[0, 1 << i, 0] for i in range(words.bit_length() - 1)]
     lanes = [[0, 0, 1], [0, 0, 2], [1, 0, 0], [2, 0, 0], [4, 0, 0]]
@@ -184,7 +185,7 @@ def _words_of_b(tile_n, warps, lanes_at, wide):
 
 @constexpr_function
 def _mma(tile_m, warps, wide):
-    """The layout of sums: B's columns in the place of rows."""
+    """The layout of the sums, with B's columns in the place of rows."""
     if wide:
         return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, tile_m, 16])
     return gl.NVMMADistributedLayout([2, 0], [warps, 1], [16, 8])
@@ -192,8 +193,8 @@ def _mma(tile_m, warps, wide):
 
 @constexpr_function
 def _rows_of_a(tile_m, warps, lanes_at):
-    """The same of a step of A, elements of which eight are to a word of B, all of it in every
-    warp."""
+    """The matching layout of a step of A: eight elements for each word of B, and every warp holds
+    all of A."""
     _, rows = _rows(1, tile_m, 8)
     lanes_at += 3
     elements = [[0, 1 << i] for i in range(6) if i not in (lanes_at, lanes_at + 1)]
@@ -204,7 +205,7 @@ def _rows_of_a(tile_m, warps, lanes_at):
 
 @jit
 def _split(x, COUNT: gl.constexpr):
-    """A matrix as a tuple of COUNT, side by side."""
+    """A matrix as a tuple of COUNT matrices, side by side."""
     if COUNT == 1:
         out = (x,)
     else:
@@ -217,7 +218,7 @@ def _split(x, COUNT: gl.constexpr):
 
 @jit
 def _operands_of_b(words, FORMAT: gl.constexpr, DTYPE: gl.constexpr, SUMS: gl.constexpr):
-    """A part's words of B as SUMS operands of products, each [columns, K of its own order]."""
+    """A part's words of B as SUMS operands of products, each [columns, K in its own order]."""
     N: gl.constexpr = words.shape[0]
     e0, e1, e2, e3, e4, e5, e6, e7 = gl.inline_asm_elementwise(
         _unpack_word(FORMAT, gl.bfloat16 == DTYPE),
@@ -229,14 +230,16 @@ def _operands_of_b(words, FORMAT: gl.constexpr, DTYPE: gl.constexpr, SUMS: gl.co
     )
     even = gl.join(gl.join(e0, e4), gl.join(e2, e6))
     odd = gl.join(gl.join(e1, e5), gl.join(e3, e7))
-    x = gl.join(even, odd).to(DTYPE, bitcast=True)  # halves, then bits 1 and 0 of the element
+    x = gl.join(even, odd).to(
+        DTYPE, bitcast=True
+    )  # first the halves, then bits 1 and 0 of the element
     x = x.reshape((N, SUMS, 4, 2 // SUMS, 2, 2, 2)).permute((0, 1, 5, 6, 3, 2, 4))
     return _split(x.reshape((N, PART)), SUMS)
 
 
 @jit
 def _operands_of_a(x, SUMS: gl.constexpr):
-    """The same of A, K in the same order."""
+    """The matching operands of A, with K in the same order."""
     M: gl.constexpr = x.shape[0]
     x = x.reshape((M, SUMS, 4, 2 // SUMS, 2, 2, 2)).permute((0, 1, 5, 6, 3, 2, 4))
     return _split(x.reshape((M, PART)), SUMS)
@@ -246,12 +249,13 @@ def _operands_of_a(x, SUMS: gl.constexpr):
 def _operand_of_bytes(
     words, FORMAT: gl.constexpr, DTYPE: gl.constexpr, WARPS: gl.constexpr, LEFT: gl.constexpr
 ):  # fmt: skip
-    """A part's words of B as one operand, K in its order."""
+    """A part's words of B as one operand, with K in its order."""
     N: gl.constexpr = words.shape[0]
     BYTES: gl.constexpr = _bytes_of_b(N, WARPS, 8)
     words = gl.convert_layout(words, gl.SliceLayout(2, BYTES), assert_trivial=True)
     t = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, BYTES)))
-    # Of the bytes of a word, and behind them those of the word shifted down: t twice, 4 + t twice.
+    # Selects among the bytes of a word and, behind them, of the word shifted down: t twice, 4 + t
+    # twice.
     pick = t * 0x1111 + 0x4400
     low, high = gl.inline_asm_elementwise(
         _unpack_byte(FORMAT, gl.bfloat16 == DTYPE),
@@ -267,7 +271,7 @@ def _operand_of_bytes(
 
 @jit
 def _scales(scales, cols, group, n, COUNT: gl.constexpr, FIRST: gl.constexpr, groups):
-    """Scales of COUNT groups from `group` on, of the columns `cols`."""
+    """Scales of COUNT groups from `group` on, for the columns `cols`."""
     at = gl.minimum(group + FIRST, groups - 1)
     x = (number(gl.load(scales[0] + at * scales[1] + cols * scales[2], mask=cols < n, other=0)),)
     if FIRST + 1 < COUNT:
@@ -282,8 +286,8 @@ def _indices(tile, AXIS: gl.constexpr):
 
 @jit
 def _ask(a, b, a_tiles, b_tiles, full, stage, row, col, k0, more):
-    """Ask for the step at `k0`."""
-    # The compiler puts a barrier before this: all warps have finished with the slot.
+    """Request the step at `k0`."""
+    # The compiler puts a barrier before this, so all warps have finished with the slot.
     ready = full.index(stage)
     mbarrier.expect(ready, a.block_type.nbytes + b.block_type.nbytes, pred=more)
     tma_load(a, [row, k0], ready, a_tiles.index(stage), pred=more)
@@ -299,10 +303,16 @@ def gemm_gluon_weights(
     B_FORMAT: gl.constexpr, GROUP: gl.constexpr, WIDE: gl.constexpr, STAGES: gl.constexpr,
     CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """C = A·B with a and b tensor descriptors of A, row-major, and of B as words of eight elements
-    along K, [columns, words]; c a pointer. B_FORMAT: ``int4`` or ``e2m1``. GROUP: elements of a
-    column that a scale serves, 0 without scales (`scales`: a pointer and the strides along K and
-    along columns). WIDE: by wgmma. The rest as in `basic`."""
+    """C = A·B. Arguments as in `basic`, except:
+
+    a, b: tensor descriptors of A, row-major, and of B as words of eight elements along K, [columns,
+        words].
+    c: a pointer.
+    B_FORMAT: ``int4`` or ``e2m1``.
+    GROUP: elements of a column that a scale serves; 0 without scales.
+    scales: a pointer and the strides along K and along columns.
+    WIDE: multiply by wgmma.
+    """
     WARPS: gl.constexpr = gl.num_warps()
     MMA: gl.constexpr = _mma(TILE_M, WARPS, WIDE)
     LANES_AT: gl.constexpr = 0 if GROUP == 32 else 1

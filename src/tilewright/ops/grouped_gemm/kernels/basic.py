@@ -1,19 +1,19 @@
 """Grouped GEMM through pointers: every form, shape, layout, dtype and architecture.
 
 Idea. As many workgroups as compute units walk the tiles of all groups (`walk`). For each tile the
-pointers are moved to its group's matrices, and from there it is a tile of an ordinary GEMM: K in
-steps of TILE_K, software-pipelined over `num_stages`.
+pointers are moved to its group's matrices; the rest is a tile of an ordinary GEMM: K in steps of
+TILE_K, software-pipelined over `num_stages`.
 
 Data movement. Ordinary loads, which Triton turns into asynchronous copies to shared memory (sm_80
-and later) or plain vector loads. Offsets within a group are 32-bit; where a group begins is 64-bit,
-so the weights of all experts may take any amount of memory.
+and later) or plain vector loads. Offsets within a group are 32-bit. The start of a group is a
+64-bit offset, so the weights of all experts may take any amount of memory.
 
-Edges. Rows past a group's end wrap around to its beginning, columns likewise where they are B's
-outer dimension: addresses stay inside the group, and what is computed there is never stored. The
-innermost dimensions are masked where MASK_N and MASK_K say so.
+Edges. Rows past a group's end wrap around to its beginning, and so do columns if they are B's outer
+dimension: addresses stay inside the group, and the results are never stored. The innermost
+dimensions are masked if MASK_N and MASK_K say so.
 
-What limits it. As for a GEMM's `basic`: addresses take issue slots. It is the only pipeline of
-the ``list`` form, whose matrices lie at addresses that no tensor map was made for.
+What limits it. As for a GEMM's `basic`: addresses take issue slots. It is the only pipeline of the
+``list`` form, because no tensor maps exist for the addresses of its matrices.
 """
 
 import triton
@@ -92,18 +92,22 @@ def grouped_gemm_basic(
     MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     ELEMENTS: tl.constexpr, ELEMENTS_C: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C_g = A_g·B_g for every group. `table`: the offsets (from element `lead` on, where groups
-    end), the counts, or a list's table (see `walk`); m: rows of A (``contiguous``) or of each group
-    (``masked``). A list has sizes and leading dimensions in its table, multiples of ELEMENTS there
-    (those of C: ELEMENTS_C). `extra`, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's
-    `epilogue`; C has n / FOLD columns."""
+    """C_g = A_g·B_g for every group.
+
+    table: the offsets (from element `lead` on, the ends of groups), the counts, or a list's table
+        (see `walk`).
+    m: rows of A (``contiguous``) or of each group (``masked``).
+    ELEMENTS, ELEMENTS_C: sizes and leading dimensions in a list's table are multiples of ELEMENTS
+        (those of C: ELEMENTS_C).
+    extra, TAKES, WIDTHS, CHAIN: see `operands` and the GEMM's `epilogue`; C has n / FOLD columns.
+    """
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
         group, first = find(tile, ends)
         if FORM == "list":
             at = table + group * FIELDS
             begin = 0
-            # A promise holds for the operation that makes a value; it would not survive a function.
+            # A promise belongs to the operation that makes a value; a function would lose it.
             rows = tl.load(at + 3).to(tl.int32)
             n_g = tl.multiple_of(tl.load(at + 4).to(tl.int32), ELEMENTS if B_ROW else 1)
             k_g = tl.load(at + 5).to(tl.int32)

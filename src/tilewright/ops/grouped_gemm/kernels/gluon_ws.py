@@ -1,18 +1,18 @@
-"""Grouped GEMM with the warps' roles written out: one warp loads, others multiply (sm_90).
+"""Grouped GEMM with warp roles written out: one warp loads, others multiply (sm_90).
 
-Idea. That of the GEMM kernel of the same name (`tilewright.ops.gemm.kernels.gluon_ws`): a
-producer warp keeps a ring of tiles of A and B full, one or two warp groups multiply, each its own
-rows of the tile, with its own copy of the loop; the ring runs on from tile to tile, and so from
-group to group.
+Idea. That of the GEMM kernel of the same name (`tilewright.ops.gemm.kernels.gluon_ws`): a producer
+warp keeps a ring of tiles of A and B full. One or two warp groups multiply, each its own rows of
+the tile, with its own copy of the loop. The ring continues from tile to tile, and so from group to
+group.
 
-Groups. Before the roles part, four warps add up the groups' tiles (as `walk`) into shared memory.
-Every role looks its tiles up there by itself, so none waits for another to be told what is next;
-a consumer does so one tile ahead, so that the numbers are on their way while it multiplies.
+Groups. Before the roles part, four warps add up the groups' tiles (as `walk`) in shared memory.
+Every role looks up its tiles there by itself, so none waits to be told its next tile. A consumer
+looks one tile ahead, so that the numbers arrive while it multiplies.
 
-Edges. Most groups end inside a tile. Where a warp group's rows all lie past the end, its A is not
-loaded, and it neither multiplies nor stores but only hands the slots of the ring back: the other
-warp group then has the matrix units to itself, so that half a tile takes less than a whole one.
-C leaves through a descriptor that ends with the group, as in `tma`.
+Edges. Most groups end inside a tile. If all rows of a warp group lie past the end, its A is not
+loaded, and it neither multiplies nor stores but only returns the slots of the ring. The other warp
+group then has the matrix units to itself, so half a tile takes less time than a whole tile. C
+leaves through a descriptor that ends with the group, as in `tma`.
 
 Measured (H200, Triton 3.6, bf16, skewed loads; benchmarks/grouped_gemm.py, medians of 30, L2
 flushed), against torch._grouped_mm; the tables of `tma` are from the same run:
@@ -27,8 +27,8 @@ flushed), against torch._grouped_mm; the tables of `tma` are from the same run:
     4096   256     7168   2048    1576.2    2152.2   1.365  64x128x128, 4 warps, 4 stages
 
 Failures. It is not clearly ahead of `tma`: timed briefly, the better of these kernels took 0.97 to
-1.05 of the time of the better of those, shape by shape, and with few experts and many rows
-(16384 rows, 8 experts, 4096x14336) or the fewest rows (256 rows, 64 experts) it was behind.
+1.05 of the time of the better of those, shape by shape. With few experts and many rows (16384 rows,
+8 experts, 4096x14336) or the fewest rows (256 rows, 64 experts) it was behind.
 
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 """
@@ -51,13 +51,13 @@ from tilewright.ops.grouped_gemm.kernels.walk import MAX_GROUPS, RAGGED_ROWS, gr
 PRODUCER_REGISTERS = gl.constexpr(24)
 CONSUMER_REGISTERS = gl.constexpr(240)
 PART = gl.constexpr(128)
-"""Groups that a role looks at together: few enough for the producer's registers."""
+"""Groups that a role examines together: few enough for the producer's registers."""
 
 
 @jit
 def _tile_ends(table, ends, m, groups, lead, tiles_n, FORM: gl.constexpr, TILE_M: gl.constexpr):
-    """Into `ends`, for each group, how many tiles it and those before it have; and how many there
-    are in all. As `walk.tile_ends`."""
+    """Write into `ends`, for each group, the number of its tiles and all tiles before; returns the
+    total. As `walk.tile_ends`."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([MAX_GROUPS // 128], [32], [4], [0])
     group = gl.arange(0, MAX_GROUPS, LAYOUT)
     _, rows = group_rows(table, gl.minimum(group, groups - 1), m, lead, FORM == "masked")
@@ -91,8 +91,9 @@ def _place(
     tile, ends, table, m, groups, lead, tiles_n, FORM: gl.constexpr, TILE_M: gl.constexpr,
     GROUP_M: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Of a tile: its group, that group's first row and number of rows, and the tile's place among
-    the group's tiles. Of one past the last, those of the last group, or nonsense in range."""
+    """For a tile: its group, that group's first row and number of rows, and the tile's position
+    among the group's tiles. For a tile past the last: those of the last group, or meaningless
+    values in range."""
     group, first = _find(tile, ends, groups, WARPS)
     group = gl.minimum(group, groups - 1)
     begin, rows = group_rows(table, group, m, lead, FORM == "masked")
@@ -108,10 +109,10 @@ def _load(
     FORM: gl.constexpr, TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr,
     GROUP_M: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr, WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """The producer: every K step of every tile of this workgroup into the ring."""
+    """The producer: loads every K step of every tile of this workgroup into the ring."""
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
     stage = 0
-    phase = 1  # of a ring nobody has used: every slot counts as released
+    phase = 1  # in an unused ring every slot counts as released
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         group, begin, rows, tile_m, tile_n = _place(
             tile, ends, table, m, groups, lead, tiles_n, FORM, TILE_M, GROUP_M, 1
@@ -144,9 +145,9 @@ def _load(
 
 @jit
 def _store(c, begin, rows, row, col, piece, staging):
-    """One piece of C from registers to memory, through the staging buffer `staging`; rows past the
-    group's end are left alone."""
-    tma_store_wait(1)  # the piece before the last has left this buffer
+    """Write one piece of C from registers to memory, through the staging buffer `staging`. Rows
+    past the group's end are not written."""
+    tma_store_wait(1)  # the last piece but one has left this buffer
     staging.store(piece.to(c.dtype))
     fence_async_shared()
     tma_store(
@@ -239,7 +240,7 @@ def _multiply(
 
 @jit
 def _tiles(matrix, COUNT: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
-    """Shared memory for COUNT of the tiles that one copy of `matrix` moves, as matrices."""
+    """Shared memory for COUNT tiles, as matrices, each as large as one copy of `matrix` moves."""
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], matrix.dtype)
     return gl.allocate_shared_memory(matrix.dtype, [COUNT, ROWS, COLUMNS], LAYOUT)
 
@@ -253,7 +254,7 @@ def grouped_gemm_gluon_ws(
     WARP_GROUPS: gl.constexpr,
 ):  # fmt: skip
     """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; WARP_GROUPS warp groups
-    multiply. The rest as in `basic`."""
+    multiply. Other arguments as in `basic`."""
     ROWS: gl.constexpr = TILE_M // WARP_GROUPS
     PIECE: gl.constexpr = TILE_N // 4 if SPLIT else TILE_N // 2
     a_tiles = _tiles(a, STAGES * WARP_GROUPS, ROWS, TILE_K)

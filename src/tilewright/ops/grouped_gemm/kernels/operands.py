@@ -1,8 +1,8 @@
-"""Operands of an epilogue, moved to one group: shared by every grouped kernel.
+"""Moves an epilogue's operands to one group; shared by every grouped kernel.
 
-An epilogue's vectors over rows and its matrices lie as the rows of C do, so `apply` finds them by
-the row's number among all rows; a scalar is one for all. Vectors over columns are there once for
-each group, one after another.
+An epilogue's vectors over rows and its matrices have the rows of C, so `apply` finds them by the
+row's number among all rows. A scalar serves all groups. Vectors over columns exist once for each
+group, one after another.
 """
 
 import triton
@@ -16,15 +16,16 @@ def _any(widths):
 
 @triton.constexpr_function
 def _width(widths, i):
-    """What N is divided by for operand `i`; 0 if it is no vector over columns. Behind the operands
-    may stand the leading dimension of matrices."""
+    """The divisor of N for operand `i`; 0 if it is not a vector over columns. The leading dimension
+    of matrices may follow the operands."""
     return int(widths[i]) if i < len(widths) else 0
 
 
 @triton.jit
 def of_group(extra, group, n, WIDTHS: tl.constexpr):
-    """`extra` with each vector over columns at `group`'s. WIDTHS has a digit for each operand: what
-    N is divided by to give its length, 0 for those that are no vectors over columns."""
+    """`extra`, with each vector over columns replaced by that of `group`. WIDTHS has a digit for
+    each operand: N divided by it is the vector's length; 0 for operands that are not vectors over
+    columns."""
     out = extra
     if _any(WIDTHS):
         out = ()

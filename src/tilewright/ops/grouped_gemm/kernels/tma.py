@@ -1,20 +1,21 @@
 """Grouped GEMM through tensor descriptors: the copy engine moves the tiles (sm_90 and later).
 
-Idea. As `basic`, but tiles are moved by the bulk tensor copy engine (TMA), for the forms whose
+Idea. As `basic`, but the bulk tensor copy engine (TMA) moves the tiles, for the forms whose
 matrices lie in one tensor. The loops over tiles and over K are flattened into one, so that the
-loads of the next tile, of whatever group, run under the epilogue of this one.
+loads of the next tile, of any group, run during the epilogue of the current one.
 
-Data movement. A is one matrix of all rows; a tile begins at any row, and what it reads of the next
-group's rows is never stored. B has three dimensions, the group first, so that K and N end where
-they should in every group. C leaves through a descriptor that ends where the group does: three of
-its dimensions walk the rows (`launch._ragged` says how), and the engine does not write past the
-extent of the last one. So there is one way out for every tile, whole or not.
+Data movement. A is one matrix of all rows. A tile begins at any row, and results from the next
+group's rows are never stored. B has three dimensions, the group first, so that K and N end
+correctly in every group. C leaves through a descriptor that ends with the group: three of its
+dimensions walk the rows (`launch._ragged` explains this), and the engine does not write past the
+extent of the last dimension. So whole and partial tiles are stored in the same way.
 
-Edges. The engine fills what lies outside with zeros and does not write there; base addresses and
+Edges. The engine fills elements outside with zeros and does not write there; base addresses and
 rows must be multiples of 16 bytes. Operands of an epilogue come through pointers, masked.
 
 Measured (H200, Triton 3.6, bf16, skewed loads; benchmarks/grouped_gemm.py, medians of 30, L2
-flushed), against torch._grouped_mm, where this pipeline was the fastest; else see `gluon_ws`:
+flushed), against torch._grouped_mm, where this pipeline was the fastest; for the others see
+`gluon_ws`:
 
     rows  experts     N      K        us    torch us  ratio
      512    32     2816   2048      93.7     127.9   1.365  32x128x128, 4 warps, 4 stages
@@ -25,8 +26,8 @@ flushed), against torch._grouped_mm, where this pipeline was the fastest; else s
    16384   256     7168   2048    1971.7    2598.3   1.318  64x256x64, 4 warps, 4 stages
    16384     8     4096  14336    2879.1    3071.8   1.067  128x256x64, 8 warps, 3 stages, split
 
-What limits it. With few rows an expert, memory: 256 rows of 256 experts read their weights at
-4.4 TB/s. With thousands an expert it is an ordinary large GEMM: 668 TFLOP/s in the last row.
+What limits it. With few rows an expert, memory: 256 rows of 256 experts read their weights at 4.4
+TB/s. With thousands of rows an expert it is an ordinary large GEMM: 668 TFLOP/s in the last row.
 """
 
 import triton
@@ -43,8 +44,8 @@ def _store(
     c, acc, begin, rows, row, col, n, extra,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """The epilogue of the tile at (row, col) of a group's `rows` rows from `begin` on, and the
-    tile of C."""
+    """Apply the epilogue to the tile at (row, col) of a group's `rows` rows from `begin` on, and
+    write the tile to C."""
     acc = apply(
         acc, extra, begin + row, col, begin + rows, n, CHAIN, TAKES, True, True, True
     )  # fmt: skip
@@ -65,7 +66,8 @@ def grouped_gemm_tma(
     TAKES: tl.constexpr, WIDTHS: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     SPLIT: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; the rest as in `basic`."""
+    """C_g = A_g·B_g for every group, with a, b, c tensor descriptors; other arguments as in
+    `basic`."""
     ends, tiles = tile_ends(table, m, n, groups, lead, FORM, TILE_M, TILE_N)
     tiles_n = tl.cdiv(n, TILE_N)
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), flatten=True):

@@ -1,17 +1,17 @@
-"""Which tile of which group a workgroup computes: shared by every grouped kernel.
+"""Which tile of which group a workgroup computes; shared by every grouped kernel.
 
-Sizes of groups are known on the device only. Each workgroup reads them all once, as a vector, and
-adds up how many tiles the groups before each one's end have; the group of tile number t is then
-the count of ends at or before t. That costs two reductions over the vector for each tile, however
-many groups there are, and no communication between workgroups.
+Sizes of groups are known only on the device. Each workgroup reads all of them once, as a vector,
+and adds up the number of tiles up to the end of each group. The group of tile number t is then the
+count of ends at or before t. This costs two reductions over the vector for each tile, for any
+number of groups, and no communication between workgroups.
 
-Offsets and counts come from the device, unchecked. Each is clamped before use, so that whatever
-they say, no row outside A and C is read or written: a group of the ``contiguous`` form begins and
-ends within the m rows there are, and is empty if it ends before it begins; one of the ``masked``
-form has from 0 to m rows.
+Offsets and counts come from the device, unchecked. Each is clamped before use: whatever they say,
+no row outside A and C is read or written. A group of the ``contiguous`` form begins and ends within
+the m rows, and is empty if it ends before it begins; a group of the ``masked`` form has from 0 to m
+rows.
 
-Tiles are numbered group by group, and within a group as in a GEMM (`schedule`), so that
-workgroups that run together read the same group's B.
+Tiles are numbered group by group, and within a group as in a GEMM (`schedule`), so that workgroups
+that run together read the same group's B.
 """
 
 import triton
@@ -22,14 +22,14 @@ RAGGED_ROWS = tl.constexpr(2**30)
 """Rows of the tensor map that C is stored through; see `launch._ragged`."""
 
 FIELDS = tl.constexpr(9)
-"""Numbers in a row of a list's table: where A, B and C begin (in elements, from the operands),
-m, n, k, and the leading dimensions of A, B and C."""
+"""Numbers in a row of a list's table: the starts of A, B and C (in elements, from the operands), m,
+n, k, and the leading dimensions of A, B and C."""
 
 
 @triton.jit
 def group_rows(table, group, m, lead, MASKED: tl.constexpr):
-    """The first row of A and C that belongs to `group` (a number or a vector of them), and how
-    many do."""
+    """The first row of A and C that belongs to `group` (a number or a vector of numbers), and the
+    number of its rows."""
     if MASKED:
         begin = group * m
         size = tl.minimum(tl.maximum(tl.load(table + group), 0), m)
@@ -45,10 +45,11 @@ def group_rows(table, group, m, lead, MASKED: tl.constexpr):
 def tile_ends(
     table, m, n, groups, lead, FORM: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr
 ):
-    """For each group, how many tiles it and those before it have (a vector; past the last group,
-    all there are); and how many there are."""
+    """For each group, the number of its tiles and all tiles before (a vector; past the last group,
+    the total), and the total."""
     group = tl.arange(0, MAX_GROUPS)
-    # Past the end, the last group's size is read again, and not counted.
+    # Past the end, the last group's size is read again but not counted.
+
     there = tl.minimum(group, groups - 1)
     if FORM == "list":
         rows = tl.load(table + there * FIELDS + 3).to(tl.int32)
