@@ -22,11 +22,14 @@ def pointers(
 
         tw.gemm(tw.pointers([a0, a1]), tw.pointers([b0, b1]), out=tw.pointers([c0, c1]))
 
-    given: torch tensors or NumPy arrays of one shape, strides, dtype and device, whose addresses
-    are then copied to the device (this waits for it, so pack once and call often). Or a GPU tensor
-    of int64 addresses, with the `shape`, the torch `dtype` (or its name), the `strides` in elements
-    (by default packed) and the `alignment` in bytes (by default one element's) of what lies at
-    each: they are trusted, and a wrong one reads or writes memory it should not.
+    given: torch tensors or NumPy arrays with one shape, strides, dtype and device. Their addresses
+        are copied to the device and the call waits for the copy, so pack once and call often. Or a
+        GPU tensor of int64 addresses, described by the other parameters. Addresses are trusted: a
+        wrong one reads or writes memory it should not.
+    shape: of the array at each address.
+    dtype: torch's, or its name.
+    strides: in elements; default: packed.
+    alignment: in bytes; default: one element's.
 
     Raises `BadArgument`.
     """
@@ -58,7 +61,7 @@ def _given_addresses(
     alignment: int | None,
 ) -> Pointers:
     if getattr(getattr(addresses, "device", None), "type", "cpu") != "cuda":
-        raise BadArgument("addresses alone are taken on a GPU only; on the CPU pass the arrays")
+        raise BadArgument("addresses alone work only on a GPU; on the CPU pass the arrays")
     import torch
 
     if addresses.dtype != torch.int64 or addresses.dim() != 1 or not addresses.is_contiguous():
@@ -67,7 +70,7 @@ def _given_addresses(
             f"{tuple(addresses.shape)}"
         )
     if shape is None or dtype is None:
-        raise BadArgument("addresses need the shape and the dtype of what lies at each")
+        raise BadArgument("addresses need the shape and the dtype of the array at each")
     if isinstance(dtype, str):
         dtype = getattr(torch, dtypes.dtype(dtype).torch)
     if strides is None:

@@ -34,8 +34,9 @@ def whole(name: str, value: object, least: int = 0, most: int = MOST_WHOLE) -> N
 
 
 def parse_whole(name: str, word: str, least: int = 0, most: int = MOST_WHOLE) -> int:
-    """The integer that a word says in decimal digits. Raises `BadArgument` as `whole` does."""
-    # Not thousands of digits, which Python refuses to convert.
+    """The integer that `word` states in decimal digits. Raises `BadArgument` as `whole` does."""
+    # Python refuses to convert thousands of digits.
+
     value = int(word) if len(word) <= 20 and _DIGITS.fullmatch(word) else None
     if value is None or not least <= value <= most:
         raise BadArgument(_not(name, shown(word), "a whole number", least, most))

@@ -1,4 +1,4 @@
-"""`Pointers`: arrays that lie anywhere, passed as an array of their addresses."""
+"""`pointers`: arrays anywhere in memory, passed as an array of their addresses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ class Pointers:
     """Addresses of arrays with equal shape, strides and dtype; an operand wherever an operation
     takes a batch.
 
-    `addresses` is the array of them, int64, where the arrays are: ``"cpu"`` (then NumPy's) or
-    ``"cuda:0"``. `shape` is ``(count, *shape of each)``, `strides` are each array's, in elements,
-    `alignment` the bytes that every address is a multiple of. `arrays` are the arrays themselves,
-    kept alive; none if only their addresses were given.
+    addresses: int64, where the arrays are.
+    shape: (number of arrays, *the shape of each).
+    strides: of each array, in elements.
+    dtype: the arrays' own.
+    alignment: bytes; every address is a multiple.
+    device: ``"cpu"`` (`addresses` is then NumPy's) or ``"cuda:0"``.
+    arrays: the arrays, kept alive; empty if only their addresses were given.
 
     The methods are those that the launcher calls on a torch tensor to recognise a call by its
     operands.

@@ -12,16 +12,18 @@ from tilewright.measure.devices import CPU, WITHOUT, Place, interpreter_place
 
 
 def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
-    """The places that `words` name.
+    """The places that `words` name:
 
-    ``all`` or ``native``: all GPUs. A number, ``4``: the first so many. A list of GPUs, each by its
-    number (``0,3``, ``cuda:3``; ``3,`` is a list of one), the beginning of its UUID (``GPU-1b2c``),
-    or its product (``h200``: all that are). ``cpu``: the interpreter, also in a list, as often as
-    there are to be workers. ``ray`` and ``ray:cpu``: a Ray cluster's GPUs and CPUs (see
-    `cluster.places`).
+    ``all``, ``native``: all GPUs.
+    ``4``: the first four GPUs.
+    ``0,3``, ``cuda:3``, ``3,``: GPUs by number, in a list; ``3,`` is a list of one.
+    ``GPU-1b2c``: in such a list, the GPU whose UUID begins so.
+    ``h200``: in such a list, all GPUs of this product.
+    ``cpu``: the interpreter, also in a list, once for each worker.
+    ``ray``, ``ray:cpu``: a Ray cluster's GPUs and CPUs (see `cluster.places`).
 
-    `here`: the GPUs there are, found if not given. Raises `BadArgument`, `NoDriver`, and
-    `NoCluster`.
+    `here` gives the GPUs of this machine; by default they are detected. Raises `BadArgument`,
+    `NoDriver` and `NoCluster`.
     """
     if words.partition(":")[0] == "ray":
         return [*cluster.places(words)]
@@ -52,7 +54,8 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
 
 
 def _called(word: str, found: Sequence[Place]) -> list[Place]:
-    """The GPU of this number, or whose UUID begins like this; all of this product."""
+    """The GPU with this number, or with a UUID that begins like this; or all GPUs of this
+    product."""
     number = int(word) if word.isdigit() else numbered(word)
     if number is not None:
         if number < len(found):
