@@ -48,7 +48,7 @@ def pointers(
             raise BadArgument(
                 f"array {i} is {v.dtype} {v.shape} with strides {v.strides} on {v.device}, array 0 "
                 f"{first.dtype} {first.shape} with strides {first.strides} on {first.device}; one "
-                "batch takes arrays that lie alike"
+                "batch takes arrays with one shape, strides and dtype"
             )
     return arrays.pointers_to(found)
 

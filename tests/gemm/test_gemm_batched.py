@@ -418,7 +418,7 @@ def test_pointers_say_the_alignment_of_what_they_point_to():
     [
         (lambda: tw.pointers([]), "no arrays"),
         (lambda: tw.pointers([ones(4, 5), ones(5, 4)]), "array 1 is fp32"),
-        (lambda: tw.pointers([ones(4, 4), ones(4, 4).T]), "lie alike"),
+        (lambda: tw.pointers([ones(4, 4), ones(4, 4).T]), "one shape, strides and dtype"),
         (lambda: tw.pointers([ones(4, 4), ones(4, 4).astype("float16")]), "array 1 is fp16"),
         (lambda: tw.pointers([ones(4, 4)], (4, 4)), "leave them out"),
         (lambda: tw.pointers([3]), "array 0 is a int"),

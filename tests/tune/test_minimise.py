@@ -55,7 +55,7 @@ def test_greedy_where_there_are_too_many_combinations(monkeypatch):
 
 
 def test_what_cannot_be_meant():
-    with pytest.raises(BadArgument, match="no right measurement"):
+    with pytest.raises(BadArgument, match="no measurement with status ok"):
         minimise({}, 0.02)
     with pytest.raises(BadArgument, match="within = -1"):
         minimise(times([{"a": 1.0}]), -1)

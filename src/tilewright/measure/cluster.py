@@ -349,7 +349,7 @@ def places(words: str) -> list[Place]:
     if words not in WORDS:
         raise BadArgument(
             f"devices '{words}': a Ray cluster's are {' or '.join(WORDS)}; "
-            "which cluster, RAY_ADDRESS says"
+            "RAY_ADDRESS names the cluster"
         )
     ray, resource, here = _connected(), WORDS[words], code()
     links = [
@@ -359,7 +359,7 @@ def places(words: str) -> list[Place]:
         for _ in range(int(node["Resources"].get(resource, 0)))
     ]
     if not links:
-        raise NoCluster(f"no node of the Ray cluster has a {resource} to give")
+        raise NoCluster(f"no node of the Ray cluster has a {resource}")
     ray.wait([link.greeting for link in links], num_returns=len(links), timeout=JOIN_SECONDS)
     found: list[Place] = []
     left: Counter[str] = Counter()
@@ -374,7 +374,7 @@ def places(words: str) -> list[Place]:
             left[f"{link.machine}: {place}"] += 1
     reasons = [f"{count} {resource}{'s' * (count > 1)} of {why}" for why, count in left.items()]
     if not found:
-        raise NoCluster(f"nothing of the Ray cluster can be used: {'; '.join(reasons)}")
+        raise NoCluster(f"no device of the Ray cluster can be used: {'; '.join(reasons)}")
     for reason in reasons:
         log.warning("not used: %s", reason)
     return found

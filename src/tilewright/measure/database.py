@@ -115,7 +115,7 @@ def _described(db: sqlite3.Connection) -> dict[str, tuple[str, str]]:
 def cannot_write(path: Path, error: sqlite3.DatabaseError) -> TilewrightError:
     """The error for a full or failing disk."""
     return TilewrightError(
-        f"{path} cannot be written ({error}); what it has is whole: make room and run again"
+        f"{path} cannot be written ({error}); its contents are whole: make room and run again"
     )
 
 

@@ -23,7 +23,7 @@ from tilewright.plan import PLANNING_DEVICE
 def groups(
     words: str, store: Store, settings: Settings, *, timeout: float, arch: str | None = None
 ) -> tuple[list[Group], Callable[[], Crew]]:
-    """The groups of the devices that `words` name (see `devices.parse`), and a function that starts
+    """The groups of the devices that `words` name (see `places.parse`), and a function that starts
     their crew.
 
     arch: the architecture that the interpreter plays; default: the architecture that plans are made

@@ -29,7 +29,7 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
         return [*cluster.places(words)]
     items = [word.strip() for word in words.split(",") if word.strip()]
     if not items:
-        raise BadArgument(f"devices '{words}' names none; say all, cpu, how many, or which")
+        raise BadArgument(f"devices '{words}' names none; give all, cpu, a count, or a list")
     if all(item == CPU for item in items):
         return [interpreter_place() for _ in items]
     found = list(devices.gpus() if here is None else here)

@@ -130,8 +130,8 @@ def say_if_blind() -> None:
 @cache
 def _say_blind() -> None:
     log.warning(
-        "clocks, temperature, power, throttling and other users of the GPU are not read: "
-        "pip install 'tilewright[tune]' for that"
+        "clocks, temperature, power, throttling and other users of the GPU are not read; "
+        "pip install 'tilewright[tune]' enables this"
     )
 
 

@@ -84,7 +84,7 @@ def jobs_of(
             ranked = tuple(config for config, _ in family.rank(problem, fit, device))
             found.append(Job(group, problem, ranked, tuple(dict.fromkeys(starters)), row))
         else:
-            refused.append((problem, reason or "no kernel of those given supports it"))
+            refused.append((problem, reason or "none of the given kernels supports it"))
     return found, refused
 
 

@@ -181,14 +181,18 @@ def gemm_basic(
     BATCHING: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
-    """C = A·B. A is m × k, B is k × n, C is m × n; `ld*` are strides of the outer dimension in
-    elements (64-bit integers where an operand spans 2 GiB or more, and then so are all offsets);
-    `*_ROW` say which of them are row-major. `flags`, `partials` and `splits` belong to the
-    schedulers that share tiles (see `schedule` and `reduce`); the others do without. `extra`,
-    TAKES and CHAIN: see `epilogue`; C has n / FOLD columns. `pre_a`, TAKES_A and CHAIN_A, and the
-    same of B: see `pre`. `scales` and SCALES: see `scale`.
-    `batch` and BATCHING: see `batching`; here `batch` has the strides of A, B and C, if they are
-    strided."""
+    """C = A·B. A is m × k, B is k × n, C is m × n.
+
+    ld*: strides of the outer dimension in elements. They are 64-bit integers if an operand spans 2
+        GiB or more, and then so are all offsets.
+    *_ROW: whether the matrix is row-major.
+    flags, partials, splits: for the schedulers that share tiles (see `schedule` and `reduce`); the
+        others ignore them.
+    extra, TAKES, CHAIN: see `epilogue`; C has n / FOLD columns.
+    pre_a, TAKES_A, CHAIN_A, and the same for B: see `pre`.
+    scales, SCALES: see `scale`.
+    batch, BATCHING: see `batching`; `batch` has the strides of A, B and C if they are strided.
+    """
     tiles_m = tl.cdiv(m, TILE_M)
     tiles_n = tl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
