@@ -422,7 +422,7 @@ def test_pointers_say_the_alignment_of_what_they_point_to():
         (lambda: tw.pointers([ones(4, 4), ones(4, 4).astype("float16")]), "array 1 is fp16"),
         (lambda: tw.pointers([ones(4, 4)], (4, 4)), "leave them out"),
         (lambda: tw.pointers([3]), "array 0 is a int"),
-        (lambda: tw.pointers(np.zeros(3, np.int64), (4, 4), "fp32"), "on a GPU only"),
+        (lambda: tw.pointers(np.zeros(3, np.int64), (4, 4), "fp32"), "only on a GPU"),
     ],
 )
 def test_arrays_that_cannot_be_packed_are_refused(make, words):
