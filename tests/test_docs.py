@@ -3,7 +3,8 @@ somewhere.
 
 A block that opens with ``python runnable`` after its three backticks is run; the blocks of a page
 are one session. If a block of ``text output`` follows, it is exactly what was printed. A plain
-``text`` block is what was printed once (times, estimates, what a compiler made of a kernel).
+``text`` block is what was printed once (times, estimates, what a compiler made of a kernel). A
+block that opens with ``python file=NAME`` is a file beside the session.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ PAGES = sorted(
 BLOCK = re.compile(
     r"^```python runnable\n(.*?)^```\n(?:\n```text output\n(.*?)^```\n)?", re.M | re.S
 )
+FILE = re.compile(r"^```python file=(\S+)\n(.*?)^```\n", re.M | re.S)
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 BETWEEN = "--- next block ---"
@@ -50,6 +52,8 @@ def test_the_first_pages_are_runnable():
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_its_python_runs_and_prints_what_it_shows(page, tmp_path):
     blocks = BLOCK.findall(page.read_text())
+    for file, code in FILE.findall(page.read_text()):
+        (tmp_path / file).write_text(code)
     script = tmp_path / "session.py"
     script.write_text("".join(f"{code}\nprint({BETWEEN!r})\n" for code, _ in blocks))
     own = {

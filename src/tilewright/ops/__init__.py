@@ -26,7 +26,8 @@ from tilewright.errors import BadArgument, UnknownName, nearest
 from tilewright.ops.protocols import Family
 
 ENTRY_POINTS = "tilewright.families"
-"""The group of entry points: ``name = "package.module:FAMILY"``."""
+"""The group of entry points: ``name = "package.module:FAMILY"``, or ``"package.module"`` where
+importing the module registers the family."""
 
 MODULES_VARIABLE = "TILEWRIGHT_KERNEL_MODULES"
 """Names the environment variable: modules, separated by colons, that register families and
@@ -40,6 +41,12 @@ def named_modules() -> list[str]:
     return [*filter(None, os.environ.get(MODULES_VARIABLE, "").split(":"))]
 
 
+def kernel_modules() -> list[str]:
+    """The modules that kernels may come from, with all below them."""
+    packages = (place.partition(":")[0].partition(".")[0] for place in _entry_points().values())
+    return list(dict.fromkeys((__name__.partition(".")[0], *named_modules(), *packages)))
+
+
 def register(family: Family, module: str) -> None:
     """Have `family` found by its name, in this process and in those that it starts.
 
@@ -48,8 +55,11 @@ def register(family: Family, module: str) -> None:
     Raises `BadArgument` if another family has this name.
     """
     name = family.name
-    if not name.isidentifier() or name in (*_folders(), *_entry_points()):
-        raise BadArgument(f"'{name}' cannot name a family: it is taken, or no identifier")
+    installed = _entry_points().get(name, module).partition(":")[0]
+    if not name.isidentifier() or name in _folders() or installed != module:
+        raise BadArgument(
+            f"'{name}' cannot name the family of {module}: it is no identifier, or another family's"
+        )
     _registered[name] = family
     if module not in named_modules():
         os.environ[MODULES_VARIABLE] = ":".join([*named_modules(), module])
@@ -69,10 +79,13 @@ def family(name: str) -> Family:
     if name in _folders():
         return _of_module(f"{__name__}.{name}:FAMILY")
     known = families()
+    place = _entry_points().get(name)
+    if place is not None and name not in _registered:
+        importlib.import_module(place.partition(":")[0])
     if name in _registered:
         return _registered[name]
-    if name in _entry_points():
-        return _of_module(_entry_points()[name])
+    if place is not None:
+        return _of_module(place)
     raise UnknownName(
         f"no operation family '{name}'{nearest(name, known)}; known: {', '.join(known)}"
     )

@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright import triton_versions
 from tilewright.child import Blob, Message, serve
-from tilewright.ops import MODULES_VARIABLE, named_modules
+from tilewright.ops import MODULES_VARIABLE, kernel_modules
 
 if TYPE_CHECKING:
     from tilewright.runtime import interpreter_patch as patch
@@ -98,8 +98,7 @@ def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> N
 def _kernel(module: str, function: str) -> Any:
     from tilewright.runtime import interpreter_patch as patch
 
-    allowed = ["tilewright", *named_modules()]
-    if not any(module == name or module.startswith(f"{name}.") for name in allowed):
+    if not any(module == name or module.startswith(f"{name}.") for name in kernel_modules()):
         raise ImportError(f"module '{module}' may not be run: not named in {MODULES_VARIABLE}")
     found = getattr(importlib.import_module(module), function, None)
     if not patch.is_kernel(found):
