@@ -13,7 +13,10 @@ import tilewright
 from tilewright import ops
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "verify": ("Check", "check", "compare", "make_operands", "require", "verify"),
+    "verify": (
+        "Check", "Operands", "check", "compare", "make_operands", "operands_of", "reference", "require",
+        "run", "tolerance", "verify",
+    ),  # fmt: skip
     "errors": (),
     "capturing": ("load",),
     "registry": ("Entry", "registries", "registry"),
@@ -24,7 +27,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "select": ("Choice", "Recalls", "Selector", "Skipped"),
     "tables.row": ("preference",),
     "tables.file": ("load", "save"),
-    "ops": ("families", "family"),
+    "custom": (),
+    "ops": ("families", "family", "register"),
+    "ops.nouns": (),
+    "ops.protocols": ("Family",),
+    "ops.defaults": ("Defaults",),
     "ops.gemm.epilogues": ("Operation", "Takes", "register"),
     "ops.grouped_gemm": ("Packed", "check", "pack"),
     "quantise": ("dequantise", "quantise"),

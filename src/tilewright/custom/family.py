@@ -313,8 +313,12 @@ class CustomFamily(Defaults):
         made = {**super().make_inputs(problem, rng)}
         for name, (kind, value) in self.declared.scalars.items():
             if value is None:
-                value = rng.numpy.standard_normal() if kind[0] == "f" else rng.numpy.integers(1, 9)
-                value = value.item()
+                floating = kind.startswith("fp")
+                value = (
+                    float(rng.numpy.standard_normal())
+                    if floating
+                    else int(rng.numpy.integers(1, 9))
+                )
             made[name] = value
         return made
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright import ops
 from tilewright.custom.declare import Array, Declaration, Part, Scratch, Shape
 from tilewright.custom.family import CustomFamily
+from tilewright.errors import BadArgument
 from tilewright.ops.nouns import MAIN
 
 F = TypeVar("F")
 
 
 def kernel(name: str, function: Any, grid: Shape) -> Part:
-    """One of several kernels of an operation: its name, a Triton or Gluon kernel, and its grid from
-    the problem and the config."""
+    """One of several kernels of an operation.
+
+    name: of the part.
+    function: a Triton or Gluon kernel; None for the decorated one.
+    grid: workgroups, from the problem and the config.
+    """
     return Part(name, function, grid)
 
 
@@ -48,8 +54,7 @@ def operation(
     reference: what is right: from the inputs (and ``problem``, if it has a parameter of this name)
         as float64 arrays, NumPy's or torch's, to the output, of several a tuple in order.
     grid: workgroups, from the problem and the config.
-    parts: instead of `grid`, several kernels, run one after another (`kernel`); the decorated
-        function is then any one of them.
+    parts: instead of `grid`, several kernels (`kernel`), run one after another.
     scalars: numbers that each call gives by keyword: their Triton type, and their default or None.
     options: what changes the result, with its default; a call gives it by keyword. Kernels are
         compiled for each value.
@@ -65,10 +70,10 @@ def operation(
     """
 
     def register(function: F) -> F:
-        found = tuple(parts)
-        if not found:
-            assert grid is not None, "an operation has a grid, or parts"
-            found = (Part(MAIN, function, grid),)
+        if (grid is None) == (not parts):
+            raise BadArgument(f"operation {name}: state either a grid, or parts with a grid each")
+        one = (Part(MAIN, function, grid),) if grid is not None else parts
+        found = tuple(replace(p, function=function) if p.function is None else p for p in one)
         module = _module_of(found[0].function)
         usual = {"num_warps": (4,), "num_stages": (2,)}
         declared = Declaration(
