@@ -55,15 +55,15 @@ def test_a_cached_plan_follows_new_tensors_and_other_epilogues(dispatcher, monke
         "bias+silu": torch.nn.functional.silu,
     }
     for number in range(3):
-        if number:  # each chain is ready, and told from the others
-            monkeypatch.setattr(dispatcher, "_first_run", lambda *_: pytest.fail("planned anew"))
-        for chain, function in functions.items():
-            a = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16)
-            bias = torch.randn(384, device="cuda", dtype=torch.bfloat16)
-            assert dispatcher.run("gemm", a, b, bias, out=out, epilogue=chain) is out
-            expected = function((a @ b).float() + bias.float())
-            torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=0.5)
-    monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            if number:  # each chain is ready, and told from the others
+                patch.setattr(dispatcher, "_first_run", lambda *_: pytest.fail("planned anew"))
+            for chain, function in functions.items():
+                a = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16)
+                bias = torch.randn(384, device="cuda", dtype=torch.bfloat16)
+                assert dispatcher.run("gemm", a, b, bias, out=out, epilogue=chain) is out
+                expected = function((a @ b).float() + bias.float())
+                torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=0.5)
     with pytest.raises(BadArgument, match="words joined"):
         dispatcher.run("gemm", a, b, bias, out=out, epilogue=["bias"])
 
