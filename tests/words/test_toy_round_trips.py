@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_cases import H200, row
 from toy_family import ToyConfig, ToyProblem, plant
@@ -49,6 +49,7 @@ PROBLEMS = st.builds(
 )
 LISTS = st.lists(PROBLEMS, min_size=1, max_size=6, unique=True)
 PLAIN = ToyProblem((256, 512))
+FEW = settings(max_examples=20)  # each writes files
 FULL = ToyProblem((8, 8), 2, 0.1, 5, (1, 2), 30, "full", 7, 2.5)
 
 
@@ -102,6 +103,7 @@ def test_a_problem_of_one_field():
     assert One(3) == One(3) != One() and One(3).__reduce__() == (One, (3,))
 
 
+@FEW
 @given(LISTS)
 def test_tables_of_both_forms(problems):
     with planted(), tempfile.TemporaryDirectory() as folder:
@@ -121,6 +123,7 @@ def test_rows_in_any_order_give_the_same_bytes():
     assert Table.of(rows).data == Table.of(rows[::-1]).data
 
 
+@FEW
 @given(LISTS)
 def test_lists_and_captures(problems):
     with planted(), tempfile.TemporaryDirectory() as folder:
@@ -135,9 +138,14 @@ def test_lists_and_captures(problems):
 
 def test_floats_and_null_in_lists_of_problems(tmp_path):
     listed = tmp_path / "p.json"
-    listed.write_text('[{"tokens": "8,8", "scale": 0.1249}, {"tokens": [8, 8], "limit": null}]')
+    stated = [
+        {"tokens": "8,8", "scale": 0.1249},
+        {"tokens": [8, 8], "limit": None},
+        {"heads": 2, "limit": None},
+    ]
+    listed.write_text(json.dumps(stated))
     found = load_problems([listed], arch("sm_90"), "toy").problems
-    assert found == (ToyProblem((8, 8), scale=0.1249), ToyProblem((8, 8)))
+    assert found == (ToyProblem((8, 8), scale=0.1249), ToyProblem((8, 8)), ToyProblem(heads=2))
     table = tmp_path / "p.csv"
     table.write_text('tokens,scale,limit\n"8,8",0.1249,\n"8,8",,3\n')
     found = load_problems([table], arch("sm_90"), "toy").problems
@@ -154,10 +162,11 @@ def test_fields_with_the_names_of_columns_have_columns_of_their_own():
     with results([PLAIN, FULL]) as found:
         names = columns(found)
         assert len(set(names)) == len(names)
-        assert names[:10] == ("kernel", *titled(PLAIN))
+        assert names[:11] == ("kernel", *titled(PLAIN))
         assert {"status", "median_us", "problem.status", "problem.median_us"} <= {*names}
 
 
+@FEW
 @given(LISTS)
 def test_csv(problems):
     with planted(), results(problems) as found:
@@ -173,6 +182,7 @@ def test_csv(problems):
                 assert cell == ("" if want is None else str(want)), name
 
 
+@FEW
 @given(LISTS)
 def test_parquet(problems):
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -186,6 +196,14 @@ def test_parquet(problems):
                 assert cells[name] == want, name
 
 
+def test_parquet_of_whole_numbers_among_others(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with results([replace(PLAIN, bias=1), replace(PLAIN, bias=0.5)]) as found:
+        export(found, tmp_path / "r.parquet")
+    cells = parquet.read_table(tmp_path / "r.parquet").to_pylist()
+    assert [one["bias"] for one in cells] == [1.0, 0.5]
+
+
 def test_parquet_of_a_field_with_values_of_several_kinds(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     several = [PLAIN, replace(PLAIN, kernel="auto")]
@@ -196,6 +214,7 @@ def test_parquet_of_a_field_with_values_of_several_kinds(tmp_path):
     assert len(Table.of(map(row, several))) == 2
 
 
+@FEW
 @given(LISTS)
 def test_results_and_the_page(problems):
     with planted(), results(problems) as found:

@@ -29,7 +29,7 @@ class ToyProblem(Problem):
 
     family: ClassVar[str] = "toy"
 
-    tokens: tuple[int, int]
+    tokens: tuple[int, int] = (64, 64)
     heads: int = 1
     scale: float = 1.0
     limit: int | None = None
@@ -38,6 +38,7 @@ class ToyProblem(Problem):
     status: str = "causal"
     kernel: int | str = 3
     median_us: float | None = None
+    bias: int | float = 0
 
     def _complete(self) -> None:
         if min(self.tokens) < 1:

@@ -1,7 +1,7 @@
-"""Which kernel: selectors order the candidates for a problem and say why.
+"""Selectors: they order the candidates for a problem and give reasons.
 
-A selector sees only kernels that can serve the problem, within the caller's `constraints`. It
-returns those it has an opinion on, best first; a `Chain` then asks the next one about the others.
+A selector sees only kernels that can serve the problem and keep to the caller's `constraints`. It
+returns the kernels that it can judge, best first. A `Chain` asks the next selector about the rest.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tilewright.errors import BadArgument
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate a selector has an opinion on, and why it stands where it does. `settled`: it
-    would whatever the other candidates were."""
+    """A candidate in a selector's order, and the reason for its place. settled: the place does not
+    depend on the other candidates."""
 
     config: Any
     selector: str
@@ -27,8 +27,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What a selector knew for a problem and cannot use: the name of a kernel, which may be none
-    any more, and why; or no name, where it knew nothing, which `reason` says."""
+    """A kernel that a selector knew for a problem and cannot use, with the reason. The name may be
+    of a kernel that no longer exists. An empty name: the selector knew no kernel, and `reason` says
+    so."""
 
     name: str
     selector: str
@@ -44,17 +45,17 @@ class Selector(Protocol):
         ...
 
     def order(self, problem: Any, candidates: Sequence[Any], device: Device) -> Iterable[Choice]:
-        """The candidates it has an opinion on, best first; may be empty."""
+        """The candidates that the selector can judge, best first; may be empty."""
 
 
 @runtime_checkable
 class Recalls(Protocol):
-    """A selector that knows kernels of its own for a problem: these become candidates where the
-    caller has not said which kernels there are."""
+    """A selector that knows kernels of its own for a problem. They become candidates where the
+    caller did not list the kernels to choose from."""
 
     def recall(self, problem: Any, device: Device) -> Iterable[Choice | Skipped]:
-        """Kernels that may not be among the candidates, which `order` would put first, in its
-        order; where it would skip something, that, for explanations."""
+        """The kernels that `order` would put first, in its order, whether or not they are among
+        the candidates; and, for explanations, what it would skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class FirstFit:
 @dataclass(frozen=True, slots=True)
 class ByFunction:
     """Ranks by a user's function: `function(problem, configs, device)` returns configs, best
-    first; those it leaves out are not used."""
+    first. Configs that it leaves out are not used."""
 
     function: Callable[[Any, Sequence[Any], Device], Sequence[Any]]
     name: str = "user function"
@@ -101,8 +102,9 @@ def _called(function: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Asks selectors in turn: first stand those the first has an opinion on, then, of the others,
-    those the second has one on, and so on. None is asked before it is needed."""
+    """Asks selectors in turn: the candidates that the first selector can judge come first, then,
+    of the rest, those that the second can judge, and so on. A selector is asked only when its turn
+    is needed."""
 
     selectors: tuple[Selector, ...]
     name: str = "chain"
@@ -120,5 +122,5 @@ class Chain:
         """The kernels that its first selectors know, up to the first that knows none of its own."""
         for selector in self.selectors:
             if not isinstance(selector, Recalls):
-                break  # its order comes before what later ones know
+                break  # its order comes before the kernels that later selectors know
             yield from selector.recall(problem, device)

@@ -1,4 +1,4 @@
-"""`Analytical`: by the family's estimate, from sizes and data sheets; nothing is measured."""
+"""`Analytical`: kernels by the family's estimate, from sizes and data sheets, without measuring."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.select import Choice
 
 @dataclass(frozen=True, slots=True)
 class Analytical:
-    """Ranks by the family's own estimate of the time each kernel takes, on any architecture. The
-    reason says what that time is made of."""
+    """Ranks by the family's estimate of each kernel's time, on any architecture. The reason is the
+    estimate's sentence."""
 
     name: str = "analytical"
 

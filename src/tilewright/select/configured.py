@@ -1,4 +1,4 @@
-"""Selectors as they are asked for: by name, as a function, in any order."""
+"""Selectors from what a caller gives: names, functions, or a list of these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.tables.merge import Several, Tables, gather
 from tilewright.tables.table import Table
 
 NAMES = ("tuned", "shipped", "analytical", "first_fit")
-"""Selectors that can be named, in the order of the default chain."""
+"""Names of selectors, in the order of the default chain."""
 
 Wanted = Selector | Callable[..., Sequence[Any]] | str | Sequence[Selector | str]
 
@@ -24,12 +24,15 @@ def configured(
     tables: Tables | None = None,
     usual: Table | Several | None = None,
 ) -> Selector:
-    """The selector that is asked for: one, a function that ranks, a name of `NAMES`, or several of
-    these for a chain; None for the default chain, which has ``tuned`` only where there are tables.
+    """The selector that a caller wants.
 
-    tables: what ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names, and for
-    `usual` where it names none. Raises `BadArgument` (an unknown name, tables that nothing reads,
-    none for ``tuned``) and `BadFile`.
+    wanted: a selector, a function that ranks, a name of `NAMES`, or several of these for a chain;
+        None for the default chain, which has ``tuned`` only where there are tables.
+    tables: the tables that ``tuned`` reads; None for the files that ``TILEWRIGHT_TABLES`` names,
+        and for `usual` where it names none.
+
+    Raises `BadArgument` for an unknown name, for tables that no selector reads and for ``tuned``
+    without tables, and `BadFile`.
     """
     if wanted is not None and not isinstance(wanted, str | Sequence):
         if tables is not None:

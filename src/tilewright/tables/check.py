@@ -1,4 +1,4 @@
-"""What is wrong with table files, and how their times compare with estimates."""
+"""Faults of table files, and how their times compare with estimates."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tilewright.tables.merge import Duplicate, Placed, sort_out
 from tilewright.tables.row import Row, still_serves
 
 Kind = Literal["file", "duplicate", "kernel", "unsupported", "device"]
-"""file: it cannot be read as a table. duplicate: rows say different things of one problem on one
-device. kernel: no kernel has that name. unsupported: the kernel is not legal on the device's
-architecture, or does not serve the problem. device: its architecture is not known."""
+"""file: the file is no readable table. duplicate: different rows of one problem on one device.
+kernel: no kernel has the row's name. unsupported: the kernel is not legal on the device's
+architecture, or does not serve the problem. device: the device's architecture is not known."""
 
 Estimate = Callable[[Any, Device], tuple[str, float]]
-"""Which kernel would be chosen for a problem on a device where nothing was measured, and its
-estimated microseconds."""
+"""The kernel that would be chosen for a problem on a device without measurements, and its estimated
+microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong: where, and what."""
+    """A fault: its kind, its place (a file, or a row of one), and a sentence about it."""
 
     kind: Kind
     where: str
@@ -44,7 +44,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What came of checking so many rows."""
+    """The result of a check of `rows` rows."""
 
     rows: int
     findings: tuple[Finding, ...]
@@ -52,8 +52,8 @@ class Checked:
 
 
 def check(paths: Sequence[file.PathLike], estimate: Estimate | None = None) -> Checked:
-    """Look for everything of `Kind` in the files `paths`, each alone and all together; with
-    `estimate`, compare the rows that are sound with it. The files are only read."""
+    """Look for all faults of `Kind` in the files `paths`, in each file and in all together. With
+    `estimate`, compare the sound rows with it. The files are only read."""
     placed: list[Placed] = []
     findings: list[Finding] = []
     for path in paths:
@@ -74,7 +74,7 @@ def check(paths: Sequence[file.PathLike], estimate: Estimate | None = None) -> C
 
 
 def _read(path: file.PathLike, into: list[Placed]) -> list[Finding]:
-    """Add the rows of a file, up to the first that cannot be read."""
+    """Add the rows of a file to `into`, up to the first row that cannot be read."""
     try:
         into += file.rows(path)
     except BadFile as error:

@@ -10,14 +10,14 @@ from tilewright.tables.row import Row
 from tilewright.tables.table import Table
 
 Outcome = Literal["same", "faster", "slower", "unclear", "added", "removed"]
-"""What became of a row. same: the rows are equal. faster, slower: the second table's time lies
-wholly outside the first's confidence interval and the other way round. unclear: the intervals
-overlap. added, removed: only the second, or only the first, has one."""
+"""How the second table's row compares with the first's. same: the rows are equal. faster, slower:
+the confidence intervals of the times do not overlap. unclear: the intervals overlap. added,
+removed: only the second, or only the first, table has a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A problem on a device, with the row of each table, as far as it has one."""
+    """A problem on a device, with its row in each table; None where a table has none."""
 
     problem: Any
     device: Device
@@ -26,7 +26,7 @@ class Change:
 
     @property
     def outcome(self) -> Outcome:
-        """How the rows differ, and whether their times can be told apart."""
+        """How the second row compares with the first."""
         if self.before is None or self.after is None:
             return "added" if self.before is None else "removed"
         if self.before == self.after:
@@ -45,7 +45,7 @@ class Change:
 
     @property
     def speedup_interval(self) -> tuple[float, float] | None:
-        """The least and the most speedup that the two intervals leave room for."""
+        """The least and the greatest speedup that the two intervals allow."""
         if self.before is None or self.after is None:
             return None
         (low, high), (new_low, new_high) = self.before.interval_us, self.after.interval_us
@@ -53,8 +53,8 @@ class Change:
 
 
 def diff(before: Table, after: Table) -> list[Change]:
-    """Every problem on every device that either table has a row of, in the first's order, then in
-    the second's."""
+    """Every problem and device that has a row in either table: in the first table's order, then
+    those of the second table alone, in its order."""
     changes = [
         Change(row.problem, row.device, row, after.get(row.problem, row.device)) for row in before
     ]

@@ -1,9 +1,10 @@
-"""Tables in files: compact (``.twt``), which loads fast, and JSON, to read and to compare by line.
+"""Tables in files of two forms: compact (``.twt``), which loads fast, and JSON, which people read
+and compare by line.
 
-A compact file is 8 bytes that say what it is, its schema's number in 4 (little-endian), the SHA-256
-of the rest, and the rest (see `tilewright.tables.packed`). A JSON file is one object: its devices;
-how rows were made (versions, driver, timing); and the rows, sorted, one to a line, which say both
-by number, from 0. Each form says all that the other does.
+A compact file has 8 magic bytes, the schema's number in 4 bytes (little-endian), the SHA-256 of the
+content, and the content (see `tilewright.tables.packed`). A JSON file is one object with the
+devices, the ways in which rows were made (versions, driver, timing), and the rows: sorted, one to a
+line, with their device and way by number, from 0. Both forms hold the same information.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ T = TypeVar("T")
 
 
 def save(table: Table, path: PathLike) -> None:
-    """Write `table` to `path`, whole or not at all, in the form that its ending says. The same rows
-    give the same bytes. Raises `BadArgument` for another ending, `StoreError`."""
+    """Write `table` to `path`, whole or not at all, in the form of its ending. The same rows give
+    the same bytes. Raises `BadArgument` for another ending, and `StoreError`."""
     target = Path(path)
     written = to_bytes(table) if form(target) == COMPACT else to_json(table).encode()
     write_whole(target, written)
@@ -50,7 +51,8 @@ def to_bytes(table: Table) -> bytes:
 
 
 def from_bytes(content: bytes, where: str) -> Table:
-    """The table in a compact file's content; `where` names its origin. Raises `BadFile`."""
+    """The table in the content of a compact file; `where` names the file in errors. Raises
+    `BadFile`."""
     return _compact(content, where)
 
 
@@ -69,8 +71,8 @@ def load(path: PathLike) -> Table:
 
 
 def rows(path: PathLike) -> Iterator[tuple[str, Row]]:
-    """Each row of a table, given as `load` takes it, with where it stands; a JSON file may have
-    several of one problem. Raises as `load` does."""
+    """Each row of the table at `path` (as for `load`), with its place. A JSON file may have several
+    rows of one problem. Raises as `load` does."""
     where, file = os.fspath(path), file_of(path)
     read = content(file)
     if form(file) == JSON:

@@ -22,19 +22,19 @@ ENVIRONMENT = "TILEWRIGHT_TABLES"
 
 Policy = Literal["fail", "fastest"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-"""What becomes of rows that say different things of one problem on one device. fail: an error that
-names them all. fastest: the one with the least median is kept (of equal ones the newest, then the
-first by kernel)."""
+"""What to do with different rows of one problem on one device. fail: raise an error that names them
+all. fastest: keep the row with the least median; ties go to the newest row, then to the first by
+kernel."""
 
 Tables = Table | file.PathLike | Sequence[file.PathLike]
 
 Placed = tuple[str, Row]
-"""A row, and where it stands."""
+"""The place that a row came from (a file and a row's number), and the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Rows that say different things of one problem on one device, the one to keep first."""
+    """Different rows of one problem on one device; the row to keep is first."""
 
     rows: tuple[Placed, ...]
 
@@ -46,8 +46,12 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A table of all rows; how many stood in several places, saying the same; and those that did
-    not, of which it has the fastest."""
+    """A merged table.
+
+    table: all rows; of different rows for one problem and device, the fastest.
+    repeated: how many rows were equal to another row.
+    duplicates: the rows that differed.
+    """
 
     table: Table
     repeated: int
@@ -55,8 +59,9 @@ class Merged:
 
 
 def merge(paths: Sequence[file.PathLike], policy: Policy = "fail") -> Merged:
-    """The rows of the files `paths`, which stay as they are, as one table. Raises `BadArgument` for
-    duplicates under ``fail``, naming every row and file, and what `file.rows` raises."""
+    """The rows of the files `paths` as one table; the files stay as they are. Raises `BadArgument`
+    for different rows of one problem under ``fail``, naming every row and file, and what
+    `file.rows` raises."""
     placed = (one for path in paths for one in file.rows(path))
     return combine(placed, ", ".join(os.fspath(path) for path in paths), policy)
 
@@ -70,14 +75,14 @@ def combine(placed: Iterable[Placed], where: str, policy: Policy) -> Merged:
         listed = "; ".join(map(str, duplicates))
         raise BadArgument(
             f"{len(duplicates)} problems have rows that say different things; keep the fastest "
-            f"(policy fastest), or take all but one of each away: {listed}"
+            f"(policy fastest), or remove all but one of each: {listed}"
         )
     return Merged(Table.of(rows, where), repeated, duplicates)
 
 
 def sort_out(placed: Iterable[Placed]) -> tuple[list[Row], int, tuple[Duplicate, ...]]:
-    """One row for each problem on each device, the fastest; how many others say just the same; and
-    those that say something else."""
+    """The fastest row for each problem on each device; how many rows were repeated; and the rows
+    that differ from another row of their problem and device."""
     by_key: dict[tuple[Device, Any], list[Placed]] = {}
     for place, row in placed:
         by_key.setdefault((row.device, row.problem), []).append((place, row))
@@ -95,11 +100,10 @@ def sort_out(placed: Iterable[Placed]) -> tuple[list[Row], int, tuple[Duplicate,
 
 
 class Several:
-    """Several tables in use as one: of rows that say different things of one problem on one device
-    the fastest answers, with a warning for each such problem.
+    """Several tables in use as one. Where they have different rows of one problem on one device,
+    the fastest row answers, with one warning for each such problem.
 
-    Nothing is merged before it is asked for: a merge takes as long as making all rows, some 70 µs
-    each.
+    Look-ups search the tables one by one. A merge would have to make every row, at some 70 µs each.
     """
 
     def __init__(self, tables: Sequence[Table]) -> None:
@@ -110,7 +114,7 @@ class Several:
 
     @cached_property
     def digest(self) -> str:
-        """That of one table that says the same."""
+        """The digest of one table with the same rows."""
         placed = [(table.where, row) for table in self._tables for row in table]
         return combine(placed, self.where, "fastest").table.digest
 
@@ -128,9 +132,8 @@ class Several:
 
 
 def gather(tables: Tables | None) -> Table | Several | None:
-    """The tables to choose by: those given, or the given files; where nothing is given, the files
-    that ``TILEWRIGHT_TABLES`` names; None if it names none. Raises `BadFile`.
-    """
+    """The tables to choose by: `tables`, loaded where they are files; for None, the files that
+    ``TILEWRIGHT_TABLES`` names, or None if it names none. Raises `BadFile`."""
     if isinstance(tables, Table):
         return tables
     if tables is None:

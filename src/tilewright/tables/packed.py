@@ -1,10 +1,11 @@
-"""Rows in columns of bytes: what a table file holds, and what a table in use reads.
+"""Rows in columns of bytes: the content of a table file, and of a table in use.
 
-Nothing is decoded before it is asked for. Texts stand once, sorted, in one blob. A problem's key is
-the number of each of its fields' values among those the field has in the table, as fixed-width
-big-endian bytes; keys are sorted within each device and family, so finding one is a bisection of
-the bytes. Fields that are at their default in every row are left out, so that a family's new field
-changes neither old files nor their digest. The same rows, in any order, give the same bytes.
+Nothing is decoded before it is asked for. Each text stands once, sorted, in one blob. Each field of
+a family's problems has the sorted list of its values in the table. A problem's key is the place of
+each of its values in these lists, as fixed-width big-endian bytes. Keys are sorted within each
+device and family, so a look-up is a bisection of the bytes. A field that has its default in every
+row is left out, so a family's new field changes neither old files nor their digests. The same rows,
+in any order, give the same bytes.
 
 Numbers are little-endian; times are float64 microseconds; an error of -1 stands for None.
 """
@@ -43,7 +44,7 @@ from tilewright.tables.row import Row
 
 
 def pack(rows: Sequence[Row]) -> bytes:
-    """The rows, whose keys are different, as bytes."""
+    """The rows as bytes. No two rows are of one problem on one device."""
     devices = sorted({row.device for row in rows}, key=_device_text)
     texts = sorted({t for row in rows for t in (*row.kernels, row.measured_at)})
     origins = sorted({(row.versions, row.driver, row.timed) for row in rows})
@@ -91,10 +92,10 @@ def pack(rows: Sequence[Row]) -> bytes:
 
 
 class Packed:
-    """What `pack` made, to be read row by row.
+    """Reads the bytes of `pack` row by row.
 
-    Raises `BadFile`, which begins with `where`, for bytes it did not make, for a family that is
-    not known here, and for a problem's field that is not.
+    Raises `BadFile`, which begins with `where`, for bytes that `pack` did not make, and for a
+    family or a problem's field that is not known here.
     """
 
     def __init__(self, data: bytes, where: str) -> None:
@@ -126,7 +127,7 @@ class Packed:
                 yield self._row(first + number, problem, device)
 
     def find(self, problem: Any, device: Device) -> Row | None:
-        """The row of `problem` on `device`, if there is one."""
+        """The row of `problem` on `device`; None if there is none."""
         place = self._blocks.get((device, problem.family))
         if place is None:
             return None
@@ -180,7 +181,7 @@ class Packed:
 
 
 class _Coding:
-    """How the problems of one family are keys."""
+    """How the problems of one family become keys, and back."""
 
     def __init__(self, kind: type[Any], columns: Sequence[tuple[str, list[Any]]]) -> None:
         self.type = kind
@@ -192,8 +193,7 @@ class _Coding:
         self.left_out = [(f.name, f.default) for f in fields(self.type) if f.name not in named]
 
     def key(self, problem: Any) -> bytes | None:
-        """The problem's key, which says nothing of fields left out; None if one of its values
-        stands in no row."""
+        """The problem's key, without the fields left out; None if no row has one of its values."""
         if not self._numbers:  # on first use: a large table has many values
             columns = zip(self.values, self.widths, strict=True)
             self._numbers = [(field, w, _numbers(values)) for (field, values), w in columns]
@@ -206,8 +206,8 @@ class _Coding:
         return b"".join(parts)
 
     def at_defaults(self, problem: Any) -> bool:
-        """Whether the fields left out of keys are at their default; where one is not, it may still
-        be what a problem works out for itself."""
+        """Whether all fields that keys leave out have their default. A field that has not may
+        still have the value that the problem works out from its other fields."""
         return all(getattr(problem, field) == default for field, default in self.left_out)
 
     def problem(self, key: bytes) -> Any:
@@ -249,8 +249,8 @@ def _coding(family: Family, where: str) -> _Coding:
 
 
 def _columns(problems: Sequence[Any]) -> list[Column]:
-    """Of fields by name, those that are not at their default in every problem. Sizes are always
-    there, having none."""
+    """The columns of the fields that do not have their default in every problem, by name. A field
+    without a default always has a column."""
     found = []
     for f in sorted(fields(problems[0]), key=lambda f: f.name):
         values = {getattr(problem, f.name) for problem in problems}
@@ -274,7 +274,7 @@ def _order(value: Any) -> tuple[Any, ...]:
 
 
 def _width(count: int) -> int:
-    """Bytes that number `count` things; none for one thing."""
+    """Bytes of a number below `count`; 0 for a count of 1."""
     return ((count - 1).bit_length() + 7) // 8
 
 

@@ -1,8 +1,8 @@
-"""What a compact table is made of, and whether all of it fits together.
+"""The parts of a compact table, and the check that they fit together.
 
-Anybody can write a file with the right digest, so a digest says that a file is whole, not that it
-means anything. `decode` looks at every number that indexes another part before one is used; what
-a problem and a row may be, they check themselves when they are made.
+Anybody can write a file with the right digest, so a digest says that a file is whole, not that its
+content is right. `decode` checks every number that indexes another part before any of them is used.
+Problems and rows check themselves when they are made.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Payload(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 def decode(data: bytes, where: str) -> tuple[Payload, tuple[Device, ...]]:
-    """The parts of a table, with its devices. Raises `BadFile`, which begins with `where`, unless
-    every number in it points to something there, and every time is one; blocks' keys are left to
-    `check_keys`."""
+    """The parts of a table, and its devices. Raises `BadFile`, which begins with `where`, unless
+    every number points to something that is there and every time is valid. `check_keys` checks
+    the keys of blocks."""
     try:
         found = msgspec.msgpack.decode(data, type=Payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -97,8 +97,10 @@ def decode(data: bytes, where: str) -> tuple[Payload, tuple[Device, ...]]:
 
 
 def check_keys(block: Block, widths: Sequence[int], counts: Sequence[int], where: str) -> None:
-    """Raise `BadFile` unless the block's keys, made of numbers of so many bytes below so many, are
-    as many as its rows, in order, and each once."""
+    """Raise `BadFile` unless the block has a key for each row, in order and each once.
+
+    widths, counts: of the numbers that make a key, their bytes and what they stay below.
+    """
     width, keys = sum(widths), block.keys
     if len(keys) != block.rows * width or (width == 0 and block.rows > 1):
         raise BadFile(f"{where}: is no table: its columns are of different lengths")
@@ -178,6 +180,6 @@ def _native(numbers: array[Any]) -> array[Any]:
 
 
 def u32(numbers: Iterable[int]) -> bytes:
-    """The numbers as they stand in a table."""
+    """The numbers as a table holds them: 32 bits each, little-endian."""
     found = [*numbers]
     return struct.pack(f"<{len(found)}I", *found)
