@@ -90,3 +90,8 @@ class Defaults:
     def vendor(self, problem: Any) -> Any:
         """There is no call of the vendor's library."""
         return None
+
+    def gradients(self, problem: Any, wanted: Sequence[str]) -> Any:
+        """There are none."""
+        family: Any = self
+        return no("gradients", f"{family.name} states no gradients")

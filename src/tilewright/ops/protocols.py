@@ -1,5 +1,5 @@
-"""What an operation family gives to the rest of Tilewright, in four protocols: words, legality,
-launching and checking.
+"""What an operation family gives to the rest of Tilewright, in five protocols: words, legality,
+launching, checking and differentiation.
 
 A family is a folder under `ops/` whose package defines ``FAMILY``, an object with the methods of
 `Family`. Everything outside works through these protocols and never names a family. `Defaults`
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from tilewright.arch.model import Arch, Device
+from tilewright.ops.backward import Backward
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Reader
 from tilewright.ops.formats import Formats
@@ -224,5 +225,15 @@ class Rng(Protocol):
         """An array for an operand with these values, a NumPy array of its shape."""
 
 
-class Family(Words, Legality, Launching, Checking, Protocol):
+class Differentiation(Protocol):
+    """Which gradients there are."""
+
+    def gradients(self, problem: Any, wanted: Sequence[str]) -> Backward | Verdict:
+        """How a backward pass computes the gradients of some inputs, or why it cannot.
+
+        problem: states a call that passes no outputs.
+        wanted: names of the operands that want a gradient, in order."""
+
+
+class Family(Words, Legality, Launching, Checking, Differentiation, Protocol):
     """One operation family. Implementations are stateless."""

@@ -11,6 +11,7 @@ from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
@@ -33,6 +34,7 @@ from tilewright.ops.gemm import (
     tuning,
 )
 from tilewright.ops.gemm import estimate as estimate_module
+from tilewright.ops.gemm import gradients as gradients_module
 from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
@@ -230,6 +232,9 @@ class GemmFamily(Defaults):
 
     def vendor(self, problem: GemmProblem) -> tuple[str, Bind] | None:
         return vendor_module.vendor(problem)
+
+    def gradients(self, problem: GemmProblem, wanted: Sequence[str]) -> Backward | Verdict:
+        return gradients_module.gradients(problem, wanted)
 
 
 def _strides(word: str, text: str) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
+from tilewright.ops.gemm import derivatives
+from tilewright.ops.gemm.derivatives import Derivative
 
 KINDS = {
     "n": "vector over C's columns",
@@ -61,6 +63,7 @@ class Operation:
     function of the tile and the operands. doc: one line. reference: the same on float64 arrays,
     NumPy or torch. takes: its operands, at most 2. amplifies: by how much an error, as a share
     of its values' rms, can grow. halves: gated pairs: columns come in twos and one is left.
+    gradient: its derivative; without one a GEMM with this operation has no gradients.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Operation:
     takes: tuple[Takes, ...] = ()
     amplifies: float = 1.0
     halves: bool = False
+    gradient: Derivative | None = None
 
     @property
     def scales(self) -> bool:
@@ -119,6 +123,7 @@ OPERATIONS: dict[str, Operation] = {
             "adds a value to each column",
             lambda x, bias: x + bias,
             (Takes("bias", "n"),),
+            gradient=derivatives.ADDED,
         ),
         Operation(
             "row_scale",
@@ -127,6 +132,7 @@ OPERATIONS: dict[str, Operation] = {
             lambda x, scale: x * scale,
             (Takes("row_scale", "m", "fp32", "scale"),),
             amplifies=2,
+            gradient=derivatives.MULTIPLIED,
         ),
         Operation(
             "col_scale",
@@ -135,6 +141,7 @@ OPERATIONS: dict[str, Operation] = {
             lambda x, scale: x * scale,
             (Takes("col_scale", "n", "fp32", "scale"),),
             amplifies=2,
+            gradient=derivatives.MULTIPLIED,
         ),
         Operation(
             "scale",
@@ -142,25 +149,47 @@ OPERATIONS: dict[str, Operation] = {
             "multiplies all by one scale",
             lambda x, scale: x * scale,
             (Takes("scale", "s", "fp32", "scale"),),
+            gradient=derivatives.MULTIPLIED,
         ),
-        Operation("relu", _OWN + "relu", "max(x, 0)", lambda x: x.clip(0), amplifies=2),
+        Operation(
+            "relu",
+            _OWN + "relu",
+            "max(x, 0)",
+            lambda x: x.clip(0),
+            amplifies=2,
+            gradient=derivatives.RELU,
+        ),
         Operation(
             "gelu",
             _OWN + "gelu",
             "x·Φ(x), by the error function",
             lambda x: 0.5 * x * (1.0 + _erf(x / math.sqrt(2))),
             amplifies=3,
+            gradient=derivatives.GELU,
         ),
         Operation(
-            "gelu_tanh", _OWN + "gelu_tanh", "its approximation by tanh", _gelu_tanh, amplifies=3
+            "gelu_tanh",
+            _OWN + "gelu_tanh",
+            "its approximation by tanh",
+            _gelu_tanh,
+            amplifies=3,
+            gradient=derivatives.GELU_TANH,
         ),
-        Operation("silu", _OWN + "silu", "x / (1 + exp(-x))", _silu, amplifies=3),
+        Operation(
+            "silu",
+            _OWN + "silu",
+            "x / (1 + exp(-x))",
+            _silu,
+            amplifies=3,
+            gradient=derivatives.SILU,
+        ),
         Operation(
             "add",
             _OWN + "plus",
             "adds a matrix (a residual)",
             lambda x, other: x + other,
             (Takes("add", "d"),),
+            gradient=derivatives.ADDED,
         ),
         Operation(
             "mul",
@@ -169,6 +198,7 @@ OPERATIONS: dict[str, Operation] = {
             lambda x, other: x * other,
             (Takes("mul", "d"),),
             amplifies=8,
+            gradient=derivatives.MULTIPLIED,
         ),
         Operation(
             "clamp",
@@ -177,6 +207,7 @@ OPERATIONS: dict[str, Operation] = {
             lambda x, low, high: x.clip(low, high),
             (Takes("low", "s", "fp32", "below"), Takes("high", "s", "fp32", "above")),
             amplifies=4,
+            gradient=derivatives.CLAMP,
         ),
         Operation(
             "swiglu",

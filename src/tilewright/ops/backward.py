@@ -1,0 +1,56 @@
+"""What a family states of its gradients: the computations that a backward pass makes.
+
+    dS = dC·scale        ← a function of tensors
+    grad A = dS·Bᵀ       ← an operation of Tilewright, on a transposed view
+
+The statement is data and needs no torch; `tilewright.torch` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def incoming(output: str) -> str:
+    """The name of the gradient that arrives for an output."""
+    return f"grad {output}"
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """One step of a backward pass.
+
+    makes: the name of its result; unique.
+    op: an operation's name (``"gemm"``), or a function of torch tensors that makes a view, an
+        elementwise result or a sum, by their methods alone.
+    operands: names of its arguments by position: operands of the problem (inputs, and outputs that
+        the forward pass wrote), incoming gradients (`incoming`), and results of earlier steps.
+    options: keywords of the operation.
+    """
+
+    makes: str
+    op: str | Callable[..., Any]
+    operands: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """How gradients of a problem's inputs are computed.
+
+    computations: in an order in which they can be made. Every tensor of the problem, and every
+        incoming gradient, has the shape of its operand (`Launching.operands`); an incoming
+        gradient may have any strides.
+    gradients: for each input that wants one, the name of the computed gradient. It has the shape of
+        the input's operand.
+    """
+
+    computations: tuple[Computation, ...]
+    gradients: Mapping[str, str]
+
+    def reads(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `names`, operands of the problem, that a backward pass reads."""
+        read = {name for one in self.computations for name in one.operands}
+        return tuple(name for name in names if name in read | set(self.gradients.values()))
