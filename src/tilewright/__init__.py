@@ -72,6 +72,7 @@ _ROOMS = (
     "select",
     "space",
     "tables",
+    "torch",
     "verify",
 )
 
@@ -103,7 +104,7 @@ def _of_a_family(name: str) -> Any:
 
     if not name.startswith("_"):
         if name in ops.families():
-            from tilewright.dispatch import operation
+            from tilewright.operation import operation
 
             return operation(name)
         for family in map(ops.family, ops.families()):

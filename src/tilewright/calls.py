@@ -220,6 +220,7 @@ def refuse_gradients(operands: Sequence[Any]) -> None:
 
             if torch.is_grad_enabled():
                 raise BadArgument(
-                    "an operand requires a gradient, which kernels here do not record; "
-                    "run under torch.no_grad() or pass x.detach()"
+                    "an operand requires a gradient, which a dispatcher does not record: call the "
+                    "operation itself (tilewright.<operation>) without out= and stream=, or pass "
+                    "x.detach(), or run under torch.no_grad()"
                 )

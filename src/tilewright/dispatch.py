@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -490,20 +490,6 @@ def default_dispatcher() -> Dispatcher:
     """The process's dispatcher over the families' default spaces, for the live GPU of each
     call's operands."""
     return Dispatcher()
-
-
-def operation(op: str) -> Callable[..., Any]:
-    """A function that runs one family through the default dispatcher (``tilewright.gemm``)."""
-
-    def call(*operands: Any, out: Any = None, stream: Any = None, **options: Any) -> Any:
-        return default_dispatcher().run(op, *operands, out=out, stream=stream, **options)
-
-    call.__name__ = call.__qualname__ = op
-    call.__doc__ = (
-        f"Run {op} on the operands with the kernel the default dispatcher chooses; built on first "
-        "use. See `tilewright.Dispatcher.run` for what operands may be and what is raised."
-    )
-    return call
 
 
 def _outputs(out: Any) -> Sequence[Any] | None:

@@ -1,0 +1,14 @@
+"""Under PyTorch: every operation as a torch operator (``torch.ops.tilewright.gemm``), and its
+gradients.
+
+    import tilewright.torch            # registers the operators; needs torch
+
+`tilewright.gemm` imports this by itself when torch has to know of a call, so only code that names
+``torch.ops.tilewright`` needs the import.
+"""
+
+from __future__ import annotations
+
+from tilewright.torch import operators
+
+__all__ = ["operators"]

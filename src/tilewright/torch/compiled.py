@@ -1,0 +1,57 @@
+"""A call as TorchDynamo reads it: one node of the graph.
+
+Everything here is code that dynamo can follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tilewright.errors import BadArgument
+from tilewright.torch.operators import OPERATORS
+from tilewright.torch.said import Said
+
+
+def compiled(
+    op: str, operands: Sequence[Any], out: Any, stream: Any, keywords: Mapping[str, Any]
+) -> Any:
+    """The call of an operation by its operator."""
+    if stream is not None:
+        raise BadArgument(
+            f"{op} takes no stream= under torch.compile, which orders the work itself; leave it out"
+        )
+    operator = OPERATORS[op]
+    tensors, named, scalars, numbers, options = list(operands), [], [], [], []
+    for name, value in keywords.items():
+        if value is None:
+            continue
+        if name in operator.scalars:
+            scalars.append(name)
+            numbers.append(value)
+        elif isinstance(value, torch.Tensor):
+            named.append(name)
+            tensors.append(value)
+        else:
+            options.append((name, value))
+    for x in tensors:
+        if not isinstance(x, torch.Tensor):
+            raise BadArgument(f"{op} takes only tensors as operands under torch.compile")
+    said = _text(tuple(named), tuple(scalars), tuple(options))
+    if out is None:
+        made = operator.functional(tensors, said, numbers or None)
+        return made[0] if len(made) == 1 else tuple(made)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise BadArgument(f"{op} records no gradients with out=; leave it out")
+    targets = list(out) if isinstance(out, tuple | list) else [out]
+    operator.out(tensors, said, numbers or None, out=targets)
+    return out
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _text(
+    named: tuple[str, ...], scalars: tuple[str, ...], options: tuple[tuple[str, Any], ...]
+) -> str:
+    return Said(named, scalars, tuple(sorted(options))).text
