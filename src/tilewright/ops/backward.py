@@ -26,13 +26,16 @@ class Computation:
     op: an operation's name (``"gemm"``), or a function of torch tensors that makes a view, an
         elementwise result or a sum, by their methods alone.
     operands: names of its arguments by position: operands of the problem (inputs, and outputs that
-        the forward pass wrote), incoming gradients (`incoming`), and results of earlier steps.
-    options: keywords of the operation.
+        the forward pass wrote), incoming gradients (`incoming`), results of earlier steps, and
+        scalars given at the call.
+    keywords: names of the operands and the scalars that an operation takes by keyword.
+    options: the operation's other keywords, with their values.
     """
 
     makes: str
     op: str | Callable[..., Any]
     operands: tuple[str, ...]
+    keywords: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -52,5 +55,7 @@ class Backward:
 
     def reads(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `names`, operands of the problem, that a backward pass reads."""
-        read = {name for one in self.computations for name in one.operands}
-        return tuple(name for name in names if name in read | set(self.gradients.values()))
+        read = set(self.gradients.values())
+        for one in self.computations:
+            read.update(one.operands, one.keywords.values())
+        return tuple(name for name in names if name in read)

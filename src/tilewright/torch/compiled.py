@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tilewright.errors import BadArgument
-from tilewright.torch.operators import OPERATORS
+from tilewright.torch.operators import NAMESPACE, operator
 from tilewright.torch.said import Said
 
 
@@ -23,12 +23,13 @@ def compiled(
         raise BadArgument(
             f"{op} takes no stream= under torch.compile, which orders the work itself; leave it out"
         )
-    operator = OPERATORS[op]
+    known = _scalars(op)
+    operators = getattr(getattr(torch.ops, NAMESPACE), op)
     tensors, named, scalars, numbers, options = list(operands), [], [], [], []
     for name, value in keywords.items():
         if value is None:
             continue
-        if name in operator.scalars:
+        if name in known:
             scalars.append(name)
             numbers.append(value)
         elif isinstance(value, torch.Tensor):
@@ -41,13 +42,19 @@ def compiled(
             raise BadArgument(f"{op} takes only tensors as operands under torch.compile")
     said = _text(tuple(named), tuple(scalars), tuple(options))
     if out is None:
-        made = operator.functional(tensors, said, numbers or None)
+        made = operators.default(tensors, said, numbers or None)
         return made[0] if len(made) == 1 else tuple(made)
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise BadArgument(f"{op} records no gradients with out=; leave it out")
     targets = list(out) if isinstance(out, tuple | list) else [out]
-    operator.out(tensors, said, numbers or None, out=targets)
+    operators.out(tensors, said, numbers or None, out=targets)
     return out
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _scalars(op: str) -> tuple[str, ...]:
+    """Names of the scalars that a call gives. Registers the operators, if they are not yet."""
+    return operator(op).scalars
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

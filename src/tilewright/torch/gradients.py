@@ -16,10 +16,10 @@ import torch
 
 from tilewright import dtypes, ops
 from tilewright.errors import BadArgument
-from tilewright.ops.backward import Backward, incoming
+from tilewright.ops.backward import Backward, Computation, incoming
 from tilewright.ops.nouns import Operand, View
 from tilewright.torch import fake
-from tilewright.torch.said import NOTHING, Numbers, Said
+from tilewright.torch.said import Numbers, Said
 
 Run = Callable[[str, Said, Sequence[Any], Numbers], list[Any]]
 """Runs an operation: its name, what the call says, its tensors and numbers → its outputs."""
@@ -54,12 +54,14 @@ class _Plan:
     outputs: the operands that the outputs are.
     wanted: places of the inputs that want a gradient.
     saved: places, among inputs and then outputs, of the tensors that the backward pass reads.
+    scalars: those that a call may leave out, with their values.
     """
 
     inputs: tuple[tuple[View, Operand], ...]
     outputs: tuple[Operand, ...]
     wanted: tuple[int, ...]
     saved: tuple[int, ...]
+    scalars: Mapping[str, int | float]
     backward: Backward
 
     @property
@@ -107,7 +109,8 @@ def _plan(op: str, said: Said, views: tuple[View, ...], wanted: tuple[int, ...])
     read = backward.reads(everything)
     saved = tuple(place for place, name in enumerate(everything) if name in read)
     inputs = tuple(zip(views, (declared[name] for name in names), strict=True))
-    return _Plan(inputs, outputs, wanted, saved, backward)
+    defaults = family.scalar_defaults(problem)
+    return _Plan(inputs, outputs, wanted, saved, defaults, backward)
 
 
 class _Recorded(torch.autograd.Function):
@@ -132,7 +135,7 @@ class _Recorded(torch.autograd.Function):
         call: _Call = ctx.call
         with torch.no_grad():
             saved = dict(zip(ctx.places, ctx.saved_tensors, strict=True))
-            found = _carry_out(call.plan(), call.run, saved, arrived)
+            found = _carry_out(call, saved, arrived)
         if torch.is_grad_enabled():
             found = _only_once(call.op, found)
         return (None, *found)
@@ -151,21 +154,21 @@ def _only_once(op: str, found: list[Any]) -> list[Any]:
     return [None if x is None else next(refusing) for x in found]
 
 
-def _carry_out(
-    plan: _Plan, run: Run, saved: Mapping[int, Any], arrived: Sequence[Any]
-) -> list[Any]:
+def _carry_out(call: _Call, saved: Mapping[int, Any], arrived: Sequence[Any]) -> list[Any]:
     """A gradient for each input; None where none is wanted."""
+    plan = call.plan()
     operands = plan.operands
-    values = {
-        operands[place].name: _as_operand(saved[place], operands[place]) for place in plan.saved
-    }
+    values: dict[str, Any] = dict(plan.scalars)
+    values |= zip(call.said.scalars, call.numbers, strict=True)
+    for place in plan.saved:
+        one = operands[place]
+        values[one.name] = _as_operand(saved[place], one)
     for one, x in zip(plan.outputs, arrived, strict=True):
         values[incoming(one.name)] = x.reshape(one.shape)
     for step in plan.backward.computations:
         given = [values[name] for name in step.operands]
         if isinstance(step.op, str):
-            said = Said(options=tuple(step.options.items())) if step.options else NOTHING
-            values[step.makes] = run(step.op, said, given, ())[0]
+            values[step.makes] = _run_step(call.run, step, given, values)
         else:
             values[step.makes] = step.op(*given)
     found: list[Any] = [None] * len(plan.inputs)
@@ -173,6 +176,17 @@ def _carry_out(
         view, one = plan.inputs[place]
         found[place] = _as_input(values[plan.backward.gradients[one.name]], view, one)
     return found
+
+
+def _run_step(run: Run, step: Computation, given: list[Any], values: Mapping[str, Any]) -> Any:
+    """The result of a step that is an operation: its first output."""
+    assert isinstance(step.op, str)
+    scalars = [name for name in step.keywords if name in ops.family(step.op).scalars]
+    named = [name for name in step.keywords if name not in scalars]
+    said = Said(tuple(named), tuple(scalars), tuple(sorted(step.options.items())))
+    tensors = [*given, *(values[step.keywords[name]] for name in named)]
+    numbers = [values[step.keywords[name]] for name in scalars]
+    return run(step.op, said, tensors, numbers)[0]
 
 
 def _as_operand(x: Any, one: Operand) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class Operator:
 
 def run(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
     """Run an operation by its operator. Returns all outputs."""
-    made: list[Any] = OPERATORS[op].functional(list(tensors), said.text, list(numbers) or None)
+    made: list[Any] = operator(op).functional(list(tensors), said.text, list(numbers) or None)
     return made
 
 
@@ -55,7 +56,11 @@ def launch(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> lis
     return list(made) if isinstance(made, tuple) else [made]
 
 
-def _define(op: str) -> Operator:
+@cache
+def operator(op: str) -> Operator:
+    """The operators of an operation, which are registered with torch on first use: here for the
+    families that there are, later for those that a program adds. Raises `UnknownName`."""
+    family = ops.family(op)
     tags = (torch.Tag.pt2_compliant_tag,)
     _LIBRARY.define(f"{op}({_ARGUMENTS}) -> Tensor[]", tags=tags)
     _LIBRARY.define(f"{op}.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=tags)
@@ -112,8 +117,8 @@ def _define(op: str) -> Operator:
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, fake_functional, lib=_LIBRARY)
     torch.library.register_fake(f"{name}.out", fake_into, lib=_LIBRARY)
-    return Operator(packet.default, packet.out, ops.family(op).scalars)
+    return Operator(packet.default, packet.out, family.scalars)
 
 
-OPERATORS = {op: _define(op) for op in ops.families()}
-"""The operators of every operation, by its name."""
+for _op in ops.families():
+    operator(_op)

@@ -82,7 +82,7 @@ class _Steps:
         return bool(before & set(self._wanted))
 
     def _add(self, makes: str, op: str | Callable[..., Any], *names: str, **options: Any) -> str:
-        self._steps.append(Computation(makes, op, names, options))
+        self._steps.append(Computation(makes, op, names, options=options))
         return makes
 
     def _derivative(self, place: int) -> Derivative:

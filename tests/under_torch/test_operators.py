@@ -1,0 +1,293 @@
+"""Operations as torch operators: under torch.compile, export, traces and fake tensors."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gradient_cases import BATCH, ROOMS, Case, K, M, N, far  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
+
+import tilewright as tw  # noqa: E402
+import tilewright.torch  # noqa: E402
+from tilewright import ops  # noqa: E402
+from tilewright.errors import BadArgument, WrongDevice  # noqa: E402
+from tilewright.operation import operation  # noqa: E402
+from tilewright.ops.backward import Backward, Computation, incoming  # noqa: E402
+from tilewright.torch.said import Said, read  # noqa: E402
+
+GEMM = torch.ops.tilewright.gemm
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    torch._dynamo.reset()
+
+
+class Graphs:
+    """A backend that keeps the graphs that it is given, forward and backward."""
+
+    def __init__(self) -> None:
+        self.seen: list[torch.fx.Graph] = []
+
+    def __call__(self, module, inputs):
+        from functorch.compile import make_boxed_func
+        from torch._dynamo.backends.common import aot_autograd
+
+        def keep(traced, inputs):
+            self.seen.append(traced.graph)
+            return make_boxed_func(traced.forward)
+
+        return aot_autograd(fw_compiler=keep)(module, inputs)
+
+    def nodes(self) -> list[list[str]]:
+        """Of each graph, the operators of ours."""
+        return [
+            [str(node.target) for node in graph.nodes if "tilewright" in str(node.target)]
+            for graph in self.seen
+        ]
+
+
+CASES = [
+    Case("plain"),
+    Case("bf16", dtype=torch.bfloat16),
+    Case("batched", a=(BATCH, M, K), b=(BATCH, K, N)),
+    Case("folded", a=(BATCH, M, K)),
+    Case("bias+gelu", epilogue="bias+gelu", extra={"bias": (N,)}),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_compiled_calls_are_nodes_forward_and_backward(case: Case):
+    graphs = Graphs()
+    compiled = torch.compile(case.run, fullgraph=True, backend=graphs)
+    ours, plain = case.operands(), case.operands()
+    result, exact = compiled(ours), case.run(plain)
+    assert torch.equal(result, exact)
+    incoming = torch.randn_like(exact)
+    result.backward(incoming)
+    exact.backward(incoming)
+    for name, x in ours.items():
+        assert x.grad.stride() == x.stride() or x.grad.is_contiguous()
+        assert far(x.grad, plain[name].grad) < ROOMS[case.dtype]
+    forward, backward = graphs.nodes()
+    assert forward == ["tilewright.gemm.default"]
+    again = 1 if "gelu" in case.epilogue else 0  # its input, computed anew
+    assert backward == ["tilewright.gemm.default"] * (2 + again)
+
+
+def test_a_compiled_call_has_no_graph_breaks():
+    def model(x, w, bias):
+        return tw.gemm(torch.relu(x), w, bias=bias, epilogue="bias") * 2
+
+    x, w, bias = torch.randn(M, K), torch.randn(K, N), torch.randn(N)
+    explained = torch._dynamo.explain(model)(x, w, bias)
+    assert explained.graph_break_count == 0 and explained.graph_count == 1
+
+
+def test_compiled_with_out():
+    def model(a, b, out):
+        tw.gemm(a, b, out=out)
+        return out + 1
+
+    graphs, a, b, out = Graphs(), torch.randn(M, K), torch.randn(K, N), torch.empty(M, N)
+    result = torch.compile(model, fullgraph=True, backend=graphs)(a, b, out)
+    assert torch.equal(out, tw.gemm(a, b)) and torch.equal(result, out + 1)
+    with pytest.raises(Exception, match="records no gradients with out="):
+        torch.compile(model, fullgraph=True)(a.requires_grad_(), b, out)
+
+
+@pytest.mark.slow
+def test_inductor_runs_it():
+    case = Case("", epilogue="bias+relu", extra={"bias": (N,)})
+    ours, plain = case.operands(), case.operands()
+    result = torch.compile(case.run, fullgraph=True)(ours)
+    assert torch.equal(result, case.run(plain))
+    result.sum().backward()
+    case.run(plain).sum().backward()
+    for name, x in ours.items():
+        assert far(x.grad, plain[name].grad) < 1e-5
+
+
+def test_dynamic_sizes_stay_symbols_without_gradients():
+    graphs = Graphs()
+    compiled = torch.compile(tw.gemm, fullgraph=True, backend=graphs, dynamic=True)
+    b = torch.randn(K, N)
+    for m in (32, 40, 56):
+        a = torch.randn(m, K)
+        assert torch.equal(compiled(a, b), tw.gemm(a, b))
+    assert len(graphs.seen) == 1
+
+
+def test_dynamic_sizes_with_gradients():
+    compiled = torch.compile(tw.gemm, fullgraph=True, backend="aot_eager", dynamic=True)
+    for m in (32, 40):
+        a, b = torch.randn(m, K, requires_grad=True), torch.randn(K, N)
+        compiled(a, b).sum().backward()
+        assert far(a.grad, b.double().sum(1).expand(m, K)) < 1e-5
+
+
+def test_compiled_refusals_are_said():
+    def model(a, b):
+        return tw.gemm(a, b, epilogue="swiglu")
+
+    a, b = torch.randn(M, K, requires_grad=True), torch.randn(K, N)
+    with pytest.raises(Exception, match="swiglu has no gradient"):
+        torch.compile(model, fullgraph=True, backend="aot_eager")(a, b)
+    with pytest.raises(Exception, match="A's columns must equal B's rows"):
+        torch.compile(tw.gemm, fullgraph=True, backend="aot_eager")(a.detach(), b.t())
+    with pytest.raises(Exception, match=r"no stream= under torch\.compile"):
+        torch.compile(tw.gemm, fullgraph=True, backend="aot_eager")(a.detach(), b, stream=3)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_keeps_the_call(strict):
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(K, N))
+
+        def forward(self, x):
+            return tw.gemm(x, self.weight)
+
+    model, x = Model(), torch.randn(M, K)
+    sizes = {"x": {0: torch.export.Dim.DYNAMIC}}
+    exported = torch.export.export(model, (x,), strict=strict, dynamic_shapes=sizes)
+    assert [n.target for n in exported.graph.nodes].count(GEMM.default) == 1
+    other = torch.randn(40, K)
+    assert torch.equal(exported.module()(other), model(other))
+
+
+def test_opcheck():
+    a, b = torch.randn(M, K), torch.randn(K, N, requires_grad=True)
+    bias = torch.randn(N, requires_grad=True)
+    said = Said(named=("bias",), options=(("epilogue", "bias"),)).text
+    torch.library.opcheck(GEMM.default, ([a, b],))
+    torch.library.opcheck(GEMM.default, ([a, b, bias], said))
+    torch.library.opcheck(GEMM.out, ([a, b.detach()],), {"out": [torch.empty(M, N)]})
+
+
+def test_fake_tensors_and_meta_tensors():
+    mode = FakeTensorMode()
+    a, b = torch.randn(BATCH, M, K, dtype=torch.bfloat16), torch.randn(K, N, dtype=torch.bfloat16)
+    made = tw.gemm(mode.from_tensor(a), mode.from_tensor(b))
+    real = tw.gemm(a, b)
+    assert type(made).__name__ == "FakeTensor"
+    assert (made.shape, made.stride(), made.dtype) == (real.shape, real.stride(), real.dtype)
+    with pytest.raises(BadArgument, match="A's columns must equal B's rows"):
+        tw.gemm(mode.from_tensor(a), mode.from_tensor(b.t()))
+    (meta,) = GEMM([a.to("meta"), b.to("meta")])
+    assert meta.is_meta and meta.shape == real.shape
+    with pytest.raises(WrongDevice, match="move them together"):
+        GEMM([a.to("meta"), b])
+    with pytest.raises(BadArgument, match="meta tensor, which has no memory"):
+        tw.gemm(a.to("meta"), b.to("meta"))
+
+
+def test_traces_keep_the_call():
+    a, b = torch.randn(M, K), torch.randn(K, N)
+    traced = torch.jit.trace(lambda x, y: tw.gemm(x, y) + 1, (a, b))
+    other = torch.randn(M, K)
+    assert torch.equal(traced(other, b), tw.gemm(other, b) + 1)
+
+
+def test_function_transforms_are_refused():
+    a, b = torch.randn(BATCH, M, K), torch.randn(K, N)
+    with pytest.raises(BadArgument, match=r"vmap"):
+        torch.vmap(lambda x: tw.gemm(x, b))(a)
+    with pytest.raises(BadArgument, match=r"no rule for torch\.func"):
+        torch.func.grad(lambda x: tw.gemm(x, b).sum())(a[0])
+
+
+def test_what_a_call_says_comes_back():
+    said = Said(("bias",), ("scale",), (("epilogue", "bias"), ("sizes", (1, (2, 3)))))
+    assert read(said.text) == said
+    assert read("") == Said() and Said().text == ""
+    assert json.loads(said.text)["options"]["epilogue"] == "bias"
+    for text in ("{", "[]", '{"others":[]}', '{"options":3}'):
+        with pytest.raises(BadArgument, match="is not of an operator"):
+            read(text)
+
+
+def test_torch_may_be_imported_later():
+    """`tilewright.gemm` taken before torch is imported compiles and differentiates all the same;
+    nothing of ours imports torch."""
+    script = (
+        "import sys, numpy as np\n"
+        "from tilewright import gemm\n"
+        "x = np.ones((16, 16), np.float32)\n"
+        "assert gemm(x, x)[0, 0] == 16 and 'torch' not in sys.modules\n"
+        "import torch\n"
+        "a = torch.ones(16, 16, requires_grad=True)\n"
+        "compiled = torch.compile(gemm, fullgraph=True, backend='aot_eager')\n"
+        "compiled(a, a.detach()).sum().backward()\n"
+        "gemm(a, a.detach()).sum().backward()\n"
+        "assert a.grad[0, 0] == 32\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_call_may_be_compiled():
+    script = (
+        "from tilewright import gemm\n"
+        "import torch\n"
+        "a = torch.ones(16, 16)\n"
+        "c = torch.compile(gemm, fullgraph=True, backend='aot_eager')(a, a)\n"
+        "assert c[0, 0] == 16\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# --- a family with several outputs, an optional operand and a scalar given at the call ---------
+
+
+@pytest.fixture
+def moments(monkeypatch):
+    """y = scale · mean over h, w of x (+ bias); z = mean of x². The gradient of x by way of y."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "moments"))
+    monkeypatch.setenv(ops.MODULES_VARIABLE, "moments_family:moments_kernels")
+    monkeypatch.setattr(ops, "_registered", dict(ops._registered))
+    family = importlib.import_module("moments_family").FAMILY
+    ops.register(family, "moments_family")
+
+    def gradients(problem, wanted):
+        def to_x(dy, scale):
+            dx = dy.float() * (scale / (problem.h * problem.w))
+            return dx[:, None, None, :].expand(problem.n, problem.h, problem.w, problem.c)
+
+        steps = [Computation("dx", to_x, (incoming("y"), "scale"))]
+        steps += [Computation("dbias", lambda dy: dy.sum(0), (incoming("y"),))]
+        return Backward(tuple(steps), {"x": "dx", "bias": "dbias"})
+
+    monkeypatch.setattr(family, "gradients", gradients)
+    return operation("moments")
+
+
+@pytest.mark.parametrize("how", ["eager", "compiled"])
+def test_several_outputs_and_scalars(moments, how):
+    def model(x, bias, scale):
+        y, z = moments(x, bias=bias, scale=scale)
+        return y, z
+
+    run = model if how == "eager" else torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 4, 8, 32, dtype=torch.bfloat16, requires_grad=True)
+    bias = torch.randn(32, dtype=torch.bfloat16, requires_grad=True)
+    for scale in (0.5, 2.0):
+        x.grad = bias.grad = None
+        y, z = run(x, bias, scale)
+        wide = x.detach().double()
+        assert far(y, wide.mean((1, 2)) * scale + bias.detach().double()) < 1e-2
+        assert far(z, wide.square().mean((1, 2, 3))) < 1e-2
+        assert z.dtype == torch.float32
+        y.sum().backward()
+        assert torch.allclose(x.grad.float(), torch.full(x.shape, scale / 32))
+        assert torch.equal(bias.grad.float(), torch.full((32,), 2.0))
