@@ -136,7 +136,7 @@ def test_a_config_without_kernels_is_a_failure(
     ("arch_name", "changes", "rule", "numbers"),
     [
         ("sm_90", {"signature": tuple((f"x{i}", "*fp32") for i in range(511))}, "parameters",
-         f"4104 bytes of parameters, a launch passes at most {MAX_PARAMETER_BYTES}"),
+         f"4104 bytes of parameters, and a launch passes at most {MAX_PARAMETER_BYTES}"),
         ("sm_90", {"options": (("num_ctas", 32),)}, "num_ctas",
          "32 workgroups, sm_90 takes at most 16"),
         ("sm_80", {"options": (("num_ctas", 2),)}, "num_ctas", "sm_80 has no clusters"),

@@ -24,7 +24,7 @@ from tune_cases import CONFIGS, PROBLEMS
 
 from patience import LIMIT_SECONDS
 from tilewright import GemmProblem, ops
-from tilewright.arch import arch
+from tilewright.arch import Device, arch, device
 from tilewright.child import ChildDied
 from tilewright.compile import Store, build
 from tilewright.errors import BadArgument, NoCluster
@@ -258,6 +258,7 @@ class Echo(NamedTuple):
     """A GPU whose worker answers with what it is asked."""
 
     uuid: str = "GPU-a"
+    device: Device = device("h200_sxm")
 
     def start(self, store: Store) -> Echo:
         return self

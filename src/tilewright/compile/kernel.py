@@ -145,7 +145,8 @@ def check_launch(
     if taken > MAX_PARAMETER_BYTES:
         return no(
             "parameters",
-            f"takes {taken} bytes of parameters, a launch passes at most {MAX_PARAMETER_BYTES}",
+            f"takes {taken} bytes of parameters, and a launch passes at most "
+            f"{MAX_PARAMETER_BYTES}; pass fewer operands or descriptors",
         )
     if num_ctas > arch.max_ctas:
         return no(
