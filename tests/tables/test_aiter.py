@@ -16,9 +16,9 @@ from tilewright import GemmProblem, ops
 from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, BadFile
 from tilewright.measure.problems import load_problems
+from tilewright.ops.gemm.formats.aiter import FORMS, Form
 from tilewright.tables import aiter
 from tilewright.tables.aiter import Entry, is_aiter, read_aiter, write_aiter
-from tilewright.tables.aiter_forms import FORMS, Form
 from tilewright.tables.table import Table
 
 MI300X, MI355X = device("mi300x"), device("mi355x")
@@ -477,7 +477,9 @@ def test_any_line_reads_as_a_problem_that_is_written_as_that_line(
     data: st.DataObject, form: Form, this: Any
 ) -> None:
     cells = data.draw(st.fixed_dictionaries({column: DRAWN[column] for column in form.key}))
-    problem = Entry("a line", form, tuple(form.words(cells).items())).problem(this)
+    problem = Entry(
+        "a line", "gemm", tuple(form.words(cells).items()), otherwise=(("dtype", form.dtype),)
+    ).problem(this)
     assert form.cells(problem) == cells
 
 

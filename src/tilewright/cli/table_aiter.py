@@ -105,11 +105,10 @@ def import_(
 def export_csv(table: Table, out: Path, form: str | None, as_json: bool) -> None:
     """Write a table as one of aiter's files. Exits with 1 if the file cannot say a row."""
     from tilewright.files import write_whole
-    from tilewright.tables.aiter import write_aiter
-    from tilewright.tables.aiter_forms import FORMS
+    from tilewright.tables.aiter import forms, write_aiter
 
     if form is None:
-        raise BadArgument(f"which of aiter's files? say --form, one of {', '.join(FORMS)}")
+        raise BadArgument(f"which of aiter's files? say --form, one of {', '.join(forms())}")
     written = write_aiter(table, form)
     write_whole(out, written.text.encode())
     left = [{"problem": str(row.problem), "why": why} for row, why in written.left]

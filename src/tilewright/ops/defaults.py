@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from tilewright.arch.model import Arch, Device
 from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.foreign import Form
 from tilewright.ops.formats import Formats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Operand
@@ -22,12 +24,13 @@ class Defaults:
     formats = Formats()
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     scalars: tuple[str, ...] = ()
+    foreign_forms: Mapping[str, Form] = MappingProxyType({})
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         """Kernels have no pipelines to tell apart."""
         return ()
 
-    def foreign(self, titles: frozenset[str]) -> Any:
+    def foreign(self, titles: Sequence[str], file: str = "") -> Any:
         """No other library's tables are read."""
         return None
 

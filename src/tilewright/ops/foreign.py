@@ -1,10 +1,12 @@
-"""Lines of other libraries' tables: what a family makes of one, and how its cells are read."""
+"""Other libraries' tables: the problems that a family reads from their lines, and how it writes
+them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from tilewright import checks
 from tilewright.errors import BadArgument
@@ -14,20 +16,53 @@ from tilewright.errors import BadArgument
 class Foreign:
     """A problem that a line states.
 
-    words: of the problem, for `Family.parse_problem`. kernel: the other library's kernel, as the
-    line names it. us: its time in microseconds; None where the line has no time for this problem
-    alone. differs: sentences on what the line, or its time, has beside the problem.
+    words: of the problem, for `Family.parse_problem`.
+    kernel: the other library's kernel, as the line names it.
+    us: its time in microseconds; None where the line has no time for this problem alone.
+    differs: sentences on what the line, or its time, has beside the problem.
+    library: whose kernel it is, as the line names it.
+    otherwise: words that hold where neither the line nor the reader's caller says anything.
     """
 
     words: tuple[tuple[str, str], ...]
     kernel: str = ""
     us: float | None = None
     differs: tuple[str, ...] = ()
+    library: str = ""
+    otherwise: tuple[tuple[str, str], ...] = ()
 
 
-Reader = Callable[[Mapping[str, str]], "Sequence[Foreign] | str"]
-"""Gives the problems that a line states, by its columns; or says why no problem here is what the
-line states. Raises `BadArgument` for a cell that cannot be meant."""
+class Reader(Protocol):
+    """One kind of another library's tables, as a family reads it."""
+
+    @property
+    def differs(self) -> str:
+        """What the other library computes besides the problems that are read; ``""`` if
+        nothing."""
+
+    def strange(self, titles: Sequence[str]) -> Sequence[str]:
+        """Of a table's titles, except those of the GPU, the ones that are not understood. Raises
+        `BadArgument` for a title that must be there or cannot be."""
+
+    def read(self, cells: Mapping[str, str]) -> Sequence[Foreign] | str:
+        """The problems that a line states, by its columns; or why no problem here is what the line
+        states. Raises `BadArgument` for a cell that cannot be meant."""
+
+
+class Form(Reader, Protocol):
+    """A kind of table that can be written too."""
+
+    @property
+    def name(self) -> str:
+        """How a caller names it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns except those of the GPU, in order."""
+
+    def line(self, problem: Any, config: Any) -> dict[str, str]:
+        """The cells that the problem and the kernel decide. `read` says whether they state the
+        problem."""
 
 
 def whole(cells: Mapping[str, str], column: str) -> int:

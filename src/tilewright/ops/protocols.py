@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from tilewright.arch.model import Arch, Device
 from tilewright.ops.backward import Backward
 from tilewright.ops.estimate import Estimate
-from tilewright.ops.foreign import Reader
+from tilewright.ops.foreign import Form, Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
@@ -102,9 +102,13 @@ class Words(Protocol):
         """The config with these values of all axes. Raises `BadArgument` if they contradict
         each other."""
 
-    def foreign(self, titles: frozenset[str]) -> Reader | None:
-        """What reads the lines of another library's table with these columns, where it states
-        problems of this family in its own way; None for any other table."""
+    foreign_forms: Mapping[str, Form]
+    """Kinds of another library's tables that can be read and written by name."""
+
+    def foreign(self, titles: Sequence[str], file: str = "") -> Reader | None:
+        """What reads another library's table with these columns, or of this file name, if it states
+        problems of this family; None for any other table. Raises `BadArgument` if it does and
+        neither says of which kind it is."""
 
 
 class Legality(Protocol):

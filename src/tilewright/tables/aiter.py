@@ -1,7 +1,8 @@
 """aiter's tuning files, both ways: CSV with the problem, the GPU and the kernel that was best.
 
-A table of fused mixture-of-experts layers states grouped products: the family that has these reads
-its lines (`Family.foreign`), and two entries come of each.
+Families read the lines (`Words.foreign`) and write them: a file of GEMMs has an entry for each
+line, a table of fused mixture-of-experts layers two, its grouped products. Here are the file, its
+lines, its GPUs and its results.
 
 Most kernels that aiter names are its own (CK, assembly, hipBLASLt) and do not exist here. Such a
 line is a problem to tune, and a time to compare with: `rows` gives it, if asked, as a row whose
@@ -30,11 +31,10 @@ from tilewright.arch import arch, archs
 from tilewright.arch.model import Arch, Device
 from tilewright.arch.targets import Target
 from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
-from tilewright.ops.foreign import Reader, microseconds, whole
+from tilewright.ops.foreign import Form, Reader, whole
 from tilewright.ops.protocols import Family
 from tilewright.reading import csv_rows
 from tilewright.reading import text as read_text
-from tilewright.tables.aiter_forms import FORMS, GPU, SHAPE, Form, form_called, form_of, other
 from tilewright.tables.merge import Placed
 from tilewright.tables.row import Row
 
@@ -47,36 +47,49 @@ BEFORE_GFX = {80: "gfx942", 304: "gfx942", 256: "gfx950"}
 """The architecture that a count of compute units meant in files without a column ``gfx``: aiter
 tuned on no others then (its aiter/jit/utils/chip_info.py)."""
 
+GPU = ("gfx", "cu_num")
+"""The columns that say the GPU."""
+
 _NOT_BY_NUMBER = "-1"
-_RESULTS = {column for form in FORMS.values() for column in form.results}
-_DTYPE = "q_dtype_w"  # which files of forms that have no need of it have too
-_PROBLEM = {column for form in FORMS.values() for column in form.key}
+_DELTA_RULES = "it tunes gated delta rules, a linear attention, which are no GEMM"
+_OTHERS = (
+    ({"knl_name", "co_name"}, "it lists aiter's assembly kernels, and no problems"),
+    ({"H", "Hg"}, _DELTA_RULES),
+    ({"num_k_heads", "num_v_heads"}, _DELTA_RULES),
+)
+"""Columns of aiter's tables of something else, and what that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A problem of a line, in words, and, as far as the line says so, the GPU it was tuned on, the
-    kernel, and microseconds. where: file and line. form: of a GEMM's line; None where another
-    family read it, which is `family`. us is None in untuned files, and where aiter failed."""
+    """A problem of a line, in words, and the rest that the line says.
+
+    where: file and line.
+    family: which reads the line.
+    words: of the problem.
+    target: the GPU that it was tuned on, if the line says so.
+    library, kernel: whose kernel was best, and which.
+    us: its time in microseconds; None in untuned files, and where aiter failed.
+    otherwise: words that hold where neither the line nor the caller says anything.
+    """
 
     where: str
-    form: Form | None
+    family: str
     words: tuple[tuple[str, str], ...]
     target: Target | None = None
     library: str = ""
     kernel: str = ""
     us: float | None = None
-    family: str = ""
+    otherwise: tuple[tuple[str, str], ...] = ()
 
     @property
     def _family(self) -> Family:
-        return ops.family(self.family) if self.family else ops.usual()
+        return ops.family(self.family)
 
     def problem(self, this: Arch, words: Mapping[str, str] | None = None) -> Any:
         """The problem, on an architecture, which says what ``fp8`` is. `words` count where neither
         the line nor aiter's operator says anything. Raises `BadFile`."""
-        operator = {"dtype": self.form.dtype} if self.form else {}
-        said = {**operator, **(words or {}), **dict(self.words)}
+        said = {**dict(self.otherwise), **(words or {}), **dict(self.words)}
         try:
             return self._family.parse_problem(said, this)
         except BadArgument as error:
@@ -96,18 +109,41 @@ class Entry:
 
 def is_aiter(titles: Iterable[str]) -> bool:
     """Whether a CSV with these titles is aiter's."""
-    has = tuple(title.strip() for title in titles)
-    return set(SHAPE) <= set(has) or form_of("", has) is not None or _of_family(has) is not None
+    try:
+        return _reader([title.strip() for title in titles]) is not None
+    except BadArgument:  # it is, though its columns do not say of which form
+        return True
 
 
-def _of_family(titles: Iterable[str]) -> tuple[str, Reader] | None:
-    """The family whose problems a table with these titles states in its own way, and what reads
-    its lines."""
-    has = frozenset(titles)
+def forms() -> dict[str, tuple[str, Form]]:
+    """The kinds of aiter's files that have names, each with the family that reads and writes it."""
+    return {
+        name: (family, form)
+        for family in ops.families()
+        for name, form in ops.family(family).foreign_forms.items()
+    }
+
+
+def _form_called(name: str) -> tuple[str, Form]:
+    known = forms()
+    if name not in known:
+        raise BadArgument(f"'{name}' is no form of aiter's files; there are {', '.join(known)}")
+    return known[name]
+
+
+def _reader(titles: Sequence[str], file: str = "") -> tuple[str, Reader] | None:
+    """The family whose problems a table of this name with these titles states, and what reads its
+    lines. Raises `BadArgument` where neither says how it is to be read."""
     for name in ops.families():
-        if reader := ops.family(name).foreign(has):
+        if reader := ops.family(name).foreign(titles, file):
             return name, reader
     return None
+
+
+def _other(titles: Iterable[str]) -> str | None:
+    """What a table of aiter's with these titles is, if no family reads it."""
+    has = set(titles)
+    return next((what for together, what in _OTHERS if together <= has), None)
 
 
 def read_aiter(
@@ -115,27 +151,36 @@ def read_aiter(
 ) -> tuple[Entry, ...]:
     """The lines of one of aiter's files, tuned or not; the file is only read.
 
-    form: which kind it is (see `tilewright.tables.aiter_forms`), where neither its columns nor its
-    name say so. gfx: the architecture that a tuned file without that column is of; without it, what
-    `BEFORE_GFX` says, with one warning.
+    form: which kind it is (`forms`), if neither its columns nor its name say so.
+    gfx: the architecture of a tuned file without that column; by default what `BEFORE_GFX` says,
+        with one warning.
 
     Raises `BadFile`, naming the line, for what cannot be meant or cannot be known.
     """
     where = os.fspath(path)
     given = arch(gfx).name if gfx is not None else None
     titles, lines = _table(where)
-    family = _of_family(titles) if form is None else None
-    this = form_called(form) if form is not None else form_of(Path(path).name, titles)
-    if family is None and this is None:
-        if what := other(titles):
-            raise BadFile(f"{where}: {what}: there is nothing to read in it")
+    try:
+        found = _form_called(form) if form is not None else _reader(titles, Path(path).name)
+    except BadArgument as error:
+        if form is not None:
+            raise
+        raise BadFile(f"{where}: {error}") from None
+    if found is None:
+        what = _other(titles)
         raise BadFile(
-            f"{where}: neither its columns nor its name say which of aiter's files it is: say the "
-            f"form, one of {', '.join(FORMS)}, or call it as aiter does (a8w8_tuned_gemm.csv); a "
-            "list in Tilewright's words has columns m, n, k"
+            f"{where}: {what}: there is nothing to read in it"
+            if what
+            else f"{where}: neither its columns nor its name say which of aiter's files it is: say "
+            f"the form, one of {', '.join(forms())}"
         )
-    if family is None and this is not None:
-        _check_titles(titles, this, where)
+    family, reader = found
+    try:
+        strange = reader.strange([title for title in titles if title not in GPU])
+    except BadArgument as error:
+        raise BadFile(f"{where}: {error}") from None
+    if strange:
+        log.warning("%s: not understood and left out: %s", where, ", ".join(strange))
     inferred: dict[Target, None] = {}
     entries: list[Entry] = []
     said: Counter[str] = Counter()
@@ -143,10 +188,7 @@ def read_aiter(
         place = f"{where}: line {number}"
         try:
             target = _target(cells, given, inferred)
-            if family is not None:
-                entries += _stated(place, family, cells, target, said)
-            elif this is not None:
-                entries.append(_entry(place, this, cells, target))
+            entries += _stated(place, family, reader, cells, target, said)
         except BadArgument as error:
             raise BadFile(f"{place}: {error}") from None
     for what, count in said.items():
@@ -158,8 +200,8 @@ def read_aiter(
             where,
             ", ".join(f"{count} lines ({name})" for name, count in unknown.items()),
         )
-    if this is not None and this.differs and entries:
-        log.warning("%s: %s", where, this.differs)
+    if reader.differs and entries:
+        log.warning("%s: %s", where, reader.differs)
     if inferred:
         log.warning(
             "%s has no column gfx; by its counts of compute units it was taken for %s",
@@ -202,12 +244,12 @@ def write_aiter(given: Iterable[Row], form: str) -> Written:
     Our kernels have no number there: ``kernelId`` and ``solidx`` are -1. ``splitK`` counts the
     parts of K. ``errRatio`` is 0 for a row that was verified, and empty for others.
     """
-    this = form_called(form)
+    family, this = _form_called(form)
     out, left, count = io.StringIO(), [], 0
-    table = csv.DictWriter(out, this.columns, lineterminator="\n")
+    table = csv.DictWriter(out, (*GPU, *this.columns), lineterminator="\n")
     table.writeheader()
     for row in given:
-        cells = _cells(row, this)
+        cells = _cells(row, family, this)
         if isinstance(cells, str):
             left.append((row, cells))
         else:
@@ -216,51 +258,37 @@ def write_aiter(given: Iterable[Row], form: str) -> Written:
     return Written(out.getvalue(), count, tuple(left))
 
 
-def _cells(row: Row, form: Form) -> dict[str, str] | str:
+def _cells(row: Row, name: str, form: Form) -> dict[str, str] | str:
     """A line that reads back as `row`; or why there is none."""
-    problem, family = row.problem, ops.usual()
+    problem, family = row.problem, ops.family(name)
     if row.device.interpreted:
         return f"it was timed by the interpreter, not on a GPU: {row.device.name}"
-    if problem.family != family.name:
-        return f"aiter's GEMM files have no {problem.family}"
-    if "kernelName" not in form.results:
+    if problem.family != name:
+        return f"aiter's files of form {form.name} have no {problem.family}"
+    if "kernelName" not in form.columns:
         return f"a file of form {form.name} names no kernels"
-    cells = form.cells(problem)
     try:
-        config = family.parse_name(row.kernel)
-        entry = Entry(row.kernel, form, tuple(form.words(cells).items()))
-        same = entry.problem(arch(row.device.arch)) == problem
+        cells = form.line(problem, family.parse_name(row.kernel))
+        entries = _stated(row.kernel, name, form, cells, None, Counter())
+        same = [one.problem(arch(row.device.arch)) for one in entries] == [problem]
     except (BadArgument, BadFile) as error:
         return str(error)
     if not same:
         return f"a file of form {form.name} cannot say {problem}"
-    index, off = ("solidx", "err_ratio") if "solidx" in form.results else ("kernelId", "errRatio")
+    index, off = ("solidx", "err_ratio") if "solidx" in form.columns else ("kernelId", "errRatio")
     results = {
         "gfx": row.device.arch,
         "cu_num": str(row.device.compute_units),
         "libtype": LIBRARY,
         index: _NOT_BY_NUMBER,
-        "splitK": str(config.split_k),
         "us": repr(float(row.median_us)),
         "kernelName": row.kernel,
         off: "0.0" if row.error is not None and row.error <= 1 else "",
         "tflops": f"{row.tflops:.2f}",
         "bw": f"{row.gb_per_s:.2f}",
     }
-    return {**cells, **{column: results[column] for column in (*GPU, *form.results)}}
-
-
-def _check_titles(titles: Iterable[str], form: Form, where: str) -> None:
-    has = set(titles)
-    missing = [column for column in form.sizes if column not in has]
-    if missing:
-        raise BadFile(f"{where}: a file of form {form.name} has a column {', '.join(missing)}")
-    wrong = sorted((has & _PROBLEM) - {*form.key, _DTYPE})
-    if wrong:
-        raise BadFile(f"{where}: a file of form {form.name} has no column {', '.join(wrong)}")
-    strange = [title for title in titles if title not in {*GPU, *_PROBLEM, *_RESULTS}]
-    if strange:
-        log.warning("%s: not understood and left out: %s", where, ", ".join(strange))
+    every = {**results, **cells}
+    return {column: every[column] for column in (*GPU, *form.columns)}
 
 
 def _target(
@@ -291,33 +319,24 @@ def _called(gfx: str) -> str:
         return gfx
 
 
-def _entry(place: str, form: Form, cells: Mapping[str, str], target: Target | None) -> Entry:
-    for column in form.sizes:
-        whole(cells, column)
-    words = tuple(form.words(cells).items())
-    kernel = cells.get("kernelName", "") or f"{cells.get('kernelId') or cells.get('solidx', '')}"
-    us = microseconds(cells, "us")
-    if "us" not in cells:
-        return Entry(place, form, words, target)
-    return Entry(place, form, words, target, cells.get("libtype", ""), kernel, us)
-
-
 def _stated(
     place: str,
-    family: tuple[str, Reader],
+    family: str,
+    reader: Reader,
     cells: Mapping[str, str],
     target: Target | None,
     said: Counter[str],
 ) -> list[Entry]:
-    """The entries of a line of another family; why there are none, and how they differ, is counted
-    in `said`."""
-    name, reader = family
-    found = reader(cells)
+    """The entries of a line; why there are none, and how they differ, is counted in `said`."""
+    found = reader.read(cells)
     if isinstance(found, str):
         said[f"left out: {found}"] += 1
         return []
     said.update({differs for one in found for differs in one.differs})
-    return [Entry(place, None, one.words, target, "", one.kernel, one.us, name) for one in found]
+    return [
+        Entry(place, family, one.words, target, one.library, one.kernel, one.us, one.otherwise)
+        for one in found
+    ]
 
 
 def _table(where: str) -> tuple[tuple[str, ...], Sequence[tuple[int, dict[str, str]]]]:

@@ -15,6 +15,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.device.widths import wide
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.foreign import Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
     contraction,
@@ -39,7 +40,7 @@ from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.formats import tile_engine, variants
+from tilewright.ops.gemm.formats import aiter, tile_engine, variants
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
@@ -62,9 +63,13 @@ class GemmFamily(Defaults):
         "shuffle": shuffle.shuffle,
         "unshuffle": shuffle.unshuffle,
     }
+    foreign_forms = aiter.FORMS
 
     def parse_name(self, name: str) -> GemmConfig:
         return names.parse(name)
+
+    def foreign(self, titles: Sequence[str], file: str = "") -> Reader | None:
+        return aiter.form_of(titles, file)
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> GemmProblem:
         known = [f.name for f in fields(GemmProblem)]

@@ -108,8 +108,8 @@ class GroupedGemmFamily(Defaults):
         made = {axis: getattr(one, axis) for axis in own}
         return names.check(GroupedGemmConfig(form=form, **made))
 
-    def foreign(self, titles: frozenset[str]) -> Reader | None:
-        return aiter.problems if aiter.states(titles) else None
+    def foreign(self, titles: Sequence[str], file: str = "") -> Reader | None:
+        return aiter.Layers() if aiter.states(titles) else None
 
     def default_space(self, problem: GroupedGemmProblem, arch: Arch) -> Any:
         return spaces.default_space(problem, arch)

@@ -12,7 +12,7 @@ kernel for the whole layer, and so no time for either product.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import torch_called
@@ -41,9 +41,22 @@ _ACTIVATIONS = {(True, "Silu"): "swiglu", (False, "Silu"): "silu", (False, "Gelu
 """The operation that is an activation, by whether there is a gate and aiter's name for it."""
 
 
-def states(titles: frozenset[str]) -> bool:
+def states(titles: Iterable[str]) -> bool:
     """Whether a table with these columns is one of these."""
-    return set(COLUMNS) <= titles
+    return {*COLUMNS} <= {*titles}
+
+
+class Layers:
+    """Reads these tables (`tilewright.ops.foreign.Reader`)."""
+
+    differs = ""
+
+    def strange(self, titles: Sequence[str]) -> tuple[str, ...]:
+        """None: what else a line has is passed over."""
+        return ()
+
+    def read(self, cells: Mapping[str, str]) -> tuple[Foreign, ...] | str:
+        return problems(cells)
 
 
 @dataclass(frozen=True, slots=True)

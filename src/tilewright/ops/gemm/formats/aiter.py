@@ -23,26 +23,27 @@ aiter's W is N × K, so every layout here is ``rcr``, or ``rsr`` where it is shu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.dtypes import DTYPES, torch_called
 from tilewright.errors import BadArgument
-from tilewright.ops.foreign import flag
+from tilewright.ops.foreign import Foreign, flag, microseconds, whole
 
-GPU = ("gfx", "cu_num")
 SHAPE = ("M", "N", "K")
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One kind of file.
+    """One kind of file (a `tilewright.ops.foreign.Form`).
 
-    key: columns that say the problem, beside `GPU`; those after the sizes may be left out. says:
-    what the operator adds, in the words of a problem. dtype: of the operands, where no column says
-    it. results: the other columns of a tuned file, in order. differs: what the operator does and no
-    problem here can say, if such is passed over; who reads a file is told.
+    key: columns that say the problem, besides those of the GPU; those after the sizes may be left
+        out.
+    says: what the operator adds, in the words of a problem.
+    dtype: of the operands, if no column says it.
+    results: the other columns of a tuned file, in order.
+    differs: what the operator does and no problem here can say. The reader of a file is told.
     """
 
     name: str
@@ -59,8 +60,37 @@ class Form:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a tuned file."""
-        return (*GPU, *self.key, *self.results)
+        """The columns of a tuned file, except those of the GPU."""
+        return (*self.key, *self.results)
+
+    def strange(self, titles: Sequence[str]) -> list[str]:
+        """The titles that no file of aiter's GEMMs has. Raises `BadArgument` for a title that is
+        missing, or that only files of other forms have."""
+        missing = [column for column in self.sizes if column not in titles]
+        if missing:
+            raise BadArgument(f"a file of form {self.name} has a column {', '.join(missing)}")
+        problem = {column for form in FORMS.values() for column in form.key}
+        wrong = sorted({*titles} & problem - {*self.key, _DTYPE})
+        if wrong:
+            raise BadArgument(f"a file of form {self.name} has no column {', '.join(wrong)}")
+        results = {column for form in FORMS.values() for column in form.results}
+        return [title for title in titles if title not in problem | results]
+
+    def read(self, cells: Mapping[str, str]) -> tuple[Foreign]:
+        """The problem of a line, with its kernel and its time if the file is a tuned one."""
+        for column in self.sizes:
+            whole(cells, column)
+        words, otherwise = tuple(self.words(cells).items()), (("dtype", self.dtype),)
+        us = microseconds(cells, "us")
+        if "us" not in cells:
+            return (Foreign(words, otherwise=otherwise),)
+        number = cells.get("kernelId") or cells.get("solidx", "")
+        kernel, library = cells.get("kernelName", "") or number, cells.get("libtype", "")
+        return (Foreign(words, kernel, us, library=library, otherwise=otherwise),)
+
+    def line(self, problem: Any, config: Any) -> dict[str, str]:
+        """`cells`, and how many parts of K the kernel sums on its own."""
+        return {**self.cells(problem), "splitK": str(config.split_k)}
 
     def words(self, cells: Mapping[str, str]) -> dict[str, str]:
         """The problem of a line, in words, as far as the line and the operator say it. Raises
@@ -96,6 +126,8 @@ class Form:
 _SIZES = {"B": "batch", "M": "m", "N": "n", "K": "k"}
 _SIZES |= {column.lower(): word for column, word in _SIZES.items()}
 _STEPS = {"scaleAB": "scale", "bias": "bias"}  # in the order of the operator
+_DTYPE = "q_dtype_w"
+"""A column that files of forms without need of it may have too."""
 _RESULTS = ("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio")
 _BF16 = ("bias", "dtype", "outdtype", "scaleAB", "bpreshuffle")
 _ALWAYS_BF16 = {*SHAPE, "bias", "dtype"}  # the oldest of its columns
@@ -166,41 +198,28 @@ _BY_COLUMNS = {
 }
 """Columns that only one form's files have together; the first that fits counts."""
 
-_DELTA_RULES = "it tunes gated delta rules, a linear attention, which are no GEMM"
-_OTHERS = (
-    ({"knl_name", "co_name"}, "it lists aiter's assembly kernels, and no problems"),
-    ({"H", "Hg"}, _DELTA_RULES),
-    ({"num_k_heads", "num_v_heads"}, _DELTA_RULES),
-)
-"""Columns of aiter's tables of something else, and what that is."""
-
 _FILE = re.compile(r"(?P<form>.+?)_(?:un)?tuned_(?P<batched>batched_)?gemm")
 
 
-def form_called(name: str) -> Form:
-    """The form of this name. Raises `BadArgument`."""
-    if name not in FORMS:
-        raise BadArgument(f"'{name}' is no form of aiter's files; there are {', '.join(FORMS)}")
-    return FORMS[name]
-
-
-def form_of(file: str, columns: tuple[str, ...]) -> Form | None:
-    """The form that a file's columns, or its name, say it has."""
+def form_of(titles: Sequence[str], file: str) -> Form | None:
+    """The form of a file, by its columns or its name; None if it is no file of GEMMs. Raises
+    `BadArgument` for a file of GEMMs whose form neither says."""
     for name, together in _BY_COLUMNS.items():
-        if together.issubset(columns):
+        if together.issubset(titles):
             return FORMS[name]
     said = _FILE.match(file)
-    if said is None:
-        return None
-    called = said["form"].removesuffix("_cktile") + ("_batched" if said["batched"] else "")
-    fits = [name for name in FORMS if called == name or called.endswith(f"_{name}")]
-    return FORMS[max(fits, key=len)] if fits else None
-
-
-def other(columns: Iterable[str]) -> str | None:
-    """What a table of aiter's with these columns is, if it is none of GEMMs."""
-    has = set(columns)
-    return next((what for together, what in _OTHERS if together <= has), None)
+    if said is not None:
+        called = said["form"].removesuffix("_cktile") + ("_batched" if said["batched"] else "")
+        fits = [name for name in FORMS if called == name or called.endswith(f"_{name}")]
+        if fits:
+            return FORMS[max(fits, key=len)]
+    if {*SHAPE} <= {*titles}:
+        raise BadArgument(
+            "neither its columns nor its name say which of aiter's files it is: say the form, one "
+            f"of {', '.join(FORMS)}, or call it as aiter does (a8w8_tuned_gemm.csv); a list in "
+            "Tilewright's words has columns m, n, k"
+        )
+    return None
 
 
 def _dtype(cell: str) -> str:
