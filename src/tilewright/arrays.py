@@ -86,7 +86,7 @@ def _check_tensor(tensor: Any, name: str) -> None:
     if tensor.is_nested:
         raise BadArgument(
             f"{name} is a nested tensor, whose parts have shapes of their own; pass the parts, "
-            "or use grouped_gemm"
+            "or use an operation on groups"
         )
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.").removeprefix("_")

@@ -1,7 +1,6 @@
-"""The process that is asked which GPUs there are.
+"""The process that lists this machine's GPUs for its parent, which must not open a driver.
 
-Its parent would open a driver by looking for itself. It imports no more than it needs, since every
-command that uses GPUs waits for it first.
+It imports no more than it needs, since every command that uses GPUs waits for it first.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ def live_device(index: int = 0) -> Device:
 
 
 def live_uuids() -> list[str]:
-    """What pins a process to each of `live_devices`, in the same order. Raises `NoDriver`."""
+    """The UUIDs that pin a process to each of `live_devices`, in the same order. Raises
+    `NoDriver`."""
     found = [
         uuid(_library(soname), index)
         for soname, probes, uuid in (
@@ -60,7 +61,7 @@ def _probes() -> list[Probe]:
 
 
 def _visible(soname: str, probes: Callable[[Any], list[Probe]]) -> tuple[list[Probe], str]:
-    """What the driver `soname` can see, and why when it sees nothing."""
+    """The GPUs that the driver `soname` can see, and why it sees none."""
     try:
         found = probes(_library(soname))
     except NoDriver as error:

@@ -1,4 +1,4 @@
-"""What a live GPU's product is known for and its driver does not say."""
+"""Figures of a live GPU that its driver does not report, from the known product."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tilewright.errors import NoDriver
 
 
 def fingerprint(*, trust_bandwidth: bool = True, **told: Any) -> Device:
-    """The device of which a driver told these fields (0: it does not know), completed from the
-    known device of the same name.
+    """The device with the fields that a driver told (0: the driver does not know), completed from
+    the known device of the same name.
 
-    A whole GPU takes that device's published matrix peaks. Bandwidth is taken from there only
-    where the driver's figure is missing or not to be trusted; a partition gets the share that
-    its compute units are. Raises `NoDriver` when a figure can be had from neither.
+    A whole GPU takes that device's published matrix peaks. Bandwidth comes from there only if the
+    driver's figure is missing or not to be trusted; a partition gets the share that its compute
+    units are. Raises `NoDriver` if neither has a figure.
     """
     called = told["name"], told["arch"]
     product = next((d for d in devices().values() if (d.name, d.arch) == called), None)

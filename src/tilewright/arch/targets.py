@@ -89,8 +89,8 @@ def parse(text: str, live: Live = live_devices) -> tuple[Target, ...]:
 def targets(
     environment: Mapping[str, str] = os.environ, live: Live = live_devices
 ) -> tuple[Target, ...]:
-    """What the environment says to build for (see `VARIABLES`), this machine's GPUs if it says
-    nothing. Raises as `parse` does; errors about a list name the variable."""
+    """The targets that the environment names (see `VARIABLES`); this machine's GPUs if it names
+    none. Raises as `parse` does; errors about a list name the variable."""
     for name in VARIABLES:
         text = environment.get(name, "")
         if text.strip():

@@ -1,9 +1,9 @@
 """The container of a bundle: a zip file whose entries are stored uncompressed.
 
 One file is easy to copy, to name and to replace whole. A zip has a directory, so one kernel of a
-thousand is read alone. Entries are not compressed, for three reasons: the bytes do not depend on
-anybody's compression library, nothing can unpack to more than the file's own size, and an entry is
-one read at a known place. A wheel or a transport compresses the whole file to about a third.
+thousand can be read alone. Entries are not compressed, for three reasons: the bytes do not depend
+on a compression library, nothing can unpack to more than the file's own size, and an entry is one
+read at a known place. A wheel or a transport compresses the whole file to about a third.
 
 Nothing is unpacked to disk, so an entry's name is a key, never a path.
 """
@@ -22,9 +22,9 @@ from tilewright.errors import BadFile, StoreError
 
 MOST_ENTRIES = 1 << 20
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""The first that a zip can say; bytes must not depend on when a bundle was made."""
+"""The earliest date of a zip: a bundle's bytes must not depend on when it was made."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-"""Of an entry: its magic number, and the lengths of its name and of its extra field."""
+"""An entry's magic number, and the lengths of its name and of its extra field."""
 
 
 def packed(first: str, entries: Mapping[str, bytes]) -> bytes:

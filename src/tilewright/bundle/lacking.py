@@ -1,4 +1,5 @@
-"""What a bundle lacks, in words: what it has, and the command that adds a kernel."""
+"""Messages about a kernel that a bundle lacks: what the bundle has, and the command that adds the
+kernel."""
 
 from __future__ import annotations
 

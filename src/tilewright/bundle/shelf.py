@@ -1,7 +1,7 @@
-"""`Shelf`: the bundles that a dispatcher uses, as one; and which they are.
+"""`Shelf`: the bundles that a dispatcher uses.
 
-Those given to the dispatcher, else those that ``TILEWRIGHT_BUNDLE`` names, else those that wheels
-of kernels installed.
+A dispatcher uses the bundles given to it, else those that ``TILEWRIGHT_BUNDLE`` names, else those
+that wheels of kernels installed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tilewright.tables.merge import Several
 from tilewright.tables.table import Table
 
 VARIABLE, TRUST_VARIABLE = "TILEWRIGHT_BUNDLE", "TILEWRIGHT_BUNDLE_TRUSTED"
-"""Environment variables: the bundles to use, separated as in PATH; and whether these are used
-whoever made them (``1``) or only if this user did (``0``, or empty)."""
+"""Environment variables: the bundles to use, separated as in PATH; and whether to trust them
+whoever made them (``1``), or only if this user did (``0``, or empty)."""
 
 OFF = "none"
-"""Given in place of a bundle: none is used, not even an installed one."""
+"""In place of a bundle: use none, not even an installed one."""
 
 Given = Bundle | str | os.PathLike[str] | Sequence[Bundle | str | os.PathLike[str]]
 
 
 class Shelf:
-    """Several bundles in use as one: of those that have a kernel, the first gives it."""
+    """Several bundles used as one. A kernel comes from the first bundle that has it."""
 
     def __init__(self, bundles: Sequence[Bundle] = ()) -> None:
         self.bundles = tuple(bundles)
@@ -64,14 +64,14 @@ class Shelf:
 
     @cached_property
     def table(self) -> Table | Several | None:
-        """What their tables say, if there are any. Raises `BadFile`."""
+        """Their tuned choices, if there are any. Raises `BadFile`."""
         found = [table for bundle in self.bundles if (table := bundle.table) is not None]
         return Several(found) if len(found) > 1 else found[0] if found else None
 
 
 def opened(given: Given | None = None) -> Shelf | None:
-    """The bundles given, else those of ``TILEWRIGHT_BUNDLE``; an empty shelf for `OFF`; None where
-    nothing is said. Raises as `Bundle` does, and `BadArgument`."""
+    """The bundles given, else those of ``TILEWRIGHT_BUNDLE``; an empty shelf for `OFF`; None if
+    neither is there. Raises as `Bundle` does, and `BadArgument`."""
     trusted = False
     if given is None:
         said = os.environ.get(VARIABLE, "")

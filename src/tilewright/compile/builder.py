@@ -1,4 +1,4 @@
-"""One compiling thread: its child process, and what each of its answers means."""
+"""A compiling thread: it owns a child process and turns the child's answers into results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from tilewright.verdict import YES
 
 WORKER = "tilewright.compile.worker"
 SCRATCH = "tilewright-build-"
-"""What the names of folders for the compiler's temporary files begin with."""
+"""The prefix of the folders for the compiler's temporary files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A kernel that must be compiled, the result it will fill in, and why the store's own
-    entry was not good enough, if it has one."""
+    """A kernel that must be compiled.
+
+    result: what is known of it already; the thread fills in the rest.
+    refused: why the store's entry could not be used, if it has one.
+    """
 
     job: Job
     result: BuildResult
@@ -37,11 +40,11 @@ class Task:
 
 
 Outcome = tuple[str, BuildResult] | BaseException
-"""A build key and what became of it, or an error that ends the whole build."""
+"""A build key with its result, or an error that ends the whole build."""
 
 
 def judged(pending: BuildResult, kernel: Kernel, status: Status) -> BuildResult:
-    """The result of having `kernel`: refused if its architecture cannot launch it."""
+    """The result for a kernel that is there: rejected if its architecture cannot launch it."""
     verdict = check_limits(kernel, pending.arch)
     if verdict:
         return replace(pending, status=status, kernel=kernel, verdict=YES)
@@ -51,15 +54,16 @@ def judged(pending: BuildResult, kernel: Kernel, status: Status) -> BuildResult:
 
 
 def telling(stderr: str) -> str:
-    """The lines that say what was wrong with the last kernel, out of stack traces and dumps of
-    whole modules; the first few, since the cause comes before its consequences."""
+    """The lines of the compiler's standard error that say why the last kernel failed, without stack
+    traces and dumps of whole modules. Only the first few: the cause comes before its consequences.
+    """
     lines = [line.strip()[:300] for line in stderr.rpartition(MARK)[2].splitlines()]
     wrong = [line for line in lines if re.search("error|assert|fatal|cannot|fail", line, re.I)]
     return "\n".join((wrong or lines)[:6])
 
 
 class Builder(threading.Thread):
-    """A thread with its own child process, replaced whenever it dies."""
+    """A thread with a child process, which is replaced whenever it dies."""
 
     def __init__(
         self,
@@ -90,7 +94,7 @@ class Builder(threading.Thread):
             self._outcomes.put(error)  # the caller's thread raises it
 
     def stop(self) -> None:
-        """Make `run` return soon, from another thread; the child is killed."""
+        """From another thread: kill the child and have `run` return soon."""
         with self._lock:
             self._stopped = True
             if self._child is not None:
@@ -105,8 +109,8 @@ class Builder(threading.Thread):
         return replace(result, seconds=time.monotonic() - start)
 
     def _tried(self, task: Task, folder: str, last: bool = False) -> BuildResult | None:
-        """The result of compiling; None where somebody killed the compiler, who may not have meant
-        the kernel: it is to be tried again, unless this was the `last` time."""
+        """The result of compiling. None if somebody killed the compiler: the kernel may have had no
+        part in it and is tried once more, unless this was the `last` time."""
         try:
             child = self._running(folder)
             answer, files = child.request({"job": asdict(task.job)}, timeout=self._timeout)

@@ -1,4 +1,4 @@
-"""Drive the Triton compiler. Runs in the child process only: it can abort, hang or print."""
+"""Drives the Triton compiler, which can abort, hang or print: only a child process runs this."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ _INHERITED = frozenset(
     {"PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "VIRTUAL_ENV"}
 )
 KEPT = {"cuda": ("cubin", "ptx", "llir", "ttgir"), "hip": ("hsaco", "amdgcn", "llir", "ttgir")}
-"""What is stored of a build, by backend; the loadable binary first."""
+"""The files that are stored of a build, by backend; the loadable binary first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One kernel to build; crosses to the child as JSON. `target` is the architecture's in
-    Triton's words, `module_digest` the `sources_digest` that `key` was made with."""
+    """One kernel to build, as JSON carries it to the child.
+
+    target: the architecture, as Triton calls it.
+    module_digest: the `sources_digest` that `key` was made with.
+    """
 
     name: str
     arch: str
@@ -58,8 +61,8 @@ def environment(scratch: str) -> dict[str, str | None]:
 
 
 def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
-    """Compile one kernel, and give back its manifest without blobs, and its files by kind.
-    Raises whatever the compiler raises, and `BuildFailed`."""
+    """Compile one kernel. Returns its manifest without blobs, and its files by kind. Raises
+    whatever the compiler raises, and `BuildFailed`."""
     import triton
     from triton.backends.compiler import GPUTarget
 

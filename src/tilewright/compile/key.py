@@ -1,8 +1,8 @@
 """The build key: a digest of everything that decides a kernel's bytes.
 
-That is the kernel's module and every module it imports (read, never imported), what the family
-asks of the compiler, the architecture's target, the compiler itself and how Tilewright drives
-it. The environment is not in it because the compiler's process gets a fixed one.
+It covers the kernel's module and every module that it imports (read, never imported), the family's
+options for the compiler, the architecture's target, the compiler itself, and the code here that
+drives it. It does not cover the environment, because the compiler's process gets a fixed one.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ def config_key(keys: Mapping[str, str]) -> str:
 
 
 _Stamps = dict[str, tuple[int, int]]
-"""Of files: when each was last changed, which nobody can set, in nanoseconds, and its size."""
+"""By file: its ctime in nanoseconds, which nobody can set, and its size."""
 _read: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[_Stamps, str]] = {}
-"""What `sources_digest` came to, by the modules and the search path."""
+"""Results of `sources_digest` by the modules and the search path."""
 
 
 def sources_digest(*modules: str) -> str:
     """One digest of the source of `modules` and of all they import, however indirectly.
 
-    Followed are modules under `tilewright` or under the modules' own top packages, and any
-    other that is not installed in the environment; of an installed package the version counts.
-    Not seen: imports by computed names, data files, and the ``__init__`` of enclosing packages
-    unless imported by name. Raises `BuildFailed` if one of `modules` cannot be found or parsed.
+    It follows modules under `tilewright`, under the modules' own top packages, and all others that
+    are not installed in the environment. An installed package counts by its version. It does not
+    see imports by computed names, data files, or the ``__init__`` of enclosing packages that are
+    not imported by name. Raises `BuildFailed` if one of `modules` cannot be found or parsed.
 
-    Files are read again when one of them was written meanwhile; that a module is there which could
-    not be found before is noticed only then.
+    Files are read again when one of them was written since. A module that could not be found before
+    is noticed only then.
     """
     known = _read.get((modules, tuple(sys.path)))
     if known is not None and all(_stamp(path) == stamp for path, stamp in known[0].items()):
@@ -214,6 +214,6 @@ def compiler_digest() -> str:
 
 @cache
 def _driver_digest() -> str:
-    """Of the code here that drives the compiler and reads the resources out of its output."""
+    """A digest of the code here that drives the compiler and reads resources from its output."""
     here = Path(__file__).parent
     return sha256(b"".join((here / f).read_bytes() for f in ("compiler.py", "resources.py")))

@@ -1,4 +1,4 @@
-"""Show a build's progress: a bar on a terminal, plain lines elsewhere."""
+"""A build's progress: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

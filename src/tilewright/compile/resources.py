@@ -1,4 +1,4 @@
-"""What a compiled kernel takes from the GPU, and how many of it fit on a compute unit at once."""
+"""The resources that a compiled kernel takes, and how many workgroups fit on a compute unit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tilewright.errors import BuildFailed
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Registers count 32-bit registers of one thread (lane); sizes are bytes.
+    """What one thread (lane) takes: 32-bit registers, and sizes in bytes.
 
-    registers: on AMD the vector registers, accumulation registers (`agprs`) included.
-    sgprs: AMD's scalar registers of a wave (0 on NVIDIA). spill_bytes: what the compiler moved
-    out of registers, for each thread. stack_bytes: local memory of each thread, spills
-    included. tensor_memory: columns of Blackwell's tensor memory.
+    registers: on AMD the vector registers, including accumulation registers (`agprs`).
+    sgprs: AMD's scalar registers of a wave; 0 on NVIDIA.
+    spill_bytes: what the compiler moved out of registers.
+    stack_bytes: local memory, including spills.
+    tensor_memory: columns of Blackwell's tensor memory, of a workgroup.
     """
 
     registers: int
@@ -29,8 +30,9 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Workgroups resident on one compute unit, waves (warps) on one of its SIMDs, and what
-    stops more: ``registers``, ``shared_memory``, ``waves`` or ``workgroups``."""
+    """How many workgroups one compute unit holds, how many waves (warps) one of its SIMDs holds,
+    and the limit that is reached first: ``registers``, ``shared_memory``, ``waves`` or
+    ``workgroups``."""
 
     workgroups: int
     waves_per_simd: float

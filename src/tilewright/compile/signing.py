@@ -1,7 +1,7 @@
-"""Who made a manifest: a signature with a secret that only this user has.
+"""Signatures of manifests, with a secret that only this user has.
 
-As ssh does with its keys, a secret is refused if others can read or write it, or put another in its
-place: it could be theirs, and with it every kernel that it signed.
+A secret is refused, as ssh refuses a key, if others can read it, write it or replace it: it could
+be theirs, and so could every kernel that it signed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def sign(data: bytes) -> str:
 
 
 def signed(data: bytes, signature: bytes) -> bool:
-    """Was `data` signed with the user's secret? Raises `StoreError` if it is not the user's
-    alone."""
+    """Whether `data` was signed with the user's secret. Raises `StoreError` if others can read the
+    secret."""
     secret = _secret(home.data(), create=False)
     if secret is None:
         return False

@@ -1,11 +1,13 @@
 """A content-addressed store of kernels on disk, safe to share and safe to distrust.
 
-``blobs/ab/<sha256>`` hold bytes, named by what they are; ``entries/ab/<build key>.json`` are
-manifests, each a `Kernel` in canonical JSON, the same on every machine; and beside each manifest
-lies one signature for every user that made it. Files appear whole or not at all, manifests last,
-so builders need no locks and a crash leaves nothing half-made. Every byte is checked when read,
-nothing is ever unpickled or evaluated, and a manifest counts only if this user made it or the
-store is trusted explicitly.
+    blobs/ab/<sha256>                      bytes, named by their digest
+    entries/ab/<build key>.json            a manifest: a `Kernel` in canonical JSON, the same on
+                                           every machine
+    entries/ab/<build key>.<signer>.sig    the signature of a user who made the manifest
+
+Each file appears whole or not at all, and the manifest last, so builders need no locks and a crash
+leaves nothing half-made. Every byte is checked when it is read, and nothing is unpickled or
+evaluated. A manifest is used only if this user signed it, or if the caller trusts the store.
 """
 
 from __future__ import annotations
@@ -38,16 +40,17 @@ class UntrustedEntry(StoreError):
 
 
 def default_store_path() -> Path:
-    """``TILEWRIGHT_STORE``, else a folder of `home.cache`."""
+    """``TILEWRIGHT_STORE`` if it is set, else a folder of `home.cache`."""
     given = os.environ.get("TILEWRIGHT_STORE")
     return Path(given) if given else home.cache() / "store"
 
 
 class Store:
-    """The kernels under one folder. Opening it touches nothing; the first write makes it.
+    """The kernels under one folder. Opening it touches nothing; the first write makes the folder.
 
-    `trusted`: use entries whoever made them. Their digests are still checked, but the machine
-    code in them is as good as its author.
+    path: the folder; by default `default_store_path`.
+    trusted: whether to use entries that others made. Their digests are still checked, but the
+        machine code in them is as good as its author.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, trusted: bool = False) -> None:
@@ -73,16 +76,17 @@ class Store:
         return kernel
 
     def has(self, key: str) -> bool:
-        """Whether there is an entry under `key`; not whether it can be used. Reads nothing."""
+        """Whether there is an entry under `key`, usable or not. Reads nothing."""
         return self._entry(key).is_file()
 
     def read(self, kernel: Kernel, kind: str = "") -> bytes:
-        """The bytes of one of a kernel's files, its loadable binary unless `kind` is given.
-        Raises `UnknownName` for a kind it has not, `BadFile` if they are not what was stored."""
+        """The bytes of one of a kernel's files, by default its loadable binary. Raises
+        `UnknownName` for a kind that it does not have, and `BadFile` if they are not what was
+        stored."""
         return self._blob(kernel.blob(kind or kernel.binary))
 
     def entries(self) -> Iterator[Kernel]:
-        """Every usable kernel, by key; the others are logged and left out."""
+        """Every usable kernel, in the order of keys. The others are logged and left out."""
         for key in self._keys():
             try:
                 kernel = self._manifest(key)
@@ -93,7 +97,7 @@ class Store:
                 yield kernel
 
     def verify(self) -> list[str]:
-        """Read everything; one sentence for each entry or file that is not as it should be."""
+        """Read everything; one sentence for each damaged entry or file."""
         return [problem for key in self._keys() if (problem := self._problem(key))]
 
     def _problem(self, key: str) -> str:
@@ -142,8 +146,8 @@ class Store:
     # --- writing ------------------------------------------------------------------------
     def check_writable(self) -> None:
         """Raises `StoreError` if a kernel could not be stored now."""
-        # The secret exists or can be made; first, because its folder, which the store may lie in,
-        # is made for this user alone.
+        # First of all: making the secret makes its folder for this user alone, and the store may
+        # lie in that folder.
         signing.sign(b"")
         clear_stale(self._temporary)
         probe = self._temporary / f"tilewright-{secrets.token_hex(8)}"
@@ -169,7 +173,7 @@ class Store:
         return kernel
 
     def remove(self, key: str) -> bool:
-        """Forget an entry; False if there was none. Its blobs, perhaps shared, stay."""
+        """Forget an entry; False if there was none. Its blobs stay, since others may share them."""
         path = self._entry(key)
         try:
             for signature in path.parent.glob(f"{key}.*.sig"):
