@@ -14,9 +14,18 @@ from tilewright import ops
 
 MODULES: dict[str, tuple[str, ...]] = {
     "verify": (
-        "Check", "Operands", "check", "compare", "make_operands", "operands_of", "reference", "require",
-        "run", "tolerance", "verify",
-    ),  # fmt: skip
+        "Check",
+        "Operands",
+        "check",
+        "compare",
+        "make_operands",
+        "operands_of",
+        "reference",
+        "require",
+        "run",
+        "tolerance",
+        "verify",
+    ),
     "errors": (),
     "capturing": ("load",),
     "registry": ("Entry", "registries", "registry"),
