@@ -1,7 +1,6 @@
 """`GemmConfig`: one GEMM kernel, and its name.
 
-The name says every field, so that the same bytes stand in the store, the registry, the table,
-the log line and the report:
+The name says every field. The store, the registry, the tables, log lines and reports all use it:
 
     gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_tma_persistent_g8_split_padmnk_al16
          |   A    B    C    acc  tile       |  |  |   |          |  |     |      bytes of alignment
@@ -9,13 +8,17 @@ the log line and the report:
                                      stages ---+  |   |          |  +- store
                                         pipeline -+   +-scheduler+- tiles grouped along M
 
-A scheduler that shares tiles says how: ``split_k4_linear``, ``stream_k_tree``. Behind all that,
-only where they differ from the default: ``tf32``, ``mma32x32x8`` (the matrix
-instruction; the compiler's choice when absent), ``i64`` (64-bit indices), ``swapab`` (the kernel
-computes the transpose), ``batch-strided`` or
-``batch-pointers``, what A and B go through before the product (``prea-add-row.scale`` for
-``add+row_scale``; ``preb-…``), ``sa1x128`` and ``sb128x128`` (blocks of A's and B's scales) and,
-always last, the epilogue: ``epi-bias-gelu`` for ``bias+gelu``.
+A scheduler that shares tiles is followed by how: ``split_k4_linear``, ``stream_k_tree``. Other
+fields follow only where they differ from the default, in this order:
+
+    tf32                      precision
+    mma32x32x8                the matrix instruction; without it, the compiler's choice
+    i64                       64-bit indices
+    swapab                    the kernel computes the transpose
+    batch-strided             batching
+    prea-add-row.scale        operations on A before the product (``add+row_scale``); ``preb-`` on B
+    sa1x128, sb128x128        blocks of A's and B's scales
+    epi-bias-gelu             the epilogue, always last (``bias+gelu``)
 """
 
 from __future__ import annotations
@@ -40,37 +43,35 @@ MAX_TILE = 256
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How to compute a GEMM. Fields up to `precision`, and from `epilogue` on, are the signature,
-    the rest the algorithm.
+    """How to compute a GEMM. The signature is the fields up to `precision` and from `epilogue` on
+    (without `swap_ab`); the others are the algorithm.
 
     layout, dtype_a/b/c/acc, precision, epilogue, batching, scale_a, scale_b, pre_a, pre_b: as in
     `GemmProblem`.
-    tile_m, tile_n, tile_k: the tile one workgroup computes, in elements.
-    num_warps: warps (waves) in a workgroup. num_stages: depth of the software pipeline.
-    pipeline: ``basic`` (pointers), ``tma`` (tensor descriptors), ``tma_ws`` (those, with a warp
-    group of their own for the copies), ``gluon_ws`` (those, with the warps' roles written out in
-    Gluon; num_warps counts the warps that multiply), ``gluon_pingpong`` (the same, each group of
-    warps with tiles of its own), ``gluon_scaled`` (``gluon_ws`` for operands with block scales),
-    ``gluon_cdna`` (pointers, with CDNA's instructions written out in Gluon; num_stages counts tiles
-    in shared memory), ``small_m`` and ``small_m_tma`` (few rows of A, through pointers or
-    descriptors: see kernels/small_m.py), ``weights`` (pointers; 4-bit operands unpacked in
-    registers), ``gluon_weights`` (descriptors; the same for few rows of 16-bit A, in Gluon), ``mx``
-    (pointers; block-scaled matrix instructions), ``preshuffle`` (pointers, B shuffled). scheduler:
-    ``tile`` (a workgroup a tile), ``persistent`` (a workgroup a compute unit, walking tiles),
-    ``split_k`` (`split_k` workgroups a tile) or ``stream_k`` (equal shares of all K steps); see
-    kernels/schedule.py.
-    reduction: how the parts of a tile meet under the last two, ``none`` under the others:
-    ``atomic``, or ``linear`` and ``tree``, which repeat bit for bit; see kernels/reduce.py.
-    group_m: rows of tiles walked together for L2 reuse. store: ``direct``, or ``split`` (C leaves
-    in two halves). pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its
-    tile where it is an operand's innermost. alignment: bytes that base addresses, leading
-    dimensions and (except for ``tma`` and its kin) innermost extents are multiples of. mma: matrix
-    instruction (m, n, k), or (0, 0, 0) for the compiler's choice. index_bits: 32 when every operand
-    spans under 2 GiB. swap_ab: the kernel computes the transpose of C, with B's columns as rows
-    (see `swap`); tile_m and tile_n stay those of C.
+    tile_m, tile_n, tile_k: the tile that one workgroup computes, in elements.
+    num_warps: warps (waves) in a workgroup. Kernels in Gluon for sm_90 count the warps that
+    multiply.
+    num_stages: depth of the software pipeline.
+    pipeline: the kernel. Each has a record in `pipelines`, in a file whose first lines describe it.
+    scheduler: ``tile`` (one workgroup for each tile), ``persistent`` (one workgroup for each
+    compute unit, which walks tiles), ``split_k`` (`split_k` workgroups for each tile) or
+    ``stream_k`` (equal shares of all K steps); see ops/device/schedule.py.
+    split_k: parts of K under that scheduler, else 1.
+    reduction: how the parts of a tile meet under ``split_k`` and ``stream_k``: ``atomic``, or
+    ``linear`` and ``tree``, which repeat bit for bit; see ops/device/reduce.py. Else ``none``.
+    group_m: rows of tiles that are walked together, to reuse L2.
+    store: ``direct``, or ``split``: C leaves in two halves.
+    pad_m, pad_n, pad_k: whether that dimension may be other than a multiple of its tile, where it
+    is the innermost dimension of an operand.
+    alignment: bytes that base addresses and leading dimensions are multiples of, and innermost
+    extents too for kernels that use pointers.
+    mma: the matrix instruction (m, n, k), or (0, 0, 0) for the compiler's choice.
+    index_bits: 32 when every operand spans under 2 GiB.
+    swap_ab: whether the kernel computes the transpose of C, with B's columns as rows (see `swap`);
+    tile_m and tile_n stay those of C.
 
-    A config is only checked for being *expressible* (`BadArgument`); whether it is legal on an
-    architecture is `rules.judge`'s to say.
+    `names.check` says whether a config can be named; `rules.judge` says whether it is legal on an
+    architecture.
     """
 
     family: ClassVar[str] = "gemm"

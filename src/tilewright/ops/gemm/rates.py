@@ -1,18 +1,19 @@
-"""What the estimate of a GEMM's time is made with, beside data sheets: rates, shares, latencies.
+"""The figures that a GEMM's estimate uses beside data sheets: rates, shares, latencies.
 
-Where they come from, in three classes.
+Each figure is of one of these classes, which its comment names.
 
-Fitted: to one sweep of an H200 (200 bf16 kernels, pipelines basic, tma, gluon_ws and
-gluon_pingpong, on each of 50 problems, L2 flushed); `benchmarks/analytical.py` tells how well
-choices by such fits do on problems that they did not see (benchmarks/results/analytical_h200.json).
-They are shares of what the data sheet says, or clocks, or a latency, so that they can be taken for
-other GPUs too; that they hold there is an assumption until somebody measures.
+Fitted: to one sweep of an H200 (200 bf16 kernels of pipelines basic, tma, gluon_ws and
+gluon_pingpong, on each of 50 problems, L2 flushed). `benchmarks/analytical.py` says how good the
+choices of such fits are on problems that the fit did not see
+(benchmarks/results/analytical_h200.json). The figures are shares of a data sheet's, or clocks, or a
+latency, so that they can be used for other GPUs. That they hold there is an assumption until
+somebody measures.
 
-Some were fitted later, to what a tuning's searches had measured (1120 problems of models in bf16,
-some 19 kernels each, the best by the estimates of then), and say so.
+Fitted to searches: later, to the measurements of a tuning (1120 problems of models in bf16, about
+19 kernels each, the best by the estimates of that time).
 
-Ratios: of a pipeline that the sweep did not have to one that it had, as they were guessed or read
-off single measurements before.
+Ratios: of a pipeline that the sweep did not have to a pipeline that it had, guessed or read off
+single measurements.
 
 Guesses: round figures.
 """

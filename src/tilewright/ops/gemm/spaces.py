@@ -1,4 +1,4 @@
-"""The axes of a GEMM space, what ``"*"`` means on each, and the space used by default."""
+"""The axes of a GEMM space, the values of ``"*"`` on each, and the default space."""
 
 from __future__ import annotations
 
@@ -109,8 +109,9 @@ _SIGNATURE = (
 
 
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
-    """Some tens of kernels for problems like `problem` (its dtypes, layout and precision), among
-    which one serves every size, alignment and stride. The same object for the same kind."""
+    """Some tens of kernels for problems like `problem` (its dtypes, layout and precision). At least
+    one of them serves every size, alignment and stride. Problems of one kind get the same
+    object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
     kind = (arch.name, few, *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
@@ -126,7 +127,7 @@ _made: dict[tuple[Any, ...], KernelSpace] = {}
 
 
 def power_of_two(rows: int) -> int:
-    """The rows of the tile that so many rows of A take, where they are few."""
+    """The rows of the tile for `rows` rows of A, where they are few."""
     return 1 << (rows - 1).bit_length()
 
 
@@ -237,8 +238,8 @@ _DEEP_TILES = (
     ("gluon_ws", 64, 64, 256, 4, 6, "direct", (_WHOLE, *_PARTS.values())),
     ("gluon_ws", 64, 128, 128, 4, 8, "direct", (_WHOLE, _PARTS[2], _PARTS[4])),
 )
-"""(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): tiles of a warp group
-each, tiles that come out even where powers of two do not, and deep rings for few tiles and a large
+"""(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): a tile for each warp
+group, tiles that divide sizes which powers of two do not, and deep rings for few tiles and a large
 K."""
 
 

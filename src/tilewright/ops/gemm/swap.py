@@ -1,13 +1,13 @@
-"""Kernels that compute Cᵀ = Bᵀ·Aᵀ (`GemmConfig.swap_ab`), by the same sources as C = A·B.
+"""Kernels that compute Cᵀ = Bᵀ·Aᵀ (`GemmConfig.swap_ab`), from the same sources as C = A·B.
 
-Idea. Matrix instructions of sm_90 take 64 rows and any number of columns that 8 divides; so do
-tiles, nearly (see `kernels/gluon_ws.py`). With A's rows as columns, a tile fits 80 or 288 of them
-better than multiples of 64 do; B's columns, which are the rows then, are mostly round numbers.
-TensorRT-LLM and DeepGEMM call it swapAB.
+Matrix instructions of sm_90 take 64 rows and any multiple of 8 columns; tiles are nearly as free
+(see `kernels/gluon_ws.py`). If A's rows become columns, tiles fit 80 or 288 of them better than
+multiples of 64 do. B's columns, which become the rows, are mostly round numbers. TensorRT-LLM and
+DeepGEMM call it swapAB.
 
-A matrix and its transpose lie in memory alike, but for the name of the layout. So there is nothing
-to move: config and problem are seen with their sides exchanged (`config`, `problem`), from which
-all else about the kernel follows, and its first two operands are B and A (`launched`).
+A matrix and its transpose lie in memory alike; only the name of the layout differs. So no data
+moves: config and problem are seen with their sides exchanged (`config`, `problem`), everything else
+about the kernel follows from those, and the kernel's A and B are the caller's B and A (`launched`).
 """
 
 from __future__ import annotations

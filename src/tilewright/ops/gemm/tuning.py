@@ -1,11 +1,12 @@
-"""What a tuning chooses from: the default space, and all else that was somebody's best when it was
-measured (benchmarks/gemm_vs_vendor.py on an H200, whose sets these lists were made for).
+"""The spaces that a tuning chooses from: the default space, and everything else that was the best
+on some problem when it was measured (benchmarks/gemm_vs_vendor.py on an H200, for whose sets of
+problems these lists were made).
 
-The default space serves every problem with some tens of kernels, from which an estimate picks; here
-are the deep rings, the orders of tiles and the ways of sharing a tile that win on some sizes and
-lose on most. Partial sums meet in a fixed order (``linear``, ``tree``): a tuned kernel gives the
-same bits in every run. Atomic sums, which won some of those sets by a few percent, are for whoever
-declares them.
+The default space serves every problem with some tens of kernels, from which an estimate picks. The
+lists here have the deep rings, the orders of tiles and the ways of sharing a tile that win on some
+sizes and lose on most. Partial sums meet in a fixed order (``linear``, ``tree``), so that a tuned
+kernel gives the same bits in every run. Atomic sums, which won some of those sets by a few percent,
+are for users who declare them.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ DEEP: tuple[Tile, ...] = (
     ("gluon_pingpong", 128, 128, 128, 8, 6, "split"),
     ("gluon_pingpong", 128, 192, 128, 8, 4, "split"),
 )
-"""With as many stages as fit, for few tiles and a large K; whole, and shared."""
+"""As many stages as fit, for few tiles and a large K; tiles whole, and shared."""
 
 SWAPPED: tuple[Tile, ...] = (
     ("gluon_ws", 32, 64, 128, 4, 12, "direct"),
@@ -105,9 +106,11 @@ SWAPPED: tuple[Tile, ...] = (
     ("gluon_pingpong", 160, 128, 128, 8, 5, "split"),
     ("gluon_pingpong", 192, 128, 128, 8, 4, "split"),
 )
-"""With A and B swapped (`swap`), whole and shared: where rows of tiles fit M better than 64 do."""
+"""With A and B swapped (`swap`), tiles whole and shared: for M that these rows of tiles fit better
+than multiples of 64 do."""
 LEAST_SWAPPED, MOST_SWAPPED = 17, 2048
-"""Rows of A where that may matter: fewer have kernels of their own, of many few are left over."""
+"""Rows of A where that may matter: fewer have kernels of their own, and of many only a small share
+is padding."""
 
 PORTABLE: tuple[Tile, ...] = tuple(
     (pipeline, rows, columns, 128, warps, stages, "direct")
@@ -115,7 +118,7 @@ PORTABLE: tuple[Tile, ...] = tuple(
     for rows, columns, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 8), (128, 256, 8))
     for stages in (2, 3)
 )
-"""What every architecture has something of; shared."""
+"""Pipelines of which every architecture has one; tiles shared."""
 
 _WHOLE = ("persistent", 1, "none")
 SHARED = (
@@ -147,7 +150,7 @@ FEW: tuple[Tile, ...] = (
     ("tma", 64, 64, 256, 4, 3, "direct"),
     *(("tma", 64, n, 128, 4, stages, "direct") for n in (64, 128) for stages in (3, 5)),
 )
-"""What else there is for few rows."""
+"""The other kernels for few rows."""
 _PARTS_OF_FEW = (("tile", 1, "none"), *(("split_k", parts, "linear") for parts in (2, 4, 8)))
 
 _ALGORITHM = (
@@ -157,8 +160,8 @@ _ALGORITHM = (
 
 
 def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
-    """The default space of `problem`, and, if it is a product of whole matrices without scales,
-    operations on A and B, 4-bit operands or shuffled weights, what is listed above."""
+    """The default space of `problem`, and the lists above unless the problem has block scales,
+    operations on A and B, 4-bit operands or shuffled weights."""
     default = default_space(problem, arch)
     special = lowbit.concerns(problem) or scales.count(problem) or problem.layout[1] == "s"
     if special or problem.pre_a or problem.pre_b:

@@ -45,7 +45,9 @@ class Rates:
     scaled: factor on `share` with block scales.
     converted: factor on `share` where the matrix units have no instruction for block-scaled
     operands and the compiler converts 8-bit ones.
-    unpacked: instructions for each 4-bit weight of a tile, by the dtype of B; {} if it takes none.
+    unpacked: instructions for each 4-bit weight of a tile beside its products, by the dtype of B;
+    {} if it takes none. From the times in benchmarks/results/gemm_weights_h200.json, which the
+    estimate meets within a fifth up to 16 rows.
     """
 
     share: float
