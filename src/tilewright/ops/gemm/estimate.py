@@ -1,15 +1,17 @@
-"""How long a kernel should take, and of what that is made, from sizes and the data sheet's rates.
+"""How long a kernel should take, and the terms of that time, from sizes and the data sheet's rates.
 
-It ranks kernels where nothing was measured. A compute unit walks K in steps. In each, four things
-go on side by side, and the slowest decides: the matrix units multiply; shared memory takes the
-operands in and feeds them; the port to L2 brings them; and loads are under way, as many steps ahead
-as the pipeline is deep. Compute units take whole tiles, so the busiest decides, and those that hold
-several workgroups at once hide one's waits behind another's work. All that runs beside the device's
-memory traffic, if not quite: the two add up as the sides of a right triangle do, which fitted best.
-Around that lie the launch, the first load, and the store of a tile that nothing hides.
+It ranks kernels where nothing was measured. A compute unit walks K in steps. Four things happen
+side by side in a step, and the slowest decides: the matrix units multiply; shared memory takes the
+operands in and feeds the units; the port to L2 brings the operands; and loads are under way, as
+many steps ahead as the pipeline is deep.
 
-The rates stand in `rates`, with where they come from. Kernels that multiply on the vector units,
-and those for 4-bit weights, are held up by other things: see `estimate_few`.
+Compute units take whole tiles, so the busiest unit decides. A unit that holds several workgroups
+hides the waits of one behind the work of another. All of this overlaps the device's memory traffic,
+but not fully: the two times add up like the legs of a right triangle, which fitted best. The
+launch, the first load and the last tile's store come on top.
+
+The rates and their sources are in `rates` and in the pipelines' records. Kernels that multiply on
+the vector units, and kernels for 4-bit weights, have other limits: see `estimate_few`.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from tilewright.ops.gemm.sizes import (
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 
 MIDDLE_GROUP = 6
-"""Of rows of tiles that are walked column by column: 4 and 8 before 2, and 2 before 16."""
+"""The `group_m` that ties prefer: 4 and 8 go before 2, and 2 before 16."""
 
 
 def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdown:
@@ -63,11 +65,17 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakd
 
 
 def key(config: GemmConfig, found: Breakdown) -> tuple[float, float, bool, int, int, int, str]:
-    """What to sort by, best first: where estimates are equal, what would decide next on the compute
-    unit; then what asks less of the warps, and of those that have a compute unit to themselves what
-    takes fewer steps and looks further ahead; groups of tiles that are neither narrow nor wide;
-    then the name. For few rows, what has a shallower ring, which is filled sooner. As a rule that
-    was the faster on an H200."""
+    """What to sort by, best first. Ties of the estimate go to the kernel
+
+    1. whose next-slowest resource of the compute unit is least loaded (not for few rows);
+    2. that leaves its warps less to do: descriptors before pointers;
+    3. with fewer steps of K, if it has a compute unit to itself;
+    4. with the deeper ring then; for few rows the shallower ring, which is filled sooner;
+    5. whose groups of tiles are neither narrow nor wide;
+    6. that comes first by name.
+
+    These kernels were mostly the faster ones on an H200.
+    """
     record = pipelines.of(config)
     alone, few = config.scheduler == "persistent", record.few_rows
     side_by_side = sorted((found.compute_us, found.shared_us, found.l2_us, found.latency_us))
@@ -84,12 +92,19 @@ def key(config: GemmConfig, found: Breakdown) -> tuple[float, float, bool, int, 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One step of K of one part, and what else follows from a config on a device, in microseconds
-    of one compute unit. products, shared, read: on the matrix units, in shared memory, at the port
-    to L2; these add up over the workgroups that a compute unit holds. at_peak: of the products at
-    the published rate. issue: of the warps that multiply, beside their products. waits: for loads.
-    resident: workgroups at once. walks: whether they walk from part to part. store: of a tile;
-    stores_beside: whether another workgroup's products hide it."""
+    """One step of K of one part, and other figures of a config on a device. Times are microseconds
+    of one compute unit.
+
+    products, shared, read: time on the matrix units, in shared memory and at the port to L2. These
+    add up over the workgroups that a compute unit holds.
+    at_peak: time of the products at the published rate.
+    issue: time of the warps that multiply, beside their products.
+    waits: time for loads to arrive.
+    resident: workgroups on a compute unit at once.
+    walks: whether a workgroup walks from part to part.
+    store: time to store a tile.
+    stores_beside: whether another workgroup's products hide the store.
+    """
 
     products: float
     at_peak: float
@@ -103,7 +118,7 @@ class _Step:
     store: float
 
     def longest(self, at_once: float) -> float:
-        """What a step of so many workgroups takes, side by side on one compute unit."""
+        """Time of a step of `at_once` workgroups side by side on one compute unit."""
         return max(
             at_once * self.products + self.issue,
             at_once * self.shared,
@@ -145,7 +160,7 @@ def _tiled(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakdow
     total = math.hypot(body + fill, memory + rates.LATENCY_US) + added_up
     meeting = 0.0
     if config.scheduler in SHARING:
-        # One that walks meets the others for each of its parts, one after the other.
+        # A workgroup that walks meets the others once for each of its parts.
         meetings = rounds if step.walks and config.scheduler == "split_k" else 1
         meeting = meetings * _meeting_us(config, tiles, device)
         total += meeting
@@ -268,8 +283,8 @@ def _products(config: GemmConfig, device: Device, this: Arch, feeds_itself: bool
 
 
 def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
-    """Bytes of A and B in a step that warps read from shared memory, who feed the matrix units
-    through registers: each what it multiplies, so the fewer it has, the more it shares."""
+    """Bytes of A and B that warps read from shared memory in a step, where they feed the matrix
+    units through registers. Each warp reads the rows and columns that it multiplies."""
     record = pipelines.of(config)
     if record.few_rows:  # these share out K
         return a + b
@@ -283,7 +298,7 @@ def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
 
 
 def _rows(config: GemmConfig) -> int:
-    """Of a tile, as the matrix units see it: kernels for few rows transpose it."""
+    """Rows of a tile as the matrix units see it: kernels for few rows transpose the tile."""
     return config.tile_n if pipelines.of(config).few_rows else config.tile_m
 
 
@@ -293,7 +308,7 @@ def _flops(config: GemmConfig) -> float:
 
 
 def _powered(waves: float, scheduler: str) -> float:
-    """Waves, each counted as many times over as it takes longer for want of power."""
+    """Waves, where each counts for more the more power limits its clock."""
     if scheduler == "stream_k":
         return waves / rates.POWER_SHARE
     full, last = divmod(waves, 1.0)
@@ -302,7 +317,7 @@ def _powered(waves: float, scheduler: str) -> float:
 
 @lru_cache(maxsize=256)
 def _flops_per_us(device: Device, dtype: str) -> float:
-    """What the matrix units of one compute unit do."""
+    """Rate of the matrix units of one compute unit, in FLOP a microsecond."""
     return peak_tflops(arch(device.arch), device, dtype) * 1e6 / device.compute_units
 
 
@@ -312,8 +327,8 @@ def _scales_in_hardware(config: GemmConfig, this: Arch) -> bool:
 
 
 def _idle(config: GemmConfig, this: Arch) -> float:
-    """How many times over the warps do the same products, where the tile has fewer matrix
-    instructions side by side than there are warps and they do not share out K."""
+    """How many warps do the same products: more than 1 where the tile has fewer matrix instructions
+    side by side than there are warps, and the warps do not share out K."""
     if pipelines.of(config).few_rows:
         return 1.0
     m, n, _ = this.min_dot
@@ -350,8 +365,8 @@ def _stored(config: GemmConfig) -> int:
 def _again(
     config: GemmConfig, problem: GemmProblem, device: Device, tiles: int, resident: int
 ) -> float:
-    """Bytes of A and B that memory is asked for again, since L2 does not keep them until the next
-    wave: each wave reads the rows and columns of its tiles once."""
+    """Bytes of A and B that are read from memory again, because L2 does not keep them until the
+    next wave. Each wave reads the rows and columns of its tiles once."""
     a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     all_a, all_b = a.size(problem.m * problem.k), b.size(problem.n * problem.k)
     if 2 * (all_a + all_b) < device.l2_bytes or not tiles:
@@ -366,9 +381,9 @@ def _again(
 
 
 def _meeting_us(config: GemmConfig, tiles: int, device: Device) -> float:
-    """Workgroups that share a tile: each publishes its sums, and the last to come reads those of
-    the others, or atomics have added them up; or two meet at each level of a tree, and one of them
-    reads the other's."""
+    """Time for the workgroups that share a tile to meet. Each publishes its sums. Then the last
+    workgroup reads the sums of the others (``linear``) or the sum that atomics made; in a ``tree``
+    two workgroups meet at each level, and one of them reads the sums of the other."""
     if config.scheduler == "split_k":
         ways = config.split_k
     else:  # those that share what whole waves leave over
@@ -386,14 +401,14 @@ def _meeting_us(config: GemmConfig, tiles: int, device: Device) -> float:
 
 
 def _apart(config: GemmConfig, tiles: int, units: int) -> float:
-    """Tiles for each compute unit whose K steps stream-K cuts into shares that cross tiles. They
-    begin everywhere in K, so no two workgroups read the same at the same time."""
+    """Tiles for each compute unit whose K steps stream-K cuts into shares that cross tiles. The
+    shares begin anywhere in K, so no two workgroups read the same bytes at the same time."""
     shared = shared_tiles(config, tiles, units)
     return shared / units if units < 2 * shared else 0.0
 
 
 def _added_up_us(config: GemmConfig) -> float:
-    """Warps that shared out K each have sums of the whole tile, which they add up at its end."""
+    """Time for warps that shared out K to add up their sums of the whole tile, at its end."""
     if k_parts(config) == 1:
         return 0.0
     return rates.ADDING_UP_US * config.tile_m * config.tile_n

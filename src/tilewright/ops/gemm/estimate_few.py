@@ -1,4 +1,5 @@
-"""The estimate of few rows on the vector units, and of 4-bit weights: see `estimate`."""
+"""The estimate of kernels for few rows on the vector units, and for 4-bit weights: see
+`estimate`."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from tilewright.ops.gemm.sizes import tiles as tiles_of
 
 
 def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Breakdown:
-    """Few rows on the vector units: the memory system decides, as far as enough bytes are on their
-    way to use it. Rows are few enough for L1 to hold A, which every workgroup reads from there."""
+    """Few rows on the vector units. Memory bandwidth limits the kernel, if enough bytes are under
+    way to use it. L1 holds the few rows of A, and every workgroup reads A from there."""
     element = DTYPES[problem.dtype_a].bytes
     tiles = -(-problem.n // config.tile_n)
     parts = tiles * config.split_k
@@ -45,7 +46,7 @@ def vectors(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch
 
 
 def unpacking(config: GemmConfig, problem: GemmProblem, device: Device, this: Arch) -> Breakdown:
-    """Weights of 4 bits: instructions decide, as far as enough warps are there to issue them."""
+    """Weights of 4 bits. The rate of instructions limits the kernel, and falls with few warps."""
     tiles = tiles_of(config, problem)
     parts = tiles * config.split_k
     columns = config.tile_n / config.num_warps
@@ -78,7 +79,7 @@ def _of(
     fill: float,
     meeting: float,
 ) -> Breakdown:
-    """Products and memory beside one another, and the rest around them."""
+    """Products and memory traffic overlap; the other terms do not."""
     slower = 1.0
     if pipelines.of(config).estimate != "unpacking":
         slower = rates.ELEMENTWISE if config.alignment < 4 else 1.0

@@ -3,7 +3,7 @@
 Two elements share a byte, neighbours along K, the one with the lower k in the lower four bits (see
 `tilewright.packing`). So A [m, k] is an array of bytes [m, k/2], B [k, n] one of [k/2, n], and the
 bytes of a row of A or a column of B are neighbours: K is the contiguous dimension. Such arrays do
-not say what is in them, a call does: ``dtype_b="int4"``. In a problem, sizes and leading
+not say what they hold; the call does: ``dtype_b="int4"``. In a problem, sizes and leading
 dimensions count elements as everywhere.
 
     int4    two's complement, -8 … 7; only as B, with floats as A
@@ -65,7 +65,7 @@ def check(problem: Any) -> None:
 
 
 def stored_as(problem: Any, field: str) -> int:
-    """Elements of a stored one in the operand that has leading dimension `field`."""
+    """Elements that one stored element holds, in the operand with leading dimension `field`."""
     d = {"lda": problem.dtype_a, "ldb": problem.dtype_b}.get(field)
     return DTYPES[d].packed if d else 1
 
@@ -80,8 +80,8 @@ def stored(name: str, shape: tuple[int, int], ld: int, letter: str, d: str) -> O
 
 
 def read(a: View, b: View, options: Mapping[str, Any]) -> tuple[View, View]:
-    """A and B with the shapes, strides and dtypes of their elements, where `options` says what is
-    packed in them. Raises `BadArgument`."""
+    """A and B with the shapes, strides and dtypes of their elements, where `options` says what
+    their bytes hold. Raises `BadArgument`."""
     return _elements("A", a, options.get("dtype_a")), _elements("B", b, options.get("dtype_b"))
 
 
@@ -112,7 +112,7 @@ def _elements(name: str, view: View, said: str | None) -> View:
 
 
 def decoded(a: Any, b: Any, problem: Any) -> tuple[Any, Any]:
-    """Float64 operands as a reference has them: those that are bytes, as what they hold."""
+    """Float64 operands for a reference: packed bytes become the elements that they hold."""
     if DTYPES[problem.dtype_a].packed > 1:
         a = packing.decode(a, problem.dtype_a, 1)
     if DTYPES[problem.dtype_b].packed > 1:

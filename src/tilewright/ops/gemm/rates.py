@@ -23,45 +23,44 @@ from __future__ import annotations
 # --- the device: fitted, and taken for all of them -----------------------------------------
 
 LAUNCH_US = 4.35
-"""What any kernel takes, however little it does, as events see it. Fitted."""
+"""Time of a kernel that does nothing, as events measure it. Fitted."""
 
 FEW_LAUNCH_US = 4.0
-"""The same of kernels for few rows on the matrix units, whose tiles of C leave from registers. Read
-off single measurements."""
+"""The same for kernels for few rows on the matrix units, which store C from registers. Read off
+single measurements."""
 
 LATENCY_US = 0.55
-"""From asking memory for a tile to having it, under load. Fitted."""
+"""From requesting a tile to its arrival, under load. Fitted."""
 
 PORT_BYTES_PER_CLOCK = 64
-"""What a compute unit can take in from L2: so on NVIDIA GPUs; taken for AMD's too."""
+"""The most that a compute unit takes in from L2 on NVIDIA GPUs; assumed for AMD's too."""
 
 PORT_SHARE = 0.755
 """Share of that it reaches. Fitted; 12.5 TB/s on an H200."""
 
 SHORT_PORT_SHARE, SHORT_US = 0.82, 80.0
-"""The same where reading takes less long than this, and power does not slow the clock yet. Fitted
-to searches of 1120 problems."""
+"""The same share where reading takes less than `SHORT_US`, so that power does not slow the clock
+yet. Fitted to searches."""
 
 STORE_SHARE = 0.44
-"""Share of that rate at which a tile is stored that nothing else goes on beside. Fitted."""
+"""Share of that rate at which a tile is stored when nothing overlaps the store. Fitted."""
 
 SHARED_BYTES_PER_CLOCK = 128
-"""What a compute unit's shared memory reads or writes: 32 banks of 4 bytes. Left free, the fit put
-it at 119 to 128."""
+"""Bandwidth of a compute unit's shared memory: 32 banks of 4 bytes. A free fit gave 119 to 128."""
 
 WARP_CLOCKS = 12
-"""What each warp adds to every step of K: barriers and the loop. Fitted."""
+"""Clocks that each warp adds to every step of K: barriers and the loop. Fitted."""
 
 COPY_CLOCKS = 4
-"""What each load of 16 bytes a lane adds, where warps load through pointers. Fitted."""
+"""Clocks that each load of 16 bytes a lane adds, where warps load through pointers. Fitted."""
 
 POWER_SHARE = 0.78
-"""Share of the published matrix rate that the whole device keeps up, whatever the kernel: power. A
-wave that leaves so many compute units idle has it all. Fitted."""
+"""Share of the published matrix rate that power lets the whole device sustain, whatever the kernel.
+A wave that leaves the other share of compute units idle reaches the full rate. Fitted."""
 
 SERIAL_PRODUCTS = 0.3
-"""Share of a step's products that loads do not run beside, where warps feed the matrix units
-through registers. Fitted."""
+"""Share of a step's products that loads do not overlap, where warps feed the matrix units through
+registers. Fitted."""
 
 POINTER_REGISTERS = 60
 """Registers that a matrix kernel takes beside its accumulators where it loads through pointers; the
@@ -75,46 +74,45 @@ them up. Fitted. The other pipelines' shares are in their records (`pipelines`),
 architecture measured has tma_ws."""
 
 MX_CONVERTED = 0.5
-"""What is left of pipeline mx's rate where the compiler multiplies 8-bit elements by scales first,
+"""Factor on the rate of pipeline mx where the compiler first multiplies 8-bit elements by scales,
 for bf16 instructions. A ratio."""
 
 SCALED = 0.55
-"""What is left of its rate to a kernel that adds scaled products while the matrix units wait. A
-ratio."""
+"""Factor on the rate of a kernel that adds scaled products while the matrix units wait. A ratio."""
 
 NARROW_ROWS = 0.85
-"""What is left of its rate to one whose tiles' rows are under 128 bytes, a swizzle's span. A
+"""Factor on the rate of a kernel whose tiles have rows under 128 bytes, a swizzle's span. A
 guess."""
 
 ELEMENTWISE = 0.4
-"""What is left of its speed to a kernel whose loads cannot be vectors. A guess."""
+"""Factor on the speed of a kernel whose loads cannot be vectors. A guess."""
 
 WIDE_INDEX = {"cuda": 0.999, "hip": 0.9}
-"""What is left of it where offsets are 64-bit. On NVIDIA the sweep saw no difference, and the plain
-kernel goes first; on AMD it rules buffer loads out, which is a guess."""
+"""Factor on the speed where offsets are 64-bit. On NVIDIA the sweep saw no difference; the factor
+only puts the plain kernel first. On AMD 64-bit offsets rule out buffer loads; that factor is a
+guess."""
 
 ATOMIC_READS = 2
-"""Partial sums that it takes the time of to read the one that atomics have added up, and to put
-zeros back."""
+"""Reading the sum that atomics made, and writing zeros back, takes the time of reading this many
+partial sums."""
 
 MEETING_US = 2.0
-"""What the workgroups of a tile spend on publishing their partial sums and finding each other. Read
-off single measurements."""
+"""Time that the workgroups of a tile need to publish their partial sums and to find each other.
+Read off single measurements."""
 
 MEETING_AGAIN_US = 1.0
-"""What each further level of a tree takes besides its traffic."""
+"""Time of each further level of a tree, besides its traffic."""
 
 LATER_US = 0.6
-"""By how much the last of twice as many workgroups comes later. Both fitted to searches of 1120
-problems."""
+"""How much later the last workgroup comes when there are twice as many. Both fitted to searches."""
 
 READ_APART = 1.7
-"""How many times as long reading takes where no two workgroups read the same at the same time, and
-L2 has to answer each by itself. Fitted to searches of 1120 problems."""
+"""Factor on the time of reading where no two workgroups read the same bytes at the same time, so
+that L2 answers each by itself. Fitted to searches."""
 
 ADDING_UP_US = 0.0016
-"""For each element of a tile whose K four warps shared out, what adding up their sums takes at its
-end: code that runs once, and so waits for itself. Fitted to searches of 1120 problems."""
+"""Time for each element of a tile to add up the sums of four warps that shared out K. The code runs
+once, so nothing hides its latency. Fitted to searches."""
 
 # --- few rows of A on the vector units; 4-bit weights: read off single measurements ---------
 
