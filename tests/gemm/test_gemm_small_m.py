@@ -14,7 +14,7 @@ from tilewright.arch import arch
 from tilewright.compile import inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
-from tilewright.ops.gemm.small_m import k_parts, vector
+from tilewright.ops.gemm.sizes import k_parts, vector
 
 ARCHS = ("sm_80", "sm_90", "gfx90a", "gfx942", "gfx950")
 INSTRUCTION = {"sm": "mma", "gfx9": "v_mfma"}
