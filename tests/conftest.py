@@ -19,7 +19,7 @@ with contextlib.suppress(ImportError):  # the GPU tests do without it
     )
     settings.load_profile("patient")
 
-for _shared in ("gemm", "grouped_gemm", "tables", "words"):  # the cases that several folders share
+for _shared in ("gemm", "grouped_gemm", "tables", "under_torch", "words"):  # the cases that several folders share
     sys.path.insert(0, str(Path(__file__).parent / _shared))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -210,7 +210,23 @@ class Dispatcher(Planner):
             tensors = (*operands, out)
             if stream is None and not fast.call(fast.torch, self._launches.known, op, tensors, ()):
                 return out
-        outputs = _outputs(out)
+        return self.run_given(op, operands, out, stream, options)
+
+    def launched(self, op: str, operands: Sequence[Any], out: Any) -> bool:
+        """Whether a call with one output, and no keywords, was like an earlier one and has been
+        launched as that was. If not, nothing has happened."""
+        fast = self._fast
+        if fast is None or type(out) is tuple:
+            return False
+        self._forget_if_changed()
+        tensors = (*operands, out)
+        return not fast.call(fast.torch, self._launches.known, op, tensors, ())
+
+    def run_given(
+        self, op: str, operands: Sequence[Any], out: Any, stream: Any, options: Mapping[str, Any]
+    ) -> Any:
+        """As `run`, for a caller that has the operands and the keywords packed."""
+        fast, outputs = self._fast, _outputs(out)
         said = spoken(op, options, len(outputs or ()))
         if fast is not None and said.what is not None:
             self._forget_if_changed()

@@ -26,11 +26,15 @@ def operation(op: str) -> Callable[..., Any]:
             from tilewright.torch.compiled import compiled
 
             return compiled(op, operands, out, stream, options)
-        if out is None and _concerns_torch(operands, options):
-            from tilewright.torch.eager import eager
+        dispatcher = default_dispatcher()
+        if out is None:
+            if _concerns_torch(operands, options):
+                from tilewright.torch.eager import eager
 
-            return eager(op, operands, stream, options)
-        return default_dispatcher().run(op, *operands, out=out, stream=stream, **options)
+                return eager(op, operands, stream, options)
+        elif stream is None and not options and dispatcher.launched(op, operands, out):
+            return out
+        return dispatcher.run_given(op, operands, out, stream, options)
 
     call.__name__ = call.__qualname__ = op
     call.__doc__ = (

@@ -32,7 +32,7 @@ def eager(op: str, operands: Sequence[Any], stream: Any, keywords: Mapping[str, 
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             what, tensors, numbers = _apart(op, spoken, tensors)
             return _returned(gradients.recorded(operators.launch, op, what, tensors, numbers))
-    return default_dispatcher().run(op, *operands, stream=stream, **keywords)
+    return default_dispatcher().run_given(op, operands, None, stream, keywords)
 
 
 def _apart(

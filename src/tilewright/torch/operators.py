@@ -50,9 +50,8 @@ def run(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[A
 
 def launch(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
     """Run an operation by the dispatcher, unseen by torch. Returns all outputs."""
-    made = default_dispatcher().run(
-        op, *said.positional(tensors), **said.keywords(tensors, numbers)
-    )
+    keywords = said.keywords(tensors, numbers)
+    made = default_dispatcher().run_given(op, said.positional(tensors), None, None, keywords)
     return list(made) if isinstance(made, tuple) else [made]
 
 
@@ -81,7 +80,7 @@ def operator(op: str) -> Operator:
         what = read(said)
         keywords = what.keywords(operands, scalars or ())
         target = out[0] if len(out) == 1 else tuple(out)
-        default_dispatcher().run(op, *what.positional(operands), out=target, **keywords)
+        default_dispatcher().run_given(op, what.positional(operands), target, None, keywords)
 
     def recorded(
         keys: Any,
