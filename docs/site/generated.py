@@ -76,19 +76,24 @@ def _without_links_to_folders(page: Path, text: str) -> str:
 def _as_list(
     _app: Any, _kind: str, _name: str, _value: Any, _options: Any, lines: list[str]
 ) -> None:
-    """Make a list of the lines of a docstring that say ``name: what it is``, one to a line."""
-    listing, done = False, []
+    """Make a list of the lines of a docstring that say ``name: what it is``, one to a line, and a
+    list in it of the lines below a name that say ``value  what it means``."""
+    done: list[str] = []
+    margin = 0  # of the item's text; 0 outside a list
     for line in lines:
-        item = re.match(r"[a-z_]\w*(, [a-z_]\w*)*: ", line)
-        if item and (listing or not done or not done[-1]):
-            done += [] if listing else [""]
-            done.append(f"- ``{item[0][:-2]}``: {line[item.end() :]}")
-            listing = True
-        elif listing and line:
-            done.append(f"  {line.strip()}")
+        item = re.match(r"([a-z_]\w*(?:, [a-z_]\w*)*):(?: (.+))?$", line)
+        value = re.match(r" +(\S+) {2,}(\S.*)", line)
+        if item and (margin or not done or not done[-1]):
+            done += ["", f"- ``{item[1]}``: {item[2] or ''}"]
+            margin = 2
+        elif margin and value:
+            done += ["", f"  - ``{value[1]}``: {value[2]}"]
+            margin = 4
+        elif margin and line:
+            done.append(" " * margin + line.strip())
         else:
             done.append(line)
-            listing = False
+            margin = 0
     lines[:] = done
 
 

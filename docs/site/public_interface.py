@@ -27,6 +27,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "verify",
     ),
     "errors": (),
+    "custom": (),
     "capturing": ("load",),
     "registry": ("Entry", "registries", "registry"),
     "space": ("Dropped", "space_to_json"),

@@ -12,7 +12,7 @@ class Pointers:
     takes a batch.
 
     addresses: int64, where the arrays are.
-    shape: (number of arrays, *the shape of each).
+    shape: ``(number of arrays, *shape of each)``.
     strides: of each array, in elements.
     dtype: the arrays' own.
     alignment: bytes; every address is a multiple.
