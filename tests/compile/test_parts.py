@@ -15,6 +15,8 @@ from tilewright.arch import arch
 from tilewright.bundle import Bundle, layout
 from tilewright.bundle.write import Content, write
 from tilewright.canonical import canonical, sha256
+from tilewright.cli.build import _result
+from tilewright.cli.kernels import _of_part, _part
 from tilewright.compile import Store, build, build_keys, find, part_keys
 from tilewright.compile.kernel import check_limits, to_data
 from tilewright.compile.store import parse_manifest
@@ -322,3 +324,24 @@ def test_a_sweep_keeps_one_build_of_a_config(built: Store) -> None:
     assert kept.seconds == sum(r.seconds for r in results)
     whole = _kept(build([(TWO, "sm_90")], store=built).results, "key")
     assert (whole.status, whole.reason) == ("cached", "")
+
+
+# --- the command line -------------------------------------------------------------------------
+
+
+def test_inspect_asks_which_part() -> None:
+    kernels = {part: replace(make_kernel(), part=part) for part in PARTS}
+    assert _of_part({MAIN: make_kernel()}, None, "k") == make_kernel()
+    assert _of_part(kernels, "reduce", "k").part == "reduce"
+    with pytest.raises(BadArgument, match="several kernels; say which: --part partial or reduce"):
+        _of_part(kernels, None, "k")
+    with pytest.raises(BadArgument, match="k has no part 'third'; it has partial, reduce"):
+        _of_part(kernels, "third", "k")
+
+
+def test_documents_name_a_part_only_where_there_are_several(built: Store) -> None:
+    several = build([(TWO, "sm_90")], store=built).results
+    assert [_result(one)["part"] for one in several] == [*PARTS]
+    kernel = replace(several[0].kernel, part=MAIN)
+    assert "part" not in _result(replace(several[0], part=MAIN, kernel=kernel))
+    assert _part(kernel) == {} and _part(several[1].kernel) == {"part": "reduce"}
