@@ -23,7 +23,7 @@ from functools import lru_cache
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, estimate_few, pipelines, rates, scales, swap
+from tilewright.ops.gemm import epilogues, estimate_few, pipelines, rates, scales, small_m, swap
 from tilewright.ops.gemm.breakdown import (
     L2,
     LATENCY,
@@ -43,7 +43,6 @@ from tilewright.ops.gemm.sizes import (
     operand_dtype,
     shared_memory,
     shared_tiles,
-    vector,
     vector_dot,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
@@ -57,9 +56,10 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakd
     if config.swap_ab:
         config, problem = swap.config(config), swap.problem(problem)
     this = arch(device.arch)
-    if vector(config):
+    record = pipelines.of(config)
+    if record.few_rows and small_m.vector(config):
         return estimate_few.vectors(config, problem, device, this)
-    if pipelines.of(config).estimate == "unpacking":
+    if record.estimate == "unpacking":
         return estimate_few.unpacking(config, problem, device, this)
     return _tiled(config, problem, device)
 

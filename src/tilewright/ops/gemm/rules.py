@@ -14,6 +14,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues, pipelines, scales, shuffle, swap
 from tilewright.ops.gemm.config import MAX_TILE, SHARING, GemmConfig
 from tilewright.ops.gemm.layouts import gated
+from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.pipelines.record import OWN_RULES, Rule
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import (
@@ -386,7 +387,7 @@ def _facts(p: GemmProblem) -> tuple[int, tuple[int, ...]]:
 def _aligned(c: GemmConfig, p: GemmProblem) -> str | None:
     if p.alignment < c.alignment:
         return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
-    vectors = pipelines.of(c).writes == "pointers" or epilogues.has_matrix(c.epilogue)
+    vectors = PIPELINES[c.pipeline].writes == "pointers" or epilogues.has_matrix(c.epilogue)
     if vectors and (extents := _facts(p)[0]) < c.alignment:
         return f"rows hold multiples of {extents} bytes, under {c.alignment}"
     return None
@@ -410,7 +411,7 @@ def _shareable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.k == 0 and not pipelines.of(c).zero_k:
+    if p.k == 0 and not PIPELINES[c.pipeline].zero_k:
         return f"pipeline {c.pipeline} takes at least one step along K, but k = 0; basic takes none"
     if tiles(c, p) > MAX_TILES:
         return f"{tiles(c, p)} tiles, over {MAX_TILES}, which is as far as a kernel counts"
@@ -418,7 +419,7 @@ def _startable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
-    if pipelines.of(c).reads == "pointers" and c.index_bits == 32:
+    if c.index_bits == 32 and PIPELINES[c.pipeline].reads == "pointers":
         spans = _facts(p)[1]
         if max(spans) >= INT32_SPAN:
             operand = p.in_memory[spans.index(max(spans))][0]
@@ -430,13 +431,13 @@ def _addressable(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 def _few_rows(c: GemmConfig, p: GemmProblem) -> str | None:
-    if p.m > c.tile_m and pipelines.of(c).few_rows:
+    if p.m > c.tile_m and PIPELINES[c.pipeline].few_rows:
         return f"m = {p.m} is over tile_m = {c.tile_m}, and pipeline {c.pipeline} has no second row"
     return None
 
 
 def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
-    if not pipelines.of(c).fills_ring:
+    if not PIPELINES[c.pipeline].fills_ring:
         return None
     steps = -(-p.k // c.tile_k) // c.split_k
     if steps < c.num_stages:
