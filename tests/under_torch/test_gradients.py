@@ -78,6 +78,14 @@ def test_transposed_operands_are_views(calls):
     assert [x.data_ptr() for x in of_b] == [a.data_ptr(), incoming.data_ptr()]
 
 
+def test_only_what_the_backward_pass_reads_is_saved():
+    a, b = torch.randn(M, K, requires_grad=True), torch.randn(K, N)
+    (saved,) = tw.gemm(a, b).grad_fn.saved_tensors
+    assert saved is b
+    result = tw.gemm(a, b, epilogue="relu")
+    assert [tuple(x.shape) for x in result.grad_fn.saved_tensors] == [(K, N), (M, N)]
+
+
 def test_without_gradients_autograd_is_not_entered(calls):
     a, b = torch.randn(M, K), torch.nn.Parameter(torch.randn(K, N))
     with torch.no_grad():

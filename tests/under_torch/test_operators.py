@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from gradient_cases import BATCH, ROOMS, Case, K, M, N, far  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 import tilewright.torch  # noqa: E402
@@ -196,6 +197,19 @@ def test_traces_keep_the_call():
     traced = torch.jit.trace(lambda x, y: tw.gemm(x, y) + 1, (a, b))
     other = torch.randn(M, K)
     assert torch.equal(traced(other, b), tw.gemm(other, b) + 1)
+
+
+def test_dispatch_modes_see_the_call():
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    seen: list[object] = []
+    a, b = torch.randn(M, K), torch.randn(K, N)
+    with Seen():
+        tw.gemm(a, b)
+    assert GEMM.default in seen
 
 
 def test_function_transforms_are_refused():
