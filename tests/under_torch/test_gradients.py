@@ -13,6 +13,8 @@ from tilewright import ops  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.ops.backward import Backward  # noqa: E402
+from tilewright.ops.nouns import Operand, View  # noqa: E402
+from tilewright.torch.gradients import as_input  # noqa: E402
 
 
 @pytest.fixture
@@ -132,6 +134,19 @@ def test_a_transposed_incoming_gradient_is_read_as_it_lies():
     incoming = torch.randn(N, M).t()
     tw.gemm(a, b).backward(incoming)
     assert far(a.grad, incoming.double() @ b.double().t()) < 1e-5
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_folded_operand_s_gradient_is_laid_out_as_the_input(columns):
+    """A family may fold a batch into rows, or into columns, where a reshape would mix them up."""
+    x = torch.randn(BATCH, K, N)
+    folded = x.reshape(BATCH * K, N)
+    if columns:
+        x = torch.randn(BATCH, N, K).mT
+        folded = x.permute(1, 0, 2).reshape(K, BATCH * N)
+    one = Operand("B", tuple(folded.shape), (1, K) if columns else (N, 1), "fp32")
+    view = View(tuple(x.shape), x.stride(), "fp32", 0, "cpu")
+    assert torch.equal(as_input(folded.contiguous(), view, one), x)
 
 
 @pytest.mark.parametrize("empty", ["m", "n", "k"])

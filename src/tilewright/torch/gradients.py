@@ -174,7 +174,7 @@ def _carry_out(call: _Call, saved: Mapping[int, Any], arrived: Sequence[Any]) ->
     found: list[Any] = [None] * len(plan.inputs)
     for place in plan.wanted:
         view, one = plan.inputs[place]
-        found[place] = _as_input(values[plan.backward.gradients[one.name]], view, one)
+        found[place] = as_input(values[plan.backward.gradients[one.name]], view, one)
     return found
 
 
@@ -196,7 +196,7 @@ def _as_operand(x: Any, one: Operand) -> Any:
     return x.as_strided(one.shape, one.strides, x.storage_offset())
 
 
-def _as_input(gradient: Any, view: View, one: Operand) -> Any:
+def as_input(gradient: Any, view: View, one: Operand) -> Any:
     """A gradient of the operand's shape with the shape and dtype that the input has."""
     gradient = gradient.to(getattr(torch, dtypes.dtype(view.dtype).torch))
     if tuple(gradient.shape) == view.shape:
