@@ -81,6 +81,7 @@ def _as_list(
     done: list[str] = []
     margin = 0  # of the item's text; 0 outside a list
     for line in lines:
+        line = re.sub(r"(?<!`)`([^`]+)`(?=\w)", r"`\1`\\ ", line)  # `KernelSpace`s
         item = re.match(r"([a-z_]\w*(?:, [a-z_]\w*)*):(?: (.+))?$", line)
         value = re.match(r" +(\S+) {2,}(\S.*)", line)
         if item and (margin or not done or not done[-1]):

@@ -27,7 +27,6 @@ MODULES: dict[str, tuple[str, ...]] = {
         "verify",
     ),
     "errors": (),
-    "custom": (),
     "capturing": ("load",),
     "registry": ("Entry", "registries", "registry"),
     "space": ("Dropped", "space_to_json"),
@@ -58,7 +57,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "report": (),
 }
 """The public modules besides `tilewright` itself, and the names in them that are public; without
-any, its ``__all__``, or every exception. Documents import nothing else."""
+any, its ``__all__``, or every class of its own. Documents import nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +112,15 @@ def _names(module: ModuleType) -> list[str]:
     if module is tilewright:
         return [name for name in [*_of_families(), *tilewright.__all__] if name != "__version__"]
     listed = MODULES[module.__name__.removeprefix("tilewright.")]
-    return list(listed or getattr(module, "__all__", ()) or _exceptions(module))
+    return list(listed or getattr(module, "__all__", ()) or _classes(module))
 
 
-def _exceptions(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if _kind(value) == "exception"]
+def _classes(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == module.__name__ and name[0] != "_"
+    ]
 
 
 def _of_families() -> list[str]:

@@ -133,6 +133,7 @@ class Temporary:
 
     @property
     def bytes(self) -> int:
+        """Its size."""
         return math.prod(self.shape) * dtype(self.dtype).bytes
 
 
@@ -217,6 +218,7 @@ class Operand:
 
     @property
     def written(self) -> bool:
+        """Whether the steps write to it."""
         return self.role != "in"
 
 
