@@ -19,7 +19,9 @@ with contextlib.suppress(ImportError):  # the GPU tests do without it
     )
     settings.load_profile("patient")
 
-for _shared in ("gemm", "grouped_gemm", "tables", "under_torch", "words"):  # the cases that several folders share
+SHARED = ("gemm", "grouped_gemm", "tables", "under_torch", "words")
+"""Folders with cases that others use too."""
+for _shared in SHARED:
     sys.path.insert(0, str(Path(__file__).parent / _shared))
 
 

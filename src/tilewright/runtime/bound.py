@@ -22,6 +22,7 @@ from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
 from tilewright.triton_versions import descriptor_flags
 
+_MOST_TRIES = 64
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT, hipErrorInvalidContext
 _ALIGNED = 64
 """Bytes that a step's parameters are aligned to, since the driver wants tensor maps so."""
@@ -171,17 +172,22 @@ class BoundLaunch:
         apart: bool,
     ) -> int:
         given = (self.native, stream, addresses, workspaces, scalars, apart)
-        status: int = self._native_launch(*given)
-        while status == NEEDS_MAPS:  # again if another thread replaced them meanwhile
+        for _ in range(_MOST_TRIES):
+            status: int = self._native_launch(*given)
+            if status != NEEDS_MAPS:
+                return status
             self._place_maps((*addresses, *workspaces))
-            status = self._native_launch(*given)
-        return status
+        raise LaunchFailed(
+            f"launching {self._name}: other threads replaced its tensor maps {_MOST_TRIES} times"
+        )
 
     def _place_maps(self, sources: tuple[int, ...]) -> None:
-        for number, d in enumerate(self._descriptors):
-            address = sources[d.source] + d.offset
-            encoded = self.driver.tensor_map(d.view, d.layout, address)
-            self._write_map(self.native, number, address, encoded)
+        # A thread may come here before anything else that it does on a GPU, as autograd's does.
+        with self.driver.current(self.device):
+            for number, d in enumerate(self._descriptors):
+                address = sources[d.source] + d.offset
+                encoded = self.driver.tensor_map(d.view, d.layout, address)
+                self._write_map(self.native, number, address, encoded)
 
     def _unsuitable(self, scalars: Sequence[int | float | None]) -> BadArgument:
         """The error for the first scalar that cannot be passed."""
