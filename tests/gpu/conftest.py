@@ -81,4 +81,7 @@ def _gpu(request, store: Store) -> Iterator[None]:
 def _lock(path: Path, how: int) -> Iterator[Any]:
     with path.open("w") as file:
         fcntl.flock(file, how)
-        yield file
+        try:
+            yield file
+        finally:  # what the test forked has the file too, and would keep the lock
+            fcntl.flock(file, fcntl.LOCK_UN)
