@@ -20,9 +20,9 @@ from cli_runner import NAME
 
 import tilewright.cli
 from tilewright import errors, ops
-from tilewright.cli import vocabulary
 from tilewright.cli.app import app
 from tilewright.cli.errors import exit_code
+from tilewright.ops.help import helps
 
 COMMAND = [sys.executable, "-m", "tilewright"]
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_every_help_has_examples_that_fit_80_columns(cli, path):
 def test_the_help_and_the_docs_know_ck_tiles_words(cli):
     text = cli("--help")
     page = (ROOT / "docs" / "cli.md").read_text()
-    for here, theirs, meaning in vocabulary.WORDS:
+    for here, theirs, meaning in helps()["gemm"].vocabulary:
         assert re.search(rf"{re.escape(here)} +{re.escape(theirs)} +{re.escape(meaning)}", text)
         assert f"| `{here}` | {theirs} | {meaning} |" in page
 
