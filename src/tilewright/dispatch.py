@@ -273,7 +273,8 @@ class Dispatcher(Planner):
         self._launch(ready, given.all, addresses, stream, said.scalars)
         passed = _outputs(out) or given.outputs
         if said.what is not None and _same(passed, given.outputs):
-            self._remember(launches, said, operands, passed, ready, followed=config is None)
+            followed, made = config is None, out is None
+            self._remember(launches, said, operands, passed, ready, followed=followed, made=made)
         return result
 
     def _remember(
@@ -283,11 +284,15 @@ class Dispatcher(Planner):
         operands: Sequence[Any],
         outputs: Sequence[Any],
         ready: _Ready,
+        *,
         followed: bool,
+        made: bool,
     ) -> None:
         """Have the next call like this one find `ready`.
 
         followed: captures count its launches.
+        made: whether the outputs were made here, so that later calls get theirs laid out alike. An
+            output that was passed may have another layout or dtype.
         """
         assert self._fast is not None
         describe, named = self._fast.describe, said.named.values()
@@ -299,8 +304,9 @@ class Dispatcher(Planner):
         for capture in capturing.active if followed else ():
             capture.follow(ready.plan, ready.bound.launches)
         launches.add(key, ready)
-        layouts = tuple((tuple(x.shape), x.stride(), x.dtype) for x in outputs)
-        launches.made.setdefault(like, layouts)
+        if made:
+            layouts = tuple((tuple(x.shape), x.stride(), x.dtype) for x in outputs)
+            launches.made.setdefault(like, layouts)
 
     def _like_before(
         self, fast: _Fast, said: Spoken, operands: Sequence[Any]

@@ -77,6 +77,15 @@ def test_a_call_without_an_output_gets_one(dispatcher, driver):
     assert len(dispatcher._launches.known) == 1
 
 
+def test_an_output_that_was_passed_is_no_model_for_outputs_that_are_made(dispatcher):
+    a, b, _ = operands(32)
+    wide = torch.zeros(16, 48, dtype=torch.bfloat16)[:, :32]
+    dispatcher.run("gemm", a, b, out=wide)
+    assert dispatcher.run("gemm", a, b).is_contiguous()
+    assert dispatcher.run("gemm", a, b, out=wide) is wide
+    assert dispatcher.run("gemm", a, b).is_contiguous()
+
+
 def test_a_call_by_name_launches_that_kernel_and_is_kept_apart(dispatcher, driver):
     a, b, out = operands(32)
     dispatcher.run("gemm", a, b, out=out)
