@@ -42,6 +42,8 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
 
     outputs: how many outputs are passed; 0 for none.
     """
+    if not keywords:
+        return _nothing_spoken(what, outputs)
     names = scalar_names(what)
     named: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -49,7 +51,7 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
         if name not in names and value is not None:
             where = options if type(value) in _PLAIN or not _is_array(value) else named
             where[name] = value
-    scalars = tuple(keywords.get(name) for name in names)
+    scalars = tuple([keywords.get(name) for name in names])
     key: Any = what
     if named or options or outputs > 1:
         key = (what, outputs, *named, *options.items())
@@ -58,6 +60,12 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
         except TypeError:
             key = None
     return Spoken(key, named, scalars, options)
+
+
+@cache
+def _nothing_spoken(what: str, outputs: int) -> Spoken:
+    key = (what, outputs) if outputs > 1 else what
+    return Spoken(key, {}, (None,) * len(scalar_names(what)), {})
 
 
 @cache

@@ -298,14 +298,14 @@ class Dispatcher(Planner):
         describe, named = self._fast.describe, said.named.values()
         try:
             key, _ = describe(said.what, (*operands, *named, *outputs))
-            like, _ = describe(_outputs_of(said.what), (*operands, *named))
+            like, _ = describe(said.what, (*operands, *named))
         except AttributeError:  # not torch's tensors, which are all this cache knows
             return
         for capture in capturing.active if followed else ():
             capture.follow(ready.plan, ready.bound.launches)
         launches.add(key, ready)
         if made:
-            layouts = tuple((tuple(x.shape), x.stride(), x.dtype) for x in outputs)
+            layouts = tuple((tuple(x.shape), x.stride(), x.dtype, x.device) for x in outputs)
             launches.made.setdefault(like, layouts)
 
     def _like_before(
@@ -315,15 +315,18 @@ class Dispatcher(Planner):
         was none."""
         inputs = (*operands, *said.named.values())
         try:
-            like, _ = fast.describe(_outputs_of(said.what), inputs)
+            like, _ = fast.describe(said.what, inputs)
         except AttributeError:
             return None
         layouts = self._launches.made.get(like)
         if layouts is None:
             return None
-        empty, place = fast.empty, inputs[0].device
+        empty = fast.empty
         return tuple(
-            empty(shape, strides, dtype=dtype, device=place) for shape, strides, dtype in layouts
+            [
+                empty(shape, strides, dtype=dtype, device=place)
+                for shape, strides, dtype, place in layouts
+            ]
         )
 
     def _run_cached(
@@ -524,11 +527,6 @@ def _outputs(out: Any) -> Sequence[Any] | None:
 def _returned(outputs: Sequence[Any]) -> Any:
     """What a call returns: its output, a tuple of several, None where all it writes are inputs."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
-
-
-def _outputs_of(what: Any) -> tuple[Any, str]:
-    """What tells calls apart that pass no outputs."""
-    return what, "outputs"
 
 
 def _same(passed: Sequence[Any], adopted: Sequence[Any]) -> bool:

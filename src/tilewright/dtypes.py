@@ -164,7 +164,13 @@ def resolve(name: str, flavour: str) -> str:
 def of(array: Any) -> DType:
     """The element type of a torch tensor or NumPy array. Raises `BadArgument` if it is not
     supported."""
-    text = str(array.dtype)
+    return of_dtype(array.dtype)
+
+
+def of_dtype(kind: Any) -> DType:
+    """The element type that is torch's or NumPy's `kind`. Raises `BadArgument` if it is not
+    supported."""
+    text = str(kind)
     found = _BY_TORCH.get(text[6:]) if text.startswith("torch.") else _BY_NUMPY.get(text)
     if found is None:
         raise BadArgument(f"elements of type {text} are not supported; known: {', '.join(DTYPES)}")

@@ -61,13 +61,14 @@ def _look_for_torch() -> bool:
 def _watch(torch: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
     """`_concerns_torch`, once torch is imported.
 
-    The two private functions are the cheapest that know of dispatch modes (``FakeTensorMode``) and
-    of ``torch.jit.trace``.
+    The private names are the cheapest that know of dispatch modes (``FakeTensorMode``), of
+    ``torch.jit.trace`` and of forward-mode differentiation.
     """
     tensors = frozenset({torch.Tensor, torch.nn.Parameter})
     others = frozenset({str, int, float, bool, tuple, NoneType})
     grad_enabled = torch.is_grad_enabled
     modes, tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
+    forward_ad = torch.autograd.forward_ad
 
     def concerns_torch(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
         for x in operands:
@@ -77,7 +78,7 @@ def _watch(torch: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
             kind = type(x)
             if kind not in others and (kind not in tensors or (x.requires_grad and grad_enabled())):
                 return True
-        return modes() > 0 or tracing() is not None
+        return modes() > 0 or tracing() is not None or forward_ad._current_level >= 0
 
     return concerns_torch
 
@@ -91,5 +92,5 @@ _compiling: Callable[[], bool] = _look_for_torch
 True; a call of the public ``torch.compiler.is_compiling`` costs ten times as much."""
 
 _concerns_torch: Callable[[Sequence[Any], Mapping[str, Any]], bool] = _no
-"""Whether torch may have to know of a call: it wants gradients, an operand is no plain tensor, or a
-mode or a tracer is watching. Without torch: never."""
+"""Whether torch may have to know of a call: it wants gradients, an operand is no plain tensor, a
+mode or a tracer is watching, or derivatives are taken forward. Without torch: never."""

@@ -7,8 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gradient_cases import BATCH, CASES, ROOMS, Case, K, M, N, far  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 
 import tilewright as tw  # noqa: E402
+import tilewright.torch  # noqa: E402
 from tilewright import ops  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
@@ -69,6 +71,29 @@ def test_only_what_is_asked_for_is_computed(calls, wanted):
     shapes = [tuple(tuple(x.shape) for x in operands) for _, operands in backward]
     assert shapes == expected[wanted]
     assert [name for name, x in operands.items() if x.grad is not None] == [wanted]
+
+
+def test_the_backward_pass_of_calls_that_look_alike_is_planned_once(monkeypatch):
+    family, planned = ops.family("gemm"), []
+    gradients = family.gradients
+
+    def noted(problem, wanted):
+        planned.append((problem.m, wanted))
+        return gradients(problem, wanted)
+
+    monkeypatch.setattr(family, "gradients", noted)
+
+    def call(m: int, a_wants: bool, **options: str) -> None:
+        a, b = torch.randn(m, 24, requires_grad=a_wants), torch.randn(24, 40, requires_grad=True)
+        tw.gemm(a, b, **options).sum().backward()
+
+    for _ in range(2):
+        call(8, True)
+    assert planned == [(8, ("A", "B"))]
+    call(8, False)
+    call(16, True)
+    call(8, True, epilogue="relu")
+    assert planned[1:] == [(8, ("B",)), (16, ("A", "B")), (8, ("A", "B"))]
 
 
 def test_transposed_operands_are_views(calls):
@@ -208,6 +233,17 @@ def test_second_derivatives_are_refused():
     (slope,) = torch.autograd.grad(tw.gemm(a, b).sum(), a, create_graph=True)
     with pytest.raises(RuntimeError, match="gemm has no second derivative"):
         slope.square().sum().backward()
+
+
+@pytest.mark.parametrize("call", [tw.gemm, lambda a, b: torch.ops.tilewright.gemm([a, b])[0]])
+def test_tangents_are_refused(call):
+    a, b, tangent = torch.randn(M, K), torch.randn(K, N), torch.randn(M, K)
+    with forward_ad.dual_level():
+        assert torch.equal(call(a, b), tw.gemm(a, b))
+        dual = forward_ad.make_dual(a, tangent)
+        with pytest.raises(BadArgument, match="gemm has no forward-mode derivative; pass"):
+            call(dual, b)
+        assert torch.equal(call(forward_ad.unpack_dual(dual).primal, b), tw.gemm(a, b))
 
 
 def test_a_dispatcher_records_no_gradients():

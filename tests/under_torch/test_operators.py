@@ -208,8 +208,10 @@ def test_dispatch_modes_see_the_call():
     seen: list[object] = []
     a, b = torch.randn(M, K), torch.randn(K, N)
     with Seen():
-        tw.gemm(a, b)
-    assert GEMM.default in seen
+        for call in (tw.gemm, lambda a, b: GEMM([a, b])):
+            call(a, b)
+            assert seen.pop(0) == GEMM.default
+            seen.clear()
 
 
 def test_function_transforms_are_refused():
@@ -218,6 +220,8 @@ def test_function_transforms_are_refused():
         torch.vmap(lambda x: tw.gemm(x, b))(a)
     with pytest.raises(BadArgument, match=r"no rule for torch\.func"):
         torch.func.grad(lambda x: tw.gemm(x, b).sum())(a[0])
+    with pytest.raises(BadArgument, match=r"no rule for torch\.func"):
+        torch.func.grad(lambda x: GEMM([x, b])[0].sum())(a[0])
 
 
 def test_what_a_call_says_comes_back():

@@ -13,104 +13,210 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from tilewright import dtypes, ops
 from tilewright.errors import BadArgument
 from tilewright.ops.backward import Backward, Computation, incoming
 from tilewright.ops.nouns import Operand, View
 from tilewright.torch import fake
-from tilewright.torch.said import Numbers, Said
+from tilewright.torch.said import NOTHING, Numbers, Said
 
 Run = Callable[[str, Said, Sequence[Any], Numbers], list[Any]]
 """Runs an operation: its name, what the call says, its tensors and numbers → its outputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call that is recorded.
+Described = tuple[tuple[tuple[int, ...], tuple[int, ...], Any, Any, bool], ...]
+"""Of each input: shape, strides, torch's dtype and device, whether it wants a gradient."""
 
-    run: how it and the operations of its backward pass are run.
-    views: of its tensors, the sizes perhaps symbolic.
-    wanted: places of the tensors that want a gradient.
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A computation of a backward pass.
+
+    makes: the name of its result.
+    op: an operation's name, or a function of tensors.
+    said: of an operation, what its call says.
+    operands: names of its tensors, or of a function's arguments.
+    numbers: names of the scalars that an operation takes.
     """
 
-    run: Run
-    op: str
+    makes: str
+    op: str | Callable[..., Any]
     said: Said
-    numbers: Numbers
-    views: tuple[View, ...]
-    wanted: tuple[int, ...]
+    operands: tuple[str, ...]
+    numbers: tuple[str, ...]
 
-    def plan(self) -> _Plan:
-        """Its backward pass. Raises `BadArgument` where it has none."""
-        return _plan(self.op, self.said, tuple(map(fake.concrete, self.views)), self.wanted)
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """A gradient that is asked for.
+
+    place: of the input that it belongs to.
+    made: the name of the computed gradient.
+    view: the input.
+    dtype: torch's, of the input.
+    operand: the operand that the input is.
+    """
+
+    place: int
+    made: str
+    view: View
+    dtype: Any
+    operand: Operand
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """The backward pass of calls that look alike.
 
-    inputs: of each input, its view and the operand that it is.
-    outputs: the operands that the outputs are.
-    wanted: places of the inputs that want a gradient.
+    op: the operation.
+    scalars: names of the numbers that the call gives.
+    defaults: scalars that it may leave out, with their values.
+    inputs: how many there are.
     saved: places, among inputs and then outputs, of the tensors that the backward pass reads.
-    scalars: those that a call may leave out, with their values.
+    operands: the operands that these tensors are.
+    arriving: of each output, the name of its gradient, and its shape.
+    steps: in an order in which they can be made.
+    results: the gradients asked for.
     """
 
-    inputs: tuple[tuple[View, Operand], ...]
-    outputs: tuple[Operand, ...]
-    wanted: tuple[int, ...]
+    op: str
+    scalars: tuple[str, ...]
+    defaults: Mapping[str, int | float]
+    inputs: int
     saved: tuple[int, ...]
-    scalars: Mapping[str, int | float]
-    backward: Backward
-
-    @property
-    def operands(self) -> list[Operand]:
-        """Those of the inputs, then those of the outputs."""
-        return [*(one for _, one in self.inputs), *self.outputs]
+    operands: tuple[Operand, ...]
+    arriving: tuple[tuple[str, tuple[int, ...]], ...]
+    steps: tuple[_Step, ...]
+    results: tuple[_Result, ...]
 
 
-def recorded(run: Run, op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """The backward pass of a call with symbolic sizes, planned when they have become numbers."""
+
+    op: str
+    said: Said
+    described: Described
+
+    def plan(self) -> _Plan:
+        """Raises `BadArgument` where there is no backward pass."""
+        numbers = tuple(
+            (tuple(map(int, shape)), tuple(map(int, strides)), *rest)
+            for shape, strides, *rest in self.described
+        )
+        return _plan(self.op, self.said, numbers)
+
+
+def refuse_transforms(op: str, tensors: Sequence[Any]) -> None:
+    """Raise `BadArgument` inside of a transform of ``torch.func``, and for a tensor with a tangent
+    (forward-mode differentiation): neither has a rule here, so derivatives would be lost."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise BadArgument(
+            f"{op} has no rule for torch.func (vmap, grad, jvp): call it outside of the "
+            "transform; a batch is one more dimension of the operands"
+        )
+    if forward_ad._current_level >= 0:
+        for x in tensors:
+            if forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
+                raise BadArgument(
+                    f"{op} has no forward-mode derivative; pass the primal "
+                    "(torch.autograd.forward_ad.unpack_dual(x).primal)"
+                )
+
+
+def recorded(
+    run: Run, op: str, said: Said, tensors: Sequence[Any], numbers: Numbers
+) -> Sequence[Any]:
     """Run a call and have torch record its gradients.
 
     run: how this call and those of its backward pass are run.
 
     Raises `BadArgument` where the operation has none.
     """
-    wanted = tuple(place for place, x in enumerate(tensors) if x.requires_grad)
-    tensors = [
-        x.contiguous() if place in wanted and _repeats(x) else x for place, x in enumerate(tensors)
-    ]
-    call = _Call(run, op, said, numbers, tuple(map(fake.view, tensors)), wanted)
-    outputs: tuple[Any, ...] = _Recorded.apply(call, *tensors)  # type: ignore[no-untyped-call]
-    return list(outputs)
+    tensors, described = _described(tensors)
+    plan: _Plan | _Later
+    try:
+        plan = _plan(op, said, described)
+    except TypeError:  # a symbol has no hash
+        if not fake.symbolic(map(fake.view, tensors)):
+            raise
+        plan = _Later(op, said, described)
+    outputs: Sequence[Any] = _apply((plan, run, said, numbers), *tensors)  # type: ignore[no-untyped-call]
+    return outputs
 
 
-def _repeats(x: Any) -> bool:
-    """Whether elements share memory, as those of ``expand`` do, which want a gradient each."""
-    return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+def _described(tensors: Sequence[Any]) -> tuple[list[Any], Described]:
+    """The tensors of a call, and how they look. A tensor with elements that share memory, as those
+    of ``expand`` do, is copied if it wants a gradient: each element wants one."""
+    found, described = [], []
+    for given in tensors:
+        x, strides, wants = given, given.stride(), given.requires_grad
+        if wants and 0 in strides:
+            x = x.contiguous()
+            strides = x.stride()
+        found.append(x)
+        described.append((x.shape, strides, x.dtype, x.device, wants))
+    return found, tuple(described)
 
 
-@lru_cache(maxsize=1024)
-def _plan(op: str, said: Said, views: tuple[View, ...], wanted: tuple[int, ...]) -> _Plan:
+@lru_cache(maxsize=4096)
+def _plan(op: str, said: Said, described: Described) -> _Plan:
+    """Plan the backward pass, once for calls that look alike: this takes longer than a launch."""
     family = ops.family(op)
+    views = tuple(map(_view, described))
     problem = family.problem_of(fake.call(said, views))
     declared = {one.name: one for one in family.operands(problem)}
     reads = (name for name, one in declared.items() if one.read and name not in said.named)
     names = (*reads, *said.named)
-    outputs = tuple(one for one in declared.values() if one.role == "out")
+    wanted = [place for place, (*_, wants) in enumerate(described) if wants]
     backward = family.gradients(problem, tuple(names[place] for place in wanted))
     if not isinstance(backward, Backward):
         raise BadArgument(
             f"{backward.reason}; pass x.detach() for the operands that require a gradient, or run "
             "under torch.no_grad()"
         )
+    outputs = tuple(one for one in declared.values() if one.role == "out")
     everything = (*names, *(one.name for one in outputs))
     read = backward.reads(everything)
-    saved = tuple(place for place, name in enumerate(everything) if name in read)
-    inputs = tuple(zip(views, (declared[name] for name in names), strict=True))
-    defaults = family.scalar_defaults(problem)
-    return _Plan(inputs, outputs, wanted, saved, defaults, backward)
+    return _Plan(
+        op,
+        said.scalars,
+        family.scalar_defaults(problem),
+        len(names),
+        tuple(place for place, name in enumerate(everything) if name in read),
+        tuple(declared[name] for name in read),
+        tuple((incoming(one.name), one.shape) for one in outputs),
+        tuple(map(_step, backward.computations)),
+        tuple(
+            _Result(
+                place,
+                backward.gradients[names[place]],
+                views[place],
+                described[place][2],
+                declared[names[place]],
+            )
+            for place in wanted
+        ),
+    )
+
+
+def _view(described: tuple[Any, ...]) -> View:
+    """An input as if its memory began at address 0: an alignment decides no gradient."""
+    shape, strides, kind, device, _ = described
+    return View(tuple(shape), strides, dtypes.of_dtype(kind).name, 0, str(device))
+
+
+def _step(one: Computation) -> _Step:
+    if not isinstance(one.op, str):
+        return _Step(one.makes, one.op, NOTHING, one.operands, ())
+    known = ops.family(one.op).scalars
+    scalars = tuple(name for name in one.keywords if name in known)
+    named = tuple(name for name in one.keywords if name not in known)
+    said = Said(named, scalars, tuple(sorted(one.options.items())))
+    operands = (*one.operands, *(one.keywords[name] for name in named))
+    return _Step(one.makes, one.op, said, operands, tuple(one.keywords[name] for name in scalars))
 
 
 class _Recorded(torch.autograd.Function):
@@ -121,24 +227,37 @@ class _Recorded(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: Any) -> tuple[Any, ...]:
-        saved = None if fake.symbolic(call.views) else call.plan().saved
-        outputs = tuple(call.run(call.op, call.said, tensors, call.numbers))
+    def forward(
+        ctx: Any, call: tuple[_Plan | _Later, Run, Said, Numbers], *tensors: Any
+    ) -> tuple[Any, ...]:
+        plan, run, said, numbers = call
+        outputs = run(plan.op, said, tensors, numbers)
         everything = (*tensors, *outputs)
-        ctx.call = call
-        ctx.places = tuple(range(len(everything))) if saved is None else saved
-        ctx.save_for_backward(*(everything[place] for place in ctx.places))
-        return outputs
+        ctx.plan, ctx.run, ctx.numbers = plan, run, numbers
+        if isinstance(plan, _Plan):
+            ctx.save_for_backward(*[everything[place] for place in plan.saved])
+        else:
+            ctx.save_for_backward(*everything)
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> tuple[Any, ...]:
-        call: _Call = ctx.call
-        with torch.no_grad():
-            saved = dict(zip(ctx.places, ctx.saved_tensors, strict=True))
-            found = _carry_out(call, saved, arrived)
-        if torch.is_grad_enabled():
-            found = _only_once(call.op, found)
+        plan, saved = ctx.plan, ctx.saved_tensors
+        if isinstance(plan, _Later):
+            plan = plan.plan()
+            saved = [saved[place] for place in plan.saved]
+        if not torch.is_grad_enabled():
+            found = _carry_out(plan, ctx.run, ctx.numbers, saved, arrived)
+        else:
+            with torch.no_grad():
+                found = _carry_out(plan, ctx.run, ctx.numbers, saved, arrived)
+            found = _only_once(plan.op, found)
         return (None, *found)
+
+
+_apply = super(torch.autograd.Function, _Recorded).apply
+"""`_Recorded.apply` without what torch's own puts around it for transforms of ``torch.func``, which
+are refused: that takes a fifth of the time of a recorded call."""
 
 
 def _only_once(op: str, found: list[Any]) -> list[Any]:
@@ -154,52 +273,47 @@ def _only_once(op: str, found: list[Any]) -> list[Any]:
     return [None if x is None else next(refusing) for x in found]
 
 
-def _carry_out(call: _Call, saved: Mapping[int, Any], arrived: Sequence[Any]) -> list[Any]:
-    """A gradient for each input; None where none is wanted."""
-    plan = call.plan()
-    operands = plan.operands
-    values: dict[str, Any] = dict(plan.scalars)
-    values |= zip(call.said.scalars, call.numbers, strict=True)
-    for place in plan.saved:
-        one = operands[place]
-        values[one.name] = _as_operand(saved[place], one)
-    for one, x in zip(plan.outputs, arrived, strict=True):
-        values[incoming(one.name)] = x.reshape(one.shape)
-    for step in plan.backward.computations:
+def _carry_out(
+    plan: _Plan, run: Run, numbers: Numbers, saved: Sequence[Any], arrived: Sequence[Any]
+) -> list[Any]:
+    """A gradient for each input; None where none is wanted.
+
+    saved: the tensors at `_Plan.saved`.
+    arrived: the gradients of the outputs.
+    """
+    values: dict[str, Any] = dict(plan.defaults)
+    if plan.scalars:
+        values |= zip(plan.scalars, numbers, strict=True)
+    for one, x in zip(plan.operands, saved, strict=True):
+        values[one.name] = _as_operand(x, one)
+    for (name, shape), x in zip(plan.arriving, arrived, strict=True):
+        values[name] = x if x.shape == shape else x.reshape(shape)
+    for step in plan.steps:
         given = [values[name] for name in step.operands]
         if isinstance(step.op, str):
-            values[step.makes] = _run_step(call.run, step, given, values)
+            scalars = [values[name] for name in step.numbers]
+            values[step.makes] = run(step.op, step.said, given, scalars)[0]
         else:
             values[step.makes] = step.op(*given)
-    found: list[Any] = [None] * len(plan.inputs)
-    for place in plan.wanted:
-        view, one = plan.inputs[place]
-        found[place] = as_input(values[plan.backward.gradients[one.name]], view, one)
+    found: list[Any] = [None] * plan.inputs
+    for result in plan.results:
+        made = values[result.made]
+        if made.dtype is not result.dtype:
+            made = made.to(result.dtype)
+        found[result.place] = as_input(made, result.view, result.operand)
     return found
-
-
-def _run_step(run: Run, step: Computation, given: list[Any], values: Mapping[str, Any]) -> Any:
-    """The result of a step that is an operation: its first output."""
-    assert isinstance(step.op, str)
-    scalars = [name for name in step.keywords if name in ops.family(step.op).scalars]
-    named = [name for name in step.keywords if name not in scalars]
-    said = Said(tuple(named), tuple(scalars), tuple(sorted(step.options.items())))
-    tensors = [*given, *(values[step.keywords[name]] for name in named)]
-    numbers = [values[step.keywords[name]] for name in scalars]
-    return run(step.op, said, tensors, numbers)[0]
 
 
 def _as_operand(x: Any, one: Operand) -> Any:
     """A tensor of a call with the shape of its operand, which the family may have folded."""
-    if tuple(x.shape) == one.shape:
+    if x.shape == one.shape:
         return x
     return x.as_strided(one.shape, one.strides, x.storage_offset())
 
 
 def as_input(gradient: Any, view: View, one: Operand) -> Any:
-    """A gradient of the operand's shape with the shape and dtype that the input has."""
-    gradient = gradient.to(getattr(torch, dtypes.dtype(view.dtype).torch))
-    if tuple(gradient.shape) == view.shape:
+    """A gradient of the operand's shape with the shape that the input has."""
+    if gradient.shape == view.shape:
         return gradient
     if _walk(view.shape, view.strides) == _walk(one.shape, one.strides):
         return gradient.reshape(view.shape)

@@ -27,6 +27,8 @@ from tilewright.torch.said import Numbers, Said, read
 
 NAMESPACE = "tilewright"
 _ARGUMENTS = 'Tensor[] operands, str said="", Scalar[]? scalars=None'
+_KEYS = (torch._C.DispatchKey.CUDA, torch._C.DispatchKey.CPU)
+"""Where tensors may be. HIP's are CUDA's to torch."""
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
@@ -64,6 +66,8 @@ def operator(op: str) -> Operator:
     _LIBRARY.define(f"{op}({_ARGUMENTS}) -> Tensor[]", tags=tags)
     _LIBRARY.define(f"{op}.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=tags)
     packet = getattr(getattr(torch.ops, NAMESPACE), op)
+    below_autograd = torch._C._after_autograd_keyset.raw_repr()
+    plain_keys = [torch._C.DispatchKeySet(key).raw_repr() for key in _KEYS]
 
     def functional(
         operands: list[Any], said: str = "", scalars: list[int | float] | None = None
@@ -88,15 +92,20 @@ def operator(op: str) -> Operator:
         said: str = "",
         scalars: list[int | float] | None = None,
     ) -> list[Any]:
-        if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
-            return gradients.recorded(run, op, read(said), operands, scalars or ())
+        gradients.refuse_transforms(op, operands)
+        plain = keys.raw_repr() & below_autograd in plain_keys
+        if torch.is_grad_enabled() and True in [x.requires_grad for x in operands]:
+            how = launch if plain else run
+            return list(gradients.recorded(how, op, read(said), operands, scalars or ()))
+        if plain:  # nothing is to be done in between, so spare another trip through torch
+            return launch(op, read(said), operands, scalars or ())
         below = keys & torch._C._after_autograd_keyset
         made: list[Any] = packet.default.redispatch(below, operands, said, scalars)
         return made
 
-    for key in ("CPU", "CUDA"):  # HIP's tensors are CUDA's to torch
-        _LIBRARY.impl(op, functional, key)
-        _LIBRARY.impl(f"{op}.out", into, key)
+    for key in _KEYS:
+        _LIBRARY.impl(op, functional, key.name)
+        _LIBRARY.impl(f"{op}.out", into, key.name)
     _LIBRARY.impl(op, recorded, "Autograd", with_keyset=True)
 
     def fake_functional(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tilewright import ops
-from tilewright.calls import Spoken
+from tilewright.calls import Spoken, scalar_names
 from tilewright.errors import BadArgument
 
 Numbers = Sequence[int | float]
@@ -40,6 +39,8 @@ class Said:
 
         tensors: all of its operands.
         """
+        if not (self.named or self.scalars or self.options):
+            return {}
         named = tensors[len(tensors) - len(self.named) :] if self.named else ()
         return {
             **dict(zip(self.named, named, strict=True)),
@@ -49,7 +50,7 @@ class Said:
 
     def positional(self, tensors: Sequence[Any]) -> Sequence[Any]:
         """The operands passed by position, of all of them."""
-        return tensors[: len(tensors) - len(self.named)]
+        return tensors[: len(tensors) - len(self.named)] if self.named else tensors
 
 
 NOTHING = Said()
@@ -78,9 +79,11 @@ def _hashable(value: Any) -> Any:
 
 def of(op: str, spoken: Spoken) -> tuple[Said, list[int | float]]:
     """What the keywords of a call say, and the numbers that it gives."""
+    if not (spoken.named or spoken.scalars or spoken.options):
+        return NOTHING, []
     given = [
         (name, value)
-        for name, value in zip(ops.family(op).scalars, spoken.scalars, strict=True)
+        for name, value in zip(scalar_names(op), spoken.scalars, strict=True)
         if value is not None
     ]
     said = Said(
