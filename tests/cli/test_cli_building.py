@@ -48,7 +48,7 @@ def test_limit_is_for_each_arch_and_is_said(cli, space):
     words = ("build", space, "--arch", "sm_90", "--arch", "sm_80", "--limit", "1")
     text = cli(*words)
     assert "2 built" in text
-    assert "1 legal kernels were left out by --limit 1" in text
+    assert "1 legal kernels were not built because of --limit 1" in text
 
 
 def test_a_failed_build_exits_with_1_and_says_why(cli, space, failing):
@@ -186,7 +186,7 @@ def test_bad_registries(cli, space, tmp_path, monkeypatch):
     file.write_text('{"schema": 1, "registry": "x", "kernels": [{"name": "gemm_y"}]}')
     assert "kernels[0]" in cli.fails(2, "registry", "check", file)
     assert "cannot be read" in cli.fails(2, "registry", "import", tmp_path / "absent.json")
-    assert "say --build too" in cli.fails(2, "registry", "import", file, "--arch", "sm_90")
+    assert "give --build too" in cli.fails(2, "registry", "import", file, "--arch", "sm_90")
     inside_a_file = file / "r.json"
     message = cli.fails(1, "registry", "export", NAME, "--arch", "sm_90", "-o", inside_a_file)
     assert message.startswith(f"cannot write {inside_a_file}: ")

@@ -89,7 +89,7 @@ def test_a_bundle_is_added_to(cli, tmp_path: Path) -> None:
 
 
 def test_wrong_requests(cli, tmp_path: Path, problems: Path) -> None:
-    assert "where to? say -o" in cli.fails(2, "bundle", problems)
+    assert "give -o FILE" in cli.fails(2, "bundle", problems)
     assert "ends in .bundle" in cli.fails(2, "bundle", problems, "-o", tmp_path / "x.zip")
     (tmp_path / "bad.bundle").write_bytes(b"nothing")
     assert "is no bundle" in cli.fails(2, "bundle", tmp_path / "bad.bundle")

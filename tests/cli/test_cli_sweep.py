@@ -60,7 +60,7 @@ def test_a_sweep_measures_shows_and_goes_on(cli, crew, space, shapes, tmp_path):
     out = tmp_path / "out"
     words = ("sweep", space, "--problems", shapes, "--out", out, *SWEEP)
     text = cli(*words)
-    assert "sm_90: 2 kernels × 2 problems" in text and "1 problems said twice" in text
+    assert "sm_90: 2 kernels × 2 problems" in text and "1 problems repeated" in text
     assert "measured      4 ok" in text and "results       4 in" in text
     assert "measured 4 of 4 (4 ok), 0 s left" in cli.result.stderr
     assert len(kernels(crew)) == 2 and TMA_NAME in kernels(crew) and len(crew.made) == 4
@@ -111,7 +111,7 @@ def test_a_retry_is_foreseen_counted_and_done(cli, crew, space, shapes, tmp_path
     cli(*words, code=1)
     crew.change = lambda m: m
     retry = ("--retry", "timeout", "--retry", "nan")
-    assert "2 of these once more, by --retry" in cli(*words, *retry, "--dry-run")
+    assert "2 of these again, because of --retry" in cli(*words, *retry, "--dry-run")
     (part,) = cli.json(*words, *retry, "--dry-run")["devices"]
     assert (part["known"], part["measurements"], part["again"]) == (2, 2, 2)
     document = cli.json(*words, *retry)
@@ -195,7 +195,7 @@ def test_ctrl_c_says_how_to_go_on_and_keeps_what_was_measured(crew, space, shape
     words = ["sweep", str(space), "--problems", str(shapes), "--out", str(tmp_path / "o"), *SWEEP]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 130
-    assert "stopped; 3 results are in" in result.stderr and "goes on from there" in result.stderr
+    assert "stopped; 3 results are in" in result.stderr and "repeat the command" in result.stderr
     with Results(tmp_path / "o") as results:
         assert len(results) == 3
 

@@ -59,7 +59,7 @@ def test_tune_writes_a_table_and_goes_on(cli, shapes, tmp_path):
 
 def test_retune(cli, shapes, tmp_path):
     table = tmp_path / "t.twt"
-    assert "does not exist: tune makes one" in cli.fails(2, "retune", table, *QUICK)
+    assert "does not exist: make it with tune" in cli.fails(2, "retune", table, *QUICK)
     cli("tune", "--problems", shapes, "--table", table, *QUICK)
     anew = cli.json("retune", table, "--out", tmp_path / "anew", *QUICK)
     assert len(anew["rows"]) == 2 and anew["measured"] >= 6
@@ -134,7 +134,7 @@ def test_pretune_goes_on_past_a_module_that_fails(cli, tmp_path, monkeypatch):
         "pretune", " gemm:full,", "all", "--table", table, *QUICK
     )
     said = cli("pretune", "what", "--table", table, *QUICK, code=1)
-    assert "not right: what" in said and "is no module" in cli.result.stderr
+    assert "failed or incomplete: what" in said and "is no module" in cli.result.stderr
     assert "which modules?" in cli.fails(2, "pretune")
     assert "names no set" in cli.fails(2, "pretune", " , ")
 

@@ -333,7 +333,9 @@ def test_inspect_asks_which_part() -> None:
     kernels = {part: replace(make_kernel(), part=part) for part in PARTS}
     assert _of_part({MAIN: make_kernel()}, None, "k") == make_kernel()
     assert _of_part(kernels, "reduce", "k").part == "reduce"
-    with pytest.raises(BadArgument, match="several kernels; say which: --part partial or reduce"):
+    with pytest.raises(
+        BadArgument, match="several kernels; choose one with --part partial or reduce"
+    ):
         _of_part(kernels, None, "k")
     with pytest.raises(BadArgument, match="k has no part 'third'; it has partial, reduce"):
         _of_part(kernels, "third", "k")

@@ -1,7 +1,7 @@
-"""The command line, one file a command group.
+"""The command line: one file for each group of commands.
 
-Nothing here is imported by the library. Commands import what they need when they run, so that
-``tilewright archs`` costs what it uses.
+The library imports nothing from here. Commands import modules when they run, so that
+``tilewright archs`` loads only the modules it uses.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tilewright.cli.codes import BROKEN_PIPE, INTERRUPTED
 
 
 def main() -> None:
-    """The console script. Exit codes: see `tilewright.cli.errors`."""
+    """Entry point of the console script. Exit codes: see `tilewright.cli.errors`."""
     try:
         _fill_streams()
         with suppress(FileNotFoundError):  # the folder was deleted
             _leave_the_folder()
         _run()
-    except KeyboardInterrupt:  # while modules are imported, say
+    except KeyboardInterrupt:  # for example, while modules are imported
         with suppress(OSError):
             sys.stderr.write("interrupted\n")
         sys.exit(INTERRUPTED)
@@ -32,7 +32,7 @@ def _run() -> None:
     from tilewright.cli.app import app
 
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError):  # whatever stands in for a real stream
+        with suppress(AttributeError):  # a stand-in for a real stream
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     output.clean_log()
     try:
@@ -43,15 +43,15 @@ def _run() -> None:
     except BrokenPipeError:  # the reader (`| head`) has enough
         errors.discard_output()
         sys.exit(BROKEN_PIPE)
-    except OSError as error:  # a full disk, say
+    except OSError as error:  # for example, a full disk
         errors.discard_output()
         output.say(f"error: standard output: {errors.said(error)}", err=True)
         sys.exit(errors.FAILED)
 
 
 def _fill_streams() -> None:
-    """Give the standard streams that the caller closed (``>&-``) a file that holds nothing: the
-    next file to be opened would take a closed one's number, and get what is printed."""
+    """Open a null device for each standard stream that the caller closed (``>&-``). Otherwise the
+    next file opened would get the number of the closed stream, and receive the printed text."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             fd = os.open(os.devnull, os.O_RDWR)
@@ -60,8 +60,8 @@ def _fill_streams() -> None:
 
 
 def _leave_the_folder() -> None:
-    """Import nothing from the current folder, which may be anybody's, unless PYTHONPATH names it.
-    ``python -m`` puts it first on the path, and so does an empty part of PYTHONPATH."""
+    """Remove the current folder from the import path, unless PYTHONPATH names it: anybody may own
+    the folder. ``python -m`` puts it first on the path, and so does an empty part of PYTHONPATH."""
     here = Path().resolve()
     if here in [Path(p).resolve() for p in os.environ.get("PYTHONPATH", "").split(":") if p]:
         return

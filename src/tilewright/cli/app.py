@@ -1,4 +1,4 @@
-"""All commands, put together."""
+"""The application, made of all commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tilewright.cli.vocabulary import LARGE
 _EPILOG = "\n\n".join(
     [
         "Exit codes: 0 done, 1 the work failed, 2 the request was wrong.",
-        "Words, and CK Tile's for them:",
+        "Tilewright's words and CK Tile's:",
         "\b\n" + vocabulary.as_text(),
         examples(
             "tilewright demo",
@@ -48,8 +48,8 @@ _EPILOG = "\n\n".join(
 
 app = typer.Typer(
     cls=Commands,
-    help="The best tile kernel for each problem on each GPU: declare, build anywhere, verify, "
-    "choose, launch.",
+    help="Run the best tile kernel for each problem on each GPU: declare, build anywhere, "
+    "verify, choose, launch.",
     epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,

@@ -1,4 +1,4 @@
-"""``archs`` and ``devices``: what GPUs are known, and which are here."""
+"""``archs`` and ``devices``: the GPUs Tilewright knows, and the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples("tilewright archs", "tilewright archs gfx942", "tilewright archs --json")
     )(archs)
     app.command(
-        short_help="The GPUs that can be planned for, or that are here.",
+        short_help="List the known GPUs, or the GPUs of this machine.",
         epilog=examples(
             "tilewright devices", "tilewright devices h200_sxm", "tilewright devices --live --json"
         ),
@@ -28,10 +28,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def archs(
-    name: Annotated[str | None, typer.Argument(help="One architecture, in detail.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show one architecture in detail.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The GPU architectures that kernels can be built for."""
+    """List the GPU architectures that kernels can be built for."""
     from tilewright import arch, ops
 
     known = [arch.arch(n) for n in ([name] if name else arch.archs())]
@@ -122,15 +122,19 @@ def _show_arch(a: Arch) -> None:
 
 
 def devices(
-    name: Annotated[str | None, typer.Argument(help="One known device (slug or name).")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show one known device (slug or name).")
+    ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="The GPUs of this machine instead, by their drivers.")
+        bool,
+        typer.Option("--live", help="List the GPUs of this machine, as their drivers report them."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """The physical GPUs that can be planned for, and with --live those that are here.
+    """List the known GPUs, or with --live the GPUs of this machine.
 
-    A live fingerprint, saved from --json, is what --device takes on another machine.
+    Kernels can be planned for a known GPU without having it. To plan for a GPU of another machine,
+    save its fingerprint there with --live --json, and pass the file to --device.
     """
     from tilewright import arch
     from tilewright.arch.detect import live_devices
@@ -150,7 +154,7 @@ def devices(
         shown = asdict(known[name])
         peaks = ", ".join(f"{d} {t:g}" for d, t in shown.pop("matrix_tflops"))
         partition = shown["partition"] or "the whole GPU"
-        published = peaks or "as the architecture's rate says"
+        published = peaks or "the architecture's rate"
         output.fields({**shown, "partition": partition, "peak TFLOP/s": published})
     else:
         output.table(

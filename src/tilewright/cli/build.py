@@ -1,4 +1,4 @@
-"""``build``: kernels for any architecture, on any machine."""
+"""``build``: build kernels for any architecture, on any machine."""
 
 from __future__ import annotations
 
@@ -32,18 +32,20 @@ if TYPE_CHECKING:
     from tilewright.compile.report import Status
 
 TIMEOUT_SECONDS = 120.0
-"""That building one kernel may take, unless told otherwise."""
+"""Longest time to build one kernel, by default."""
 
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Compilers at once [default: one for each CPU]"),
+    typer.Option(
+        "--workers", min=1, help="Number of compilers at once [default: one for each CPU]"
+    ),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="Build kernels for any architecture; no GPU is needed.",
+        short_help="Build kernels for any architecture, without a GPU.",
         epilog=examples(
             "tilewright build space.json --arch sm_90 --arch gfx942",
             "tilewright build space.json --arch gfx950 --signature dtype=fp8 --limit 20",
@@ -61,24 +63,25 @@ def build(
     store: StorePath = None,
     workers: Workers = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that one kernel may take.")
+        float,
+        typer.Option("--timeout", min=1, help="Longest time to build one kernel, in seconds."),
     ] = TIMEOUT_SECONDS,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help="Build at most so many, the first, for each --arch."),
+        typer.Option("--limit", min=1, help="Build at most the first N kernels for each --arch."),
     ] = None,
     signature: Signature = None,
     family: FamilyName = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Build the legal kernels of spaces, those of tables' rows, those chosen for problems, and
-    named kernels into the store. Needs no GPU.
+    """Build kernels into the store, without a GPU.
 
-    Kernels are chosen for the known GPUs of each --arch.
+    Inputs are spaces (all legal kernels), tables (the kernels of their rows), problems (the kernels
+    chosen for them on the known GPUs of each --arch), and kernel names.
 
-    What a rule drops is counted, and no failure unless nothing is left. Exits with 1 if any
-    kernel cannot be built.
+    Combinations that a rule drops are counted; they are a failure only if no kernel is left. Exits
+    with 1 if a kernel cannot be built.
     """
     from tilewright.cli.planned import Planning
     from tilewright.cli.selection import select, tables_of
@@ -166,4 +169,4 @@ def _show(selections: list[Selection], kept: Store, report: BuildReport, limit: 
     output.line(f"{report}, in {kept.path}")
     left = sum(max(0, len(s.configs) - limit) for s in selections) if limit else 0
     if left:
-        output.line(f"{left} legal kernels were left out by --limit {limit}")
+        output.line(f"{left} legal kernels were not built because of --limit {limit}")

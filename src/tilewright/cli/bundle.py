@@ -1,4 +1,4 @@
-"""``bundle``: prebuilt kernels in one file."""
+"""``bundle``: collect prebuilt kernels in one file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ENDING = ".bundle"
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="Prebuilt kernels in one file, to serve without Triton or a compiler.",
+        short_help="Collect prebuilt kernels in one file, served without Triton or a compiler.",
         epilog=examples(
             "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
             f"tilewright bundle served.jsonl {FAMILY}:small --arch all -o b.bundle",
@@ -64,9 +64,9 @@ def bundle(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Problems (.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), tables (.twt, "
-            ".json, shipped:NAME), space files (JSON), kernel names, and other bundles, in "
-            "any mixture.",
+            help="Problems (.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), tables "
+            "(.twt, .json, shipped:NAME), space files (JSON), kernel names, and other "
+            "bundles, in any mixture.",
             metavar="PROBLEMS|TABLE|SPACE|NAME|BUNDLE…",
         ),
     ],
@@ -75,7 +75,7 @@ def bundle(
         typer.Option(
             "--output",
             "-o",
-            help=f"File to write ({ENDING}); with --wheel, the folder.",
+            help=f"File to write ({ENDING}); with --wheel, the folder to write to.",
             metavar="FILE",
         ),
     ] = None,
@@ -85,20 +85,22 @@ def bundle(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="Choose for this GPU: a known one (see `devices`) or a JSON file; may be repeated "
-            "[default: all known ones of each --arch]",
+            help="Choose kernels for this GPU: a known one (see `devices`) or a JSON file; may "
+            "be repeated [default: all known GPUs of each --arch]",
         ),
     ] = None,
     registry: Annotated[
         Path | None,
-        typer.Option("--registry", help="Add the kernels of this registry file, with priorities."),
+        typer.Option(
+            "--registry", help="Add the kernels of this registry file, with their priorities."
+        ),
     ] = None,
     wheel: Annotated[
         str | None,
         typer.Option(
             "--wheel",
-            help="Write a wheel of this name instead, as tilewright-kernels-sm90, which "
-            "dispatchers find once it is installed.",
+            help="Write a wheel of this name instead, as tilewright-kernels-sm90. Dispatchers "
+            "find the kernels of an installed wheel.",
             metavar="NAME",
         ),
     ] = None,
@@ -108,7 +110,8 @@ def bundle(
     store: StorePath = None,
     workers: Workers = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that building one kernel may take.")
+        float,
+        typer.Option("--timeout", min=1, help="Longest time to build one kernel, in seconds."),
     ] = TIMEOUT_SECONDS,
     signature: Signature = None,
     family: FamilyName = None,
@@ -116,14 +119,14 @@ def bundle(
     trust_bundle: TrustBundle = False,
     as_json: Json = False,
 ) -> None:
-    """Write kernels, built for every architecture asked, to one file that serves without Triton, a
-    compiler, or a certain Python: Dispatcher(bundle=FILE), or TILEWRIGHT_BUNDLE.
+    """Build kernels for every --arch and write them to one file. Dispatcher(bundle=FILE) or
+    TILEWRIGHT_BUNDLE serves the file without Triton or a compiler, under any Python.
 
-    Of problems, the kernels that are chosen for them; of tables, those of their rows, and the rows;
-    of spaces, all that are legal. The same inputs give the same bytes. Without -o, bundles are read
-    whole and shown.
+    For problems, the bundle holds the kernels chosen for them; for tables, their rows and the
+    kernels of the rows; for spaces, all legal kernels. The same inputs give the same bytes. Without
+    -o, the command reads whole bundles, checks them and shows their contents.
 
-    Exits with 1 if a kernel cannot be built (the others are written), or a bundle is damaged.
+    Exits with 1 if a kernel cannot be built (the others are written), or if a bundle is damaged.
     """
     from tilewright.bundle import Bundle, Content
     from tilewright.cli.planned import Planning
@@ -133,7 +136,9 @@ def bundle(
     others = [text for text in inputs if not text.endswith(ENDING)]
     if out is None:
         if others or wheel or registry:
-            raise BadArgument(f"where to? say -o FILE{ENDING}; to be shown, give bundles alone")
+            raise BadArgument(
+                f"give -o FILE{ENDING} to write a bundle, or bundles alone to show them"
+            )
         _show_all(given, as_json)
         return
     if wheel is None and out.suffix != ENDING:
@@ -178,7 +183,7 @@ def _devices(given: Sequence[str] | None) -> tuple[Device, ...]:
 
 
 def _targets(archs: Sequence[str] | None, named: Sequence[Device]) -> tuple[Target, ...]:
-    """What to build for: the architectures asked, else those of the devices named."""
+    """The architectures to build for: the given ones, otherwise those of the named devices."""
     from tilewright.arch.targets import Target
 
     if archs or not named:
@@ -196,8 +201,8 @@ def _legal(kernels: Registry | None, arch_name: str) -> list[str]:
 
 
 def _table(table: Any, given: Sequence[Bundle], wanted: Sequence[Target]) -> Any:
-    """The rows of the tables, for what is built, and of the bundles; of rows that differ, the
-    fastest."""
+    """The rows of the tables, for the architectures built, and of the bundles. Where rows of one
+    problem differ, the fastest is kept."""
     from tilewright.tables.merge import combine
 
     archs = {target.arch for target in wanted}

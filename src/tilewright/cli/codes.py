@@ -1,8 +1,8 @@
-"""Exit codes that no error type has."""
+"""Exit codes without an error type."""
 
 from __future__ import annotations
 
 INTERRUPTED = 130
-"""The user pressed Ctrl-C: 128 and SIGINT, as shells say it."""
+"""The user pressed Ctrl-C: 128 plus the number of SIGINT, as in shells."""
 BROKEN_PIPE = 141
-"""The reader of the output has gone: 128 and SIGPIPE."""
+"""The reader of the output has gone: 128 plus the number of SIGPIPE."""

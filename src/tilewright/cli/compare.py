@@ -1,4 +1,4 @@
-"""``compare``: which of two is faster."""
+"""``compare``: find the faster of two contenders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="Which of two is faster, with a confidence interval.",
+        short_help="Find the faster of two kernels, with a confidence interval.",
         epilog=examples(
             f"tilewright compare KERNEL vendor {LARGE}",
             f"tilewright compare new.twt old.twt {FEW}",
@@ -44,40 +44,50 @@ _CONTENDER = "KERNEL|REGISTRY.json|TABLE.twt|STORE|vendor"
 
 
 def compare(
-    first: Annotated[str, typer.Argument(help="What to compare.", metavar="FIRST")],
+    first: Annotated[str, typer.Argument(help=f"First contender: {_CONTENDER}.", metavar="FIRST")],
     second: Annotated[
         str,
-        typer.Argument(help=f"With what; both are {_CONTENDER}.", metavar="SECOND"),
+        typer.Argument(help="Second contender, of the same kinds.", metavar="SECOND"),
     ],
     family: Family,
     pairs: ProblemWords = None,
     kernel: Annotated[
-        str, typer.Option("--kernel", help="Of stores: which kernel [default: the one chosen]")
+        str,
+        typer.Option(
+            "--kernel",
+            help="Kernel to compare, if the contenders are stores [default: the chosen one]",
+        ),
     ] = "",
-    rounds: Annotated[int, typer.Option("--rounds", min=6, help="Pairs of samples.")] = 60,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=6, help="Number of pairs of samples.")
+    ] = 60,
     confidence: Annotated[
-        float, typer.Option("--confidence", min=0.5, max=0.9999, help="Of the interval.")
+        float,
+        typer.Option("--confidence", min=0.5, max=0.9999, help="Confidence level of the interval."),
     ] = 0.99,
     margin: Annotated[
-        float, typer.Option("--margin", min=0.0, max=0.5, help="Share that does not matter.")
+        float,
+        typer.Option("--margin", min=0.0, max=0.5, help="Relative difference that counts as none."),
     ] = 0.01,
     on: Annotated[
         str,
-        typer.Option("--on", help="Where: a GPU as cuda:0, or cpu (wall time of the interpreter)."),
+        typer.Option(
+            "--on", help="Where to run: a GPU as cuda:0, or cpu (wall time of the interpreter)."
+        ),
     ] = "cuda:0",
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Makes the operands [default: fresh]")
+        int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
     ] = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Time two contenders in pairs, in one process, who goes first by a coin, and judge.
+    """Time two contenders in pairs, in one process, in random order, and say which is faster.
 
-    Each is a kernel by name, a registry file or a table (what it would choose), a store's folder
-    (its own binaries: before and after a compiler upgrade, say) or `vendor`, the vendor's library
-    as torch calls it. Both are verified before they are timed. The answer is about FIRST: faster,
-    slower, same (surely within the margin) or undecided.
+    A contender is a kernel's name, a registry file or a table (the kernel it would choose), the
+    folder of a store (its own binaries, for example before and after a compiler upgrade) or
+    `vendor` (the vendor's library as torch calls it). Both are verified before they are timed. The
+    answer is about FIRST: faster, slower, same (the interval lies within the margin) or undecided.
     """
     from tilewright import ops
     from tilewright.arch import arch, device
@@ -104,7 +114,7 @@ def compare(
 
 
 def timer_on(index: int | None, l2_bytes: int) -> Timer:
-    """Device time with L2 flushed, or the wall clock of the interpreter."""
+    """A timer of the device with L2 flushed, or of the interpreter's wall clock."""
     from tilewright.measure import timing
 
     if index is None:

@@ -24,26 +24,27 @@ if TYPE_CHECKING:
     from tilewright.plan import Plan
 
 BEST_BUILT = 3
-"""How many of each problem's best kernels the demo builds."""
+"""Number of best kernels of each problem that the demo builds."""
 
 SEED = 1
-"""Makes the operands: the demo shows the same numbers each time."""
+"""Seed of the operands: the demo shows the same numbers each time."""
 
 
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="The whole journey on this CPU, in under a minute.",
+        short_help="Show all steps on this CPU, in under a minute.",
         epilog=examples("tilewright demo", "tilewright demo --store /tmp/demo"),
     )(demo)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a family's demo does (``ops/<family>/demo/problems.json``).
+    """The steps of a family's demo (``ops/<family>/demo/problems.json``).
 
-    devices: the GPUs planned for, and built for by their architectures. signatures: what the
-    space beside it (``space.json``) is expanded with. run, choose, explain: problems, as words.
+    devices: the GPUs to plan for; kernels are built for their architectures.
+    signatures: the words to expand the space beside this file (``space.json``) with.
+    run, choose, explain: problems, as words.
     """
 
     devices: list[str]
@@ -54,11 +55,11 @@ class Script:
 
 
 def demo(store: StorePath = None, as_json: Json = False) -> None:
-    """The whole journey in under a minute, without a GPU: expand a space, build for two vendors,
-    run and verify on the CPU, choose kernels and explain one choice.
+    """Show all steps in under a minute, without a GPU: expand a space, build for two vendors, run
+    and verify on the CPU, choose kernels and explain one choice.
 
-    Kernels are built into the usual store unless --store names another, so a second run finds
-    them there. Exits with 1 if anything failed.
+    Kernels are built into the usual store unless --store names another, so a second run finds them
+    there. Exits with 1 if anything failed.
     """
     from tilewright.cli import explain, selection
     from tilewright.cli.build import compile_all
@@ -125,7 +126,7 @@ def demo(store: StorePath = None, as_json: Json = False) -> None:
 
 
 def _find() -> tuple[str, Path, Script]:
-    """The first family that ships a demo, its space, and what to do with it."""
+    """The name of the first family that ships a demo, its space, and the demo's steps."""
     from tilewright import ops
     from tilewright.errors import BadFile
     from tilewright.jsonfile import convert, load_json
@@ -140,7 +141,7 @@ def _find() -> tuple[str, Path, Script]:
 
 
 def _expand(space: Path, script: Script) -> dict[str, list[Selection]]:
-    """What the space means on each GPU, for each signature."""
+    """The kernels of the space on each GPU, for each signature."""
     from tilewright.arch import device
     from tilewright.cli.selection import select
 
@@ -151,7 +152,7 @@ def _expand(space: Path, script: Script) -> dict[str, list[Selection]]:
 
 
 def _dispatcher(device: str, selections: Sequence[Selection], kept: Any) -> Dispatcher:
-    """A dispatcher over the space's kernels that are legal on a GPU."""
+    """A dispatcher over the kernels of the space that are legal on a GPU."""
     from tilewright.dispatch import Dispatcher
     from tilewright.registry import Registry
 
@@ -170,7 +171,7 @@ def _problem(family: str, words: Mapping[str, str], dispatcher: Dispatcher) -> A
 
 
 def _best(family: str, script: Script, dispatchers: Sequence[Dispatcher]) -> list[tuple[Any, Any]]:
-    """The best few kernels of every problem of the script, on each GPU, each once."""
+    """The best few kernels for every problem of the script, on each GPU, without repeats."""
     from tilewright import ops
 
     requests: dict[tuple[Any, str], None] = {}
@@ -184,7 +185,7 @@ def _best(family: str, script: Script, dispatchers: Sequence[Dispatcher]) -> lis
 
 
 def _run(family: str, script: Script, dispatchers: Sequence[Dispatcher]) -> list[Ran]:
-    """Every problem to run, by the kernel that each GPU would get."""
+    """Run every problem with the kernel that each GPU would get."""
     from tilewright.cli.run import run_once
 
     return [
@@ -267,7 +268,7 @@ def _show_ran(ran: Sequence[Ran]) -> None:
     )
     seconds = sum(r.seconds for r in ran)
     output.line(
-        f"{seconds:.1f} s in Triton's interpreter, which says nothing about the speed of a GPU"
+        f"{seconds:.1f} s in Triton's interpreter; this time says nothing about the speed of a GPU"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a command's failure looks like: one line on stderr, and an exit code."""
+"""How a command reports a failure: one line on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tilewright.errors import (
 from tilewright.printable import printable
 
 FAILED = 1
-"""The request was fine, the work failed."""
+"""The request was right, but the work failed."""
 WRONG_REQUEST = 2
-"""The request cannot be meant; the same command will never work."""
+"""The request was wrong: the same command will never work."""
 
 EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (BadArgument, WRONG_REQUEST),  # unknown names and architectures are bad arguments too
@@ -35,20 +35,20 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (TilewrightError, FAILED),
     (OSError, FAILED),
 )
-"""The exit code of each error; the first line that fits counts."""
+"""The exit code of each error type. The first entry that fits counts."""
 
 
 def exit_code(error: Exception) -> int:
-    """The exit code for `error`, one of those in `EXIT_CODES`."""
+    """The exit code for `error`, from `EXIT_CODES`."""
     return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
 
 
-# typer has click in it, or beside it, as its version is.
+# Depending on its version, typer contains click or depends on it.
 _Usage: Any = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 
 
 class Commands(TyperGroup):
-    """The root of all commands: turns what they raise into a line and an exit code."""
+    """The root of all commands: turns errors into a line and an exit code."""
 
     def make_context(self, *words: Any, **options: Any) -> Any:
         try:
@@ -75,20 +75,20 @@ class Commands(TyperGroup):
                 sys.stdout.flush()
                 if output.wants_json(ctx):
                     output.emit({"error": message, "type": type(error).__name__})
-            except OSError:  # standard output is what went wrong
+            except OSError:  # writing to standard output failed
                 discard_output()
             raise typer.Exit(exit_code(error)) from None
 
 
 def _harmless(error: Any) -> Any:
-    """A usage error whose message, which quotes what was typed (or a shell put there, for ``*``),
-    may be printed."""
+    """A usage error with a printable message. The message quotes the command line, which may hold
+    file names that the shell put there for ``*``."""
     error.message = printable(error.message)
     return error
 
 
 def said(error: Exception) -> str:
-    """What to say of an error in one sentence."""
+    """One sentence for an error."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -100,5 +100,5 @@ def _interrupted() -> typer.Exit:
 
 
 def discard_output() -> None:
-    """Have standard output go nowhere: Python writes what is left of it when it ends."""
+    """Send standard output nowhere: Python writes the rest of it when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``expand``: what a space means on each architecture."""
+"""``expand``: count and list the kernels of a space on each architecture."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="What a space means on each architecture.",
+        short_help="Count or list the kernels of a space on each architecture.",
         epilog=examples(
             "tilewright expand space.json --arch sm_90 --arch gfx942",
             "tilewright expand space.json --arch sm_90 --signature dtype=fp16 --list",
@@ -52,7 +52,7 @@ def expand(
         str | None,
         typer.Option(
             "--default",
-            help="Expand what this family uses when no space is given.",
+            help="Expand the default space of this family instead of a file.",
             metavar="FAMILY",
         ),
     ] = None,
@@ -60,14 +60,17 @@ def expand(
     family: FamilyName = None,
     listed: Annotated[bool, typer.Option("--list", help="List the legal kernels by name.")] = False,
     dropped: Annotated[
-        bool, typer.Option("--dropped", help="List every dropped combination with its rule.")
+        bool,
+        typer.Option(
+            "--dropped", help="List every dropped combination with the rule that dropped it."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Count the legal kernels of a space, and say which rule dropped each of the others.
+    """Count the legal kernels of a space, and count the combinations that each rule dropped.
 
-    The space file is a sweep in CK Tile Engine's form, or the same with Tilewright's own words
-    (its `warp_m × warp_n` is num_warps here, its warp tile is mma; see `tilewright --help`).
+    The space file is a sweep in CK Tile Engine's form, or the same form with Tilewright's words (CK
+    Tile's `warp_m × warp_n` is num_warps here, its warp tile is mma; see `tilewright --help`).
     """
     found = {
         name: _select(inputs or [], name, default, family, words(signature))
@@ -94,8 +97,8 @@ def _select(
     family: str | None,
     signature: Mapping[str, str],
 ) -> Selection | EmptySpace:
-    """What is legal on one architecture; the error where nothing is, so that the others can be
-    shown all the same."""
+    """The legal kernels on one architecture. If there are none, the error is returned, so that the
+    other architectures can still be shown."""
     try:
         return _selected(inputs, arch_name, default, family, signature)
     except EmptySpace as error:
@@ -120,7 +123,9 @@ def _selected(
             raise BadArgument(f"'{inputs[0]}' is not a space file (JSON)")
         return selection.select(inputs, arch_name, family, signature)
     if signature:
-        raise BadArgument("--signature completes a space file; with --default, say it as words")
+        raise BadArgument(
+            "--signature completes a space file; with --default, give it among the problem's words"
+        )
     this = arch(arch_name)
     of = ops.family(default)
     space = of.default_space(of.parse_problem(words(inputs), this), this)
@@ -153,7 +158,7 @@ def _document(
 def _show(result: Selection, listed: bool, dropped: bool) -> None:
     from tilewright.cli import selection
 
-    again = f", {result.duplicates} said twice" if result.duplicates else ""
+    again = f", {result.duplicates} repeated" if result.duplicates else ""
     output.heading(
         f"{result.arch.name}: {len(result.configs)} legal kernels, "
         f"{len(result.dropped)} combinations dropped{again}"
@@ -171,7 +176,7 @@ def _show(result: Selection, listed: bool, dropped: bool) -> None:
 
 
 def _show_dropped(result: Selection) -> None:
-    """Every dropped combination, by the fields that tell one from another."""
+    """Print every dropped combination, by the fields that differ between them."""
     first = result.dropped[0].fields
     varying = [f for f in first if any(d.fields.get(f) != first[f] for d in result.dropped)]
     output.table(

@@ -1,4 +1,4 @@
-"""``explain``: which kernel serves a problem, and why not the others."""
+"""``explain``: the kernel that serves a problem, and why the others do not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="Which kernel serves a problem, and why not others.",
+        short_help="Explain which kernel serves a problem, and why others do not.",
         epilog=examples(
             f"tilewright explain {LARGE} dtype=bf16",
             f"tilewright explain {FEW} dtype=fp8 --device mi300x",
@@ -63,17 +63,18 @@ def explain(
     pipelines: Pipelines = None,
     blocked: Blocked = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="How many next best kernels to show.")
+        int, typer.Option("--limit", min=0, help="Number of next best kernels to show.")
     ] = 5,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every kernel, the refused too.")
+        bool, typer.Option("--all", help="Show every kernel, refused ones included.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """The kernel chosen for a problem, why, which come next, and which rules refused others.
+    """Show the kernel chosen for a problem, the reason, the next best kernels, and the rules that
+    refused others.
 
-    Plans only: nothing is built or run, and no GPU is needed. Exits with 1 if no kernel
-    serves the problem.
+    Only plans: builds and runs nothing, and needs no GPU. Exits with 1 if no kernel serves the
+    problem.
     """
     asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
     target = dispatcher(
@@ -90,7 +91,7 @@ def explain(
 
 
 def show(found: Explanation, limit: int, everything: bool = False) -> None:
-    """Print an explanation: the choice, at most `limit` others, and the refused by rule."""
+    """Print an explanation: the choice, at most `limit` others, and the refused kernels by rule."""
     output.heading(f"{found.problem} on {found.device.name} ({found.device.arch})")
     usable = [fate for fate in found.fates if fate.fate in ("chosen", "candidate")]
     shown = usable if everything else usable[: limit + 1]

@@ -1,4 +1,4 @@
-"""``kernels``: what is in the store, and what the compiler made of it."""
+"""``kernels``: look into the store, and read the compiler's output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Name = Annotated[str, typer.Argument(help="The kernel's name.", metavar="NAME")]
 
 @app.command(
     "list",
-    short_help="What the store holds.",
+    short_help="List the kernels in the store.",
     epilog=examples(
         "tilewright kernels list", "tilewright kernels list --arch gfx942 --match '*_persistent_*'"
     ),
@@ -45,7 +45,7 @@ def list_kernels(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """The kernels in the store, with what each takes from the GPU."""
+    """List the kernels in the store, with the resources of the GPU that each uses."""
     from tilewright.arch import arch
 
     kept = open_store(store, trust_store)
@@ -84,7 +84,7 @@ def list_kernels(
 
 
 def _outdated(kernels: list[Kernel], kept: Store) -> set[str]:
-    """Keys of kernels that stand there twice and are not what would be built now."""
+    """Keys of kernels that the store holds twice and that would be built differently now."""
     counts = Counter((kernel.name, kernel.arch, kernel.part) for kernel in kernels)
     old: set[str] = set()
     for kernel in kernels:
@@ -108,7 +108,7 @@ def _current(name: str, arch: str, kept: Store) -> dict[str, Kernel]:
 
 
 def _part(kernel: Kernel) -> dict[str, str]:
-    """The part, of a config with several."""
+    """The part, if the config has several."""
     from tilewright.ops.nouns import MAIN
 
     return {} if kernel.part == MAIN else {"part": kernel.part}
@@ -134,7 +134,7 @@ def _row(kernel: Kernel) -> dict[str, Any]:
 
 
 @app.command(
-    short_help="A kernel's config; where it is legal and built.",
+    short_help="Show a kernel's config, and where it is legal and built.",
     epilog=examples(
         "tilewright kernels show NAME", "tilewright kernels show NAME --arch sm_90 --json"
     ),
@@ -146,7 +146,7 @@ def show(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """One kernel: its config and, for each architecture, whether it is legal and built."""
+    """Show one kernel: its config and, for each architecture, whether it is legal and built."""
     from tilewright import arch, ops
 
     config = ops.family_of(name).parse_name(name)
@@ -214,7 +214,7 @@ def _resources(made: dict[str, Any]) -> dict[str, Any]:
 
 
 @app.command(
-    short_help="A kernel as PTX, SASS, AMD assembly or IR.",
+    short_help="Print a kernel as PTX, SASS, AMD assembly or IR.",
     epilog=examples(
         "tilewright kernels inspect NAME --arch sm_90 --what sass | less",
         "tilewright kernels inspect NAME --arch gfx942 --what amdgcn | grep mfma",
@@ -222,19 +222,23 @@ def _resources(made: dict[str, Any]) -> dict[str, Any]:
 )
 def inspect(
     name: Name,
-    arch: Annotated[str, typer.Option("--arch", help="Architecture it is built for.")],
+    arch: Annotated[str, typer.Option("--arch", help="Architecture that the kernel is built for.")],
     what: Annotated[
-        str, typer.Option("--what", help="ptx, sass (NVIDIA), amdgcn (AMD), llir or ttgir.")
+        str,
+        typer.Option(
+            "--what", help="Form to print: ptx, sass (NVIDIA), amdgcn (AMD), llir or ttgir."
+        ),
     ],
     part: Annotated[
         str | None,
-        typer.Option("--part", help="Which kernel, of those that a config has.", metavar="PART"),
+        typer.Option("--part", help="Which kernel of a config with several.", metavar="PART"),
     ] = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Print what the compiler made of a kernel; builds it first if it is not in the store."""
+    """Print a kernel in one of the compiler's forms. Builds the kernel first if the store lacks
+    it."""
     from tilewright import ops
     from tilewright.arch import arch as by_name
     from tilewright.cli.build import compile_all
@@ -264,22 +268,25 @@ def inspect(
 
 
 def _of_part(found: dict[str, Kernel], part: str | None, name: str) -> Kernel:
-    """The kernel of this part; the only one if no part is said. Raises `BadArgument`."""
+    """The kernel of this part, or the only kernel if no part is given. Raises `BadArgument`."""
     if part is None and len(found) == 1:
         return next(iter(found.values()))
     if part is None:
-        raise BadArgument(f"{name} has several kernels; say which: --part {' or '.join(found)}")
+        raise BadArgument(
+            f"{name} has several kernels; choose one with --part {' or '.join(found)}"
+        )
     if part not in found:
         raise BadArgument(f"{name} has no part '{part}'; it has {', '.join(found)}")
     return found[part]
 
 
 @app.command(
-    short_help="Read all of the store for damage.",
+    short_help="Read the whole store and report damage.",
     epilog=examples("tilewright kernels check", "tilewright kernels check --store DIR"),
 )
 def check(store: StorePath = None, trust_store: TrustStore = False, as_json: Json = False) -> None:
-    """Read every file of the store; exits with 1 if one is damaged or somebody else's."""
+    """Read every file of the store. Exits with 1 if a file is damaged or belongs to another
+    user."""
     kept = open_store(store, trust_store)
     with output.busy(f"reading {kept.path}"):
         problems = kept.verify()

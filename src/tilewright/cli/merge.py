@@ -1,4 +1,4 @@
-"""``merge``: several sweeps' results in one directory."""
+"""``merge``: put the results of several sweeps in one directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.cli.options import Json, examples
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="Put several sweeps' results in one directory.",
+        short_help="Put the results of several sweeps in one directory.",
         epilog=examples("tilewright merge monday tuesday --out both --policy newest"),
     )(merge)
 
@@ -26,15 +26,17 @@ def merge(
     policy: Annotated[
         str,
         typer.Option(
-            "--policy", help="Of different measurements of one thing: newest, fastest, or fail."
+            "--policy",
+            help="Which of several different measurements to keep: newest, fastest, or fail.",
         ),
     ] = "fail",
     as_json: Json = False,
 ) -> None:
     """Put the results of several sweep directories in a new one.
 
-    Measurements are of one thing if kernel, binary, problem, device, environment and settings are
-    the same. Where directories have different ones, --policy says which is kept; each is named.
+    Two measurements are of the same thing if kernel, binary, problem, device, environment and
+    settings agree. If such measurements differ, --policy says which is kept, and each conflict is
+    listed.
     """
     from tilewright.measure.merge import merge as do
 
@@ -44,7 +46,7 @@ def merge(
         return
     output.line(f"{merged.measurements} results in {out}; {merged.repeated} were there twice")
     if merged.conflicts:
-        output.line(f"{len(merged.conflicts)} were different; kept the {policy}:")
+        output.line(f"{len(merged.conflicts)} differed; kept the {policy}:")
         output.table(
             ("kept", "dropped", "kernel", "problem"),
             [(c.kept, c.dropped, c.kernel, c.problem) for c in merged.conflicts],

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and what they become."""
+"""Options and arguments that several commands share, and the objects made from them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Archs = Annotated[
     list[str] | None,
     typer.Option(
         "--arch",
-        help="Architecture (sm_90, gfx942…) or product (h100), or a list of them (gfx942,gfx950), "
-        "native or all; may be repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else the GPUs "
-        "here]",
+        help="Architecture (sm_90, gfx942…), product (h100), native or all, or a list of them "
+        "(gfx942,gfx950); may be repeated [default: TILEWRIGHT_ARCHS, else GPU_ARCHS, else "
+        "the GPUs of this machine]",
         metavar="ARCH",
     ),
 ]
@@ -56,13 +56,13 @@ StorePath = Annotated[
 ]
 TrustStore = Annotated[
     bool,
-    typer.Option("--trust-store", help="Use kernels in the store that others built."),
+    typer.Option("--trust-store", help="Use kernels of the store that other users built."),
 ]
 Signature = Annotated[
     list[str] | None,
     typer.Option(
         "--signature",
-        help="What a space leaves to its caller, as dtype=bf16; may be repeated.",
+        help="A value that the space leaves open, as dtype=bf16; may be repeated.",
         metavar="KEY=VALUE",
     ),
 ]
@@ -70,23 +70,23 @@ OpenWords = Annotated[
     list[str] | None,
     typer.Option(
         "--signature",
-        help="What spaces and problems leave open, as dtype=bf16; may be repeated.",
+        help="A value that spaces and problems leave open, as dtype=bf16; may be repeated.",
         metavar="KEY=VALUE",
     ),
 ]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=1, help="Seconds that one measurement may take.")
+    float, typer.Option("--timeout", min=1, help="Longest time of one measurement, in seconds.")
 ]
 FamilyName = Annotated[
     str | None,
-    typer.Option("--family", help="Operation family, where a space does not say its own."),
+    typer.Option("--family", help="Operation family, if a space does not name its own."),
 ]
 Kernels = Annotated[
     list[str],
     typer.Argument(
-        help="Space files (JSON), tables (.twt, .json, aiter's .csv, shipped:NAME), problems "
-        "(.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), which mean the kernels chosen "
-        "for them, and kernel names, in any mixture.",
+        help="Space files (JSON); tables (.twt, .json, aiter's .csv, shipped:NAME); problems "
+        "(.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), for the kernels chosen "
+        "for them; and kernel names; in any mixture.",
         metavar="SPACE|TABLE|PROBLEMS|NAME…",
     ),
 ]
@@ -99,31 +99,35 @@ DeviceName = Annotated[
     str | None,
     typer.Option(
         "--device",
-        help="GPU to plan for: a known one (see `devices`), one here (cuda:0) or a JSON file "
-        "[default: the first GPU here, else h200_sxm]",
+        help="GPU to plan for: a known one (see `devices`), one of this machine (cuda:0) or a "
+        "JSON file [default: the first GPU of this machine, else h200_sxm]",
     ),
 ]
 RegistryFile = Annotated[
     Path | None,
     typer.Option(
-        "--registry", help="Choose from the kernels of this registry file [default: all usual ones]"
+        "--registry",
+        help="Choose from the kernels of this registry file [default: the family's default space]",
     ),
 ]
 BundleFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--bundle",
-        help="Only the kernels of this bundle; may be repeated [default: TILEWRIGHT_BUNDLE]",
+        help="Choose only from the kernels of this bundle; may be repeated [default: "
+        "TILEWRIGHT_BUNDLE]",
         metavar="FILE",
     ),
 ]
-TrustBundle = Annotated[bool, typer.Option("--trust-bundle", help="Use bundles that others made.")]
+TrustBundle = Annotated[
+    bool, typer.Option("--trust-bundle", help="Use bundles that other users made.")
+]
 MaxWorkspace = Annotated[
     int | None,
     typer.Option(
         "--max-workspace",
         min=0,
-        help="Bytes of scratch memory a launch may take [default: any]",
+        help="Most bytes of scratch memory for a launch [default: any]",
         metavar="BYTES",
     ),
 ]
@@ -131,7 +135,7 @@ TableFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--table",
-        help="Tuned choices to go by; may be repeated [default: TILEWRIGHT_TABLES]",
+        help="Table of tuned choices; may be repeated [default: TILEWRIGHT_TABLES]",
         metavar="FILE",
     ),
 ]
@@ -140,7 +144,7 @@ Deterministic = Annotated[
 ]
 BatchInvariant = Annotated[
     bool,
-    typer.Option("--batch-invariant", help="One kernel whatever the batch is, with the same bits."),
+    typer.Option("--batch-invariant", help="One kernel with the same bits for every batch size."),
 ]
 Pipelines = Annotated[
     list[str] | None,
@@ -149,13 +153,15 @@ Pipelines = Annotated[
 Blocked = Annotated[
     list[str] | None,
     typer.Option(
-        "--block", help="Not this kernel, or those that match; may be repeated.", metavar="PATTERN"
+        "--block",
+        help="Exclude this kernel, or kernels that match; may be repeated.",
+        metavar="PATTERN",
     ),
 ]
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: its examples, each on its own line."""
+    """The end of a command's help: its examples, one to a line."""
     return "\n\n".join(["Examples:", "\b\n" + "\n".join(f"  $ {line}" for line in lines)])
 
 
@@ -173,19 +179,20 @@ def words(pairs: Sequence[str] | None) -> dict[str, str]:
 
 
 def targets(given: Sequence[str] | None) -> tuple[Target, ...]:
-    """What to build for: the lists given, the environment's if none is, else the GPUs here."""
+    """The architectures to build for: from these lists, otherwise from the environment, otherwise
+    those of the GPUs here."""
     from tilewright.arch import targets
 
     return targets.parse(";".join(given)) if given else targets.targets()
 
 
 def names(of: Sequence[Target]) -> list[str]:
-    """The architectures of targets, each once."""
+    """The architectures of targets, without repeats."""
     return list(dict.fromkeys(target.arch for target in of))
 
 
 def store(path: Path | None, trusted: bool = False) -> Store:
-    """The store the options name."""
+    """The store that the options name."""
     from tilewright.compile import Store
 
     return Store(path, trusted)
@@ -198,7 +205,7 @@ def constraints(
     pipelines: Sequence[str] | None,
     blocked: Sequence[str] | None,
 ) -> Constraints:
-    """What the options ask of a kernel."""
+    """The constraints that the options set."""
     from tilewright.select.constraints import Constraints
 
     allowed = [name for some in pipelines or () for name in some.split(",")]
@@ -220,7 +227,7 @@ def dispatcher(
     bundles: Sequence[Path] | None = None,
     trust_bundles: bool = False,
 ) -> Dispatcher:
-    """A dispatcher as the options describe it."""
+    """A dispatcher with these options."""
     from tilewright.bundle import Bundle
     from tilewright.dispatch import Dispatcher
     from tilewright.registry import Registry
@@ -238,7 +245,7 @@ def dispatcher(
 
 
 def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any:
-    """The problem that words state, on the GPU that `target` plans for."""
+    """The problem that words describe, on the GPU that `target` plans for."""
     from tilewright import ops
     from tilewright.arch import arch
 
@@ -247,7 +254,7 @@ def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any
 
 
 def gpu_index(on: str) -> int | None:
-    """The number of the GPU that `on` means; None for the CPU. Raises unless it is here."""
+    """The number of the GPU that `on` names; None for the CPU. Raises if this machine lacks it."""
     from tilewright.errors import NoDriver
 
     if on == "cpu":

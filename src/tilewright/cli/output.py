@@ -1,8 +1,9 @@
 """How commands print: plain tables for people and pipes, JSON for programs.
 
-On a terminal, headings are bold and long text wraps to the window; a table too wide for it
-becomes a list, so that a kernel's name always stands whole on a line of its own. Elsewhere every
-row is one line, whatever its length. Rich would cut or fold the names, so tables are made here.
+On a terminal, headings are bold and long text wraps at the width of the window. A table too wide
+for the window becomes a list, so that a kernel's name always stands whole on its own line.
+Elsewhere every row is one line, however long. Rich would cut or fold names, so tables are made
+here.
 
 Everything that a command prints goes through `say`, which makes terminal escapes harmless.
 """
@@ -29,13 +30,13 @@ from tilewright.printable import printable
 _JSON_KEY = "tilewright.json"
 _GAP = "  "
 _LEAST_PROSE = 24
-"""Narrowest column beside others that text is still wrapped into."""
+"""Narrowest last column of a table to wrap text into."""
 _LEAST_WIDTH = 8
-"""What a narrower terminal is taken for, which wraps then."""
+"""Least width to wrap at; a narrower terminal wraps the lines again."""
 
 
 def remember_json(ctx: typer.Context, wanted: bool) -> bool:
-    """Callback of ``--json``: errors are JSON too where it was given."""
+    """Callback of ``--json``: with the option, errors are JSON too."""
     ctx.meta[_JSON_KEY] = wanted
     return wanted
 
@@ -52,7 +53,7 @@ def say(text: str, err: bool = False, bold: bool = False) -> None:
 
 
 def clean_log() -> None:
-    """Have what modules log, which goes to standard error, be as harmless as what is printed."""
+    """Make log messages of modules, which go to standard error, as harmless as printed text."""
     handler = logging.lastResort
     if handler is not None:
         handler.setFormatter(_Printable())
@@ -110,7 +111,7 @@ def fields(pairs: Mapping[str, Any]) -> None:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under titles; numbers to the right. The last column may be long text."""
+    """Print rows under titles, with numbers to the right. The last column may be long text."""
     numeric = [
         all(isinstance(row[i], int | float) for row in rows) and bool(rows)
         for i in range(len(titles))
@@ -139,7 +140,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def _records(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """Each row as a list: its first cell, then the others with their titles."""
+    """Print each row as a list: its first cell, then the others with their titles."""
     for row in cells:
         say(row[0], bold=True)
         width = _width() - len(_GAP)
@@ -148,13 +149,13 @@ def _records(titles: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
 
 def _item(title: str, cell: str, width: int) -> str:
-    """A cell with its title; without, where it is one word too long for both on a line."""
+    """A cell with its title; without the title if the cell is one word and both do not fit."""
     item = f"{title}: {cell}" if title else cell
     return cell if " " not in cell and len(item) > width else item
 
 
 def _pack(items: Sequence[str], width: int) -> str:
-    """Items side by side while they fit; one too long for a line wraps on lines of its own."""
+    """Items side by side while they fit. An item too long for a line wraps on lines of its own."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + len(item) + 3 <= width:
@@ -165,7 +166,7 @@ def _pack(items: Sequence[str], width: int) -> str:
 
 
 def _wrap(text: str, width: int, indent: str = "") -> str:
-    """Break between words only: a name is never cut."""
+    """Break between words only: names are never cut."""
     return "\n".join(
         textwrap.fill(
             part, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -175,7 +176,7 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
 
 
 def _width() -> int:
-    """Columns to write in: the terminal's, more or less; 0 when standard output is none."""
+    """Columns to write in: about the terminal's width; 0 if standard output is not a terminal."""
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if sys.stdout.isatty() else 0
 
 
@@ -186,8 +187,8 @@ def _plain() -> bool:
 
 @contextmanager
 def busy(what: str, first: float = 2.0, every: float = 10.0) -> Iterator[None]:
-    """While the body runs, say on stderr what is being done: after `first` seconds, then
-    `every` so many."""
+    """While the body runs, say on stderr what goes on: after `first` seconds, then again every
+    `every` seconds."""
     done = threading.Event()
     start = time.monotonic()
 
@@ -215,5 +216,5 @@ def size(count: int) -> str:
 
 
 def short(value: float, digits: int = 4) -> float:
-    """A number with so many significant digits."""
+    """A number with this many significant digits."""
     return float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""Which kernels a list of problems means: those that would be chosen for them."""
+"""The kernels that would be chosen for a list of problems."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from tilewright.tables.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """How kernels are chosen for problems. devices: the GPUs to choose for; without any, the known
-    ones that are targets. table: what is measured; the shipped tables count too."""
+    """How kernels are chosen for problems.
+
+    devices: the GPUs to choose for; if empty, the known GPUs of the targets.
+    constraints: constraints on the kernels.
+    table: tuned choices, used beside the shipped tables.
+    """
 
     devices: tuple[Device, ...] = ()
     constraints: Constraints | None = None
@@ -40,8 +44,8 @@ def planned(
     words: Mapping[str, str],
     how: Planning,
 ) -> tuple[list[Any], list[str]]:
-    """The kernels chosen for the problems of a file or a set, each once, and notes on problems that
-    no kernel serves. Raises what `load_problems` does."""
+    """The kernels chosen for the problems of a file or a set, without repeats, and notes on
+    problems that no kernel serves. Raises as `load_problems` does."""
     from tilewright.measure.problems import load_problems
     from tilewright.plan import Planner
 

@@ -1,4 +1,4 @@
-"""``pretune``: proven kernels for the shipped problems on this machine's GPU, at install."""
+"""``pretune``: tune the shipped problems for this machine's GPU, at install."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument, TilewrightError
 
 ENVIRONMENT = "TILEWRIGHT_PRETUNE"
-"""The variable with the list of modules, where the command line has none."""
+"""The variable that lists modules if the command line does not."""
 
 
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="At install: tune shipped problems for this machine's GPU.",
+        short_help="Tune shipped problems for this machine's GPU, at install.",
         epilog=examples(
             "tilewright pretune all",
             f"tilewright pretune {FAMILY}:small --table here.twt",
@@ -35,7 +35,7 @@ def pretune(
     modules: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"Shipped sets, families, or all, between commas or blanks [default: "
+            help="Shipped sets, families, or all, separated by commas or blanks [default: "
             f"{ENVIRONMENT}]",
             metavar="MODULES…",
         ),
@@ -44,7 +44,7 @@ def pretune(
         Path | None,
         typer.Option(
             "--table",
-            help="The table [default: TILEWRIGHT_HOME/tables/ and the GPU's name]",
+            help="Table to write [default: TILEWRIGHT_HOME/tables/ and the GPU's name]",
             metavar="FILE.twt",
         ),
     ] = None,
@@ -58,18 +58,18 @@ def pretune(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Tune the problems of modules for this machine's GPU into a table, and have the proven
-    kernels built in the store.
+    """Tune the problems of modules for this machine's GPU into a table, and build the winning
+    kernels into the store.
 
-    A module is a shipped set, FAMILY:SET; a family means its smallest set, all that of every
-    family. A module that fails does not keep the others from being tuned; the exit code is 1 then.
-    --budget is of each module. Name the table in TILEWRIGHT_TABLES to choose by it.
+    A module is a shipped set, FAMILY:SET. A family's name means its smallest set; all means the
+    smallest set of every family. If a module fails, the others are still tuned, and the exit code
+    is 1. --budget applies to each module. Name the table in TILEWRIGHT_TABLES to use it.
     """
     from tilewright.measure.problems import modules as listed
 
     given = ",".join(modules) if modules else os.environ.get(ENVIRONMENT, "")
     if not given:
-        raise BadArgument(f"which modules? name some, or all, here or in {ENVIRONMENT}")
+        raise BadArgument(f"which modules? name them, or all, here or in {ENVIRONMENT}")
     said = words(signature)
     documents: list[dict[str, Any]] = []
     for module in listed(given):
@@ -90,13 +90,13 @@ def pretune(
         output.line()
         output.line(f"{len(documents) - len(failed)} of {len(documents)} modules are done")
         if failed:
-            output.line(f"not right: {', '.join(failed)}")
+            output.line(f"failed or incomplete: {', '.join(failed)}")
     if not all(one["ok"] for one in documents):
         raise typer.Exit(FAILED)
 
 
 def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) -> dict[str, Any]:
-    """Tune a module's problems, and build what won."""
+    """Tune a module's problems, and build the winning kernels."""
     from tilewright import ops
     from tilewright.arch import arch
     from tilewright.cli.build import compile_all
@@ -104,7 +104,7 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
     from tilewright.tables import file
 
     if shipped(module, "problems.csv") is None:
-        raise BadArgument(f"'{module}' is no module: say FAMILY:SET, FAMILY or all")
+        raise BadArgument(f"'{module}' is no module: give FAMILY:SET, FAMILY or all")
     for group in work.groups:
         work.add(group, load_problems([module], arch(group.device.arch), words=said).problems)
     document = work.tune(budget)
@@ -119,7 +119,7 @@ def _tuned(work: Work, module: str, said: dict[str, str], budget: float | None) 
 
 
 def _usual_table(devices: str) -> Path:
-    """In the user's folder, called as the first device."""
+    """The path in the user's folder, named after the first device."""
     from tilewright import home
     from tilewright.files import make_own
     from tilewright.measure.places import parse

@@ -1,4 +1,4 @@
-"""``profile``: every kernel of a registry against one problem."""
+"""``profile``: time every kernel of a registry on one problem."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 _TOP_STALLS = 4
-"""Reasons to wait that are shown to people."""
+"""Number of stall reasons to show."""
 
 
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="Every kernel against one problem, ranked.",
+        short_help="Rank every kernel on one problem.",
         epilog=examples(
             f"tilewright profile {LARGE}",
             f"tilewright profile {FEW} --registry r.json --top 5",
@@ -60,23 +60,29 @@ def profile(
         typer.Option("--kernel", help="Only this kernel; may be repeated.", metavar="NAME"),
     ] = None,
     devices: Annotated[
-        str, typer.Option("--devices", help="Where: one kind of GPU (all, 1, 0,3, a UUID), or cpu.")
+        str,
+        typer.Option("--devices", help="Devices of one kind: GPUs (all, 1, 0,3, a UUID), or cpu."),
     ] = "1",
-    top: Annotated[int, typer.Option("--top", min=1, help="How many of the ranked to show.")] = 20,
+    top: Annotated[
+        int, typer.Option("--top", min=1, help="Number of ranked kernels to show.")
+    ] = 20,
     timeout: Timeout = 30.0,
     counters: Annotated[
         bool,
-        typer.Option("--counters/--no-counters", help="Read hardware counters, by Nsight Compute."),
+        typer.Option(
+            "--counters/--no-counters", help="Read hardware counters with Nsight Compute."
+        ),
     ] = True,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Build, verify, time and rank every kernel that supports a problem; say why the others do not.
+    """Build, verify, time and rank every kernel that supports a problem, and say why the others do
+    not.
 
-    Kernels are a registry's, those named, or the usual ones for such a problem. For the fastest
-    (or the one named) it says where it stands on the roofline, what it takes of a compute unit,
-    and, where Nsight Compute is installed, what the hardware counted. Exits with 1 if no kernel
+    The kernels are a registry's, the named ones, or the usual ones for the problem. For the fastest
+    kernel (or the named one), the command shows its place on the roofline, its resources on a
+    compute unit and, if Nsight Compute is installed, hardware counters. Exits with 1 if no kernel
     was timed.
     """
     from tilewright import ops
@@ -111,7 +117,7 @@ def profile(
 
 
 def _measured(problem: Any, configs: list[Any], group: Group, start: Any, kept: Store) -> Profile:
-    """The profile, with progress on stderr: of building, then of measuring."""
+    """The profile, with progress of building, then of measuring, on stderr."""
     from tilewright.measure import profile as tune
     from tilewright.measure.progress import show_measuring
 
@@ -130,7 +136,7 @@ def _measured(problem: Any, configs: list[Any], group: Group, start: Any, kept: 
 
 
 def _counted(done: Profile, devices: str, kept: Store) -> dict[str, Any]:
-    """The fastest kernel's hardware counters, or why there are none."""
+    """The fastest kernel's hardware counters, or the reason for their absence."""
     from tilewright.measure import nsight
     from tilewright.measure.counters import COUNTERS, NoCounters
     from tilewright.measure.places import parse
@@ -139,7 +145,7 @@ def _counted(done: Profile, devices: str, kept: Store) -> dict[str, Any]:
     try:
         with output.busy("reading hardware counters"):
             found = nsight.read(name, done.problem, parse(devices)[0], kept)
-    except NoCounters as error:  # which must not cost what was measured
+    except NoCounters as error:  # keep the measurements
         return {"no_counters": str(error)}
     return {
         "counters": {
@@ -199,11 +205,11 @@ def _details(m: Measurement | None, group: Group, kept: Store) -> dict[str, Any]
         try:
             place = roofline.position(m.problem, group.device, m.median_us)
             found["roofline"] = {**asdict(place), "bound": place.bound}
-        except BadArgument as error:  # which must not cost what was measured
+        except BadArgument as error:  # keep the measurements
             found["no_roofline"] = str(error)
         config = ops.family(m.problem.family).parse_name(m.kernel)
         taken = tune.taken(config, group.device, kept)
-        # Of a config with several kernels, what each part takes.
+        # For a config with several kernels: the resources of each part.
         found["resources"] = taken[MAIN] if taken and [*taken] == [MAIN] else taken
     return found
 
@@ -245,7 +251,7 @@ def _lines(details: dict[str, Any]) -> dict[str, str]:
     """The fastest kernel's details, as names and values for people."""
     lines = {"fastest": details["kernel"]}
     if details["worst"] is not None:
-        lines["verified"] = f"the worst error is {details['worst']:.3g} of what is allowed"
+        lines["verified"] = f"the worst error is {details['worst']:.3g} of the allowed error"
     place, takes = details.get("roofline"), details.get("resources")
     if place:
         lines["work"] = (
@@ -255,7 +261,7 @@ def _lines(details: dict[str, Any]) -> dict[str, str]:
         units = ", ".join(f"{unit} {us:.2f} µs" for unit, us in place["units_us"].items())
         several = f": {units}" if len(place["units_us"]) > 1 else ""
         lines["roofline"] = (
-            f"{place['share']:.1%} of what {place['bound']} allows (computing "
+            f"{place['share']:.1%} of the bound by {place['bound']} (computing "
             f"{place['compute_us']:.2f} µs{several}, moving {place['memory_us']:.2f} µs)"
         )
     parts = {"": takes} if takes and "registers" in takes else takes or {}
@@ -276,7 +282,7 @@ def _lines(details: dict[str, Any]) -> dict[str, str]:
 
 
 def _counter_lines(counted: dict[str, Any], done: Profile) -> dict[str, str]:
-    """What the hardware counted, as names and values for people."""
+    """The hardware counters, as names and values for people."""
     if "no_counters" in counted:
         return {"counters": f"none: {counted['no_counters']}"}
     if not counted:
@@ -286,7 +292,7 @@ def _counter_lines(counted: dict[str, Any], done: Profile) -> dict[str, str]:
     texts = {name: _with_unit(**each) for name, each in found["values"].items()}
 
     def said(text: str, *names: str) -> list[str]:
-        """The text with these counters' values, if all of them are there."""
+        """The text with the values of these counters, if all were counted."""
         return [text.format(*map(texts.get, names))] if texts.keys() >= set(names) else []
 
     launched = [f"{one['function']} {one['grid']} × {one['block']}" for one in found["launches"]]

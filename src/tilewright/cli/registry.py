@@ -56,7 +56,7 @@ def export(
 ) -> None:
     """Write the kernels that are legal on any of the architectures to a registry file.
 
-    Those that the store has built are written with their builds.
+    A kernel that the store has built is written with its build.
     """
     from tilewright.cli.selection import select
     from tilewright.compile import find
@@ -80,7 +80,7 @@ def export(
 
 @app.command(
     "import",
-    short_help="What a file holds; optionally build it.",
+    short_help="Show the contents of a file; build it with --build.",
     epilog=examples(
         "tilewright registry import kernels.json",
         "tilewright registry import kernels.json --build --arch sm_90",
@@ -89,22 +89,23 @@ def export(
 def import_(
     file: File,
     build: Annotated[
-        bool, typer.Option("--build", help="Build what the store lacks, for each --arch.")
+        bool,
+        typer.Option("--build", help="Build the kernels that the store lacks, for each --arch."),
     ] = False,
     archs: Archs = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Read a registry file and say what it holds; with --build, have its kernels in the store.
+    """Read a registry file and show its contents; with --build, build its kernels into the store.
 
-    Kernels that are not legal on an architecture are left out of its build.
+    Kernels that are illegal on an architecture are not built for it.
     """
     from tilewright.errors import BadArgument
     from tilewright.registry import Registry
 
     if archs and not build:
-        raise BadArgument("--arch is what --build builds for; say --build too, or neither")
+        raise BadArgument("--arch applies to --build: give --build too, or neither")
     registry = Registry.load(file)
     report = (
         _build(registry, names(targets(archs)), open_store(store, trust_store)) if build else None
@@ -144,7 +145,7 @@ def _build(registry: Registry, archs: list[str], kept: Store) -> BuildReport:
 
 
 @app.command(
-    short_help="Find what in a file would not work.",
+    short_help="Find the entries of a file that would not work.",
     epilog=examples(
         "tilewright registry check kernels.json",
         "tilewright registry check kernels.json --arch gfx942",
@@ -157,10 +158,10 @@ def check(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Check a registry file; exits with 1 if something in it would not work.
+    """Check a registry file. Exits with 1 if an entry would not work.
 
-    Its form, that every name says its config, that every kernel is legal on each --arch, and
-    that every build it lists is in the store, intact.
+    Checks the form of the file, that every name matches its config, that every kernel is legal on
+    each --arch, and that the store has every listed build, intact.
     """
     from tilewright.registry import Registry
 

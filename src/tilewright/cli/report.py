@@ -1,4 +1,4 @@
-"""``report``: a sweep's results as one page."""
+"""``report``: write a sweep's results as one page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.cli.options import Json, examples
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="A sweep's results as one page for a browser.",
+        short_help="Write a sweep's results as one page for a browser.",
         epilog=examples("tilewright report sweep", "tilewright report sweep -o sweep.html --json"),
     )(report)
 
@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Write one self-contained page: best kernels, roofline, heat map, failures, environment.
 
-    It needs no network, opens in any browser, and works by keyboard. A page that is there is
+    The page needs no network, opens in any browser, and works by keyboard. An existing page is
     replaced.
     """
     from tilewright.report import write

@@ -1,4 +1,4 @@
-"""``results``: what a sweep measured."""
+"""``results``: show the results of a sweep."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tilewright.measure.summary import Best, Coverage, Setup
 
 SLOWEST = 5
-"""How many of the slowest builds are shown."""
+"""Number of slowest builds to show."""
 
 
 def add_to(app: typer.Typer) -> None:
     """Add this file's commands."""
     app.command(
-        short_help="What a sweep measured: the best kernels, and what failed.",
+        short_help="Show a sweep's best kernels and failures.",
         epilog=examples(
             "tilewright results DIR",
             "tilewright results DIR --export results.csv",
@@ -36,7 +36,8 @@ def add_to(app: typer.Typer) -> None:
 def results(
     folder: Annotated[Path, typer.Argument(help="A sweep's directory.", metavar="DIR")],
     query: Annotated[
-        str | None, typer.Option("--query", help="Answer this SQL instead (SQLite, reading only).")
+        str | None,
+        typer.Option("--query", help="Answer this SQL query instead (SQLite, read-only)."),
     ] = None,
     export: Annotated[
         Path | None,
@@ -44,16 +45,17 @@ def results(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the best kernel for each problem, with those that cannot be told from it; how
-    measurements ended, what was covered, and what took longest to build.
+    """Show the best kernel for each problem with its ties, how measurements ended, the coverage,
+    and the slowest builds.
 
-    Vs vendor is the time of the vendor's library over the best kernel's, where a sweep measured
-    both. Devices, environments and ways of measuring are kept apart. It may run beside a sweep.
+    The column vs vendor is the time of the vendor's library over the best kernel's, if the sweep
+    measured both. Devices, environments and ways of measuring are kept apart. The command may run
+    while a sweep runs.
     """
     from tilewright.measure.results import Results
 
     if query is not None and export is not None:
-        raise BadArgument("say --query or --export, not both")
+        raise BadArgument("give --query or --export, not both")
     with Results(folder) as kept:
         if query is not None:
             _query(kept, query, as_json)
@@ -108,7 +110,7 @@ def _summary(kept: Results, as_json: bool) -> None:
 
 
 def _title(setup: Setup, covered: list[Coverage]) -> str:
-    """The setup, with what tells it from the others that were measured."""
+    """The setup, with the fields in which it differs from the other setups measured."""
     telling = [
         f"{field} {getattr(setup, field)}"
         for field in ("fingerprint", "environment", "settings")

@@ -56,7 +56,7 @@ def run(
     pairs: ProblemWords = None,
     device: DeviceName = None,
     kernel: Annotated[
-        str | None, typer.Option("--kernel", help="Run this kernel rather than the chosen one.")
+        str | None, typer.Option("--kernel", help="Run this kernel instead of the chosen one.")
     ] = None,
     registry: RegistryFile = None,
     on: Annotated[
@@ -66,7 +66,7 @@ def run(
         bool, typer.Option("--verify/--no-verify", help="Compare with a float64 reference.")
     ] = True,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Makes the operands [default: fresh]")
+        int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
     ] = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
@@ -80,8 +80,8 @@ def run(
 ) -> None:
     """Run one problem once, on random operands, and check the result.
 
-    On the CPU the kernel runs through Triton's interpreter: right, but slow, and its time says
-    nothing about a GPU. Exits with 1 if the result is outside tolerance.
+    On the CPU the kernel runs in Triton's interpreter: correct, but slow, and its time says nothing
+    about a GPU. Exits with 1 if the result is outside tolerance.
     """
     from tilewright.arch.detect import live_device
 
@@ -101,7 +101,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run: of what, by which kernel, chosen why, where, how long, and how right."""
+    """One run: its problem, kernel, reason for the choice, place, time and errors."""
 
     problem: Any
     kernel: str
@@ -143,7 +143,7 @@ class Ran:
         return {
             **shown,
             "check": f"{word} tolerance: {c.share:.4%} of the elements; the worst error is "
-            f"{c.worst:.3g} of what is allowed",
+            f"{c.worst:.3g} of the allowed error",
             "errors": f"max {c.max:.3g}, mean {c.mean:.3g}, rms {c.rms:.3g}, 99th percentile "
             f"{c.p99:.3g}; the result's rms is {c.rms_reference:.3g}",
             "tolerance": f"{c.tolerance.relative:.3g} of each element + {c.tolerance.scaled:.3g} "
@@ -154,7 +154,7 @@ class Ran:
 def _meaning(on: str) -> str:
     if on == "cpu":
         return "interpreted; says nothing about a GPU"
-    return "the first call, with choosing, building and loading; no measure of the kernel"
+    return "the first call, with choosing, building and loading; not the kernel's time"
 
 
 def run_once(
@@ -165,7 +165,7 @@ def run_once(
     verify: bool = True,
     seed: int | None = None,
 ) -> Ran:
-    """Run `problem` once on fresh operands, and compare with the reference if asked."""
+    """Run `problem` once on fresh operands, and compare with the reference if `verify`."""
     from tilewright import ops
     from tilewright import verify as verification
 
@@ -180,7 +180,7 @@ def run_once(
         seconds = time.perf_counter() - start
         if kernel is not None:
             config, why = family.parse_name(kernel), "asked for by name"
-        else:  # asked now, because a kernel that could not be built was passed over
+        else:  # read after the run: a kernel that could not be built was passed over
             plan = target.select(problem)
             config, why = plan.config, f"by {plan.selector}: {plan.reason}"
         written = operands.written(problem)

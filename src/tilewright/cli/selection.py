@@ -1,5 +1,5 @@
-"""Which kernels a command line means: those of space files, those of tables, those chosen for
-problems, and those it names."""
+"""The kernels that a command line means: those of space files and of tables, those chosen for
+problems, and those named."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tilewright.tables.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The legal kernels on one architecture, what was dropped, and notes on the files."""
+    """The legal kernels on one architecture, the dropped combinations, and notes on the files."""
 
     arch: Arch
     configs: tuple[Any, ...]
@@ -41,11 +41,14 @@ def select(
     targets: Sequence[Target] = (),
     how: Planning | None = None,
 ) -> Selection:
-    """The kernels that `inputs` mean on an architecture, each once. Of a table, those of its rows
-    that `targets` cover; of any device of the architecture, without targets. Of problems, those
-    that are chosen as `how` says.
+    """The kernels that `inputs` mean on an architecture, without repeats.
 
-    Raises `EmptySpace` when none is legal there, and what reading files and names raises.
+    inputs: space files, tables, problems and kernel names.
+    targets: limits the rows of tables to these GPUs; without targets, rows of every device of the
+    architecture count.
+    how: how kernels are chosen for problems.
+
+    Raises `EmptySpace` if no kernel is legal there, and the errors of reading files and names.
     """
     this = arch(arch_name)
     configs: dict[Any, None] = {}
@@ -83,7 +86,7 @@ def select(
 
 
 def one_by_one(inputs: Sequence[str]) -> list[str]:
-    """The inputs, with every table for a name that means several shipped ones."""
+    """The inputs, with a name that means several shipped tables replaced by these tables."""
     found: list[str] = []
     for text in inputs:
         if text.startswith(PREFIX):
@@ -94,16 +97,16 @@ def one_by_one(inputs: Sequence[str]) -> list[str]:
 
 
 def is_table(text: str) -> bool:
-    """Whether an argument means a table: by its ending, by the shipped one's name, or, in JSON, by
-    what it holds."""
+    """Whether an argument means a table: by its ending, by a shipped table's name, or, for JSON, by
+    its contents."""
     if text.startswith(PREFIX) or text.endswith(tables.COMPACT):
         return True
     return text.endswith(tables.JSON) and tables.is_json(Path(text))
 
 
 def tables_of(inputs: Sequence[str]) -> Table | None:
-    """The tables among the inputs as one, by which kernels are chosen for the problems among them;
-    the fastest of rows that differ counts."""
+    """The tables among the inputs as one, for choosing kernels for the problems among them. Where
+    rows of one problem differ, the fastest counts."""
     files = [text for text in one_by_one(inputs) if is_table(text)]
     if not files:
         return None
@@ -119,7 +122,7 @@ def is_problems(text: str) -> bool:
 
 
 def _has_kernels(text: str) -> bool:
-    """Whether a file is one of aiter's that says which kernels were best."""
+    """Whether a file is one of aiter's with the best kernels."""
     from tilewright.measure.problems import is_aiters
     from tilewright.tables.aiter import read_aiter
 
@@ -127,7 +130,7 @@ def _has_kernels(text: str) -> bool:
 
 
 def _tabled(text: str, targets: Sequence[Target], this: Arch) -> tuple[list[Any], list[str]]:
-    """The kernels of a table's rows for such devices, and notes on those that are left out."""
+    """The kernels of a table's rows for these devices, and notes on skipped rows."""
     wanted = [target for target in targets if target.arch == this.name]
     if text.endswith(".csv"):
         from tilewright.tables.aiter import read_aiter
@@ -174,7 +177,7 @@ def named(text: str) -> Any:
 
 
 def by_rule(dropped: Sequence[Dropped]) -> list[dict[str, Any]]:
-    """How many combinations each rule dropped, most first, with an example's reason."""
+    """How many combinations each rule dropped, most first, with the reason of an example."""
     counts = Counter(d.verdict.rule for d in dropped)
     example = {d.verdict.rule: d.verdict.reason for d in reversed(dropped)}
     return [

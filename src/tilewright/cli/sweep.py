@@ -81,29 +81,32 @@ def sweep(
         str,
         typer.Option(
             "--devices",
-            help="all GPUs, how many, which by number, product or UUID (0,3), ray: a cluster's, "
-            "or cpu: the interpreter.",
+            help="all GPUs, how many, which by number, product or UUID (0,3), ray: those of a "
+            "cluster, or cpu: the interpreter.",
         ),
     ] = "all",
     arch: Annotated[
         str | None,
         typer.Option(
             "--arch",
-            help="Architecture to compile or count for where there is no such device, or a list of "
-            "them [default with --compile-only: as of `build`]; what the interpreter plays.",
+            help="Architecture to compile or count for without its device, or a list of them "
+            "[default with --compile-only: as of `build`]; on cpu, the architecture that "
+            "the interpreter stands in for.",
         ),
     ] = None,
     match: Annotated[
         list[str] | None,
-        typer.Option("--match", help="Only kernels whose name fits, as *_tma_*; may be repeated."),
+        typer.Option(
+            "--match", help="Only kernels with names that match, as *_tma_*; may be repeated."
+        ),
     ] = None,
     where: Annotated[
         str,
-        typer.Option("--where", help=f"Only kernels for which this holds, as {WHERE}."),
+        typer.Option("--where", help=f"Only kernels that meet this condition, as {WHERE}."),
     ] = "",
     max_kernels: Annotated[
         int | None,
-        typer.Option("--max-kernels", min=1, help="Only so many of them, spread evenly."),
+        typer.Option("--max-kernels", min=1, help="At most this many kernels, spread evenly."),
     ] = None,
     signature: OpenWords = None,
     family: FamilyName = None,
@@ -118,25 +121,26 @@ def sweep(
     timeout: Timeout = 60.0,
     workers: Workers = None,
     build_timeout: Annotated[
-        float, typer.Option("--build-timeout", min=1, help="Seconds that one build may take.")
+        float, typer.Option("--build-timeout", min=1, help="Longest time of one build, in seconds.")
     ] = TIMEOUT_SECONDS,
     retry: Annotated[
         list[str] | None,
         typer.Option(
             "--retry",
-            help="Measure again what came to this status, as timeout; may be repeated.",
+            help="Repeat measurements with this status, as timeout; may be repeated.",
             metavar="STATUS",
         ),
     ] = None,
     no_vendor: Annotated[
         bool,
-        typer.Option("--no-vendor", help="Do not measure the vendor's library beside kernels."),
+        typer.Option("--no-vendor", help="Do not measure the vendor's library beside the kernels."),
     ] = False,
     compile_only: Annotated[
-        bool, typer.Option("--compile-only", help="Build what the sweep needs, and stop.")
+        bool, typer.Option("--compile-only", help="Only build the kernels that the sweep needs.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and how long it would take.")
+        bool,
+        typer.Option("--dry-run", help="Only show the work to do, and an estimate of its time."),
     ] = False,
     store: StorePath = None,
     trust_store: TrustStore = False,
@@ -144,10 +148,10 @@ def sweep(
 ) -> None:
     """Measure every kernel of spaces on every problem of lists, on every device, into a directory.
 
-    What the directory has is not measured again: stop a sweep at any time, and run it again to go
-    on. Kernels that fail, crash or hang are results like others. On GPUs the vendor's library is
-    measured on each problem too. With --retry, an old result stands until the new one takes its
-    place. Exits with 1 if a kernel measured now did not come out right.
+    Results already in the directory are not measured again: stop a sweep at any time, and repeat
+    the command to continue. Kernels that fail, crash or hang are recorded as results. On GPUs, the
+    vendor's library is measured on each problem too. With --retry, an old result stays until the
+    new one replaces it. Exits with 1 if a kernel measured now failed.
     """
     from tilewright.measure.filters import Filters
 
@@ -192,7 +196,8 @@ def sweep(
 def _groups(
     devices: str, arch: str | None, kept: Store, settings: Settings, timeout: float
 ) -> tuple[list[Group], Callable[[], Crew]]:
-    """The devices that words name, those that are alike together, and what starts their crew."""
+    """The devices that words name, in groups of equal devices, and a function that starts their
+    crew."""
     from tilewright.measure.groups import groups
 
     return groups(devices, kept, settings, timeout=timeout, arch=arch)
@@ -251,8 +256,8 @@ def _sweep(
             )
         except KeyboardInterrupt:
             output.say(
-                f"stopped; {len(results)} results are in {request.out}, and the same command "
-                "goes on from there",
+                f"stopped; {len(results)} results are in {request.out}; repeat the command to "
+                "continue",
                 err=True,
             )
             raise

@@ -1,4 +1,4 @@
-"""``sweep --dry-run``: what a sweep would do, and how long it would take."""
+"""``sweep --dry-run``: the work of a sweep, and an estimate of its time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tilewright.measure.sweep import Group, Plan
 
 ASSUMED_BUILD_SECONDS = 1.0
-"""What a build is assumed to take a processor where the directory has none to go by."""
+"""Assumed processor time of a build, if the directory has no builds."""
 
 
 def foreseen(
     request: Request, chosen: Mapping[str, Chosen], groups: Sequence[Group]
 ) -> dict[str, Any]:
-    """What a sweep would do, as plain data."""
+    """The work of a sweep, as plain data."""
     document: dict[str, Any] = {
         "out": str(request.out),
         "archs": [choice(one) for one in chosen.values()],
@@ -40,7 +40,7 @@ def foreseen(
 def costs(
     this: Plan, out: Path, store: Store, settings: Settings, workers: int | None = None
 ) -> dict[str, Any]:
-    """What doing a plan takes, as plain data; times go by what is in `out`, if it has some."""
+    """The cost of a plan, as plain data. Times come from the results in `out`, if it has any."""
     measuring, building = _seconds_each(out)
     basis = f"the last ones in {out}"
     if measuring is None:
@@ -72,7 +72,7 @@ def costs(
 
 
 def _seconds_each(out: Path) -> tuple[float | None, float | None]:
-    """Of a measurement, and of a build, by what is in the directory."""
+    """Seconds of a measurement and of a build, from the results in the directory."""
     from tilewright.measure.database import FILE
     from tilewright.measure.results import Results
     from tilewright.measure.summary import seconds_each
@@ -86,7 +86,7 @@ def _seconds_each(out: Path) -> tuple[float | None, float | None]:
 def _builds(
     requests: Sequence[tuple[Any, str]], store: Store, each: float | None, workers: int | None
 ) -> dict[str, Any]:
-    """How many of these are not in the store, and what building them takes."""
+    """The number of requests that the store lacks, and the time to build them."""
     import os
 
     from tilewright.compile import part_keys
@@ -102,7 +102,7 @@ def _builds(
 
 
 def show(document: dict[str, Any]) -> None:
-    """The same, for people."""
+    """Print the same, for people."""
     for one in document["archs"]:
         show_choice(one)
     output.line()
@@ -111,7 +111,7 @@ def show(document: dict[str, Any]) -> None:
 
 
 def show_costs(document: dict[str, Any]) -> None:
-    """What `costs` says, for people."""
+    """Print the result of `costs`, for people."""
     from tilewright.measure.progress import duration
 
     if "devices" in document:
@@ -135,7 +135,7 @@ def show_costs(document: dict[str, Any]) -> None:
             for rule, count in part["unsupported"].items():
                 output.line(f"{part['device']}: {count} pairs unsupported by rule {rule}")
             if part["again"]:
-                output.line(f"{part['device']}: {part['again']} of these once more, by --retry")
+                output.line(f"{part['device']}: {part['again']} of these again, because of --retry")
     builds = document["builds"]
     output.line(f"{builds['missing']} kernels to build, about {duration(builds['seconds'])}")
     output.line(f"  ({builds['by']})")

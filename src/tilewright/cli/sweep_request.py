@@ -1,4 +1,4 @@
-"""What a sweep's command line asks for: kernels, problems, settings, and what is left to do."""
+"""The request of a sweep's command line: kernels, problems, settings, and the work left to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a sweep takes on one architecture, and what it leaves out."""
+    """The kernels and problems of a sweep on one architecture, and the ones left out."""
 
     selection: Selection
     configs: tuple[Any, ...]
@@ -31,7 +31,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A command line, read."""
+    """The parsed command line."""
 
     inputs: tuple[str, ...]
     problems: tuple[str, ...]
@@ -59,7 +59,7 @@ class Request:
         return Chosen(selection, configs, left, listed)
 
     def plan(self, chosen: Mapping[str, Chosen], groups: Sequence[Group]) -> Plan:
-        """What is to be done, less what the directory has."""
+        """The work to do, without the results that the directory has."""
         from tilewright.measure.database import FILE
         from tilewright.measure.results import Results
         from tilewright.measure.sweep import plan
@@ -82,7 +82,7 @@ class Request:
 
 
 def choice(one: Chosen) -> dict[str, Any]:
-    """What was chosen, as plain data."""
+    """The kernels and problems chosen, as plain data."""
     from tilewright.cli.selection import summary
 
     return {
@@ -95,7 +95,7 @@ def choice(one: Chosen) -> dict[str, Any]:
 
 
 def show_choice(one: dict[str, Any]) -> None:
-    """The same, for people."""
+    """Print the same, for people."""
     output.heading(f"{one['arch']}: {one['kernels']} kernels × {one['problems']} problems")
     if one["rules"]:
         output.table(
@@ -105,7 +105,7 @@ def show_choice(one: dict[str, Any]) -> None:
     for left in one["left_out"]:
         output.line(f"{left['count']} legal kernels left out: {left['why']}")
     if one["repeated_problems"]:
-        output.line(f"{one['repeated_problems']} problems said twice")
+        output.line(f"{one['repeated_problems']} problems repeated")
     for note in one["notes"]:
         output.line(f"note: {note}")
 
@@ -121,7 +121,7 @@ def own_problems(inputs: Sequence[str]) -> list[str]:
 
 
 def read_statuses(words: Sequence[str]) -> tuple[Status, ...]:
-    """The statuses that these words are."""
+    """The statuses with these names."""
     from tilewright.errors import nearest
     from tilewright.measure.measurement import STATUSES
 
@@ -135,7 +135,7 @@ def read_statuses(words: Sequence[str]) -> tuple[Status, ...]:
 
 
 def read_settings(given: Mapping[str, str], usual: Settings | None = None) -> Settings:
-    """`usual` settings, or those of sweeps, with these words in the place of theirs."""
+    """`usual` settings (by default those of sweeps), with the given values replaced."""
     from dataclasses import asdict, fields
 
     import msgspec

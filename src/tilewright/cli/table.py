@@ -28,11 +28,11 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(help="Table file (.twt or .json).", metavar="FILE")]
 Files = Annotated[list[Path], typer.Argument(help="Table files (.twt, .json).", metavar="FILE…")]
-Limit = Annotated[int, typer.Option("--limit", min=0, help="How many rows to show.")]
+Limit = Annotated[int, typer.Option("--limit", min=0, help="Number of rows to show.")]
 
 
 @app.command(
-    short_help="What a table says, and its digest.",
+    short_help="Show a table's rows and digest.",
     epilog=examples("tilewright table show mine.twt", "tilewright table show mine.twt --json"),
 )
 def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
@@ -74,7 +74,7 @@ def show(path: File, limit: Limit = 20, as_json: Json = False) -> None:
 
 
 @app.command(
-    short_help="Find what in tables is wrong.",
+    short_help="Check tables for errors.",
     epilog=examples(
         "tilewright table check mine.twt",
         "tilewright table check mine.twt theirs.json --no-ratio",
@@ -87,11 +87,11 @@ def check(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Look for damage, newer schemas, different rows of one problem (in all files together),
-    kernels that do not exist, and shapes that a row's kernel does not serve.
+    """Look for damage, newer schemas, different rows of one problem (across all files), kernels
+    that do not exist, and shapes that a row's kernel does not serve.
 
-    Then compare each row's time with the estimate of the kernel that would be chosen without it.
-    Exits with 1 if anything is wrong. Files are only read.
+    Then compare each row's time with the estimate for the kernel that would be chosen without the
+    row. Exits with 1 if anything is wrong. Files are only read.
     """
     from tilewright.tables.check import check as do
 
@@ -106,7 +106,7 @@ def check(
 
 
 def _estimate() -> Estimate:
-    """What would be chosen without tables, by one planner a device."""
+    """A function that gives the choice without tables, from one planner for each device."""
     from tilewright import ops
     from tilewright.plan import Planner
 
@@ -164,7 +164,7 @@ def _checked(checked: Checked) -> dict[str, Any]:
 
 
 @app.command(
-    short_help="What changed from one table to another.",
+    short_help="Show the changes from one table to another.",
     epilog=examples("tilewright table diff before.twt after.twt"),
 )
 def diff(
@@ -233,14 +233,17 @@ def merge(
     paths: Files,
     out: Out,
     policy: Annotated[
-        str, typer.Option("--policy", help="Of different rows of one problem: fail, or fastest.")
+        str,
+        typer.Option(
+            "--policy",
+            help="Which of several different rows of one problem to keep: fail, or fastest.",
+        ),
     ] = "fail",
     as_json: Json = False,
 ) -> None:
-    """Write the rows of several tables to a new file. The others stay as they are.
+    """Write the rows of several tables to a new file. The inputs stay as they are.
 
-    Where they say different things of one problem on one device, --policy decides; every such row
-    is named.
+    If tables differ on a problem and device, --policy decides, and every such row is listed.
     """
     from tilewright.tables.file import save
     from tilewright.tables.merge import merge as do
@@ -283,15 +286,15 @@ def export(
     path: File,
     out: Out,
     form: Annotated[
-        str | None, typer.Option("--form", help="Of a .csv: which of aiter's files it is.")
+        str | None, typer.Option("--form", help="For a .csv: which of aiter's files to write.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a table to another file: as JSON with a row a line, to read and to compare, or
-    compact, to choose by. Nothing is lost either way.
+    """Write a table to another file: as JSON with a row to a line, to read and to compare, or
+    compact, to use. Both forms hold everything.
 
-    A .csv is one of aiter's tuned files, of the --form said; it has no intervals, ties and
-    versions. Rows that it cannot say are listed, and the command exits with 1.
+    A .csv is one of aiter's tuned files, as --form says; it has no intervals, ties or versions.
+    Rows that the form cannot express are listed, and the command exits with 1.
     """
     from tilewright.cli.table_aiter import export_csv
     from tilewright.tables.file import load, save

@@ -21,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
     """Add this file's command."""
     app.command(
         "import",
-        short_help="Make a table of aiter's tuning files.",
+        short_help="Make a table from aiter's tuning files.",
         epilog=examples(
             "tilewright table import tuned.csv --device mi300x -o mine.twt",
             "tilewright table import a8w8_tuned_gemm.csv --device mi300x --reference \\\n"
@@ -35,31 +35,35 @@ def import_(
         list[Path], typer.Argument(help="aiter's tuned files (.csv).", metavar="FILE.csv…")
     ],
     out: Out,
-    device: Annotated[
-        str, typer.Option("--device", help="The GPU whose lines are read (see `devices`).")
-    ],
+    device: Annotated[str, typer.Option("--device", help="GPU to read lines of (see `devices`).")],
     form: Annotated[
         str | None,
-        typer.Option("--form", help="Which of aiter's files they are, where names do not say so."),
+        typer.Option("--form", help="Which of aiter's files they are, if their names do not say."),
     ] = None,
     gfx: Annotated[
         str | None,
-        typer.Option("--gfx", help="Architecture of files without a column gfx.", metavar="ARCH"),
+        typer.Option("--gfx", help="Architecture of files without the column gfx.", metavar="ARCH"),
     ] = None,
     reference: Annotated[
         bool,
-        typer.Option("--reference", help="Also lines of aiter's own kernels, to compare times."),
+        typer.Option(
+            "--reference", help="Also keep lines of aiter's own kernels, to compare times."
+        ),
     ] = False,
     policy: Annotated[
-        str, typer.Option("--policy", help="Of different rows of one problem: fail, or fastest.")
+        str,
+        typer.Option(
+            "--policy",
+            help="Which of several different rows of one problem to keep: fail, or fastest.",
+        ),
     ] = "fail",
     as_json: Json = False,
 ) -> None:
-    """Write the rows that aiter's files have for one GPU to a new table. Files are only read.
+    """Write the rows that aiter's files have for one GPU to a new table. The files are only read.
 
-    Lines of Tilewright's kernels become rows. Those of aiter's own kernels are counted; with
-    --reference they become rows too, which `table diff` compares and no dispatcher uses. To tune
-    their problems, give the files to a sweep: --problems FILE.csv.
+    Lines of Tilewright's kernels become rows. Lines of aiter's own kernels are counted; with
+    --reference they become rows too, for `table diff` only: no dispatcher uses them. To tune their
+    problems, give the files to a sweep: --problems FILE.csv.
     """
     from tilewright import arch
     from tilewright.tables import aiter
@@ -94,7 +98,7 @@ def import_(
             "name aiter's own kernels (--reference keeps the times)",
         ),
         (document["without_a_time"], "have no time"),
-        (merged.repeated, "are said twice"),
+        (merged.repeated, "are repeated"),
     ):
         if count:
             output.line(f"{count} {what}")
@@ -103,7 +107,7 @@ def import_(
 
 
 def export_csv(table: Table, out: Path, form: str | None, as_json: bool) -> None:
-    """Write a table as one of aiter's files. Exits with 1 if the file cannot say a row."""
+    """Write a table as one of aiter's files. Exits with 1 if the form cannot express a row."""
     from tilewright.files import write_whole
     from tilewright.tables.aiter import forms, write_aiter
 

@@ -1,4 +1,4 @@
-"""``table compare`` and ``table minimise``: what takes a GPU, or a sweep's measurements."""
+"""``table compare`` and ``table minimise``: commands that need a GPU, or a sweep's measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(compare)
     app.command(
-        short_help="The fewest kernels near the best on every problem of a sweep.",
+        short_help="Find the fewest kernels near the best on every problem of a sweep.",
         epilog=examples(
             "tilewright table minimise mine.sweep --within 0.02",
             "tilewright table minimise DIR --within 0.05 -o few.json",
@@ -51,23 +51,28 @@ def compare(
     ] = None,
     threshold: Annotated[
         float,
-        typer.Option("--threshold", min=0.0, help="Share by which AFTER has to be faster."),
+        typer.Option("--threshold", min=0.0, help="Share by which AFTER must be faster."),
     ] = 0.03,
-    rounds: Annotated[int, typer.Option("--rounds", min=6, help="Pairs of samples.")] = 60,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=6, help="Number of pairs of samples.")
+    ] = 60,
     on: Annotated[
         str,
-        typer.Option("--on", help="Where: a GPU as cuda:0, or cpu (wall time of the interpreter)."),
+        typer.Option(
+            "--on", help="Where to run: a GPU as cuda:0, or cpu (wall time of the interpreter)."
+        ),
     ] = "cuda:0",
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Time what a dispatcher runs with BEFORE against what it runs with AFTER, in pairs, for each
-    problem of this GPU that both have and whose kernels differ. Both are verified first.
+    """For each problem of this GPU that both tables have with different kernels, time the kernel
+    that a dispatcher runs with BEFORE and the kernel that it runs with AFTER, in pairs. Both are
+    verified first.
 
     The answer is about AFTER. With --update, a row is replaced if the whole confidence interval of
-    BEFORE's time over AFTER's is at or above 1 + threshold; rows that only AFTER has are not
-    taken (see table merge). Exits with 1 if something could not be run, or was wrong.
+    BEFORE's time over AFTER's is at or above 1 + threshold. Rows that only AFTER has are not copied
+    (see table merge). Exits with 1 if a kernel failed or gave a wrong result.
     """
     from tilewright.arch import device as known_device
     from tilewright.arch.detect import live_device
@@ -156,7 +161,9 @@ def minimise(
     folder: Annotated[Path, typer.Argument(help="Directory of a sweep.", metavar="DIR")],
     within: Annotated[
         float,
-        typer.Option("--within", min=0.0, help="Share over the best time that a kernel may take."),
+        typer.Option(
+            "--within", min=0.0, help="Relative excess over the best time that is allowed."
+        ),
     ] = 0.02,
     out: Annotated[
         Path | None,
@@ -166,11 +173,11 @@ def minimise(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find few kernels of which one is within a share of the best on every problem measured: each
-    kernel is a binary to build and to ship.
+    """Find a small set of kernels such that on every measured problem one of them is near the best:
+    each kernel is a binary to build and to ship.
 
-    Greedy, which needs at most 1 + ln(problems) times the fewest; exact where few enough
-    combinations of fewer have to be tried. Says what each problem loses.
+    The search is greedy and needs at most 1 + ln(problems) times the fewest kernels; it is exact if
+    there are few enough smaller combinations to try. Shows the loss on each problem.
     """
     from tilewright import ops
     from tilewright.measure.results import Results, read_problem

@@ -1,4 +1,4 @@
-"""``tune`` and ``retune``: proven kernels for problems, in a table."""
+"""``tune`` and ``retune``: find proven kernels for problems, and keep them in a table."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ if TYPE_CHECKING:
 TablePath = Annotated[
     Path,
     typer.Option(
-        "--table", help="The table: read if it is there, and written.", metavar="FILE.twt"
+        "--table", help="Table to write; if it exists, it is read first.", metavar="FILE.twt"
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", help="Directory of the measurements [default: the table's, .sweep]", metavar="DIR"
+        "--out",
+        help="Directory of the measurements [default: the table's name with .sweep]",
+        metavar="DIR",
     ),
 ]
 Devices = Annotated[
@@ -56,15 +58,19 @@ EffortName = Annotated[
     Literal["quick", "usual", "exhaustive"],
     typer.Option(
         "--effort",
-        help="quick: few candidates, once. usual: until more bring nothing, then those near the "
-        "best again. exhaustive: every candidate, then those.",
+        help="quick: measure few candidates, once. usual: measure until more candidates bring "
+        "nothing, then measure those near the best again. exhaustive: measure every "
+        "candidate, then those near the best again.",
     ),
 ]
 Missing = Annotated[
-    bool, typer.Option("--missing", help="Only problems that the table has no row of, here.")
+    bool,
+    typer.Option(
+        "--missing", help="Only problems for which the table has no row of these devices."
+    ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done, and how long it takes at most.")
+    bool, typer.Option("--dry-run", help="Only show the work to do, and its longest time.")
 ]
 Settings = Annotated[
     list[str] | None,
@@ -108,8 +114,8 @@ def tune(
     spaces: Annotated[
         list[str] | None,
         typer.Argument(
-            help="What to choose from: space files, kernel names, shipped sets "
-            "[default: what each problem's family tunes from, splits of K among it]",
+            help="Candidates: space files, kernel names, shipped sets [default: the tuning space "
+            "of each problem's family, splits of K included]",
             metavar="SPACE.json|NAME|FAMILY:SET…",
         ),
     ] = None,
@@ -121,7 +127,9 @@ def tune(
     dry_run: DryRun = False,
     family: FamilyName = None,
     signature: OpenWords = None,
-    arch: Annotated[str | None, typer.Option("--arch", help="What the interpreter plays.")] = None,
+    arch: Annotated[
+        str | None, typer.Option("--arch", help="Architecture that the interpreter stands in for.")
+    ] = None,
     settings: Settings = None,
     timeout: Timeout = 60.0,
     store: StorePath = None,
@@ -130,11 +138,11 @@ def tune(
 ) -> None:
     """Find the proven kernel for each problem, and write it into a table.
 
-    A search measures the present choice and the best by estimate first, then more until they bring
-    nothing (or the budget ends); those near the best are measured once more, together; of those
-    that cannot be told apart a fixed rule takes one. The table is written as it goes. Stop it at
-    any time, and run it again to go on: nothing is measured twice. Exits with 1 if there was no
-    right kernel for some problem; the others are tuned all the same.
+    A search first measures the present choice and the best kernels by estimate. It measures more
+    until they bring nothing, or the budget ends. Kernels near the best are then measured again,
+    together. A fixed rule breaks ties. The table is written along the way: stop the command at any
+    time, and repeat it to continue; nothing is measured twice. Exits with 1 if a problem has no
+    correct kernel; the others are still tuned.
     """
     from tilewright.arch import arch as arch_called
     from tilewright.cli.selection import select
@@ -159,7 +167,10 @@ def tune(
 def retune(
     table: Annotated[Path, typer.Argument(help="The table.", metavar="FILE.twt")],
     every: Annotated[
-        bool, typer.Option("--all", help="Problems of other devices' rows too, on these devices.")
+        bool,
+        typer.Option(
+            "--all", help="Tune the problems of other devices' rows too, on these devices."
+        ),
     ] = False,
     out: Out = None,
     devices: Devices = "all",
@@ -172,22 +183,23 @@ def retune(
     trust_store: TrustStore = False,
     as_json: Json = False,
 ) -> None:
-    """Tune a table's problems again: those of the live devices' rows, or all.
+    """Tune a table's problems again: those in rows of the live devices, or all.
 
-    A row's kernel is measured beside the others, and replaced only by one that is faster by more
-    than the noise. Rows of other devices stay as they are. What the directory has of these very
-    binaries, under this driver, is not measured again: another --out measures all anew.
+    The kernel of a row is measured beside the others, and is replaced only by a kernel that is
+    faster by more than the noise. Rows of other devices stay as they are. Results that the
+    directory has for the same binaries under the same driver are not measured again; give another
+    --out to measure everything anew.
     """
     work = Work(table, out, devices, None, settings, timeout, store, trust_store)
     if work.table is None:
-        raise BadArgument(f"{table} does not exist: tune makes one")
+        raise BadArgument(f"{table} does not exist: make it with tune")
     for group in work.groups:
         rows = [row for row in work.table if every or row.device == group.device]
         work.add(group, list(dict.fromkeys(row.problem for row in rows)))
     if not work.jobs and not work.unsupported:
         names = ", ".join(dict.fromkeys(device.name for device in work.table.devices))
         raise BadArgument(
-            f"{table} has no row of these devices (it is of {names}); --all takes its problems"
+            f"{table} has no row of these devices (it is for {names}); --all takes its problems"
         )
     if dry_run:
         work.forecast(as_json)
@@ -196,7 +208,7 @@ def retune(
 
 
 class Work:
-    """What the commands that tune do: `add` what is to be tuned, then `run` or `forecast`."""
+    """The common part of the commands that tune: `add` problems, then `run` or `forecast`."""
 
     def __init__(
         self,
@@ -234,8 +246,11 @@ class Work:
         configs: Sequence[Any] = (),
         missing: bool = False,
     ) -> None:
-        """Tune these too. Candidates are `configs`, or each problem's usual ones. missing: only
-        those that the table has no row of."""
+        """Add problems to tune.
+
+        configs: the candidates; by default each problem's usual ones.
+        missing: add only problems for which the table has no row.
+        """
         from tilewright.tune.jobs import jobs_of
 
         if missing and self.table is not None:
@@ -250,7 +265,7 @@ class Work:
         self.unsupported += unsupported
 
     def save(self, rows: Iterable[Row]) -> None:
-        """These rows, and those of the table that they do not replace."""
+        """Save these rows, and the rows of the table that they do not replace."""
         from tilewright.tables import file
         from tilewright.tables.table import Table
 
@@ -260,7 +275,7 @@ class Work:
             file.save(Table.of(kept.values(), str(self.path)), self.path)
 
     def forecast(self, as_json: bool) -> None:
-        """Say what `run` would do at most."""
+        """Print the most work that `run` would do."""
         from tilewright.cli.sweep_forecast import costs, show_costs
         from tilewright.measure.database import FILE
         from tilewright.measure.results import Results
@@ -287,15 +302,15 @@ class Work:
             output.emit(document)
             return
         output.line(
-            f"{document['problems']} problems, {document['candidates']} candidates in all; "
-            "at most, if no search ends early:"
+            f"{document['problems']} problems, {document['candidates']} candidates in all; at "
+            "most, if no search ends early:"
         )
         show_costs(document)
         _show_unsupported(document)
         output.line("finals come on top; nothing was done: --dry-run")
 
     def run(self, budget: float | None, effort: str, as_json: bool) -> None:
-        """Tune, and say what came of it. Exits with 1 if a problem is left without a kernel."""
+        """Tune, and print the results. Exits with 1 if a problem is left without a kernel."""
         document = self.tune(budget, effort)
         if as_json:
             output.emit(document)
@@ -305,7 +320,7 @@ class Work:
             raise typer.Exit(FAILED)
 
     def tune(self, budget: float | None, effort: str = "usual") -> dict[str, Any]:
-        """Tune, and what came of it, as plain data; ``ok``: every problem has a kernel."""
+        """Tune, and return the results as plain data. ``ok``: every problem has a kernel."""
         from tilewright.compile import show_progress
         from tilewright.measure.progress import show_measuring
         from tilewright.measure.results import Results
@@ -313,7 +328,7 @@ class Work:
         from tilewright.tune.tuner import FINAL, Tuner
 
         chosen = EFFORTS[effort]
-        # Times of the interpreter say nothing, so one more look at them is enough.
+        # Times of the interpreter say nothing about a GPU, so the finals are measured at most once.
         played = all(group.interpreted for group in self.groups)
         if played:
             chosen = replace(chosen, takes=min(1, chosen.takes))
@@ -336,7 +351,7 @@ class Work:
                 tuned = tuner.run()
             except KeyboardInterrupt:
                 output.say(
-                    f"stopped; what was found is in {self.path}, and the same command goes on",
+                    f"stopped; the results are in {self.path}; repeat the command to continue",
                     err=True,
                 )
                 raise
@@ -377,7 +392,7 @@ class Work:
 
 
 def show(document: dict[str, Any]) -> None:
-    """What `Work.tune` came to, for people."""
+    """Print the results of `Work.tune`, for people."""
     rows = document["rows"]
     if rows:
         output.table(
@@ -395,7 +410,7 @@ def show(document: dict[str, Any]) -> None:
             ],
         )
     for problem in document["without"]:
-        output.line(f"no kernel came out right for {problem}")
+        output.line(f"no kernel gave a right result for {problem}")
     _show_unsupported(document)
     kept = sum(row["kernel"] == row["before"] for row in rows)
     output.line()
@@ -410,7 +425,7 @@ def show(document: dict[str, Any]) -> None:
     )
     if document["out_of_time"]:
         begun = f"; {len(document['untried'])} problems were not begun" * bool(document["untried"])
-        output.line(f"the budget ended: the same command goes on{begun}")
+        output.line(f"the budget ended: repeat the command to continue{begun}")
 
 
 def _show_unsupported(document: dict[str, Any]) -> None:
