@@ -1,7 +1,7 @@
-"""Arrays of any library, seen the same way: torch tensors, NumPy arrays, DLPack objects; and
-`Pointers` to such.
+"""One view of arrays of any library: torch tensors, NumPy arrays, DLPack objects, and `Pointers` to
+arrays.
 
-torch is imported only when one of its tensors, or a GPU, is involved.
+torch is imported only if a torch tensor or a GPU is involved.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def is_numpy(array: Any) -> bool:
 
 
 def adopt(array: Any, name: str) -> Any:
-    """`array` if it is torch's, NumPy's or `Pointers`, else a torch tensor over the same memory by
-    DLPack.
+    """`array` itself if it is torch's, NumPy's or `Pointers`, otherwise a torch tensor over the
+    same memory, through DLPack.
 
-    Raises `BadArgument`, which begins with `name`, for anything else, and for what has no elements
-    of ours at an address: see `_check_tensor`.
+    Raises `BadArgument`, beginning with `name`, for any other object, and for an array without
+    elements at an address that kernels can read: see `_check_tensor`.
     """
     if isinstance(array, Pointers):
         return array
@@ -47,7 +47,7 @@ def adopt(array: Any, name: str) -> Any:
     elif is_masked(array):
         raise BadArgument(
             f"{name} is a NumPy masked array, whose mask no kernel reads; pass array.filled(0), "
-            "or what its masked elements should count as"
+            "or another value for its masked elements"
         )
     try:
         dtypes.of(array)
@@ -57,7 +57,7 @@ def adopt(array: Any, name: str) -> Any:
 
 
 def is_masked(array: Any) -> bool:
-    """Whether this is a NumPy array that says which of its elements count."""
+    """Whether this is a NumPy array with a mask of its elements."""
     masked = sys.modules.get("numpy.ma")
     return masked is not None and isinstance(array, masked.MaskedArray)
 
@@ -72,7 +72,7 @@ def _from_dlpack(array: Any, name: str) -> Any:
 
     try:
         return from_dlpack(array)
-    except Exception as error:  # whatever a stranger's __dlpack__ raises
+    except Exception as error:  # a stranger's __dlpack__ may raise anything
         raise BadArgument(
             f"{name} is a {type(array).__name__} whose __dlpack__ fails "
             f"({type(error).__name__}: {error}); pass a torch tensor or a NumPy array"
@@ -80,7 +80,8 @@ def _from_dlpack(array: Any, name: str) -> Any:
 
 
 def _check_tensor(tensor: Any, name: str) -> None:
-    """Raise `BadArgument` unless a torch tensor has elements at an address, as its strides say."""
+    """Raise `BadArgument` unless a torch tensor has its elements at an address, in the order of its
+    strides."""
     import torch
 
     if tensor.is_nested:
@@ -103,7 +104,7 @@ def _check_tensor(tensor: Any, name: str) -> None:
         )
     try:
         there = tensor.data_ptr() != 0 or tensor.numel() == 0
-    except RuntimeError:  # vmap's and grad's; other wrappers
+    except RuntimeError:  # tensors of vmap and grad, and other wrappers
         there = False
     if not there:
         raise BadArgument(
@@ -113,7 +114,7 @@ def _check_tensor(tensor: Any, name: str) -> None:
 
 
 def view(array: Any) -> View:
-    """Shape, strides, dtype, address and place of a torch tensor, NumPy array or `Pointers`."""
+    """Shape, strides, dtype, address and device of a torch tensor, NumPy array or `Pointers`."""
     kind = dtypes.of(array)
     if isinstance(array, Pointers):
         strides = (0, *array.strides)
@@ -131,8 +132,8 @@ def view(array: Any) -> View:
 
 
 def span(v: View) -> tuple[int, int]:
-    """First and past-the-last byte address that the elements of `v` occupy, equal if there are
-    none; of pointers, the addresses themselves."""
+    """First and past-the-last byte address of the elements of `v`; equal if there are no elements.
+    For `Pointers`, of the addresses themselves."""
     if v.pointers:
         return v.address, v.address + _ADDRESS_BYTES * v.shape[0]
     if 0 in v.shape:
@@ -144,7 +145,7 @@ def span(v: View) -> tuple[int, int]:
 
 
 def pointers_to(arrays: Sequence[Any]) -> Pointers:
-    """`Pointers` to arrays (at least one) of one shape, strides, dtype and device."""
+    """`Pointers` to arrays (at least one) of the same shape, strides, dtype and device."""
     views = [view(x) for x in arrays]
     first = views[0]
     addresses: Any = [v.address for v in views]
@@ -175,9 +176,9 @@ def _alignment(addresses: Sequence[int]) -> int:
 
 
 def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
-    """An uninitialised array for `operand`: NumPy if `like` is (or there is no `like` and
-    `device` is the CPU), else torch on `device`. Where it is passed by pointers, those to
-    such arrays."""
+    """An uninitialised array for `operand`: NumPy if `like` is NumPy (or without `like` and on
+    the CPU), otherwise torch on `device`. For an operand passed by pointers: `Pointers` to such
+    arrays."""
     if isinstance(like, Pointers):
         like = next(iter(like.arrays), None)
     if operand.pointers:
@@ -204,8 +205,8 @@ def empty(operand: Operand, device: str = "cpu", like: Any = None) -> Any:
 
 
 def to_numpy(array: Any) -> Any:
-    """A NumPy view of a CPU array's memory, with ml_dtypes for what NumPy lacks; `Pointers` to
-    such."""
+    """A NumPy view of a CPU array's memory, with ml_dtypes for types that NumPy lacks; for
+    `Pointers`, `Pointers` to such views."""
     if is_numpy(array):
         return array
     if isinstance(array, Pointers):
@@ -225,10 +226,14 @@ def fill_random(
     seed: int,
     values: Sequence[tuple[float, float] | Callable[[int], Sequence[Any]] | None] = (),
 ) -> None:
-    """Fill with fresh random values: standard normal (rounded to the dtype), or integers over
-    the dtype's range; where `values` gives an array two bounds, floats evenly between them;
-    where it gives a function, what that makes of the seed. Elements that are one in memory (strides
-    of 0) are filled once."""
+    """Fill arrays with fresh random values: standard normal, rounded to the dtype; integers over
+    the dtype's range.
+
+    values: for each array, two bounds (floats are uniform between them), a function that makes the
+    values from the seed, or None.
+
+    Elements that share memory (strides of 0) are filled once.
+    """
     for number, given in enumerate(arrays):
         array = _distinct(given)
         bounds = values[number] if values else None
@@ -312,7 +317,8 @@ class Random:
 
 
 def copied(array: Any) -> Any:
-    """A copy that lies as `array` does; of `Pointers`, copies of what they point to."""
+    """A copy with the layout of `array`; for `Pointers`, copies of the arrays that they point
+    to."""
     if isinstance(array, Pointers):
         return replace(array, arrays=tuple(map(copied, array.arrays)))
     return array.clone() if is_torch(array) else array.copy(order="K")
@@ -328,7 +334,7 @@ def overwrite(array: Any, values: Any) -> None:
 
 
 def _distinct(array: Any) -> Any:
-    """`array` without the repetition of what a stride of 0 repeats."""
+    """`array` without repeated elements: each dimension of stride 0 has size 1."""
     if isinstance(array, Pointers):
         return array
     strides = array.stride() if is_torch(array) else array.strides
@@ -337,7 +343,7 @@ def _distinct(array: Any) -> Any:
 
 
 def poison(array: Any) -> None:
-    """Fill with what no kernel may leave behind where it has something to write."""
+    """Fill with a value that no right kernel leaves in its output."""
     if isinstance(array, Pointers):
         for each in array.arrays:
             poison(each)
@@ -346,12 +352,12 @@ def poison(array: Any) -> None:
 
 
 def poison_of(kind: dtypes.DType) -> float:
-    """What an output of this type is filled with to be poisoned: NaN, or the least integer."""
+    """The poison for an output of this type: NaN, or the least integer."""
     return float(-(2 ** (kind.bits - 1))) if kind.kind == "int" else float("nan")
 
 
 def to_float64(array: Any) -> Any:
-    """A float64 copy where the array lives."""
+    """A float64 copy on the array's device."""
     array = stacked(array)
     if is_torch(array):
         return array.detach().double()
@@ -359,7 +365,8 @@ def to_float64(array: Any) -> Any:
 
 
 def rounded(array: Any, dtype: str) -> Any:
-    """A float64 array as it would be in `dtype`: to nearest even; to 8 bits, saturating."""
+    """A float64 array with its values rounded to `dtype`: to nearest even; to 8 bits,
+    saturating."""
     d = dtypes.dtype(dtype)
     if d.largest:
         array = array.clip(-d.largest, d.largest)
@@ -383,11 +390,11 @@ def permuted(array: Any, order: Sequence[int]) -> Any:
 
 
 def stacked(array: Any) -> Any:
-    """What `Pointers` point to, as one array; any other array itself."""
+    """For `Pointers`, the arrays they point to, stacked into one; any other array unchanged."""
     if not isinstance(array, Pointers):
         return array
     if len(array.arrays) != array.shape[0]:
-        raise BadArgument(f"{array} has addresses only; what lies there is the caller's to read")
+        raise BadArgument(f"{array} has addresses only; only the caller can read their memory")
     if is_torch(array.addresses):
         import torch
 
@@ -398,7 +405,7 @@ def stacked(array: Any) -> Any:
 
 
 def overlap(one: View, other: View) -> bool:
-    """Whether two arrays share an element's memory (exactly: interleaved columns do not)."""
+    """Whether two arrays share the memory of an element (exactly: interleaved columns do not)."""
     (low, high), (other_low, other_high) = span(one), span(other)
     if one.device != other.device or high <= other_low or other_high <= low:
         return False
@@ -410,7 +417,7 @@ def overlap(one: View, other: View) -> bool:
 
 
 def _bytes_at(v: View) -> Any:
-    """A NumPy array over the elements' addresses, for arithmetic on them: never read."""
+    """A NumPy array whose elements have these addresses, for arithmetic on them; never read."""
     import numpy as np
 
     size = dtypes.dtype(v.dtype).bytes

@@ -1,4 +1,4 @@
-"""What a call passes: operands by position and by keyword, outputs, scalars and options.
+"""The arguments of a call: operands by position and by keyword, outputs, scalars and options.
 
 Arrays that no kernel may be launched on are refused here.
 """
@@ -23,10 +23,10 @@ _PLAIN = (str, int, float, bool, tuple)
 class Spoken:
     """The keywords of a call, sorted.
 
-    what: tells calls apart beside their arrays: the operation, or a kernel's name, and all options;
-        None if an option is not hashable, which no family's is.
+    what: the call's identity apart from its arrays: the operation, or a kernel's name, and all
+    options; None if an option is not hashable (no family has such an option).
     named: operands passed by keyword.
-    scalars: those of `Launching.scalars`, in order; None for each that is left out.
+    scalars: the values of `Launching.scalars`, in order; None for each that is left out.
     options: the others.
     """
 
@@ -37,10 +37,10 @@ class Spoken:
 
 
 def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
-    """The keywords of a call of `what`, an operation or a kernel's name. A keyword that is None is
-    left out.
+    """The keywords of a call. A keyword of None counts as left out.
 
-    outputs: how many outputs are passed; 0 for none.
+    what: an operation or a kernel's name.
+    outputs: number of outputs passed; 0 for none.
     """
     if not keywords:
         return _nothing_spoken(what, outputs)
@@ -70,7 +70,7 @@ def _nothing_spoken(what: str, outputs: int) -> Spoken:
 
 @cache
 def scalar_names(what: str) -> tuple[str, ...]:
-    """The scalars that a call of an operation, or of a kernel by name, gives."""
+    """The names of the scalars that a call gives, for an operation or for a kernel's name."""
     family = ops.family(what) if what in ops.families() else ops.family_of(what)
     return family.scalars
 
@@ -83,12 +83,12 @@ def _is_array(value: Any) -> bool:
 class Arrays:
     """The arrays of a call, inputs first, with the problem that they state.
 
-    problem: that of the call.
-    names: of each array, the operand it is.
+    problem: the problem of the call.
+    names: the operand that each array is.
     all: the arrays.
-    views: of each.
-    bound: of each, its name, role and bytes.
-    outputs: those of the arrays that are outputs, passed or made.
+    views: a view of each array.
+    bound: name, role and bytes of each array.
+    outputs: the arrays that are outputs, passed or made.
     """
 
     problem: Any
@@ -100,7 +100,7 @@ class Arrays:
 
     @property
     def target_views(self) -> tuple[View, ...]:
-        """Those of the outputs."""
+        """The views of the outputs."""
         return self.views[len(self.views) - len(self.outputs) :]
 
     @property
@@ -119,9 +119,9 @@ def read(
     said: Spoken,
     outputs: Sequence[Any] | None,
 ) -> Arrays:
-    """The arrays of a call, with outputs made where none are passed.
+    """The arrays of a call. Outputs that are not passed are made.
 
-    config: the kernel that reads them, where one is named.
+    config: the kernel that reads the arrays, if the call names one.
 
     Raises `BadArgument` and `WrongDevice`.
     """
@@ -159,7 +159,8 @@ def read(
 def _names(
     op: str, declared: Sequence[Operand], inputs: int, named: tuple[str, ...], outputs: int
 ) -> tuple[str, ...]:
-    """The operand that each array of a call is. Raises `BadArgument` for a wrong number."""
+    """The operand that each array of a call is. Raises `BadArgument` for a wrong number of
+    arrays."""
     reads = [one.name for one in declared if one.read]
     targets = [one.name for one in declared if one.role == "out"]
     by_position = [name for name in reads if name not in named]
@@ -193,7 +194,7 @@ def positional(problem: Any, inputs: Mapping[str, Any]) -> tuple[list[Any], dict
 def scalar_values(
     family: Any, problem: Any, given: Sequence[int | float | None]
 ) -> dict[str, int | float]:
-    """The scalars of a call, by name. Raises `BadArgument` where one is missing."""
+    """The scalars of a call, by name. Raises `BadArgument` if one is missing."""
     defaults = family.scalar_defaults(problem)
     values = {}
     for name, value in zip(family.scalars, given, strict=True):
@@ -204,7 +205,7 @@ def scalar_values(
 
 
 def refuse_overlap(views: Sequence[View], bound: Sequence[Bound]) -> None:
-    """Raise `BadArgument` if an operand that is written shares memory with another."""
+    """Raise `BadArgument` if a written operand shares memory with another operand."""
     for i, one in enumerate(bound):
         if one.role == "in":
             continue
@@ -221,7 +222,7 @@ def _called(one: Bound) -> str:
 
 
 def refuse_gradients(operands: Sequence[Any]) -> None:
-    """Raise `BadArgument` if torch is to record a gradient of one of `operands`."""
+    """Raise `BadArgument` if torch should record a gradient of one of `operands`."""
     for x in operands:
         if getattr(x, "requires_grad", False):
             import torch

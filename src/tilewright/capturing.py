@@ -1,17 +1,17 @@
-"""Capture: the problems that were dispatched, with how often, in a file that tuning reads.
+"""Capture: the dispatched problems with their counts, in a file that tuning reads.
 
     TILEWRIGHT_CAPTURE=shapes.jsonl python serve.py         # a whole process, and its children
 
-    with tilewright.capture("shapes.jsonl", only="misses"):  # as long as this lasts
+    with tilewright.capture("shapes.jsonl", only="misses"):  # for the time of this block
         model(batch)
 
-A file has a JSON object a line: a problem, field by field, and a count. Any number of threads,
-processes and ranks may append to one; `load` adds up what they say of a problem.
+Each line of the file is a JSON object: a problem, field by field, and a count. Any number of
+threads, processes and ranks may append to one file; `load` adds up the counts of each problem.
 
-A problem is written when a process first meets it, with a count of 1; what it is met after that is
-counted in memory, and written when the capture or the process ends. A process that is killed loses
-these counts, never a problem. Launches from a plan that is ready are counted by the compiled
-launcher, which counts anyway: a capture costs them nothing.
+A process writes a problem when it first meets it, with a count of 1. It counts later meetings in
+memory, and writes the counts when the capture or the process ends. A process that is killed loses
+these counts, but no problem. The compiled launcher counts the launches of a ready plan anyway, so a
+capture costs them nothing.
 """
 
 from __future__ import annotations
@@ -44,30 +44,34 @@ from tilewright.tables.row import meant, said
 log = logging.getLogger("tilewright")
 
 VARIABLE, ONLY_VARIABLE = "TILEWRIGHT_CAPTURE", "TILEWRIGHT_CAPTURE_ONLY"
-"""Environment variables: the file to capture into, and what (`Only`). They are read when a process
-makes its first dispatcher."""
+"""Environment variables: the file to capture into, and which problems (`Only`). They are read when
+a process makes its first dispatcher."""
 
 ENDING = ".jsonl"
 _BEGINS = b'{"problem": '
 
 Only = Literal["all", "misses"]
-"""all: every problem. misses: those that a tuned table did not choose the kernel of."""
+"""all: every problem. misses: problems whose kernel did not come from a tuned table."""
 
 TUNED = "tuned"
-"""The selector whose plans are no misses."""
+"""The selector whose plans are not misses."""
 
 
 class Launching(Protocol):
-    """What launches, and can forget which launches are ready: a `Dispatcher`."""
+    """An object that launches, and can forget its ready launches: a `Dispatcher`."""
 
     def forget_launches(self) -> None: ...
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A problem a capture has met. calls: its `next` for each call that went by way of Python,
-    which needs no lock, and for each of `reads`. counters: launchers' counts, each with what it
-    stood at; written: how many the file has."""
+    """A problem that a capture has met.
+
+    calls: counts each call that went through Python, and each of `reads`; `next` on it needs no
+    lock.
+    counters: the counts of launchers, each with its value when the capture found it.
+    written: the count that the file holds.
+    """
 
     problem: Any
     wanted: bool
@@ -78,14 +82,14 @@ class _Seen:
     written: int = 0
 
     def count(self) -> int:
-        """How often it was met."""
+        """How often the problem was met."""
         calls = next(self.calls) - self.reads
         self.reads += 1
         return calls + sum(count() - before for count, before in self.counters)
 
 
 class Capture:
-    """What one file is told. Thread-safe.
+    """The capture into one file. Thread-safe.
 
     Raises `BadArgument` for a file that cannot be appended to, or is no capture.
     """
@@ -102,13 +106,14 @@ class Capture:
         _check(self.path)
 
     def saw(self, plan: Plan) -> None:
-        """A problem was dispatched by way of Python: count it."""
-        # By identity: a dispatcher has one plan for a problem, and hashing one takes microseconds.
+        """Count a problem that was dispatched through Python."""
+        # Look up by identity: a dispatcher has one plan for a problem, and hashing a plan takes
+        # microseconds.
         seen = self._by_plan.get(id(plan))
         next((self._first(plan) if seen is None else seen).calls)
 
     def follow(self, plan: Plan, count: Callable[[], int]) -> None:
-        """From now on `count` says how often this plan was launched."""
+        """From now on, `count` returns how often this plan was launched."""
         seen = self._first(plan)
         with self._lock:
             seen.counters.append((count, count()))
@@ -122,10 +127,10 @@ class Capture:
                     self._write(seen, count - seen.written)
 
     def forked(self) -> None:
-        """In a new process: what its parent counted is the parent's to write."""
+        """In a new process: drop the counts of the parent, which writes them itself."""
         self._lock = threading.Lock()
         self._exit_watched = False
-        self._by_plan.clear()  # so that the first call looks to the exit
+        self._by_plan.clear()  # so that the first call registers the write at exit
         for seen in self._seen.values():
             seen.calls, seen.reads, seen.written = itertools.count(), 0, 0
             seen.counters = [(count, count()) for count, _ in seen.counters]
@@ -141,7 +146,7 @@ class Capture:
                 if seen.wanted:
                     self._write(seen, 1)
             if id(plan) not in self._by_plan:
-                seen.plans.append(plan)  # kept, so that its identity cannot become another's
+                seen.plans.append(plan)  # kept, so that no other plan can get its identity
                 self._by_plan[id(plan)] = seen
             return seen
 
@@ -167,7 +172,7 @@ class Capture:
             Finalize(None, self.flush, exitpriority=0)
 
     def close(self) -> None:
-        """Write what is left, and keep nothing."""
+        """Write the remaining counts, and drop everything."""
         self.flush()
         atexit.unregister(self.flush)
         self._by_plan.clear()
@@ -175,7 +180,7 @@ class Capture:
 
 
 active: tuple[Capture, ...] = ()
-"""The captures that are on. A dispatcher tells each of them."""
+"""The active captures. A dispatcher reports to each of them."""
 
 _changing = threading.Lock()
 _dispatchers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -183,12 +188,14 @@ _dispatchers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @contextmanager
 def capture(path: str | os.PathLike[str], only: Only = "all") -> Iterator[None]:
-    """Append the problems that this process dispatches to `path` (``.jsonl``), in any thread, until
-    the context ends; only those that no tuned table answered, with ``only="misses"``.
+    """Append the problems that this process dispatches, in any thread, to `path` (``.jsonl``) until
+    the context ends.
+
+    only: ``"misses"`` captures only problems that no tuned table answered.
 
     Calls that name their kernel are not dispatched. A CUDA graph counts once, when it is captured.
-    Raises `BadArgument` for a file that cannot be appended to or is no capture; a disk that is full
-    later ends the capture with a warning.
+    Raises `BadArgument` for a file that cannot be appended to or is no capture. If the disk fills
+    up later, the capture ends with a warning.
     """
     this = Capture(path, only)
     _start(this)
@@ -199,7 +206,7 @@ def capture(path: str | os.PathLike[str], only: Only = "all") -> Iterator[None]:
 
 
 def watch(dispatcher: Launching) -> None:
-    """A dispatcher was made; start the environment's capture if this is the first."""
+    """Note a new dispatcher. The first one starts the environment's capture."""
     with _changing:
         _dispatchers.add(dispatcher)
     _of_environment()
@@ -220,7 +227,7 @@ def _start(this: Capture) -> None:
     global active
     with _changing:
         active = (*active, this)
-        # Launches that are ready pass Python by: each has to be met once.
+        # Ready launches bypass Python: each must go through it once to be counted.
         for dispatcher in list(_dispatchers):
             dispatcher.forget_launches()
 
@@ -246,10 +253,11 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def load(path: str | os.PathLike[str]) -> dict[Any, int]:
-    """The problems of a capture file with their counts, most frequent first, then as first written.
+    """The problems of a capture file with their counts, most frequent first, then in the order of
+    the file.
 
-    A record that a killed process left incomplete is skipped with a warning. Raises `BadFile`,
-    naming the line, for anything else that is no record.
+    An incomplete record of a killed process is skipped with a warning. Raises `BadFile`, with the
+    line's number, for any other bad record.
     """
     where, text = os.fspath(path), read_text(path)
     counts: dict[Any, int] = {}
@@ -292,17 +300,17 @@ def _check(path: Path) -> None:
 
 
 def _open(path: Path) -> int:
-    # Through a link, records would land in a file that nobody named; a pipe would be waited for.
+    # Through a link, records would land in a file that nobody named; opening a pipe would wait.
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     return os.open(path, flags, 0o666)
 
 
 def _append(path: Path, record: bytes) -> None:
-    """Append one line, whole or not at all, whoever else is appending. Raises `OSError`."""
+    """Append one line, whole or not at all, beside any other writers. Raises `OSError`."""
     fd = _open(path)
     try:
-        # O_APPEND keeps records of one machine apart; the lock, those of several that share a file
-        # system, and whoever looks at the end of the file.
+        # O_APPEND separates the records of one machine. The lock separates those of several
+        # machines on one file system, and the check of the file's end.
         fcntl.flock(fd, fcntl.LOCK_EX)
         end = os.fstat(fd).st_size
         if end and os.pread(fd, 1, end - 1) != b"\n":  # its writer was killed

@@ -1,10 +1,10 @@
-"""`Dispatcher`: from a problem, or the operands that state one, to the right kernel, launched.
+"""`Dispatcher`: chooses and launches the right kernel for a problem, or for the operands of a call.
 
-    Problem → candidates (registry or bundles, rules, constraints) → selector → Plan
-            → load or build → launch
+Problem → candidates (registry or bundles, rules, constraints) → selector → Plan
+→ load or build → launch
 
-Planning (`select`, `explain`, `is_supported`) needs no GPU, torch or triton. Running launches on
-the GPU where the operands are, or, for CPU arrays, through Triton's interpreter.
+Planning (`select`, `explain`, `is_supported`) needs no GPU, torch or triton. A call launches on the
+GPU of its operands; CPU arrays run in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger("tilewright")
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A plan that can be launched on GPU `index`."""
+    """A plan with its kernels loaded on GPU `index`, ready to launch."""
 
     plan: Plan
     bound: BoundLaunch
@@ -59,10 +59,10 @@ class _Ready:
 
 
 class _Fast:
-    """What the compiled path needs, looked up once, when a GPU is first used.
+    """Functions and objects of the compiled path, looked up once, when a GPU is first used.
 
-    The two private torch functions are what its public `current_stream` and `current_device`
-    call; those would cost more than the launch itself.
+    torch's public `current_stream` and `current_device` call the two private functions; the public
+    ones would cost more than the launch itself.
     """
 
     def __init__(self) -> None:
@@ -84,23 +84,25 @@ class _Fast:
 
 
 class _Launches:
-    """Launches that are ready, by `describe`'s keys, since they were last forgotten. A call adds
-    its own to those that there were when it began: if they were forgotten meanwhile, so is it.
+    """The ready launches, by `describe`'s keys, since the last `forget_launches`. A call keeps the
+    instance that it found at its start: if launches are forgotten during the call, its own launch
+    is forgotten too.
 
-    Of more than `KEPT`, those that were used longest ago go, a quarter at a time. The native
-    launcher stamps each launch when it is used, so a call does nothing for that.
+    At most `KEPT` launches are kept. Beyond, the least recently used quarter is dropped. The native
+    launcher stamps each launch at use, so a call spends no time on this.
     """
 
     def __init__(self) -> None:
         self.ready: dict[Any, _Ready] = {}
         self.known: dict[Any, Any] = {}
-        """The same, as the compiled path takes them."""
+        """The same launches, in the form that the compiled path takes."""
         self.made: dict[Any, tuple[Any, ...]] = {}
         """Layouts of the outputs to make for a call, by a key of its inputs."""
         self._lock = threading.Lock()
 
     def add(self, key: Any, ready: _Ready) -> None:
-        """Of several threads' the first stays, so that what is known is kept alive by `ready`."""
+        """Add a launch. If several threads add one, the first stays: `ready` keeps the known launch
+        alive."""
         with self._lock:
             self.known[key] = self.ready.setdefault(key, ready).bound.native
             if len(self.ready) > KEPT:
@@ -116,29 +118,34 @@ class _Launches:
 
 
 class Dispatcher(Planner):
-    """Chooses, builds, launches.
+    """Chooses, builds and launches kernels.
 
-    registry: the kernels to choose from; without one, each problem's candidates are its family's
-    default space. device: the GPU to plan for, as a `Device` or the name of a known one; without
-    one, the live GPU the operands are on (when planning: the first live GPU, else
-    `PLANNING_DEVICE`). selector: a `Selector`; a function (problem, configs, device) → configs,
-    best first; ``"tuned"``, ``"shipped"``, ``"analytical"`` or ``"first_fit"``; or several of
-    these, asked in turn; by default those named, in this order. tables: what ``tuned`` reads, a
-    `Table` or the path of one or of several; by default the files that ``TILEWRIGHT_TABLES`` names,
-    and none without. store: where binaries are kept. build_missing: whether kernels that are
-    neither in a bundle nor in the store are built when first needed; by default they are, unless a
-    bundle is given. constraints: what kernels must keep to, whoever chooses (see `Constraints`).
-    max_workspace: its field of that name: bytes of scratch memory that one launch may take; kernels
-    that need more are not used (0: only those that need none).
+    registry: the kernels to choose from; by default, each problem's candidates are the default
+    space of its family.
+    device: the GPU to plan for, a `Device` or the name of a known GPU; by default the GPU of the
+    operands. Planning without operands uses the first GPU of the machine, or else
+    `PLANNING_DEVICE`.
+    selector: a `Selector`; a function (problem, configs, device) → configs, best first;
+    ``"tuned"``, ``"shipped"``, ``"analytical"`` or ``"first_fit"``; or several of these, asked in
+    turn. The default is these four names, in this order.
+    tables: the tables that ``tuned`` reads: a `Table`, or one or several paths; by default the
+    files that ``TILEWRIGHT_TABLES`` names, or none.
+    store: the store of built binaries.
+    build_missing: whether to build a kernel that neither a bundle nor the store has when it is
+    first needed; by default True without a bundle, False with one.
+    constraints: requirements on every kernel, whoever chooses it (see `Constraints`).
+    max_workspace: the constraint of this name: most bytes of scratch memory that one launch may
+    take; 0 allows only kernels that need none.
+    bundle: prebuilt kernels: a `Bundle`, one or several paths, or ``"none"``; by default the
+    bundles that ``TILEWRIGHT_BUNDLE`` names, or else those of installed wheels of kernels. With a
+    `store`, the default is none.
 
-    bundle: prebuilt kernels: a `Bundle`, the path of one or of several, or ``"none"``; by default
-    those that ``TILEWRIGHT_BUNDLE`` names, else those that wheels of kernels installed, and none
-    where a `store` is given. Their binaries are used before the store's. Of bundles given or named,
-    the tables are read unless others are given, and unless `build_missing` is True, their kernels
-    are the only candidates and nothing is built; so it is with installed ones where there is no
-    Triton.
+    A bundle's binaries go before the store's. The tables of a given or named bundle are read,
+    unless `tables` is given. Unless `build_missing` is True, the kernels of a given or named bundle
+    are the only candidates, and nothing is built. The same holds for installed bundles if Triton is
+    missing.
 
-    Raises `BadArgument`, `BadFile`, and `StoreError` for a bundle that cannot be used.
+    Raises `BadArgument`, `BadFile`, and `StoreError` for an unusable bundle.
 
     Thread-safe. Plans are cached until the registry changes.
     """
@@ -157,15 +164,15 @@ class Dispatcher(Planner):
         bundle: Given | None = None,
     ) -> None:
         if bundle is None and store is not None:
-            bundle = OFF  # the caller says where binaries come from
+            bundle = OFF  # the caller names the source of binaries
         bundles = opened(bundle)
         if bundles is None and build_missing is None and not _triton_is_here():
-            bundles = installed()  # all that can be launched here
+            bundles = installed()  # without Triton, only these can be launched
         prebuilt = bool(bundles) and not build_missing
         if prebuilt and store is not None:
             raise BadArgument(
                 "a dispatcher that has a bundle and does not build has no use for a store: leave "
-                "it out, or say build_missing=True"
+                "it out, or pass build_missing=True"
             )
         super().__init__(
             registry, device, selector, max_workspace, constraints, tables, bundles, prebuilt
@@ -179,7 +186,8 @@ class Dispatcher(Planner):
         capturing.watch(self)
 
     def forget_launches(self) -> None:
-        """Prepare every launch anew, from its plan: each call is seen once more by a capture."""
+        """Forget every ready launch: the next call of each kind prepares it again from its plan, so
+        that a capture sees the call."""
         self._launches = _Launches()
 
     def _forget(self) -> None:
@@ -191,18 +199,18 @@ class Dispatcher(Planner):
     ) -> Any:
         """Compute ``op`` of the operands, into `out` if given, and return the output.
 
-        operands: torch tensors, NumPy arrays or DLPack objects, all in one place.
-        out: the output; of an operation with several, a tuple of all of them.
+        operands: torch tensors, NumPy arrays or DLPack objects, all on one device.
+        out: the output; for an operation with several outputs, a tuple of all of them.
         stream: a ``torch.cuda.Stream`` or a raw handle; by default torch's current stream.
-        options: optional operands, scalars given at each call, and what else states the problem.
-            None is as if left out.
+        options: optional operands, scalars given at each call, and other fields of the problem. An
+        option of None counts as left out.
 
-        On a GPU the work is queued on the stream and the call returns at once; it may be captured
-        in a CUDA graph. CPU arrays run through Triton's interpreter, slowly. An operation with
-        several outputs returns a tuple of them.
+        On a GPU the call queues the work on the stream and returns at once; it may be captured in a
+        CUDA graph. CPU arrays run in Triton's interpreter, slowly. An operation with several
+        outputs returns a tuple of them.
 
-        Raises `BadArgument`, `WrongDevice`, `NoKernelFound`, `UnsupportedProblem`,
-        `BuildFailed`, `LaunchFailed`, `NoDriver`.
+        Raises `BadArgument`, `WrongDevice`, `NoKernelFound`, `UnsupportedProblem`, `BuildFailed`,
+        `LaunchFailed`, `NoDriver`.
         """
         fast = self._fast
         if fast is not None and out is not None and not options and type(out) is not tuple:
@@ -213,8 +221,8 @@ class Dispatcher(Planner):
         return self.run_given(op, operands, out, stream, options)
 
     def launched(self, op: str, operands: Sequence[Any], out: Any) -> bool:
-        """Whether a call with one output, and no keywords, was like an earlier one and has been
-        launched as that was. If not, nothing has happened."""
+        """Launch a call with one output and no keywords if an equal call was launched before.
+        Returns whether it launched; if False, nothing has happened."""
         fast = self._fast
         if fast is None or type(out) is tuple:
             return False
@@ -240,7 +248,8 @@ class Dispatcher(Planner):
         self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any
     ) -> Any:
         """As `run`, with the kernel called `name` and no other. Raises `UnknownName` if there is
-        none, `UnsupportedProblem` if it cannot serve these operands within the constraints."""
+        no such kernel, `UnsupportedProblem` if it cannot serve these operands within the
+        constraints."""
         outputs = _outputs(out)
         said = spoken(name, options, len(outputs or ()))
         if self._fast is not None and outputs is not None and said.what is not None:
@@ -288,7 +297,7 @@ class Dispatcher(Planner):
         followed: bool,
         made: bool,
     ) -> None:
-        """Have the next call like this one find `ready`.
+        """Let the next call like this one find `ready`.
 
         followed: captures count its launches.
         made: whether the outputs were made here, so that later calls get theirs laid out alike. An
@@ -311,8 +320,8 @@ class Dispatcher(Planner):
     def _like_before(
         self, fast: _Fast, said: Spoken, operands: Sequence[Any]
     ) -> tuple[Any, ...] | None:
-        """Outputs for a call that passes none, as they were made for one like it; None if there
-        was none."""
+        """Outputs with the layouts that an equal earlier call made; None if there was no such
+        call."""
         inputs = (*operands, *said.named.values())
         try:
             like, _ = fast.describe(said.what, inputs)
@@ -337,16 +346,16 @@ class Dispatcher(Planner):
         outputs: Sequence[Any],
         stream: Any,
     ) -> bool:
-        """Run a plan that is ready; False if none is. Where the compiled path leaves a case to
-        Python (a stream of the caller's, a workspace on a new stream or for a graph, another
-        current device, an operand at a new address), it is done here."""
+        """Run a ready plan; False if none is ready. The compiled path leaves some cases to this
+        method: a stream of the caller, a workspace on a new stream or for a graph, another current
+        device, an operand at a new address."""
         tensors = (*operands, *said.named.values(), *outputs)
         known = self._launches.known
         if stream is None and not fast.call(fast.torch, known, said.what, tensors, said.scalars):
             return True
         try:
             key, addresses = fast.describe(said.what, tensors)
-        except AttributeError:  # not torch's tensors, which are all this cache knows
+        except AttributeError:  # not a torch tensor: this cache knows no others
             return False
         ready = self._launches.ready.get(key)
         if ready is not None:
@@ -382,8 +391,8 @@ class Dispatcher(Planner):
             bound(stream, addresses, workspaces, scalars, elsewhere, apart=True)
 
     def _prepare(self, family: Any, config: Any, given: Arrays) -> _Ready:
-        """A launchable plan on the GPU of the operands; kernels that cannot be built fall to the
-        next."""
+        """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next
+        choice is tried."""
         problem, index = given.problem, _index(given.views[0])
         target = self._live(index)
         with self._lock:
@@ -442,7 +451,7 @@ class Dispatcher(Planner):
 
     def _kernels(self, config: Any, target: Device) -> dict[str, tuple[Kernel, bytes]]:
         """A config's kernels and their binaries, by part: from a bundle, else from the store, else
-        built."""
+        newly built."""
         bundles = installed() if self._bundles is None else self._bundles
         bundle = bundles.find(config.name, target.arch)
         if bundle is not None:
@@ -471,7 +480,7 @@ class Dispatcher(Planner):
         return found
 
     def _live(self, index: int) -> Device:
-        """The fingerprint of GPU `index`; plans are made for it unless a device was named."""
+        """The fingerprint of GPU `index`. Plans are made for it unless a device was named."""
         live = live_device(index)
         if self._device is None:
             return live
@@ -512,25 +521,26 @@ def _triton_is_here() -> bool:
 
 @cache
 def default_dispatcher() -> Dispatcher:
-    """The process's dispatcher over the families' default spaces, for the live GPU of each
+    """The process's dispatcher. It chooses from the families' default spaces, for the GPU of each
     call's operands."""
     return Dispatcher()
 
 
 def _outputs(out: Any) -> Sequence[Any] | None:
-    """The outputs that a call passes, in order; None where it passes none."""
+    """The outputs that a call passes, in order; None if it passes none."""
     if out is None:
         return None
     return out if isinstance(out, tuple | list) else (out,)
 
 
 def _returned(outputs: Sequence[Any]) -> Any:
-    """What a call returns: its output, a tuple of several, None where all it writes are inputs."""
+    """The return value of a call: its output, a tuple of several, or None if it writes only
+    inputs."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
 
 def _same(passed: Sequence[Any], adopted: Sequence[Any]) -> bool:
-    """Whether outputs are used as they were passed, and not by way of DLPack."""
+    """Whether outputs are used as they were passed, not through DLPack."""
     return all(one is other for one, other in zip(passed, adopted, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""`Planner`: from a problem to the kernel for it, with the reason; needs no GPU, torch or triton.
+"""`Planner`: the kernel for a problem, with the reason; needs no GPU, torch or triton.
 
 Problem → candidates (registry or bundles, rules, constraints) → selector → Plan
 """
@@ -35,18 +35,18 @@ from tilewright.tables.merge import Tables
 from tilewright.verdict import YES, Verdict, no
 
 PLANNING_DEVICE = "h200_sxm"
-"""The GPU that plans are made for where there is none and none is named."""
+"""The GPU to plan for if the machine has none and none is named."""
 
 NEAREST_MISSES = 3
 
 KEPT = 4096
-"""Plans that a planner keeps, and launches that a dispatcher has ready. With more, those used
-longest ago go: the lengths of a served model's batches can be any."""
+"""Most plans that a planner keeps, and most ready launches of a dispatcher. Beyond, the least
+recently used are dropped: the lengths of a served model's batches can be any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The resolved launch for one problem on one device, and who chose it, why."""
+    """The resolved launch for one problem on one device, who chose it, and why."""
 
     problem: Any
     device: Device
@@ -58,10 +58,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is asked of the planner.
+    """A question to the planner.
 
-    A kernel has to serve all of `stated` and is chosen for the first: the problem itself, or, for a
-    batch-invariant choice, the problems of `invariance`."""
+    A kernel must serve every problem of `stated`, and is chosen for the first: the problem itself
+    or, for a batch-invariant choice, the problems of `invariance`.
+    """
 
     problem: Any
     target: Device
@@ -71,11 +72,11 @@ class _Asked:
 
     @property
     def over(self) -> str:
-        """What a batch-invariant choice is the same for, in words."""
+        """The property that a batch-invariant choice does not depend on, in words."""
         return "" if self.invariance is None else self.invariance.over
 
     def reason(self, choice: Choice) -> str:
-        """Why `choice` was made, and for which problem, if not for the one asked about."""
+        """The reason for `choice`, with the problem it was made for if that is another problem."""
         if self.invariance is None:
             return choice.reason
         return (
@@ -85,10 +86,10 @@ class _Asked:
 
 
 class Planner:
-    """Chooses. `Dispatcher` adds building and launching, and documents the parameters.
+    """Chooses kernels. `Dispatcher` adds building and launching, and documents the parameters.
 
-    bundles: whose tables are read where no others are given. prebuilt: only kernels that `bundles`
-    have are candidates.
+    bundles: their tables are read if no others are given.
+    prebuilt: only kernels of `bundles` are candidates.
     """
 
     def __init__(
@@ -122,12 +123,12 @@ class Planner:
 
     def select(self, problem: Any, constraints: Constraints | None = None) -> Plan:
         """The plan for `problem`, under `constraints` (by default the planner's). Raises
-        `NoKernelFound` with the nearest misses, or `UnsupportedProblem` when not even the family's
-        default space has a kernel."""
+        `NoKernelFound` with the nearest misses, or `UnsupportedProblem` if even the family's
+        default space has no kernel."""
         return self._plan(problem, self.device_for_planning(), constraints)
 
     def is_supported(self, problem: Any) -> Verdict:
-        """Whether some candidate serves `problem`; if not, why the nearest one does not."""
+        """Whether a candidate serves `problem`; if not, why the nearest one does not."""
         try:
             self.select(problem)
         except NoKernelFound as error:
@@ -137,7 +138,7 @@ class Planner:
         return YES
 
     def explain(self, problem: Any, constraints: Constraints | None = None) -> Explanation:
-        """Every candidate's fate, in the order considered, with reasons."""
+        """Every candidate's fate with its reason, in the order considered."""
         asked = self._asked(problem, self.device_for_planning(), constraints)
         entries = self._candidates(asked)
         found, refused = self._consider(asked, entries)
@@ -171,8 +172,8 @@ class Planner:
         entries: Sequence[Entry],
         refused: Sequence[tuple[Entry, Verdict]],
     ) -> tuple[list[Fate], list[str]]:
-        """The fates of kernels that the selector would rather have chosen, but could not; and what
-        it says where it knew of none."""
+        """The fates of kernels that the selector would have preferred but could not choose, and its
+        notes if it knew of none."""
         fates: list[Fate] = []
         notes: list[str] = []
         if not isinstance(self.selector, Recalls):
@@ -208,7 +209,11 @@ class Planner:
 
     def _plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
         self._forget_if_changed()
-        key = (problem, target, constraints)  # None for the planner's own, which takes no hashing
+        key = (
+            problem,
+            target,
+            constraints,
+        )  # None means the planner's own constraints, and takes no hashing
         plan = self._plans.get(key)
         if plan is None:
             asked = self._asked(*key)
@@ -236,7 +241,7 @@ class Planner:
     def _none(
         self, asked: _Asked, entries: Sequence[Entry], refused: Sequence[tuple[Entry, Verdict]]
     ) -> NoKernelFound:
-        """The error where no candidate serves the problem."""
+        """The error if no candidate serves the problem."""
         problem, target = asked.problem, asked.target
         if self._prebuilt is None:
             return NoKernelFound(_nothing(problem, target, entries, refused))
@@ -246,9 +251,9 @@ class Planner:
         return NotInBundle(f"{why}; {lacking(self._prebuilt, problem, target)}")
 
     def _recalled(self, asked: _Asked) -> Choice | None:
-        """What the selector chooses whatever the candidates are, if anything: found without a look
-        at the default space. A registry says which kernels there are, and their priorities, and so
-        may a bundle."""
+        """The selector's choice if it does not depend on the candidates; found without reading the
+        default space. With a registry, and with some bundles, the choice does depend on them: they
+        say which kernels exist, with which priorities."""
         if self.registry is not None or not isinstance(self.selector, Recalls):
             return None
         if self._prebuilt is not None and self._prebuilt.prioritised:
@@ -269,7 +274,7 @@ class Planner:
     def _consider(
         self, asked: _Asked, entries: Sequence[Entry]
     ) -> tuple[Iterator[Choice], list[tuple[Entry, Verdict]]]:
-        """Those that serve the problem, best first; and the others, with the reason."""
+        """The candidates that serve the problem, best first, and the others with their reasons."""
         fit: dict[int, list[Any]] = {}
         refused: list[tuple[Entry, Verdict]] = []
         for entry in entries:
@@ -289,7 +294,9 @@ class Planner:
         problem, target = asked.stated[0], asked.target
         if entry.config.family != problem.family:
             return no("family", f"is a {entry.config.family} kernel")
-        if self._unbuildable:  # else no names are made, which take time for hundreds of candidates
+        if (
+            self._unbuildable
+        ):  # otherwise no names are made: for hundreds of candidates they take time
             broken = self._unbuildable.get((entry.name, target.arch))
             if broken is not None:
                 return no("build", broken)
@@ -305,21 +312,21 @@ class Planner:
         return asked.constraints.allows(entry.config, problem, target)
 
     def _present(self, name: str, target: Device) -> Verdict:
-        """Whether the only kernels that may be used have this one."""
+        """Whether the prebuilt kernels, if they are the only candidates, include this one."""
         kept = self._prebuilt
         if kept is None or kept.find(name, target.arch) is not None:
             return YES
         return no("bundle", f"is not in {kept.where} for {target.arch}")
 
     def _serves_itself(self, config: Any, asked: _Asked) -> Verdict:
-        """Whether a kernel that was chosen for other problems serves the one asked about."""
+        """Whether a kernel that was chosen for other problems serves the problem asked about."""
         if asked.problem in asked.stated:
             return YES
         return self._usable(Entry(config), replace(asked, stated=(asked.problem,)))
 
     def _candidates(self, asked: _Asked) -> Sequence[Entry]:
-        """The registry's kernels; without one, a bundle's, or the default space's and those the
-        selector knows."""
+        """The candidates: the registry's kernels; without a registry, a bundle's; without both,
+        those of the default space and those that the selector knows."""
         entries = self._entries(asked.stated[-1], asked.target)
         stated = self.registry is not None or self._prebuilt is not None
         if stated or not isinstance(self.selector, Recalls):
@@ -352,7 +359,7 @@ class Planner:
                 self._forget()
 
     def _forget(self) -> None:
-        """Drop what the registry's change may have made wrong."""
+        """Drop everything that a change of the registry may have made wrong."""
         self._plans.clear()
 
 
@@ -360,7 +367,7 @@ _Key = tuple[Any, Device, Constraints | None]
 
 
 class _Plans:
-    """Plans by (problem, device, constraints); of more than `KEPT`, the one used longest ago goes.
+    """Plans by (problem, device, constraints), at most `KEPT`: the least recently used is dropped.
     Thread-safe."""
 
     def __init__(self) -> None:
@@ -397,7 +404,7 @@ def _device(given: Device | str) -> Device:
 
 
 live_device = cache(detect.live_device)
-"""Fingerprinting asks the driver, which takes longer than a plan."""
+"""Cached: fingerprinting asks the driver, which takes longer than making a plan."""
 
 
 @cache
@@ -427,4 +434,4 @@ def _nothing(
 
 
 _NEARNESS = ("family", "signature")
-"""Rules that say a kernel is for something else altogether; any other miss is nearer."""
+"""Rules that refuse a kernel made for another purpose; a miss by any other rule is nearer."""

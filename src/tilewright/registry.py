@@ -1,4 +1,5 @@
-"""`Registry`: kernels by name, with priorities; many can coexist; lossless as JSON."""
+"""`Registry`: kernels by name, with priorities. There can be many registries; JSON keeps all of
+one."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ from tilewright.jsonfile import convert, load_json, parse_json
 from tilewright.ops.nouns import MAIN
 
 SCHEMA = 1
-"""Version of the JSON form; a file of a newer one is refused."""
+"""Version of the JSON form. A file of a newer version is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A registered config.
 
-    priority: of the configs that serve a problem, those of the highest priority are considered
-        first, whatever their estimates.
-    builds: its kernels, by `build_place`; empty until built, and never needed to plan.
+    priority: among the configs that serve a problem, those of the highest priority are considered
+    first, whatever their estimates.
+    builds: the config's kernels, by `build_place`; empty until built, and never needed to plan.
     """
 
     config: Any
@@ -42,25 +43,25 @@ class Entry:
 
     @property
     def archs(self) -> tuple[str, ...]:
-        """The architectures that it has builds for."""
+        """The architectures of the entry's builds."""
         return tuple(dict.fromkeys(kernel.arch for kernel in self.builds.values()))
 
 
 def build_place(kernel: Kernel) -> str:
-    """Where a kernel stands among the builds of its config: the architecture, ``sm_90``, and the
-    part of a config with several, ``sm_90:reduce``."""
+    """The key of a kernel among the builds of its config: the architecture, ``sm_90``; for a config
+    with several kernels, with the part, ``sm_90:reduce``."""
     return kernel.arch if kernel.part == MAIN else f"{kernel.arch}:{kernel.part}"
 
 
 class Registry:
-    """Kernels by name, in the order they were registered. Thread-safe."""
+    """Kernels by name, in the order of registration. Thread-safe."""
 
     def __init__(self, name: str = "default") -> None:
         self.name = name
         self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
         self.version = 0
-        """Grows with every change, so that plans made before it can be told."""
+        """Grows with every change, so that plans made before a change can be recognised."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -79,10 +80,10 @@ class Registry:
     __hash__ = None  # type: ignore[assignment]
 
     def register(self, kernel: Any, priority: int = 0) -> Entry:
-        """Add a config, or a kernel's name, or a built `Kernel`.
+        """Add a config, given as such, by its kernel's name, or as a built `Kernel`.
 
-        Registering a name again updates its priority and adds to its builds. Raises
-        `UnknownName` for a name that does not parse.
+        Registering a name again updates its priority and adds to its builds. Raises `UnknownName`
+        for a name that does not parse.
         """
         builds: dict[str, Kernel] = {}
         if isinstance(kernel, Kernel):
@@ -103,7 +104,7 @@ class Registry:
         return self
 
     def remove(self, name: str) -> None:
-        """Forget a kernel. Raises `UnknownName`."""
+        """Remove a kernel. Raises `UnknownName`."""
         with self._lock:
             self._entry(name)
             del self._entries[name]
@@ -116,7 +117,7 @@ class Registry:
             self.version += 1
 
     def get(self, name: str) -> Entry:
-        """The kernel called `name`. Raises `UnknownName`, with the nearest name there is."""
+        """The kernel called `name`. Raises `UnknownName`, with the nearest known name."""
         return self._entry(name)
 
     def _entry(self, name: str) -> Entry:
@@ -129,7 +130,8 @@ class Registry:
     def filter(
         self, pattern: str = "*", where: Callable[[Any], bool] | None = None
     ) -> tuple[Entry, ...]:
-        """Entries whose name matches the shell pattern and whose config satisfies `where`."""
+        """The entries with a name that matches the shell pattern and a config that satisfies
+        `where`."""
         return tuple(
             entry
             for entry in self
@@ -137,7 +139,7 @@ class Registry:
         )
 
     def to_json(self) -> str:
-        """Everything the registry knows, as JSON. `from_json` gives an equal registry."""
+        """The whole content of the registry, as JSON. `from_json` gives an equal registry."""
         kernels = [
             {
                 "name": entry.name,
@@ -152,7 +154,8 @@ class Registry:
 
     @classmethod
     def from_json(cls, text: str, where: str = "registry") -> Registry:
-        """The registry that `to_json` wrote. Raises `BadFile`, naming `where` and the place."""
+        """The registry from the JSON of `to_json`. Raises `BadFile`, with `where` and the place in
+        it."""
         return cls._from_document(parse_json(text, where), where)
 
     def save(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""`KernelSpace`: a declared set of kernel configs, and what becomes of each on an architecture."""
+"""`KernelSpace`: a declared set of kernel configs, and its expansion on an architecture."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from tilewright.ops.protocols import Family
 from tilewright.verdict import YES, Verdict, no
 
 WILDCARDS: tuple[Any, ...] = ("*", -1)
-"""Axis values that stand for every value the architecture's data suggests."""
+"""Axis values that stand for every value in the architecture's data."""
 
 MAX_RANGE = 10_000
-"""Most values of one axis of a file; more can only be a slip."""
+"""Most values of one axis of a file; more are surely a mistake."""
 
 MAX_COMBINATIONS = 1_000_000
-"""Most combinations that a space may have: some ten seconds of judging."""
+"""Most combinations of a space: judging them takes about ten seconds."""
 
 Constraint = Callable[[Any], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A combination that is no kernel on this architecture: its fields, and the rule against it."""
+    """A combination that is no kernel on this architecture: its fields, and the rule that refused
+    it."""
 
     fields: Mapping[str, Any]
     verdict: Verdict
 
 
 def _several(axis: str, given: Any, known: Mapping[str, Any]) -> Sequence[Any]:
-    """The values of an axis that is given as such, or as one value. Where values are tuples, one of
-    them is one value."""
+    """The values of an axis given as a list or as a single value. For an axis of tuples, one tuple
+    is a single value."""
     one = isinstance(given, str | bytes) or not isinstance(given, Iterable)
     if not one and isinstance(known[axis], tuple):
         given = [*given]
@@ -55,8 +56,8 @@ def _several(axis: str, given: Any, known: Mapping[str, Any]) -> Sequence[Any]:
 
 
 class _Fields(Mapping[str, Any]):
-    """The fields of a combination, for which spaces with a million of them have room: `fixed` and
-    `places` (of axes among `values`) are those of the whole space."""
+    """The fields of a combination, small enough for a space with a million of them. `fixed`, and
+    `places` (positions of axes among `values`), are shared by the whole space."""
 
     __slots__ = ("_fixed", "_places", "_values")
 
@@ -78,10 +79,11 @@ class _Fields(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What a space means on one architecture.
+    """The expansion of a space on one architecture.
 
-    `configs`: the legal ones, in the order of the axes, each once. `dropped`: every other
-    combination with its verdict. `duplicates`: combinations that said an earlier config again.
+    configs: the legal configs, in the order of the axes, without repeats.
+    dropped: every other combination, with its verdict.
+    duplicates: number of combinations that repeat an earlier config.
     """
 
     arch: str
@@ -94,8 +96,8 @@ class Expansion:
         return dict(Counter(d.verdict.rule for d in self.dropped).most_common())
 
     def raise_if_empty(self) -> Expansion:
-        """Itself. Raises `EmptySpace`, with the counts and an example of each, when no config is
-        legal."""
+        """Return the expansion. Raises `EmptySpace`, with the counts and an example of each, if no
+        config is legal."""
         if self.configs:
             return self
         if not self.dropped:
@@ -111,14 +113,15 @@ class Expansion:
 class KernelSpace:
     """Axes of values whose combinations are kernels of one family.
 
-    `axes` maps config fields to the values to try, or to the one value; an axis left out has the
-    family's default. Element types may be said as torch and NumPy have them.
-    ``"*"`` or -1 among the values stands for all the architecture's data suggests.
-    `constraints` are predicates on a config, named; a combination that fails one is dropped by
-    that name. `linked` holds axes whose values go together instead of crossing:
-    ``{("pipeline", "num_stages"): [("basic", 2), ("tma", 4)]}``, without wildcards.
+    axes: maps config fields to a list of values or to a single value. An axis left out has the
+    family's default. Element types may have torch's or NumPy's names. ``"*"`` or -1 among the
+    values stands for every value in the architecture's data.
+    constraints: named predicates on a config. A combination that fails one is dropped, with this
+    name as the rule.
+    linked: axes whose values go together instead of crossing, without wildcards: ``{("pipeline",
+    "num_stages"): [("basic", 2), ("tma", 4)]}``.
 
-    Raises `BadArgument` for an axis the family does not have, or one that is declared twice.
+    Raises `BadArgument` for an axis that the family does not have, or that is declared twice.
     """
 
     family: str
@@ -153,8 +156,8 @@ class KernelSpace:
         return (self.family, *values, *self.constraints.items())
 
     def expand(self, arch: Arch | str) -> Expansion:
-        """Judge every combination on `arch`, one by one. Raises `EmptySpace` if none is legal, and
-        `BadArgument`, with the count, for over `MAX_COMBINATIONS`."""
+        """Judge every combination on `arch`. Raises `EmptySpace` if none is legal, and
+        `BadArgument`, with the count, for more than `MAX_COMBINATIONS`."""
         arch = arch_called(arch)
         family = ops.family(self.family)
         configs: dict[Any, None] = {}
@@ -185,7 +188,7 @@ class KernelSpace:
     def _combinations(
         self, fixed: Mapping[str, Any], family: Family, arch: Arch
     ) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-        """The declared axes, and their values in every combination; the family's first axis varies
+        """The declared axes, and the values of every combination. The family's first axis varies
         slowest."""
         names: list[tuple[str, ...]] = []
         choices: list[list[tuple[Any, ...]]] = []
@@ -215,13 +218,15 @@ class KernelSpace:
     def _constrained(self, config: Any) -> Verdict:
         for name, keep in self.constraints.items():
             if not keep(config):
-                return no(name, f"the space's own constraint '{name}' says no")
+                return no(name, f"the space's own constraint '{name}' refuses it")
         return YES
 
 
 def check_count(counts: Mapping[str, int]) -> None:
-    """Raise `BadArgument`, with the count, if what `counts` says how many there are of has over
-    `MAX_COMBINATIONS` combinations."""
+    """Raise `BadArgument`, with the count, for more than `MAX_COMBINATIONS` combinations.
+
+    counts: number of values of each axis.
+    """
     total = math.prod(counts.values())
     if total > MAX_COMBINATIONS:
         parts = " × ".join(f"{count} of {name}" for name, count in counts.items() if count > 1)
@@ -236,15 +241,16 @@ def load_space(
     family: str | None = None,
     signature: Mapping[str, str] | None = None,
 ) -> tuple[KernelSpace, list[str]]:
-    """The space that the sweep file at `path` declares, and a note for each part of it that has
-    no counterpart here.
+    """The space that the sweep file at `path` declares, and a note for each part of the file
+    without a counterpart here.
 
-    The family is `family`, else the file's ``"family"`` (or ``"op"``), else that of its variant,
-    else the one that reads such files. The variant is the file's ``"variant"``, else the folder
-    that CK Tile Engine has it in (``batched_gemm/configs/default_config.json``). `signature` gives
-    what a file may leave to the command line (its dtypes and layout).
-    Raises `BadFile`, naming the file and the place in it, for whatever is wrong with the file,
-    and `UnknownName` for an unknown `family`.
+    family: by default the file's ``"family"`` (or ``"op"``), else the family of the file's variant,
+    else the family that reads such files. The variant is the file's ``"variant"``, else the folder
+    in which CK Tile Engine has the file (``batched_gemm/configs/default_config.json``).
+    signature: values that a file may leave to the command line (its dtypes and layout).
+
+    Raises `BadFile`, with the file and the place in it, for any fault of the file, and
+    `UnknownName` for an unknown `family`.
     """
     document = load_json(path)
     where = os.fspath(path)
@@ -266,7 +272,8 @@ def load_space(
 
 
 def _folder(where: str) -> str:
-    """The folder of the file's folder ``configs``, as CK Tile Engine has its documents; else ""."""
+    """The name of the folder that holds the file's folder ``configs``, as in CK Tile Engine; else
+    ""."""
     folder = Path(where).parent
     return folder.parent.name if folder.name == "configs" else ""
 
@@ -296,8 +303,11 @@ def read_axes(
 ) -> KernelSpace:
     """The space of a document whose fields are the family's own axes.
 
-    signature: axes that the document leaves out. Fields that begin with an underscore are comments.
-    Raises `BadFile`, and `BadArgument` for the signature."""
+    signature: values of axes that the document leaves out.
+
+    Fields that begin with an underscore are comments. Raises `BadFile`, and `BadArgument` for the
+    signature.
+    """
     said = {
         axis: values
         for axis, values in document.items()
@@ -322,11 +332,11 @@ def read_axes(
 def space_to_json(space: KernelSpace) -> dict[str, Any]:
     """`space` as a sweep document, which `load_space` reads back.
 
-    Raises `BadArgument` for a space with constraints or linked axes, which the form cannot say.
+    Raises `BadArgument` for a space with constraints or linked axes, which the form cannot express.
     """
     if space.constraints or space.linked:
         inexpressible = ", ".join([*space.constraints, *map(str, space.linked)])
-        raise BadArgument(f"a sweep document cannot say constraints and links: {inexpressible}")
+        raise BadArgument(f"a sweep document cannot express constraints and links: {inexpressible}")
     axes = {axis: {"values": list(values)} for axis, values in space.axes.items()}
     return {"family": space.family, **axes}
 
@@ -334,9 +344,11 @@ def space_to_json(space: KernelSpace) -> dict[str, Any]:
 def axis_values(axis: Any, place: str) -> list[Any]:
     """The values of one axis of a sweep document.
 
-    ``{"values": [...]}``, ``{"min": 64, "max": 256, "step": 64, "exclude": [192]}`` (`max`
-    included, `exclude` optional), a bare list, or a bare value. `place` names the axis in
-    errors. Raises `BadFile`.
+    axis: ``{"values": [...]}``, ``{"min": 64, "max": 256, "step": 64, "exclude": [192]}`` (`max`
+    included, `exclude` optional), a bare list, or a bare value.
+    place: names the axis in errors.
+
+    Raises `BadFile`.
     """
     if isinstance(axis, dict):
         values = _listed(axis, place) if "values" in axis else _ranged(axis, place)

@@ -1,6 +1,6 @@
-"""Is a kernel right? Fresh random operands, a poisoned output, a float64 reference.
+"""Verification of a kernel: fresh random operands, a poisoned output, a float64 reference.
 
-Nothing is timed, tuned or called good before it passed here.
+Nothing is timed, tuned or accepted before it passes here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 class Check:
     """How an output compares with its reference.
 
-    Errors are absolute, over the elements finite in both; `p99` is the 99th percentile. `share`:
-    elements within tolerance, 1.0 when all are. `worst`: the largest error as a multiple of its
-    element's tolerance (0 where both are equal). `seed` makes the operands again. `non_zero`: how
-    many elements of the output are not zero (a NaN is not); None where they were not counted.
-    `output`: which one, of an operation with several.
+    max, mean, rms, p99: absolute errors over the elements that are finite in both; `p99` is the
+    99th percentile.
+    share: elements within tolerance; 1.0 if all are.
+    worst: the largest error as a multiple of its element's tolerance (0 where both are equal).
+    seed: makes the operands again.
+    non_zero: number of elements of the output that are not zero (a NaN is not); None if they were
+    not counted.
+    output: the name of the output, for an operation with several.
     """
 
     ok: bool
@@ -54,24 +57,24 @@ class Check:
 
 _BINS = 4096
 _LEAST = 1e-200
-"""Is added to what is allowed, by which errors are divided."""
+"""Added to the allowed error, by which errors are divided."""
 PART = 1 << 26
-"""Elements compared at a time: some ten float64 arrays of as many are held meanwhile."""
+"""Elements compared at a time. The comparison holds about ten float64 arrays of this size."""
 
 
 def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     """Compare an output with its float64 reference (both NumPy, or both torch on one device).
 
-    NaN must stand where the reference has NaN and nowhere else; an infinity must match one in
-    the reference as rounded to the output's dtype, which is how overflow shows. An output without
-    elements is right.
+    NaN must be where the reference has NaN and nowhere else. An infinity must match one in the
+    reference as rounded to the output's dtype: this shows overflow. An output without elements is
+    right.
     """
     out = arrays.stacked(out)
     if 0 in out.shape:
         nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance, non_zero=0)
         return nothing if out.shape == reference.shape else replace(nothing, ok=False, share=0.0)
     count, indexes = math.prod(out.shape), _parts(out.shape)
-    # One part is made once, for both passes.
+    # A single part is made once, and serves both passes.
     whole = _Compared(out, reference) if len(indexes) == 1 else None
 
     def parts() -> Iterator[_Compared]:
@@ -98,8 +101,8 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
 
 
 def _parts(shape: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Indexes that cover an array, along its longest axis, by `PART` elements at most (a slice of
-    that axis at least)."""
+    """Indexes that cover an array along its longest axis, each of at most `PART` elements (but at
+    least one slice of that axis)."""
     axis = max(range(len(shape)), key=lambda i: shape[i])
     step = max(1, PART * shape[axis] // math.prod(shape))
     before = (slice(None),) * axis
@@ -107,18 +110,20 @@ def _parts(shape: Sequence[int]) -> list[tuple[slice, ...]]:
 
 
 class _Compared:
-    """A part of an output beside its reference. error: how far they are apart, 0 where one of the
-    two is not finite.
+    """A part of an output beside its reference.
 
-    As a rule all is finite, also when rounded to the output's dtype, as the sum of the errors and
-    the reference's ends tell; what is not is told apart element by element, which takes longer. Of
-    products with large outputs this comparison is most of what verifying them takes.
+    error: the absolute difference; 0 where one of the two is not finite.
+
+    Usually all elements are finite, also after rounding to the output's dtype; the sum of the
+    errors and the extremes of the reference tell. Only otherwise are elements classified one by
+    one, which takes longer. For products with large outputs, this comparison is most of the time of
+    verifying.
     """
 
     def __init__(self, out: Any, reference: Any) -> None:
         import numpy as np
 
-        xp: Any = np  # the library of the arrays: the two agree on everything used here
+        xp: Any = np  # the module of the arrays: both modules agree on every function used here
         if arrays.is_torch(out):
             import torch as xp
 
@@ -146,8 +151,8 @@ class _Compared:
             self._total = self._error.sum()
 
     def sums(self) -> tuple[Any, ...]:
-        """Of the squares of the reference, of errors, of their squares; elements that are not zero;
-        and the largest error."""
+        """The sums of the reference's squares, of the errors, and of their squares; the number of
+        elements that are not zero; and the largest error."""
         error, magnitude = self._error.reshape(-1), self._magnitude.reshape(-1)
         squares, error_squares = (self._xp.dot(x, x) for x in (magnitude, error))
         return squares, self._total, error_squares, self._non_zero, error.max()
@@ -155,8 +160,8 @@ class _Compared:
     def against(
         self, tolerance: Tolerance, rms_reference: float, largest: float
     ) -> tuple[Any, Any, Any]:
-        """Elements outside tolerance, the largest multiple of what is allowed, and how many errors
-        are in each of `_BINS` up to the largest."""
+        """The number of elements outside tolerance, the largest error as a multiple of the allowed
+        one, and the number of errors in each of `_BINS` bins up to the largest."""
         xp, error = self._xp, self._error
         allowed = abs(self._magnitude)
         allowed *= tolerance.relative
@@ -176,7 +181,7 @@ class _Compared:
 
 
 def _numbers(*scalars: Any) -> list[float]:
-    """Scalars of one library; a GPU's by one wait for it, not one each."""
+    """Scalars of one library as floats; for a GPU, with one wait instead of one for each."""
     if arrays.is_torch(scalars[0]):
         import torch
 
@@ -185,7 +190,8 @@ def _numbers(*scalars: Any) -> list[float]:
 
 
 def _percentile(counts: Any, largest: float) -> float:
-    """The 99th percentile, to 1/4096 of the largest: sorting would cost more than the kernel."""
+    """The 99th percentile, to 1/4096 of the largest error: sorting would cost more than the
+    kernel."""
     if largest == 0.0:
         return 0.0
     if arrays.is_torch(counts):
@@ -198,8 +204,9 @@ def _percentile(counts: Any, largest: float) -> float:
 class Operands:
     """The operands of a problem, by name.
 
-    inputs: those that the kernels read, ``inout`` ones included, and the scalars given at the call.
-    outputs: those of role ``out``.
+    inputs: the operands that the kernels read, ``inout`` ones included, and the scalars given at
+    the call.
+    outputs: the operands of role ``out``.
     """
 
     inputs: dict[str, Any]
@@ -213,7 +220,7 @@ class Operands:
 
 
 def operands_of(problem: Any, seed: int, device: str = "cpu") -> Operands:
-    """Fresh inputs and poisoned outputs for `problem`: NumPy arrays, or torch tensors when `device`
+    """Fresh inputs and poisoned outputs for `problem`: NumPy arrays, or torch tensors if `device`
     is a GPU. The same seed makes the same inputs."""
     family = ops.family(problem.family)
     inputs = family.make_inputs(problem, arrays.Random(seed, device))
@@ -225,8 +232,8 @@ def operands_of(problem: Any, seed: int, device: str = "cpu") -> Operands:
 
 
 def make_operands(problem: Any, seed: int, device: str = "cpu") -> tuple[list[Any], Any]:
-    """`operands_of` for an operation whose operands all go by position: the inputs in order, and
-    the output, of several a tuple."""
+    """`operands_of` for an operation that takes all operands by position: the inputs in order, and
+    the output (a tuple if there are several)."""
     made = operands_of(problem, seed, device)
     inputs, _ = calls.positional(problem, made.inputs)
     outputs = tuple(made.outputs.values())
@@ -240,8 +247,8 @@ def snapshot(problem: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reset(operands: Operands, before: Mapping[str, Any]) -> None:
-    """Have the operands as they are before a call: ``inout`` ones as in `before` (`snapshot`),
-    outputs poisoned."""
+    """Restore the operands to their state before a call: ``inout`` ones from `before` (a
+    `snapshot`), outputs poisoned."""
     for name, values in before.items():
         arrays.overwrite(operands.inputs[name], values)
     for output in operands.outputs.values():
@@ -249,10 +256,10 @@ def reset(operands: Operands, before: Mapping[str, Any]) -> None:
 
 
 def reference(problem: Any, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    """What each operand that is written must hold, in float64, by name.
+    """The right float64 value of each written operand, by name.
 
-    inputs: by name, with ``inout`` operands as they were before the call; or those that go by
-        position, in order.
+    inputs: by name, with ``inout`` operands as they were before the call; or the positional ones in
+    order.
     """
     family = ops.family(problem.family)
     if not isinstance(inputs, Mapping):
@@ -266,7 +273,7 @@ def reference(problem: Any, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[s
 def run(
     dispatcher: Dispatcher, problem: Any, operands: Operands, name: str = "", **options: Any
 ) -> None:
-    """Run `problem` on these operands, by the kernel called `name` if given."""
+    """Run `problem` on these operands, with the kernel called `name` if given."""
     inputs, keywords = calls.positional(problem, operands.inputs)
     out = tuple(operands.outputs.values()) or None
     how = dispatcher.run_named if name else dispatcher.run
@@ -281,10 +288,14 @@ def verify(
     device: str = "cpu",
     seed: int | None = None,
 ) -> Check:
-    """Run `problem` (by the kernel called `name`, if given) on fresh data and check the result.
+    """Run `problem` on fresh data and check the result.
 
-    `device` is ``"cpu"`` (the interpreter) or a torch GPU such as ``"cuda:0"``. The returned
-    check says whether every output passed, and describes the worst; `require` raises instead.
+    name: the kernel to run; by default the chosen one.
+    device: ``"cpu"`` (the interpreter) or a torch GPU such as ``"cuda:0"``.
+    seed: makes the data; by default random.
+
+    The returned check says whether every output passed, and describes the worst output. `require`
+    raises if it failed.
     """
     seed = secrets.randbits(31) if seed is None else seed
     family = ops.family(problem.family)
@@ -302,8 +313,8 @@ def compare_all(
     wanted: Mapping[str, Any],
     seed: int = -1,
 ) -> Check:
-    """Compare all outputs of `config` with their references, each within its own tolerance: the
-    check of the worst output, which names the output where there are several.
+    """Compare all outputs of `config` with their references, each within its own tolerance. Returns
+    the check of the worst output; it names the output if there are several.
 
     config: None for the vendor's library.
     """
@@ -317,8 +328,11 @@ def compare_all(
 
 
 def check(problem: Any, config: Any, inputs: Sequence[Any], out: Any, seed: int = -1) -> Check:
-    """Compare what `config` left in `out` (of several outputs, a tuple) with the reference for
-    these inputs, of an operation whose operands all go by position."""
+    """Compare the output of `config` with the reference for these inputs, for an operation that
+    takes all operands by position.
+
+    out: the output; a tuple if there are several.
+    """
     names = [one.name for one in ops.family(problem.family).operands(problem) if one.written]
     outputs = out if isinstance(out, tuple | list) else (out,)
     written = dict(zip(names, outputs, strict=True))
@@ -326,7 +340,7 @@ def check(problem: Any, config: Any, inputs: Sequence[Any], out: Any, seed: int 
 
 
 def tolerance(problem: Any, config: Any) -> Tolerance:
-    """How far the output of an operation with one output may be from the reference."""
+    """The tolerance of the only output of an operation."""
     (allowed,) = ops.family(problem.family).tolerances(problem, config).values()
     return allowed
 
