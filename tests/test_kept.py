@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from tilewright import dispatch, plan
-from tilewright.dispatch import Dispatcher, _Launches
+from tilewright import plan, ready
+from tilewright.dispatch import Dispatcher
 from tilewright.ops.gemm import GemmProblem
 from tilewright.plan import _Plans
+from tilewright.ready import Launches
 
 KEPT = 8
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    for module in (plan, dispatch):
+    for module in (plan, ready):
         monkeypatch.setattr(module, "KEPT", KEPT)
 
 
@@ -112,13 +113,13 @@ class Clock:
         ready.bound.native.stamp = next(self._ticks)
 
 
-def consistent(launches: _Launches) -> bool:
+def consistent(launches: Launches) -> bool:
     kept = {k: one.bound.native for k, one in launches.ready.items()}
     return launches.known == kept and all(launches.known[k] is kept[k] for k in kept)
 
 
 def test_launches_used_longest_ago_go_a_quarter_at_a_time():
-    launches, clock = _Launches(), Clock()
+    launches, clock = Launches(), Clock()
     made = [clock.ready(n) for n in range(KEPT + 1)]
     for number in range(KEPT):
         launches.add(number, made[number])
@@ -132,7 +133,7 @@ def test_launches_used_longest_ago_go_a_quarter_at_a_time():
 
 
 def test_of_several_launches_with_one_key_the_first_stays():
-    launches, clock = _Launches(), Clock()
+    launches, clock = Launches(), Clock()
     first, second = clock.ready(), clock.ready()
     launches.add("key", first)
     launches.add("key", second)
@@ -140,7 +141,7 @@ def test_of_several_launches_with_one_key_the_first_stays():
 
 
 def test_layouts_of_outputs_do_not_grow_without_end():
-    launches, clock = _Launches(), Clock()
+    launches, clock = Launches(), Clock()
     for number in range(10 * KEPT):
         launches.add(number, clock.ready())
         launches.made.setdefault(number, ())
@@ -148,7 +149,7 @@ def test_layouts_of_outputs_do_not_grow_without_end():
 
 
 def test_launches_of_several_threads_stay_within_the_bound():
-    launches, clock = _Launches(), Clock()
+    launches, clock = Launches(), Clock()
 
     def work(number: int) -> None:
         dice = random.Random(number)

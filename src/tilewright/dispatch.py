@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -34,11 +32,11 @@ from tilewright.errors import (
     WrongDevice,
 )
 from tilewright.ops.nouns import View
-from tilewright.plan import KEPT, Plan, Planner, live_device
+from tilewright.plan import Plan, Planner, live_device
+from tilewright.ready import Fast, Launches, Ready
 from tilewright.registry import Registry
-from tilewright.runtime.bound import Bound, BoundLaunch, Loaded
+from tilewright.runtime.bound import BoundLaunch, Loaded
 from tilewright.runtime.drivers import driver
-from tilewright.runtime.launcher import launcher
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select import Choice
 from tilewright.select.configured import Wanted
@@ -46,75 +44,6 @@ from tilewright.select.constraints import Constraints
 from tilewright.tables.merge import Tables
 
 log = logging.getLogger("tilewright")
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """A plan with its kernels loaded on GPU `index`, ready to launch."""
-
-    plan: Plan
-    bound: BoundLaunch
-    operands: tuple[Bound, ...]
-    index: int
-
-
-class _Fast:
-    """Functions and objects of the compiled path, looked up once, when a GPU is first used.
-
-    torch's public `current_stream` and `current_device` call the two private functions; the public
-    ones would cost more than the launch itself.
-    """
-
-    def __init__(self) -> None:
-        import torch
-
-        native = launcher()
-        self.call = native.call
-        self.describe = native.describe
-        self.current_stream = torch._C._cuda_getCurrentRawStream
-        self.current_device = torch._C._cuda_getDevice
-        self.empty = torch.empty_strided
-        self.several_gpus = torch.cuda.device_count() > 1
-        self.torch = (
-            self.current_stream,
-            self.current_device if self.several_gpus else None,
-            torch.is_grad_enabled,
-            torch.cuda.is_current_stream_capturing,
-        )
-
-
-class _Launches:
-    """The ready launches, by `describe`'s keys, since the last `forget_launches`. A call keeps the
-    instance that it found at its start: if launches are forgotten during the call, its own launch
-    is forgotten too.
-
-    At most `KEPT` launches are kept. Beyond, the least recently used quarter is dropped. The native
-    launcher stamps each launch at use, so a call spends no time on this.
-    """
-
-    def __init__(self) -> None:
-        self.ready: dict[Any, _Ready] = {}
-        self.known: dict[Any, Any] = {}
-        """The same launches, in the form that the compiled path takes."""
-        self.made: dict[Any, tuple[Any, ...]] = {}
-        """Layouts of the outputs to make for a call, by a key of its inputs."""
-        self._lock = threading.Lock()
-
-    def add(self, key: Any, ready: _Ready) -> None:
-        """Add a launch. If several threads add one, the first stays: `ready` keeps the known launch
-        alive."""
-        with self._lock:
-            self.known[key] = self.ready.setdefault(key, ready).bound.native
-            if len(self.ready) > KEPT:
-                self._drop()
-
-    def _drop(self) -> None:
-        oldest = sorted(self.ready.items(), key=lambda item: item[1].bound.last_used())
-        for key, _ in oldest[: len(oldest) - KEPT * 3 // 4]:
-            self.known.pop(key, None)
-            del self.ready[key]
-        if len(self.made) > KEPT:
-            self.made.clear()
 
 
 class Dispatcher(Planner):
@@ -180,15 +109,15 @@ class Dispatcher(Planner):
         self.store = store or Store()
         self.build_missing = not prebuilt if build_missing is None else build_missing
         self.workspaces = Workspaces()
-        self._launches = _Launches()
-        self._fast: _Fast | None = None
+        self._launches = Launches()
+        self._fast: Fast | None = None
         self._functions: dict[tuple[str, int], dict[str, Loaded]] = {}
         capturing.watch(self)
 
     def forget_launches(self) -> None:
         """Forget every ready launch: the next call of each kind prepares it again from its plan, so
         that a capture sees the call."""
-        self._launches = _Launches()
+        self._launches = Launches()
 
     def _forget(self) -> None:
         super()._forget()
@@ -288,11 +217,11 @@ class Dispatcher(Planner):
 
     def _remember(
         self,
-        launches: _Launches,
+        launches: Launches,
         said: Spoken,
         operands: Sequence[Any],
         outputs: Sequence[Any],
-        ready: _Ready,
+        ready: Ready,
         *,
         followed: bool,
         made: bool,
@@ -318,7 +247,7 @@ class Dispatcher(Planner):
             launches.made.setdefault(like, layouts)
 
     def _like_before(
-        self, fast: _Fast, said: Spoken, operands: Sequence[Any]
+        self, fast: Fast, said: Spoken, operands: Sequence[Any]
     ) -> tuple[Any, ...] | None:
         """Outputs with the layouts that an equal earlier call made; None if there was no such
         call."""
@@ -340,7 +269,7 @@ class Dispatcher(Planner):
 
     def _run_cached(
         self,
-        fast: _Fast,
+        fast: Fast,
         said: Spoken,
         operands: Sequence[Any],
         outputs: Sequence[Any],
@@ -365,7 +294,7 @@ class Dispatcher(Planner):
 
     def _launch(
         self,
-        ready: _Ready,
+        ready: Ready,
         tensors: Sequence[Any],
         addresses: tuple[int, ...],
         stream: Any,
@@ -390,14 +319,14 @@ class Dispatcher(Planner):
             calls.refuse_overlap([arrays.view(x) for x in tensors], ready.operands)
             bound(stream, addresses, workspaces, scalars, elsewhere, apart=True)
 
-    def _prepare(self, family: Any, config: Any, given: Arrays) -> _Ready:
+    def _prepare(self, family: Any, config: Any, given: Arrays) -> Ready:
         """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next
         choice is tried."""
         problem, index = given.problem, _index(given.views[0])
         target = self._live(index)
         with self._lock:
             if self._fast is None:
-                self._fast = _Fast()
+                self._fast = Fast()
             if config is not None:
                 plan = self._plan_of(self._named(config, problem, target), problem, target)
                 parts = self._function(config, target, index)
@@ -422,7 +351,7 @@ class Dispatcher(Planner):
             family.scalars,
             family.scalar_defaults(problem),
         )
-        return _Ready(plan, bound, given.bound, index)
+        return Ready(plan, bound, given.bound, index)
 
     def _named(self, config: Any, problem: Any, target: Device) -> Choice:
         verdict = ops.family(problem.family).supports(config, problem, arch(target.arch))

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 
-from tilewright import dispatch, verify  # noqa: E402
+from tilewright import dispatch, ready, verify  # noqa: E402
 from tilewright.bundle import Bundle, Content, write  # noqa: E402
 from tilewright.compile import Store, build  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
@@ -44,7 +44,7 @@ def bundle(tmp_path_factory) -> Bundle:
 def test_what_is_in_it_is_served_and_right(bundle, monkeypatch, launcher):
     if launcher == "python":
         monkeypatch.setattr(bound, "launcher", lambda: python_launcher)
-        monkeypatch.setattr(dispatch, "launcher", lambda: python_launcher)
+        monkeypatch.setattr(ready, "launcher", lambda: python_launcher)
     monkeypatch.setattr(dispatch, "build", lambda *a, **k: pytest.fail("something was built"))
     dispatcher = Dispatcher(bundle=bundle)
     for problem in PROBLEMS:
@@ -55,7 +55,7 @@ def test_what_is_in_it_is_served_and_right(bundle, monkeypatch, launcher):
 
 def test_the_launcher_in_python_runs_in_graphs_and_on_streams(bundle, monkeypatch):
     monkeypatch.setattr(bound, "launcher", lambda: python_launcher)
-    monkeypatch.setattr(dispatch, "launcher", lambda: python_launcher)
+    monkeypatch.setattr(ready, "launcher", lambda: python_launcher)
     dispatcher = Dispatcher(bundle=bundle)
     a = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16)
