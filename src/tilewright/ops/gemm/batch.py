@@ -1,13 +1,14 @@
-"""Batches: many GEMMs of one size, layout and dtype in one launch.
+"""Batches: many GEMMs of the same size, layout and dtypes in one launch.
 
-strided   matrix z of an operand lies z strides behind its first: 3-D arrays [batch, rows,
-          columns]. A stride of 0 is one matrix for all (broadcast).
-nested    a batch of strided batches, which two strides walk: 4-D arrays in a contraction, whose
-          two dimensions of the batch do not lie as one
-pointers  each operand is an array of addresses on the device (see `tilewright.pointers`)
+strided   the matrices of an operand lie one stride apart: 3-D arrays [batch, rows, columns]. A
+          stride of 0 means one matrix for all (broadcast).
+nested    a batch of strided batches, with two strides: 4-D arrays in a contraction whose two batch
+          dimensions cannot be walked as one.
+pointers  each operand is an array of addresses on the device (see `tilewright.pointers`).
 
-A call whose matrices of A and C lie as one matrix, over one B for all, is no batch but one GEMM of
-more rows (see `fold`), which reads B once for many of them; so with more columns, over one A.
+If the matrices of A and C each lie in memory as one matrix, and all share B, the batch is one GEMM
+with more rows (see `fold`). It reads B once for many rows. A shared A gives more columns in the
+same way.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from tilewright.ops.nouns import View
 
 BATCHINGS = ("none", "strided", "pointers", "nested")
 PACKED = -1
-"""The batch stride that stands for matrices one directly behind the other."""
+"""The batch stride for matrices directly behind each other."""
 
 MAX_STRIDE = 2**37
 """Largest batch stride in elements: a tensor map's strides are under 2^40 bytes."""
 
 
-# --- what a problem's fields mean -------------------------------------------------------------
+# --- the batch of a problem ---------------------------------------------------------------------
 
 
 class Batched(Protocol):
-    """What is read here of a `GemmProblem`, whose module imports this one."""
+    """The fields of a `GemmProblem` that are read here. (Its module imports this one.)"""
 
     @property
     def m(self) -> int: ...
@@ -64,9 +65,13 @@ def check_batching(batching: str) -> None:
 
 
 def strides(p: Batched, packed: Sequence[int]) -> tuple[int, int, int, int]:
-    """The batch strides of A, B, C and the epilogue's matrices, of a problem whose other fields are
-    complete, `packed` being those of matrices without room between them (0: there is none).
-    Raises `BadArgument` for strides that no batch can have."""
+    """The batch strides of A, B, C and the epilogue's matrices.
+
+    p: a problem whose other fields are complete.
+    packed: the strides of matrices without gaps (0: the problem has no such matrix).
+
+    Raises `BadArgument` for strides that no batch can have.
+    """
     found = []
     for field, tight in zip(("stride_a", "stride_b", "stride_c", "stride_d"), packed, strict=True):
         stride = getattr(p, field)
@@ -89,8 +94,8 @@ def strides(p: Batched, packed: Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def outer_strides(p: Batched, packed: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a nested batch from one inner batch to the next, of a problem whose other
-    fields are complete; () of any other problem. Raises `BadArgument`."""
+    """The strides of a nested batch from one inner batch to the next; () for any other problem. The
+    problem's other fields are complete. Raises `BadArgument`."""
     given, inner = p.outer_strides, p.batch_inner
     if p.batching != "nested":
         if given or inner:
@@ -120,9 +125,11 @@ def outer_strides(p: Batched, packed: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_walk(p: Batched, levels: Sequence[tuple[int, Sequence[int]]]) -> None:
-    """Raise `BadArgument` unless a batch of more than one level's (count, strides of A, B and C)
-    computes something else for every matrix of C, and these share no elements: they may lie one
-    behind the other, or side by side within each other's rows."""
+    """Raise `BadArgument` unless each matrix of C is computed from other inputs and the matrices of
+    C share no elements. They may lie behind each other, or side by side within each other's rows.
+
+    levels: (count, strides of A, B and C) of each level of the batch.
+    """
     if any(a == b == 0 for _, (a, b, _) in levels):
         raise BadArgument("A and B are both broadcast, so every C would be the same")
     steps = [(p.outer[2], p.ldc), *((count, c) for count, (_, _, c) in levels)]
@@ -142,13 +149,17 @@ def packed(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape)))
 
 
-# --- what a call's operands say ---------------------------------------------------------------
+# --- the batch of a call's operands -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """An operand of a call: `count` matrices (None: it is one matrix, for all), their stride in
-    elements, and the first one's view."""
+    """The matrices of an operand of a call.
+
+    count: number of matrices; None for one matrix that all share.
+    stride: elements from one matrix to the next.
+    view: the first matrix.
+    """
 
     count: int | None
     stride: int
@@ -156,19 +167,19 @@ class Matrices:
 
 
 def matrices(name: str, view: View) -> Matrices:
-    """An operand taken apart. Raises `BadArgument` unless it has two or three dimensions."""
+    """An operand as its matrices. Raises `BadArgument` unless it has two or three dimensions."""
     if len(view.shape) == 2 and not view.pointers:
         return Matrices(None, 0, view)
     if len(view.shape) != 3:
         raise BadArgument(
             f"{name} has shape {view.shape}; gemm takes matrices [rows, columns] and batches of "
-            "them [batch, rows, columns]; for more dimensions say them in `equation`"
+            "them [batch, rows, columns]; for more dimensions use `equation`"
         )
     count, stride = view.shape[0], view.strides[0]
     first = replace(view, shape=view.shape[1:], strides=view.strides[1:])
     if view.pointers:
         return Matrices(count, 0, first)
-    if 0 in view.shape:  # strides of nothing say nothing
+    if 0 in view.shape:  # strides of an empty array say nothing
         return Matrices(count, PACKED, replace(first, strides=packed(first.shape)))
     if stride < 0:
         raise BadArgument(f"{name} has batch stride {stride}; batches run forwards")
@@ -176,8 +187,8 @@ def matrices(name: str, view: View) -> Matrices:
 
 
 def batch_of(parts: Sequence[tuple[str, Matrices]]) -> tuple[str, int]:
-    """How the operands of a call (A, B, out, and matrices of an epilogue) are batched, and the size
-    of the batch. Raises `BadArgument` if they do not agree."""
+    """The batching and the batch size of a call's operands (A, B, out, and matrices of an
+    epilogue). Raises `BadArgument` if the operands disagree."""
     three, others = parts[:3], parts[3:]
     counts = {name: x.count for name, x in three if x.count is not None}
     by_pointers = bool(three[0][1].first.pointers)
@@ -188,7 +199,7 @@ def batch_of(parts: Sequence[tuple[str, Matrices]]) -> tuple[str, int]:
         if bool(x.first.pointers) != by_pointers:
             one, other = ("A", name) if by_pointers else (name, "A")
             raise BadArgument(
-                f"{one} is pointers and {other} is not; A, B and out are alike in that"
+                f"{one} is pointers and {other} is not; A, B and out must all be pointers, or none"
             )
     if not counts and all(x.count is None for _, x in others):
         return "none", 1
@@ -214,8 +225,11 @@ def _listed(parts: Sequence[tuple[str, Matrices]]) -> str:
 def fold(
     parts: Sequence[tuple[str, Matrices]], batch: int, vectors: Sequence[str]
 ) -> list[tuple[str, Matrices]] | None:
-    """The operands of a batch as those of one GEMM of more rows or columns, if they lie so; else
-    None. `vectors`: kinds of the epilogue's (``m``, ``n``), which must keep their lengths."""
+    """The operands of a batch as operands of one GEMM with more rows or columns, if their layout
+    allows this; else None.
+
+    vectors: kinds of the epilogue's vectors (``m``, ``n``), which must keep their lengths.
+    """
     (_, a), (_, b) = parts[:2]
     if batch < 2 or bool(a.stride) == bool(b.stride):
         return None
@@ -232,7 +246,8 @@ def fold(
 
 
 def _as_one(x: Matrices, axis: int, batch: int) -> View | None:
-    """One matrix that has all rows (`axis` 0) or columns of these; None if they do not lie so."""
+    """One matrix with all rows (`axis` 0) or all columns of these matrices; None if their layout
+    does not allow it."""
     shape, strides = list(x.first.shape), list(x.first.strides)
     step = strides[axis] if shape[axis] > 1 else x.stride
     if x.stride <= 0 or 0 in shape or x.stride != shape[axis] * step:

@@ -1,8 +1,8 @@
 """How a config of pipeline ``gluon_cdna`` maps onto the matrix units of CDNA.
 
-The mapping says which instruction multiplies, how the warps divide the tile, and how much of K a
-lane holds; kernels/gluon_cdna.py is told all of it. The rule that refuses configs without a mapping
-is here too (`objection`).
+The mapping gives the instruction that multiplies, how the warps divide the tile, and how much of K
+a lane holds; kernels/gluon_cdna.py receives all of it. The rule that refuses configs without a
+mapping is here too (`objection`).
 """
 
 from __future__ import annotations
@@ -15,36 +15,39 @@ from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import GemmConfig
 
 CHUNK_BYTES = 16
-"""What a lane loads, stores in shared memory and reads from there at once."""
+"""Bytes that a lane loads, stores in shared memory and reads from there at once."""
 
 PLAIN_FP8_BYTES = 32
-"""Bytes of K up to which an fp8 MFMA is a plain one; deeper ones take scales."""
+"""Most bytes of K for a plain fp8 MFMA; deeper instructions take scales."""
 
 WMMA = 5
-"""The first generation (gfx1250) whose matrix instructions are WMMA, and whose warps have 32
-lanes."""
+"""The first generation (gfx1250) with WMMA as matrix instructions, and with warps of 32 lanes."""
 
 RESIDENT = 2
-"""Waves that share a SIMD, which the kernel is built for: with one, the compiler moves accumulators
-between CDNA's two register files in the middle of the loop."""
+"""Waves per SIMD that the kernel is built for: with one, the compiler moves accumulators between
+CDNA's two register files in the middle of the loop."""
 
 OTHER_REGISTERS = {32: 34, 16: 50}
-"""Registers beside accumulators, operands and tiles under way, by the instruction's edge: with
-fewer left, some kernel of those built spilled."""
+"""Registers beside accumulators, operands and tiles in flight, by the instruction's edge: with
+fewer left, some of the built kernels spilled."""
 
 PAIRING_REGISTERS = 16
-"""Registers more for an epilogue that pairs columns."""
+"""Additional registers for an epilogue that pairs columns."""
 
 PIECEMEAL_REGISTERS = 48
-"""Registers for operands that the compiler makes do with where nothing else is on its way through
+"""Registers for operands that are enough for the compiler if nothing else passes through
 registers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """mma: the instruction (m, n, k). warps_m: warps along M; the others lie along N. k_width:
-    neighbours along K that a lane holds. format: of the operands of an instruction that takes
-    scales, else ``""``."""
+    """The mapping of a config.
+
+    mma: the instruction (m, n, k).
+    warps_m: warps along M; the others lie along N.
+    k_width: neighbours along K that a lane holds.
+    format: format of the operands of an instruction that takes scales, else ``""``.
+    """
 
     mma: tuple[int, int, int]
     warps_m: int
@@ -60,7 +63,7 @@ def mapping(config: GemmConfig, arch: Arch) -> Mapping:
 
 
 def objection(config: GemmConfig, arch: Arch) -> str | None:
-    """Why `config` cannot be built for `arch`; None for an architecture without CDNA's
+    """The reason why `config` cannot be built for `arch`. None for an architecture without CDNA's
     instructions, which another rule refuses."""
     c = config
     if arch.cdna is None:
@@ -107,13 +110,13 @@ def registers(config: GemmConfig, arch: Arch, how: Mapping) -> int:
         under_way = (c.tile_m + c.tile_n) * c.tile_k * bits // (32 * threads)
         regrouped = bits == 8 and c.layout[:2] != "rc"
         multiplying = operands + (3 if regrouped else 2) * under_way
-    # Where parts of a tile meet, a second one is in registers.
+    # Where parts of a tile are added, a second tile is in registers.
     meeting = c.tile_m * c.tile_n // threads if c.scheduler == "split_k" else 0
     return needed + max(multiplying, meeting)
 
 
 def _mapping(c: GemmConfig, arch: Arch) -> Mapping | str:
-    """The mapping, or why there is none."""
+    """The mapping, or the reason why there is none."""
     edges = sorted(
         {s[0] for unit in arch.mma for s in unit.shapes if c.dtype_a in unit.dtypes}, reverse=True
     )
@@ -141,7 +144,7 @@ def _mapping(c: GemmConfig, arch: Arch) -> Mapping | str:
     lanes_k = arch.warp_size // edge
     assert arch.cdna is not None
     wmma = arch.cdna.generation >= WMMA
-    width = min if wmma else max  # a lane of WMMA reads a deep instruction's K in parts
+    width = min if wmma else max  # a lane of WMMA reads the K of a deep instruction in parts
     k_width = width(CHUNK_BYTES * 8 // dtype.bits, depth // lanes_k)
     if c.tile_k < k_width * lanes_k:
         return f"tile_k = {c.tile_k} is under {k_width * lanes_k}, what a warp reads at once"
@@ -153,8 +156,8 @@ def _mapping(c: GemmConfig, arch: Arch) -> Mapping | str:
 
 
 def _warps_m(c: GemmConfig, edge: int) -> int:
-    """Warps along M so that each has whole instructions and as square a part of the tile as can be
-    (it then reads the least from shared memory); 0 if there are too many warps."""
+    """Warps along M such that each warp has whole instructions and a part of the tile as square as
+    possible (it then reads the least from shared memory); 0 if there are too many warps."""
     fitting = [
         1 << i
         for i in range(c.num_warps.bit_length())

@@ -1,13 +1,13 @@
-"""Contractions: an einsum of two operands, computed as a (batched) GEMM on the arrays as they lie.
+"""Contractions: an einsum of two operands, computed in place as a (batched) GEMM.
 
     "bhqd,bhkd->bhqk"                                  a letter for each dimension
     "b heads q d, b heads k d -> b heads q k"          or, with spaces inside, words
 
-A dimension's role follows from where its label stands: in A, B and out it is of the batch, in A
-and out of M, in B and out of N, in A and B of K. Dimensions of one role become one where every
-operand walks them as one; of M and N, those that do not join their batch, through which the
-other operand is then shared. A batch can have two dimensions that do not join. Nothing is copied:
-where the strides allow no GEMM, the error says which dimensions stand in the way.
+The places of its label give a dimension its role: in A, B and out it belongs to the batch, in A and
+out to M, in B and out to N, in A and B to K. Dimensions of one role are merged if every operand can
+walk them as one. Dimensions of M and N that do not merge join the batch; the operand without them
+is then shared. A batch can have two dimensions that do not merge. Nothing is copied: if the strides
+allow no GEMM, the error names the dimensions that prevent it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tilewright.ops.nouns import View
 C = 2
 NAMES = ("A", "B", "out")
 NESTED = "oimk,oikn->oimn"
-"""What a nested batch is as an equation."""
+"""The equation of a nested batch."""
 _ROLES: dict[tuple[int, ...], str] = {
     (1, 1, 1): "batch",
     (1, 0, 1): "m",
@@ -37,8 +37,8 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Dim:
-    """A dimension, or several that are walked as one. `strides` in each operand; 0 where it is
-    not."""
+    """A dimension, or several merged ones. `strides` has its stride in each operand; 0 in an
+    operand without it."""
 
     labels: Labels
     size: int
@@ -50,7 +50,8 @@ class _Dim:
 
 @lru_cache(maxsize=256)
 def parse(equation: str) -> tuple[Labels, Labels, Labels]:
-    """Labels of A, B and out. Raises `BadArgument` for what is no contraction of two operands."""
+    """Labels of A, B and out. Raises `BadArgument` if the text is no contraction of two
+    operands."""
     if not isinstance(equation, str):
         raise BadArgument(f"an equation is text like 'bmk,bkn->bmn', not {equation!r}")
     inputs, arrow, result = equation.partition("->")
@@ -89,7 +90,7 @@ def output_shape(equation: str, a: View, b: View) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """The outer one of a batch's two dimensions: its size, and its stride in each operand."""
+    """The outer of a batch's two dimensions: its size, and its stride in each operand."""
 
     size: int
     strides: tuple[int, ...]
@@ -101,16 +102,18 @@ def matrices(
     whole: Sequence[str] = (),
     nested: bool = False,
 ) -> tuple[list[View], Outer | None]:
-    """Views of the same memory as matrices, or batches of them where a batch does not share one:
-    A [m, k], B [k, n], out [m, n] and whatever else lies as out does, by their names; and, where
-    the batch has two dimensions, the outer one. Roles (``m``, ``n``) in `whole` must each be one
-    dimension. With `nested`, dimensions that are of a batch already stay as they are.
+    """Views of the same memory as matrices, or as batches of matrices unless the whole batch shares
+    one: A [m, k], B [k, n], out [m, n] and other operands with the layout of out, by name. If the
+    batch has two dimensions, also the outer one.
+
+    whole: roles (``m``, ``n``) that must each be one dimension.
+    nested: dimensions that belong to a batch already are not merged.
 
     Raises `BadArgument`.
     """
     said = parse(equation)
     terms = (*said, *(said[C] for _ in operands[3:]))
-    # Strides of an array without elements say nothing, and may be anything.
+    # The strides of an array without elements may be anything.
     operands = [
         (name, replace(view, strides=packed(view.shape)) if 0 in view.shape else view)
         for name, view in operands
@@ -139,7 +142,7 @@ def matrices(
             raise BadArgument(walk.apart(joined[role]))
     one = _Dim((), 1, (1,) * len(operands))
     k = (joined["k"] or [one])[0]
-    # M can be one of the dimensions of its role, the others going to the batch, or none; so can N.
+    # One dimension of M's role can be M, or none; the others go to the batch. The same holds for N.
     of_m = joined["m"] or [one] if "m" in whole else [*joined["m"], one]
     of_n = joined["n"] or [one] if "n" in whole else [*joined["n"], one]
     tried = []
@@ -148,12 +151,14 @@ def matrices(
         batch = [*joined["batch"], *rest] if nested else walk.join([*joined["batch"], *rest])
         axes = [(m, k), (k, n), *((m, n) for _ in operands[2:])]
         tried.append((len(batch), -m.size * n.size, walk.objection(axes, batch), axes, batch))
-    # A batch of two dimensions is for one kind of kernel only: large matrices come after that.
+    # A batch of two dimensions needs one kind of kernel only: prefer large matrices to it.
     tried.sort(key=lambda t: (bool(t[2]), t[0] > 1, t[1]))
     *_, why, axes, batch = tried[0]
     if why:
         raise BadArgument(why)
-    batch.sort(key=lambda d: said[C].index(d.labels[0]))  # as out has them, so it is the outer
+    batch.sort(
+        key=lambda d: said[C].index(d.labels[0])
+    )  # in the order of out, so that it is the outer one
     inner = batch.pop() if batch else None
     found = [
         _as_matrix(view, place, two, inner)
@@ -182,16 +187,16 @@ def _sizes(
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The operands, by name, in which dimensions are to be walked; strides of those that are
-    `empty` say nothing."""
+    """The operands, by name, in which dimensions are walked. The strides of the `empty` ones say
+    nothing."""
 
     equation: str
     names: tuple[str, ...]
     empty: tuple[bool, ...]
 
     def join(self, dims: Sequence[_Dim]) -> list[_Dim]:
-        """`dims`, with those made one that every operand walks as one: a step of the outer is as
-        long as all of the inner."""
+        """`dims` with dimensions merged that every operand walks as one: a step of the outer is as
+        long as the whole inner dimension."""
         for outer, inner in itertools.permutations(dims, 2):
             steps = zip(outer.strides, inner.strides, self.empty, strict=True)
             if all(nothing or x == y * inner.size for x, y, nothing in steps):
@@ -201,7 +206,8 @@ class _Walk:
         return list(dims)
 
     def objection(self, axes: Sequence[tuple[_Dim, _Dim]], batch: Sequence[_Dim]) -> str:
-        """Why operands with these rows and columns are no matrices; "" if they are."""
+        """The reason why operands with these rows and columns are no matrices; "" if they are
+        matrices."""
         if len(batch) > 2:
             return self.apart(batch, 2)
         for place, two in enumerate(axes):
@@ -215,7 +221,7 @@ class _Walk:
         return ""
 
     def apart(self, dims: Sequence[_Dim], most: int = 1) -> str:
-        """Why these dimensions, of which a GEMM has `most`, are not so few."""
+        """The reason why these dimensions cannot be merged into `most`, as a GEMM needs."""
         strides = "; ".join(
             f"{name} {', '.join(str(d.strides[place]) for d in dims)}"
             for place, name in enumerate(self.names)
@@ -240,7 +246,7 @@ def _is_matrix(dims: Sequence[_Dim], place: int) -> bool:
 
 
 def _as_matrix(view: View, place: int, two: tuple[_Dim, _Dim], batch: _Dim | None) -> View:
-    """An operand as a matrix, or a batch of them unless all share one."""
+    """An operand as a matrix, or as a batch of matrices unless all share one."""
     shape = tuple(d.size for d in two)
     strides = tuple(d.strides[place] for d in two)
     if batch is not None and (batch.strides[place] or place == C):

@@ -36,18 +36,22 @@ KINDS = {
     "d": "matrix of C's shape",
     "s": "scalar on the device",
 }
-"""What an operand of an operation can be, by the letter kernels know it by."""
+"""The kinds of operands that an operation can have, by the kernels' letter for the kind."""
 
 MAX_OPERANDS = 12
-"""Operands of all operations of a GEMM together: the launcher takes 16 in all."""
+"""Most operands of all operations of a GEMM together: the launcher takes 16 in all."""
 _MOST_EACH = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """An operand of an operation: its name, a letter of `KINDS`, and its dtype: ``""`` is C's
-    own (bf16 where C is 8-bit). `values`: what made-up ones are: ``normal``, ``scale`` (positive
-    and modest), ``below`` or ``above`` (about as far from 0 as a usual sum)."""
+    """An operand of an operation.
+
+    kind: a letter of `KINDS`.
+    dtype: ``""`` for C's own dtype (bf16 if C is 8-bit).
+    values: the size of random values: ``normal``, ``scale`` (positive and moderate), ``below`` or
+    ``above`` (about as far from 0 as a usual sum).
+    """
 
     name: str
     kind: str
@@ -59,11 +63,14 @@ class Takes:
 class Operation:
     """One step of an epilogue.
 
-    name: lower-case letters, digits and underscores. function: ``"module:function"``, a Triton
-    function of the tile and the operands. doc: one line. reference: the same on float64 arrays,
-    NumPy or torch. takes: its operands, at most 2. amplifies: by how much an error, as a share
-    of its values' rms, can grow. halves: gated pairs: columns come in twos and one is left.
-    gradient: its derivative; without one a GEMM with this operation has no gradients.
+    name: lower-case letters, digits and underscores.
+    function: ``"module:function"``, a Triton function of the tile and the operands.
+    doc: one line.
+    reference: the same on float64 arrays, NumPy or torch.
+    takes: its operands, at most 2.
+    amplifies: the factor by which an error can grow, relative to the rms of the values.
+    halves: gated pairs: two columns become one.
+    gradient: the derivative; without it, a GEMM with this operation has no gradients.
     """
 
     name: str
@@ -77,7 +84,8 @@ class Operation:
 
     @property
     def scales(self) -> bool:
-        """Whether it only multiplies by scales, as must stand last before an 8-bit C."""
+        """Whether the operation only multiplies by scales. An 8-bit C needs such an operation
+        last."""
         return bool(self.takes) and all(t.values == "scale" for t in self.takes)
 
 
@@ -225,8 +233,9 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 def register(operation: Operation) -> None:
-    """Add an operation of your own, under a name that kernels carry; registering the same again
-    changes nothing. Raises `BadArgument` for one that no kernel could use."""
+    """Add an operation of your own. Its name becomes part of kernel names. Registering the same
+    operation again changes nothing. Raises `BadArgument` for an operation that no kernel could
+    use."""
     o = operation
     module, colon, function = o.function.partition(":")
     if not _NAME.fullmatch(o.name):
@@ -250,7 +259,8 @@ def register(operation: Operation) -> None:
 
 
 def parse(epilogue: str) -> tuple[Operation, ...]:
-    """The chain's operations. Raises `BadArgument` for an unknown one or an impossible order."""
+    """The chain's operations. Raises `BadArgument` for an unknown operation or an impossible
+    order."""
     if not isinstance(epilogue, str):
         raise BadArgument(f"an epilogue is words joined by +, not {epilogue!r}")
     return _parsed(epilogue)
@@ -291,7 +301,8 @@ def fold(epilogue: str) -> int:
 
 
 def columns(epilogue: str, n: int) -> tuple[int, ...]:
-    """How many columns each operand of the chain stands before, of a product of `n`."""
+    """For each operand of the chain, the number of columns that the chain has there, starting from
+    `n`."""
     found: list[int] = []
     for o in parse(epilogue):
         found += [n] * len(o.takes)
@@ -305,18 +316,19 @@ def has_matrix(epilogue: str) -> bool:
 
 
 def operand_dtype(given: Takes, dtype_c: str) -> str:
-    """The dtype of an operand where C is `dtype_c`."""
+    """The dtype of an operand if C is `dtype_c`."""
     return given.dtype or ("bf16" if DTYPES[dtype_c].bits == 8 else dtype_c)
 
 
 def amplification(epilogue: str) -> float:
-    """For `tolerance`: how much the chain can raise an error's share of the result's rms."""
+    """The factor by which the chain can raise an error relative to the result's rms, for
+    `tolerance`."""
     chain = parse(epilogue)
     return math.prod(o.amplifies for o in chain) if chain else 0.0
 
 
 def reference(epilogue: str, product: Any, operands: Sequence[Any]) -> Any:
-    """The chain on a float64 product, with float64 operands as the caller gave them."""
+    """The chain applied to a float64 product, with the caller's operands in float64."""
     left = iter(operands)
     shapes = {"n": (1, -1), "m": (-1, 1), "s": ()}
     for o in parse(epilogue):

@@ -1,4 +1,4 @@
-"""From a problem to what is launched."""
+"""The launch of a GEMM kernel for a problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, 
 
 
 def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`, over the operands of that problem
+    """The launch of `config` for `problem` on `device`, over the problem's operands
     (`operands.operands`)."""
     if config.swap_ab:
         return swap.launched(_launch(swap.config(config), swap.problem(problem), device))
@@ -25,7 +25,7 @@ def launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
 
 
 def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
-    """The same, of the product that the kernel computes."""
+    """The launch for the product that the kernel computes."""
     record = pipelines.of(config)
     tiles = tiles_of(config, problem)
     programs, splits = _share(config, problem, tiles, device.compute_units)
@@ -76,12 +76,12 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
 
 
 FLAGS = Temporary("flags", (MAX_FLAGS,), "int32", "kept_zero")
-"""Where the workgroups that share a tile meet (`ops/device/reduce.py`)."""
+"""Flags for workgroups that share a tile (`ops/device/reduce.py`)."""
 
 
 def _descriptors(config: GemmConfig, p: GemmProblem) -> tuple[Descriptor, ...]:
-    """Of A, B and C. A matrix that a whole batch shares is a batch of one: a tensor map has no
-    strides of 0."""
+    """The tensor maps of A, B and C. A matrix that a whole batch shares is a batch of one: a tensor
+    map has no strides of 0."""
     lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
     found = []
     for i, (name, block) in enumerate(zip(MATRICES, blocks(config), strict=True)):
@@ -97,24 +97,25 @@ def _descriptors(config: GemmConfig, p: GemmProblem) -> tuple[Descriptor, ...]:
 
 
 def _dies(device: Device) -> int:
-    """Dies with an L2 each that a device, or the partition of one, consists of."""
+    """Number of dies, each with its own L2, in a device or a partition of a device."""
     cdna = arch(device.arch).cdna
     per_die = cdna.compute_units_per_die if cdna else 0
     return max(1, device.compute_units // per_die) if per_die else 1
 
 
 def _slots(config: GemmConfig, tiles: int, programs: int, splits: int) -> int:
-    """How many partial tiles there is room for."""
+    """Number of partial tiles that the workspace has room for."""
     if config.reduction == "atomic":
         return splits if config.scheduler == "stream_k" else tiles
-    # Under stream-K a workgroup has up to two parts: where its share begins, and where it ends.
+    # Under stream-K, a workgroup has up to two partial tiles: at the start and at the end of its
+    # share.
     return 2 * programs if config.scheduler == "stream_k" else tiles * splits
 
 
 def _share(
     config: GemmConfig, problem: GemmProblem, tiles: int, compute_units: int
 ) -> tuple[int, int]:
-    """Workgroups to launch, and the kernel's `splits`."""
+    """Number of workgroups to launch, and the kernel's `splits`."""
     if config.scheduler == "split_k":
         parts = tiles * config.split_k
         walks = pipelines.of(config).walks_parts

@@ -1,13 +1,13 @@
 """Operands in few bits: weights in int4 or e2m1 (fp4), and the MX formats.
 
-Two elements share a byte, neighbours along K, the one with the lower k in the lower four bits (see
-`tilewright.packing`). So A [m, k] is an array of bytes [m, k/2], B [k, n] one of [k/2, n], and the
-bytes of a row of A or a column of B are neighbours: K is the contiguous dimension. Such arrays do
-not say what they hold; the call does: ``dtype_b="int4"``. In a problem, sizes and leading
-dimensions count elements as everywhere.
+Two neighbours along K share a byte; the one with the lower k is in the lower four bits (see
+`tilewright.packing`). So A [m, k] is an array of bytes [m, k/2], and B [k, n] an array [k/2, n].
+The bytes of a row of A or a column of B are neighbours: K is the contiguous dimension. Such an
+array does not say which type it holds; the call says it: ``dtype_b="int4"``. Sizes and leading
+dimensions of a problem count elements, as everywhere.
 
-    int4    two's complement, -8 … 7; only as B, with floats as A
-    e2m1    ±0, 0.5, 1, 1.5, 2, 3, 4, 6; as B with floats as A, or as both
+int4    two's complement, -8 … 7; only as B, with floats as A
+e2m1    ±0, 0.5, 1, 1.5, 2, 3, 4, 6; as B with floats as A, or as both
 
 The MX formats (OCP Microscaling Formats specification v1.0) are e4m3fn, e5m2 or e2m1 elements with
 one e8m0 scale for every 32 along K: scale_a=1x32-e8m0, scale_b=32x1-e8m0.
@@ -27,16 +27,16 @@ from tilewright.ops.nouns import Operand, View
 PARTNERS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("fp16", "bf16", "e4m3fn", "e5m2"), ("int4", "e2m1")
 )
-"""What B may be beside A's own dtype, by A's dtype."""
+"""The dtypes of B besides A's own dtype, by A's dtype."""
 
 BYTES = "uint8"
-"""The dtype that arrays of 4-bit elements have (torch's float4_e2m1fn_x2 apart)."""
+"""The dtype of arrays of 4-bit elements (apart from torch's float4_e2m1fn_x2)."""
 
 MX_SCALES = ("1x32-e8m0", "32x1-e8m0")
 """Scales of A and of B in the MX formats."""
 
 WORD = 32
-"""Bits of the widest word that operands are unpacked from."""
+"""Bits of the widest word that kernels unpack."""
 
 _K_CONTIGUOUS = {"A": ("r", "row"), "B": ("c", "column")}
 
@@ -65,14 +65,16 @@ def check(problem: Any) -> None:
 
 
 def stored_as(problem: Any, field: str) -> int:
-    """Elements that one stored element holds, in the operand with leading dimension `field`."""
+    """Number of elements in one stored element of the operand with leading dimension `field`."""
     d = {"lda": problem.dtype_a, "ldb": problem.dtype_b}.get(field)
     return DTYPES[d].packed if d else 1
 
 
 def stored(name: str, shape: tuple[int, int], ld: int, letter: str, d: str) -> Operand:
-    """Operand `name` of `shape` and leading dimension `ld`, in 4-bit elements, as the bytes it
-    is."""
+    """The operand `name` as stored, in bytes.
+
+    shape, ld: in 4-bit elements.
+    """
     rows, columns = shape
     if letter == "r":
         return Operand(name, (rows, columns // 2), (ld // 2, 1), BYTES)
@@ -80,8 +82,8 @@ def stored(name: str, shape: tuple[int, int], ld: int, letter: str, d: str) -> O
 
 
 def read(a: View, b: View, options: Mapping[str, Any]) -> tuple[View, View]:
-    """A and B with the shapes, strides and dtypes of their elements, where `options` says what
-    their bytes hold. Raises `BadArgument`."""
+    """A and B with the shapes, strides and dtypes of their elements, where `options` gives the type
+    in their bytes. Raises `BadArgument`."""
     return _elements("A", a, options.get("dtype_a")), _elements("B", b, options.get("dtype_b"))
 
 
@@ -112,7 +114,7 @@ def _elements(name: str, view: View, said: str | None) -> View:
 
 
 def decoded(a: Any, b: Any, problem: Any) -> tuple[Any, Any]:
-    """Float64 operands for a reference: packed bytes become the elements that they hold."""
+    """Float64 operands for a reference: packed bytes become their elements."""
     if DTYPES[problem.dtype_a].packed > 1:
         a = packing.decode(a, problem.dtype_a, 1)
     if DTYPES[problem.dtype_b].packed > 1:

@@ -1,4 +1,4 @@
-"""Between arrays and GEMM problems: layouts from strides, and what an output looks like."""
+"""Arrays of a call and GEMM problems: the layout from the strides, and the output to make."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = (*TOLD, "equation", "batching")
 """Keyword options of a GEMM call besides its operands."""
 
 SCALES = ("scale_a", "scale_b")
-"""Options that come with an array of scales each."""
+"""Options that each come with an array of scales."""
 
 MATRICES = ("A", "B", "C")
 _ROLES: tuple[Role, ...] = ("in", "in", "out")
@@ -35,8 +35,8 @@ _ROLES: tuple[Role, ...] = ("in", "in", "out")
 class Names:
     """Names of the operands besides `MATRICES`.
 
-    chains: those of `pre_a`, of `pre_b` and of the epilogue.
-    scales: those of A's and B's scales, where there are any.
+    chains: the operands of `pre_a`, of `pre_b` and of the epilogue.
+    scales: A's and B's scales, if there are any.
     """
 
     chains: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -49,8 +49,8 @@ class Names:
 
 
 def names(of: Any) -> Names:
-    """The names of the operands of a problem or a config. An operation that stands twice has its
-    operands' names numbered: ``add``, ``add_2``."""
+    """The names of the operands of a problem or a config. If an operation occurs twice, its
+    operands' names are numbered: ``add``, ``add_2``."""
     return _names(of.pre_a, of.pre_b, of.epilogue, bool(of.scale_a), bool(of.scale_b))
 
 
@@ -75,8 +75,8 @@ def _names(pre_a: str, pre_b: str, epilogue: str, scale_a: bool, scale_b: bool) 
 
 
 def operands(problem: GemmProblem) -> tuple[Operand, ...]:
-    """A, B, the operands of `pre_a` and of `pre_b`, scales, the epilogue's operands and C, as they
-    lie in memory."""
+    """A, B, the operands of `pre_a` and of `pre_b`, scales, the epilogue's operands and C, with
+    their layouts in memory."""
     p = problem
     shapes = ((p.m, p.k), (p.k, p.n), (p.m, p.columns))
     types, lds = (p.dtype_a, p.dtype_b, p.dtype_c), (p.lda, p.ldb, p.ldc)
@@ -96,11 +96,11 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
     if p.layout[1] == "s":
         blocks = shuffle.shape(p.n, p.k, p.dtype_b)
         b = replace(b, shape=blocks, strides=(p.ldb, blocks[2] * blocks[3], blocks[3], 1))
-    # Sums of k products are about as large as the root of k, their operands about as large as 1;
-    # two scales of 1/64 bring int8's, near 5000, down there.
+    # A sum of k products is about as large as the root of k, the epilogue's other operands about as
+    # large as 1. Two scales of 1/64 bring int8's sums, near 5000, down to that.
     integers = p.dtype_acc == "int32"
     usual, down = math.sqrt(p.k), 1 / 64 if integers else 1.0
-    if p.dtype_c == "int8":  # and all together bring them to the middle of its range
+    if p.dtype_c == "int8":  # together, the scales bring values to the middle of the range
         scaling = sum(t.values == "scale" for t in epilogues.takes(p.epilogue))
         down = (40 / max(1.0, usual * (5000 if integers else 1))) ** (1 / scaling)
     chains = (
@@ -120,8 +120,9 @@ def operands(problem: GemmProblem) -> tuple[Operand, ...]:
 
 
 def _in_batch(one: Operand, problem: GemmProblem, place: int, by_pointers: bool = False) -> Operand:
-    """Matrix A, B, C or D (`place` 0 to 3) of `problem` as its whole batch lies: itself, where it
-    is everyone's. What shares matrices of a nested batch has strides of 0."""
+    """Matrix A, B, C or D (`place` 0 to 3) of `problem` with its whole batch. A matrix that the
+    whole batch shares is a single matrix. A matrix shared by part of a nested batch has strides of
+    0."""
     stride = problem.batch_strides[place]
     if problem.batching == "nested":
         sizes = (problem.batch // problem.batch_inner, problem.batch_inner)
@@ -134,8 +135,11 @@ def _in_batch(one: Operand, problem: GemmProblem, place: int, by_pointers: bool 
 
 
 def _made_up(usual: float, down: float = 1.0) -> dict[str, tuple[float, float] | None]:
-    """Between which values made-up operands of operations lie, by what `Takes.values` says, where
-    values of about `usual` are operated on: scales near `down`, bounds about where values end."""
+    """Bounds of the random values of each operand of the chains, from `Takes.values`.
+
+    usual: usual size of the values that the chain is applied to.
+    down: size of scales; bounds on values lie about where the values end.
+    """
     return {
         "normal": None,
         "scale": (0.5 * down, 2.0 * down),
@@ -145,18 +149,23 @@ def _made_up(usual: float, down: float = 1.0) -> dict[str, tuple[float, float] |
 
 
 def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProblem:
-    """The GEMM of A [m, k] and B [k, n], or a shuffled B, and the operands of its chains, into C
-    [m, n], if the call passes it; or a batch of them, with one more dimension in front.
+    """The problem of a GEMM call: A [m, k] and B [k, n], or a shuffled B, and the operands of its
+    chains, into C [m, n] if the call passes it; or a batch of them, with one more dimension in
+    front.
 
-    An array is row-major if its last stride is 1, column-major if its first is. Where both hold
-    (a dimension of size 1), it has the letter that `prefer` has, which by default is that of the
-    layout most kernels are for. Vectors may be matrices of one row or column, scalars arrays
-    of one element. A chain's matrices lie as what it is applied to, with one leading dimension. In
-    a batch, a matrix, or a batch of 1 or of stride 0, is shared by all, C excepted; and where it
-    can be folded (see `batch.fold`) it is, unless `batching`, or the option of that name, is
-    ``strided``.
-    With an `equation`, operands have its dimensions (see `contraction`); two of a batch that lie as
-    one become one, unless `batching` or that option is ``nested``.
+    An array is row-major if its last stride is 1, column-major if its first is 1. If both are 1 (a
+    dimension of size 1), the letter of `prefer` decides; its default is the layout that most
+    kernels are for.
+
+    Vectors may be matrices of one row or column, scalars arrays of one element. A chain's matrices
+    have the layout of the matrix that the chain is applied to, and share one leading dimension.
+
+    In a batch, all share a single matrix, a batch of 1, and a batch of stride 0; C cannot be
+    shared. A batch that can be folded (see `batch.fold`) is folded, unless `batching`, or the
+    option of that name, is ``strided``.
+
+    With an `equation`, operands have its dimensions (see `contraction`). Two dimensions of the
+    batch that every operand walks as one become one, unless `batching` or the option is ``nested``.
     """
     options = call.options
     epilogue = options.get("epilogue", "")
@@ -253,7 +262,7 @@ def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProbl
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The operands of a call by what they are; an output that is not given is made up."""
+    """The operands of a call by their kind. If the call passes no output, its view is made up."""
 
     a: View
     b: View
@@ -281,7 +290,7 @@ def _given(call: Call) -> _Given:
     if "equation" in options and epilogues.fold(options.get("epilogue", "")) != 1:
         raise BadArgument("an epilogue that halves columns has no equation; call it on matrices")
     if "equation" in options and scaled:
-        raise BadArgument("block scales are of matrices, so a call with them has no equation")
+        raise BadArgument("block scales belong to matrices, so a call with them has no equation")
     a, b = lowbit.read(inputs[0], inputs[1], options)
     c = _output(a, b, options) if call.outputs is None else call.outputs[0]
     rest = iter(inputs[2:])
@@ -310,7 +319,7 @@ def check_count(op: str, names: Sequence[str], call: Call) -> tuple[View, ...]:
 
 
 def _output(a: View, b: View, options: Mapping[str, Any]) -> View:
-    """The output where the caller gives none: row-major and packed, of the usual dtype."""
+    """The output if the caller passes none: row-major and packed, of the usual dtype."""
     epilogue = options.get("epilogue", "")
     if "equation" in options:
         shape = contraction.output_shape(options["equation"], a, b)
@@ -333,7 +342,7 @@ def output(call: Call) -> Operand:
 
 
 def _stride(x: batches.Matrices, form: str, batch: int) -> int:
-    """A batch stride as a problem says it: nothing for one matrix, or by pointers."""
+    """A batch stride as a field of the problem: packed for a single matrix, and for pointers."""
     if form == "none" or x.first.pointers:
         return 0
     return PACKED if batch < 2 and x.count is not None else x.stride
@@ -344,7 +353,7 @@ def _is_shuffled(a: View, b: View, options: Mapping[str, Any]) -> bool:
 
 
 def _as_matrix(shuffled: View) -> View:
-    """A view of the sizes that a shuffled B's matrix has, as if it lay column-major."""
+    """A view with the sizes of a shuffled B's matrix, as if it were column-major."""
     k, n = shuffle.sizes(shuffled.shape, shuffled.dtype)
     return replace(shuffled, shape=(k, n), strides=(1, k))
 
@@ -363,7 +372,7 @@ def _row_of_blocks(b: View) -> int:
 
 
 def _common(what: str, of: str, names: Sequence[str], values: Sequence[int]) -> int:
-    """The value that all of a chain's matrices have; 0 without matrices."""
+    """The value that all matrices of a chain share; 0 without matrices."""
     if len(set(values)) > 1:
         listed = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
         raise BadArgument(
@@ -374,7 +383,8 @@ def _common(what: str, of: str, names: Sequence[str], values: Sequence[int]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What a chain is applied to: A, B or C, its letter of the layout, its dtype."""
+    """The matrix that a chain is applied to: A, B or C, with its letter of the layout and its
+    dtype."""
 
     matrix: str
     layout: str
@@ -384,8 +394,8 @@ class _Beside:
 def _pre(
     chain: str, views: Sequence[View], size: tuple[int, int], beside: _Beside
 ) -> tuple[int, list[int]]:
-    """Check the operands of `pre_a` or `pre_b`; their matrices' leading dimension (0 without any)
-    and addresses."""
+    """Check the operands of `pre_a` or `pre_b`. Returns their matrices' leading dimension (0
+    without matrices) and addresses."""
     taken = epilogues.takes(chain)
     lds = [_extra(t, view, size, beside) for t, view in zip(taken, views, strict=True)]
     found = [(t.name, ld, v.address) for t, ld, v in zip(taken, lds, views, strict=True) if ld]
@@ -395,8 +405,8 @@ def _pre(
 
 
 def _extra(takes: Takes, view: View, size: tuple[int, int], beside: _Beside) -> int:
-    """Check an operand of a chain on `size` (rows, columns); the leading dimension if it is a
-    matrix, else 0."""
+    """Check an operand of a chain on a matrix of `size` (rows, columns). Returns the leading
+    dimension of a matrix, 0 for other operands."""
     what, whose = f"{takes.name} of shape {view.shape}", beside.matrix
     rows, columns = size
     wanted = epilogues.operand_dtype(takes, beside.dtype)
@@ -434,7 +444,7 @@ def _default_output(dtype_a: str, epilogue: str, scaled: bool) -> str:
 def _layout(name: str, view: View, prefer: str) -> tuple[str, int]:
     """``r`` or ``c``, and the leading dimension in elements."""
     (rows, columns), (row_stride, column_stride) = view.shape, view.strides
-    if not rows or not columns:  # strides of nothing say nothing
+    if not rows or not columns:  # strides of an empty matrix say nothing
         return prefer, max(1, columns if prefer == "r" else rows)
     found = {}
     if column_stride == 1 or columns == 1:

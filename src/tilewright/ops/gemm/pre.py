@@ -1,9 +1,9 @@
-"""Operations on A and B before the product: what CK Tile calls multi-ABD.
+"""Operations on A and B before the product: CK Tile's multi-ABD.
 
 `pre_a` and `pre_b` are chains like an epilogue's, of the same table (`epilogues.OPERATIONS`):
 ``"add"``, ``"mul+scale"``, ``"col_scale"``. Each element of the operand goes through its chain in
-fp32 and is rounded once to the operand's dtype, as the matrix units take it. Vectors run over the
-operand's own columns or rows (A is m × k, B is k × n), matrices lie as the operand does.
+fp32 and is rounded once, to the operand's dtype, for the matrix units. Vectors run over the
+operand's own columns or rows (A is m × k, B is k × n). Matrices have the operand's layout.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def check(layout: str, dtype_a: str, pre_a: str, pre_b: str, epilogue: str) -> N
         halves = [o.name for o in epilogues.parse(chain) if o.halves]
         if halves:
             raise BadArgument(
-                f"{field} = '{chain}': {halves[0]} makes one column of two, but what is multiplied "
-                "keeps its shape; it can only be in an epilogue"
+                f"{field} = '{chain}': {halves[0]} makes one column of two, but an operand keeps "
+                "its shape; it can only be in an epilogue"
             )
         if chain and DTYPES[dtype_a].kind == "int":
             raise BadArgument(
@@ -46,8 +46,8 @@ def check(layout: str, dtype_a: str, pre_a: str, pre_b: str, epilogue: str) -> N
 
 
 def check_alone(of: Any) -> None:
-    """Raise `BadArgument` if a problem or config has operations on A or B, or a shuffled B, beside
-    what is not served together with them."""
+    """Raise `BadArgument` if a problem or config combines operations on A or B, or a shuffled B,
+    with a feature that excludes them."""
     if of.pre_a or of.pre_b:
         what = f"pre_a '{of.pre_a}' and pre_b '{of.pre_b}'"
     elif of.layout[1] == "s":
@@ -70,7 +70,7 @@ def shapes(chain: str, rows: int, columns: int, dtype: str) -> Shapes:
 
 
 def reference(chain: str, matrix: Any, operands: Sequence[Any], dtype: str) -> Any:
-    """`matrix` as it is multiplied, in float64: after its chain, rounded to `dtype`."""
+    """`matrix` in float64 as the product reads it: after its chain, rounded to `dtype`."""
     if not chain:
         return matrix
     return arrays.rounded(epilogues.reference(chain, matrix, operands), dtype)

@@ -17,7 +17,7 @@ LAYOUTS = ("rcr", "rrr", "ccr", "crr", "rcc", "rrc", "ccc", "crc")
 """Row or column major of A, B, C; ``rcr`` is a Linear layer's x·Wᵀ."""
 
 SHUFFLED_LAYOUTS = ("rsr", "csr", "rsc", "csc")
-"""The same with B shuffled, once and for all, into blocks (see `shuffle`)."""
+"""The same with B shuffled into blocks (see `shuffle`)."""
 
 PRECISIONS = ("ieee", "tf32")
 """How fp32 operands are multiplied; other dtypes have only ``ieee``."""
@@ -36,21 +36,21 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
 """Output dtypes of each operand dtype, the default first; see `outputs` for epilogues."""
 
 QUANTISED = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "int8")
-"""Outputs of an epilogue that ends by scaling: values are rounded to nearest even, those beyond the
-dtype's range to its ends."""
+"""Outputs of an epilogue that ends by scaling. Values are rounded to nearest even; values beyond
+the dtype's range become its ends."""
 
 MAX_SIZE = 2**31 - 512
-"""Largest M, N, K or leading dimension: one tile past the end must still count in 32 bits."""
+"""Largest M, N, K or leading dimension: indexes up to one tile past the end must fit in 32 bits."""
 
 
 def accumulator(dtype_a: str) -> str:
-    """The dtype that partial sums of `dtype_a` products are kept in."""
+    """The dtype of partial sums of `dtype_a` products."""
     return "int32" if DTYPES[dtype_a].kind == "int" else "fp32"
 
 
 def outputs(dtype_a: str, epilogue: str = "", scaled: bool = False) -> tuple[str, ...]:
-    """Output dtypes of `dtype_a` operands, the default first. Scales are applied and an epilogue
-    is computed in fp32, so integers become floats there."""
+    """Output dtypes of `dtype_a` operands, the default first. Scales and epilogues are computed in
+    fp32, so integers become floats there."""
     chain = epilogues.parse(epilogue)
     if not chain and not scaled:
         return OUTPUTS[dtype_a]
@@ -67,7 +67,8 @@ def check_types(
     epilogue: str = "",
     scaled: bool = False,
 ) -> None:
-    """Raise `BadArgument` unless some GEMM has these dtypes; says which would do."""
+    """Raise `BadArgument` unless some GEMM has these dtypes; the message gives those that would
+    do."""
     if dtype(dtype_a).name not in OUTPUTS:
         raise BadArgument(f"no GEMM takes {dtype_a} operands; these do: {', '.join(OUTPUTS)}")
     for name in (dtype_b, dtype_c, dtype_acc):
@@ -100,32 +101,41 @@ def check_layout(layout: str) -> None:
 @takes_dtype
 @dataclass(frozen=True, slots=True, eq=False)
 class GemmProblem(Problem):
-    """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`; or a batch of such.
+    """C[m, n] = A[m, k] · B[k, n], after the operations of `epilogue`; or a batch of such products.
 
-    Sizes in elements, each from 0 (a sum over no K is 0) to `MAX_SIZE`. Element types are names, or
-    torch's or NumPy's types; ``dtype=…`` may be said for `dtype_a`. `dtype_b` defaults to `dtype_a`
-    (``int4`` and ``e2m1`` may meet other types: see `lowbit`), `dtype_c` to the usual output of
-    `dtype_a`, `dtype_acc` to its accumulator. `layout`: see `LAYOUTS` and `SHUFFLED_LAYOUTS`.
-    `lda`, `ldb`, `ldc`: elements between consecutive rows (columns, for a column-major matrix; rows
-    of blocks, for a shuffled one); 0 means packed. `alignment`: bytes, a power of two up to 16,
-    that every base address and every leading dimension is a multiple of (the chains' vectors and
-    scalars apart). `precision`: ``ieee``, or ``tf32`` for fp32.
+    Sizes are in elements, each from 0 to `MAX_SIZE`; a sum over k = 0 is 0. Element types are
+    names, or torch's or NumPy's types.
 
-    `epilogue`: operations in order, as in ``"bias+gelu"`` (see `epilogues`); one that halves the
-    columns makes C m × n/2. `ldd`: the leading dimension of its matrices, which lie as C does; 0
-    without one. `pre_a`, `pre_b`: operations on A and on B before the product (see `pre`). `ldpa`,
-    `ldpb`: the same of their matrices, which lie as A and as B do. `scale_a`, `scale_b`: the block
-    of A and of B that one scale serves, ``"1x128"`` (see `scales`). `strides_sa`, `strides_sb`:
-    strides of the scales, in elements; () means packed, row-major.
+    m, n, k: sizes.
+    dtype_a: element type of A; ``dtype=…`` is another name for it.
+    dtype_b: by default `dtype_a`; ``int4`` and ``e2m1`` may go with other types (see `lowbit`).
+    dtype_c: by default the usual output of `dtype_a`.
+    dtype_acc: by default the accumulator of `dtype_a`.
+    layout: see `LAYOUTS` and `SHUFFLED_LAYOUTS`.
+    lda, ldb, ldc: elements between consecutive rows (between columns for a column-major matrix,
+    between rows of blocks for a shuffled one); 0 means packed.
+    alignment: bytes, a power of two up to 16. Every base address and every leading dimension is a
+    multiple of it, except those of the chains' vectors and scalars.
+    precision: ``ieee``, or ``tf32`` for fp32.
+    epilogue: operations in order, as in ``"bias+gelu"`` (see `epilogues`). An operation that halves
+    the columns makes C m × n/2.
+    ldd: the leading dimension of the epilogue's matrices, which have C's layout; 0 without
+    matrices.
+    pre_a, pre_b: operations on A and on B before the product (see `pre`).
+    ldpa, ldpb: the leading dimensions of their matrices, which have A's and B's layout.
+    scale_a, scale_b: the block of A and of B that one scale covers, ``"1x128"`` (see `scales`).
+    strides_sa, strides_sb: strides of the scales, in elements; () means packed, row-major.
+    batch: number of GEMMs, from 0.
+    batching: ``none``, ``strided``, ``pointers`` or ``nested`` (see `batch`); by default ``none``
+    for a batch of 1, else ``strided``.
+    stride_a, stride_b, stride_c, stride_d: elements from one matrix to the next, of A, B, C and the
+    epilogue's matrices; -1 means packed, 0 one matrix for all (never for C). The whole batch shares
+    an epilogue's vectors and scalars.
+    batch_inner: under ``nested``, the number of matrices that these strides walk.
+    outer_strides: under ``nested``, elements from one such inner batch to the next, of A, B, C and
+    D; () means packed, 0 shared.
 
-    `batch`: how many GEMMs, from 0. `batching`: ``none``, ``strided``, ``pointers`` or ``nested``
-    (see `batch`); by default ``none`` for a batch of 1, else ``strided``. `stride_a`, `stride_b`,
-    `stride_c` and, for the epilogue's matrices, `stride_d`: elements from one matrix to the next;
-    -1 means packed, 0 one matrix for all (never of C). An epilogue's vectors and scalars are
-    everyone's. Under ``nested`` these strides walk `batch_inner` matrices, and `outer_strides` (of
-    A, B, C and D; () means packed) go from such a batch to the next; 0 shares as above.
-
-    Raises `BadArgument` for anything that cannot be meant.
+    Raises `BadArgument` for an invalid problem.
     """
 
     family: ClassVar[str] = "gemm"
@@ -240,7 +250,7 @@ class GemmProblem(Problem):
         default(self, "outer_strides", batches.outer_strides(self, self._packed))
 
     def _check_alone(self) -> None:
-        """Operands with scales, or of 4 bits, come one at a time and not empty."""
+        """Raise `BadArgument` if operands with scales, or of 4 bits, are batched or empty."""
         if not scales.count(self) and not lowbit.concerns(self):
             return
         if self.batching != "none":
@@ -284,7 +294,7 @@ class GemmProblem(Problem):
 
     @property
     def inner(self) -> tuple[int, int, int]:
-        """Extent of the innermost (unit-stride) dimension of A, B and C; of a shuffled B, a row of
+        """Extent of the innermost (unit-stride) dimension of A, B and C; for a shuffled B, a row of
         blocks."""
         a, b, c = tuple(self.layout)
         return (
@@ -305,28 +315,28 @@ class GemmProblem(Problem):
 
     @property
     def batch_strides(self) -> tuple[int, int, int, int]:
-        """Elements from one matrix of A, B, C and the epilogue's matrices to the next."""
+        """Elements from one matrix to the next, of A, B, C and the epilogue's matrices."""
         return self.stride_a, self.stride_b, self.stride_c, self.stride_d
 
     @property
     def _packed(self) -> tuple[int, ...]:
-        """What the batch strides are where nothing lies between matrices; 0 for what is not
-        there."""
+        """The batch strides of matrices without gaps; 0 for matrices that the problem does not
+        have."""
         outer, lds = (*self.outer, self.outer[2]), (self.lda, self.ldb, self.ldc, self.ldd)
         return tuple(max(1, rows) * ld for rows, ld in zip(outer, lds, strict=True))
 
     @property
     def matrices(self) -> tuple[int, int, int, int]:
-        """How many matrices A, B, C and each matrix of the epilogue are: the batch, or one for
-        all."""
+        """The number of matrices of A, of B, of C and of each matrix of the epilogue: the batch, or
+        1 if shared."""
         if self.batching == "pointers":
             return self.batch, self.batch, self.batch, self.batch if self.stride_d else 1
         a, b, _, d = (math.prod(count for count, _ in self._levels(i)) for i in range(4))
         return a, b, self.batch, d
 
     def _levels(self, place: int) -> tuple[tuple[int, int], ...]:
-        """How many steps of how many elements the batch takes through A, B, C or D (0, 1, 2, 3),
-        for each of its dimensions; those that share what is there take none."""
+        """The batch's steps through A, B, C or D (0, 1, 2, 3), for each of its dimensions: how
+        many, and of how many elements. A dimension that shares the matrix has no step."""
         found = [(self.batch_inner or self.batch, self.batch_strides[place])]
         if self.batching == "nested":
             found.append((self.batch // self.batch_inner, self.outer_strides[place]))
@@ -334,14 +344,14 @@ class GemmProblem(Problem):
 
     @property
     def dtype_d(self) -> str:
-        """The dtype of the epilogue's matrices: C's, or bf16 where C is 8-bit."""
+        """The dtype of the epilogue's matrices: C's, or bf16 if C is 8-bit."""
         return epilogues.operand_dtype(epilogues.Takes("", "d"), self.dtype_c)
 
     @property
     def in_memory(self) -> tuple[tuple[str, int, int, tuple[tuple[int, int], ...], str], ...]:
-        """Everything that lies as a matrix, those of one chain as one: its name, as which of A, B,
-        C (0, 1, 2) it lies, its leading dimension, the batch's steps (how many, and of how many
-        elements) and dtype."""
+        """All operands that are matrices in memory; the matrices of one chain count as one. For
+        each: its name, the place of the operand (A, B, C: 0, 1, 2) with the same layout, its
+        leading dimension, the batch's steps (how many, and of how many elements) and its dtype."""
         matrix = epilogues.Takes("", "d")
         a, b, c, d = (self._levels(place) for place in range(4))
         found = (
@@ -356,8 +366,7 @@ class GemmProblem(Problem):
 
     @property
     def strides_bytes(self) -> tuple[int, ...]:
-        """Leading dimensions and batch strides, where there are such, of all `in_memory`, in
-        bytes."""
+        """The leading dimensions, and the batch strides if any, of all `in_memory`, in bytes."""
         return tuple(
             DTYPES[d].size(stride)
             for _, _, ld, levels, d in self.in_memory
@@ -373,8 +382,8 @@ class GemmProblem(Problem):
 
     @property
     def spans_bytes(self) -> tuple[int, ...]:
-        """Bytes from the first to past the last element, of the whole batch unless it is one of
-        pointers, of all `in_memory`."""
+        """Bytes from the first to past the last element of all `in_memory`; of the whole batch,
+        unless it is a batch of pointers."""
         outer, inner = self.outer, self.inner
         return tuple(
             DTYPES[d].size(sum((n - 1) * s for n, s in (*levels, (outer[i], ld))) + inner[i])
@@ -383,18 +392,18 @@ class GemmProblem(Problem):
 
     @property
     def flops(self) -> int:
-        """2·M·N·K, of the whole batch."""
+        """2·M·N·K for the whole batch."""
         return 2 * self.m * self.n * self.k * self.batch
 
     @property
     def work(self) -> dict[str, int]:
-        """All products, by what the matrix units multiply."""
+        """Operations, by the type that the matrix units multiply."""
         return {"tf32" if self.precision == "tf32" else self.dtype_a: self.flops}
 
     @property
     def min_bytes(self) -> int:
-        """A, B, their scales and the operands of all chains read once, C written once; what a batch
-        shares, once."""
+        """Bytes to read A, B, their scales and the operands of all chains once, and to write C
+        once. Shared operands of a batch count once."""
         types = (self.dtype_a, self.dtype_b, self.dtype_c)
         counts = (self.m * self.k, self.k * self.n, self.m * self.columns)
         parts = zip(self.matrices, types, counts, strict=False)

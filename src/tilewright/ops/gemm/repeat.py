@@ -1,4 +1,4 @@
-"""When the same operands give the same bits."""
+"""Rules for kernels that give the same bits for the same operands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ def repeats(config: GemmConfig) -> Verdict:
 
 
 def invariant(config: GemmConfig) -> Verdict:
-    """Whether a row of the result has the same bits however many rows are computed with it.
+    """Whether a row of the result has the same bits for every number of rows.
 
-    A tile's K is summed in one order, whichever tile it is; split-K cuts it by K alone. Stream-K
-    deals the K steps of all tiles out to the workgroups, so where it cuts depends on their number.
+    A tile's K is summed in one order, the same for every tile, and split-K cuts it by K alone.
+    Stream-K deals the K steps of all tiles out to the workgroups, so its cuts depend on the number
+    of tiles.
     """
     if config.scheduler == "stream_k":
         return no("scheduler", "cuts K by how many tiles there are, and so by M")

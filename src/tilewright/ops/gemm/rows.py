@@ -1,9 +1,10 @@
-"""The same GEMM with more or fewer rows: the problems near a problem, and what one kernel for every
-M must serve.
+"""The same GEMM with more or fewer rows: the problems near a problem, and the problems that one
+kernel for every M must serve.
 
-A table's row for a larger M may answer for a smaller M, never the other way round: the kernel of a
-smaller M may have no room for the rows. M is rounded up to a step of the ladder (multiples of 16 up
-to 256, of 32 up to 1024, of 64 up to 4096, of 128 beyond), then to a power of two. N and K stay.
+A table's row for a larger M may answer for a smaller M, but never the other way round: the kernel
+for a smaller M may have no room for the rows. M is rounded up to a step of the ladder (multiples of
+16 up to 256, of 32 up to 1024, of 64 up to 4096, of 128 beyond), then to a power of two. N and K
+stay.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ LADDER = ((256, 16), (1024, 32), (4096, 64))
 LAST_STEP = 128
 
 CHOSEN_FOR = 256
-"""The M that a kernel for every M is chosen for."""
+"""A kernel for every M is chosen for this M."""
 
 SERVED = (1, 8193)
-"""Further Ms that a kernel for every M must serve: one row, and more rows than a tile has, of a
-number that nothing divides."""
+"""Further Ms that a kernel for every M must serve: one row, and more rows than any tile, in a
+number that no tile divides."""
 
 
 def padded(m: int) -> tuple[int, ...]:
-    """The larger Ms whose rows of a table answer for M = m, in the order asked."""
+    """The larger Ms with rows of a table that may answer for M = m, in the order asked."""
     step = next((step for limit, step in LADDER if m <= limit), LAST_STEP)
     rounded = -(-m // step) * step
     power = 1 << max(m - 1, 0).bit_length()
@@ -40,24 +41,31 @@ def padded(m: int) -> tuple[int, ...]:
 
 
 def nearby(m: int, made: Callable[[int], Any]) -> Iterator[Nearby]:
-    """The problems near one with `m` rows. `made` gives the problem with other Ms, or raises
-    `BadArgument` where strides have no room for so many rows; then none has room for more."""
+    """The problems near one with `m` rows.
+
+    made: makes the problem with another M. It raises `BadArgument` if the strides have no room for
+    so many rows; then no larger M is tried.
+    """
     with suppress(BadArgument):
         for size in padded(m) if m else ():
             yield Nearby(made(size), f"padded to M = {size}")
 
 
 def invariance(made: Callable[[int], Any]) -> Invariance:
-    """What one kernel for every M must serve. `made` gives the problem with other Ms. Raises
-    `BadArgument` where it does."""
+    """The problems that one kernel for every M must serve.
+
+    made: makes the problem with another M.
+
+    Raises `BadArgument` if `made` does.
+    """
     problems = tuple(made(m) for m in (CHOSEN_FOR, *SERVED))
     return Invariance("every M", f"M = {CHOSEN_FOR}", problems)
 
 
 def with_rows(problem: GemmProblem, m: int) -> GemmProblem:
-    """`problem` with `m` rows: operands that lay packed lie packed again, the strides of others
-    stay. It is as aligned as its strides allow if the problem was, else as the problem was, or
-    less. Raises `BadArgument` where strides have no room for the rows."""
+    """`problem` with `m` rows. Packed operands are packed again; other strides stay. The alignment
+    is the most that the strides allow if the problem had that; otherwise the problem's own, or
+    less. Raises `BadArgument` if strides have no room for the rows."""
     p = problem
     inner = p.inner
     beside = {"lda": 0, "ldb": 1, "ldc": 2, "ldd": 2, "ldpa": 0, "ldpb": 1}
@@ -81,7 +89,7 @@ def with_rows(problem: GemmProblem, m: int) -> GemmProblem:
 
 
 def _scale_strides(p: GemmProblem, m: int) -> tuple[int, ...]:
-    """Those of A's scales, which lie packed by rows, packed by columns, or as they do."""
+    """The strides of A's scales: packed by rows, packed by columns, or unchanged."""
     block = blocks.parse(p.scale_a)
     if block is None or p.strides_sa == scales.packed(p.scale_a, p.m, p.k):
         return ()

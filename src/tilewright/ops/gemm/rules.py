@@ -1,8 +1,9 @@
-"""Which GEMM configs an architecture can have, and which problems a config can serve.
+"""The rules of GEMM: which configs an architecture can build, and which problems a config can
+serve.
 
-Each rule is a function that returns a reason, or None when it has no objection; the tables
-`LEGALITY` and `SUPPORT` name them and fix the order in which they are asked. The pruner, the
-selector, the CLI and the docs all read these tables.
+Each rule is a function that returns a reason, or None if it has no objection. The tables `LEGALITY`
+and `SUPPORT` name the rules and fix their order. The pruner, the selector, the CLI and the docs all
+read these tables.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
     least_m, least_n, least_k = arch.min_dot
     if record.transposed:
         least_m, least_n = least_n, least_m
-    least_k *= k_parts(c)  # steps hold a part for each warp
+    least_k *= k_parts(c)  # a step holds a part of K for each warp
     largest_k = record.largest_k * k_parts(c)
     least, most = (least_m, least_n, least_k), (MAX_TILE, MAX_TILE, largest_k)
     sizes = (c.tile_m, c.tile_n, c.tile_k)
@@ -90,7 +91,7 @@ def _tile(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _vector_tile(c: GemmConfig) -> str | None:
-    """On the vector units a tile has no least size but a thread's vector of K."""
+    """On the vector units, a tile may have any size, but K needs at least a thread's vector."""
     for axis, size, high in (("m", c.tile_m, MAX_TILE), ("n", c.tile_n, MAX_TILE)):
         if size & (size - 1) or size > high:
             return f"tile_{axis} = {size} is not a power of two up to {high}"
@@ -115,7 +116,7 @@ def _stages(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _own(rule: str) -> Rule:
-    """What the record of a config's pipeline adds to a rule."""
+    """A rule's further condition from the record of a config's pipeline."""
 
     def asked(c: GemmConfig, arch: Arch) -> str | None:
         added = pipelines.of(c).rules.get(rule)
@@ -165,7 +166,8 @@ def _and(words: tuple[str, ...]) -> str:
 
 
 def _scales(c: GemmConfig, arch: Arch) -> str | None:
-    """A K step's products have one scale of A a row and one of B a column."""
+    """The products of a K step share one scale of A for each row and one scale of B for each
+    column."""
     record = pipelines.of(c)
     if "scales" in record.rules:
         return _own_scales(c, arch)
@@ -281,7 +283,7 @@ def _registers(c: GemmConfig, arch: Arch) -> str | None:
 
 
 def _dot(c: GemmConfig, arch: Arch) -> str | None:
-    """A dot on the vector units is written out, product by product."""
+    """A dot on the vector units is unrolled, product by product."""
     if not vector_dot(c, arch):
         return None
     products = c.tile_m * c.tile_n * c.tile_k // (c.num_warps * arch.warp_size)
@@ -330,13 +332,13 @@ assert {*OWN_RULES} <= {name for name, _ in LEGALITY}
 
 
 def _exchanged(config: GemmConfig) -> bool:
-    """Whether the kernel computes the product with A and B exchanged, and may."""
+    """Whether the kernel computes the product with A and B exchanged, and may do so."""
     return config.swap_ab and pipelines.of(config).swaps and not swap.objection(config)
 
 
 def judge(config: GemmConfig, arch: Arch) -> Verdict:
-    """Whether `config` may be built for `arch`; else the first rule of `LEGALITY` against it, of
-    the product that its kernel computes (`swap`)."""
+    """Whether `config` may be built for `arch`; if not, the first rule of `LEGALITY` that refuses
+    it. The rules judge the product that the kernel computes (`swap`)."""
     computed = swap.config(config) if _exchanged(config) else config
     for name, rule in LEGALITY:
         reason = rule(computed, arch)
@@ -375,8 +377,8 @@ _of_last: tuple[GemmProblem | None, int, tuple[int, ...]] = (None, 0, ())
 
 
 def _facts(p: GemmProblem) -> tuple[int, tuple[int, ...]]:
-    """A problem's `extent_alignment` and `spans_bytes`: kept of the last one, since hundreds of
-    configs are asked about the same."""
+    """A problem's `extent_alignment` and `spans_bytes`. The last problem's values are cached:
+    hundreds of configs are asked about the same problem."""
     global _of_last
     last = _of_last
     if last[0] is not p:
@@ -462,8 +464,8 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
 
 
 def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
-    """Whether `config` on `arch` computes `problem`; else the first rule against it: of the
-    signature, and then of the product that its kernel computes (`swap`)."""
+    """Whether `config` on `arch` computes `problem`; if not, the first rule that refuses it. The
+    signature is checked first, then the product that the kernel computes (`swap`)."""
     computed, of = config, problem
     for name, rule in SUPPORT:
         reason = rule(computed, of)
@@ -471,7 +473,7 @@ def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
             return no(name, reason)
         if name == "signature" and _exchanged(config):
             computed, of = swap.config(config), swap.problem(problem)
-    # Of a plan's candidates most were judged for the problem before, on this very architecture.
+    # Most candidates of a plan were judged before, for this very architecture.
     known = _judged.get((config, id(arch)))
     if known is None or known[0] is not arch:
         if len(_judged) >= MOST_JUDGED:
@@ -482,4 +484,5 @@ def supports(config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
 
 MOST_JUDGED = 16384
 _judged: dict[tuple[GemmConfig, int], tuple[Arch, Verdict]] = {}
-"""Verdicts by config and architecture, which is kept: its identity cannot become another's."""
+"""Verdicts by config and architecture. The architecture is kept, so that no other object can get
+its identity."""

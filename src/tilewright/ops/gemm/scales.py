@@ -28,12 +28,12 @@ from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import Operand, View
 
 AMPLIFIES = 2.0
-"""For `tolerance`: how much the scales of one operand can raise an error's share of the result's
-rms, where large ones meet."""
+"""The factor by which the scales of one operand can raise an error relative to the result's rms,
+for `tolerance`. It is reached where large scales coincide."""
 
 
 class Scaled(Protocol):
-    """A problem or a config: what says how its operands are scaled."""
+    """A problem or a config with words for the scales of its operands."""
 
     @property
     def scale_a(self) -> str: ...
@@ -42,26 +42,31 @@ class Scaled(Protocol):
 
 
 def count(of: Scaled) -> int:
-    """How many of the operands have scales, which are operands themselves: 0, 1 or 2."""
+    """Number of operands with scales: 0, 1 or 2. The scales are operands themselves."""
     return bool(of.scale_a) + bool(of.scale_b)
 
 
 def k_block(of: Scaled) -> int:
-    """Elements of K that a product of scales serves (the fewer of A's and B's); 0 if none has
+    """Elements of K that a product of scales covers (the fewer of A's and B's); 0 without
     scales."""
     a, b = parse(of.scale_a), parse(of.scale_b)
     return min(a.columns if a else b.rows if b else 0, b.rows if b else a.columns if a else 0)
 
 
 def amplification(of: Scaled) -> float:
-    """For `tolerance`: 0 where there are no scales."""
+    """The factor for `tolerance`; 0 without scales."""
     return AMPLIFIES ** count(of) if count(of) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The scales of one operand of a problem: `name` (``scale_a``, ``scale_b``), their block, their
-    shape, and their strides in elements."""
+    """The scales of one operand of a problem.
+
+    name: ``scale_a`` or ``scale_b``.
+    block: rows and columns that one scale covers, and the scales' dtype.
+    shape: the number of scales along rows and columns.
+    strides: in elements.
+    """
 
     name: str
     block: Block
@@ -75,12 +80,12 @@ class Scales:
 
     @property
     def operand(self) -> Operand:
-        """As a made-up operand: values near 1."""
+        """The scales as an operand with random values near 1."""
         return Operand(self.name, self.shape, self.strides, self.block.dtype, values=(0.5, 2.0))
 
 
 def of(problem: Any) -> tuple[Scales, ...]:
-    """A's scales and B's, as far as the problem has them, in the order of its operands."""
+    """The scales of A and of B, as far as the problem has them, in the order of its operands."""
     p = problem
     found = []
     for name, word, shape, strides in (
@@ -100,7 +105,7 @@ def packed(word: str, rows: int, columns: int) -> tuple[int, ...]:
 
 
 def check(problem: Any) -> None:
-    """Raise `BadArgument` unless the problem's blocks and strides of scales can be meant."""
+    """Raise `BadArgument` unless the problem's blocks and strides of scales are valid."""
     p = problem
     for name, word, field, strides in (
         ("scale_a", p.scale_a, "strides_sa", p.strides_sa),
@@ -126,9 +131,13 @@ def check(problem: Any) -> None:
 def read(
     views: Sequence[View], blocks: Mapping[str, str], m: int, n: int, k: int
 ) -> dict[str, tuple[int, ...]]:
-    """Check the arrays passed as scales of an m × n × k product, where `blocks` has a word for
-    ``scale_a`` and one for ``scale_b``; the strides of each, () where there are none. Raises
-    `BadArgument`."""
+    """Check the arrays that a call passes as scales of an m × n × k product. Returns the strides of
+    each; () without scales.
+
+    blocks: the words of ``scale_a`` and ``scale_b``.
+
+    Raises `BadArgument`.
+    """
     found: dict[str, tuple[int, ...]] = {}
     given = iter(views)
     for (name, word), (rows, columns) in zip(blocks.items(), ((m, k), (k, n)), strict=True):
@@ -165,18 +174,18 @@ def dequantised(operand: Any, scales: Any, word: str) -> Any:
 
 
 def names(of: Scaled) -> str:
-    """What a kernel's name says of its scales: ``_sa1x128_sb128x128``."""
+    """The scales in a kernel's name: ``_sa1x128_sb128x128``."""
     said = (("sa", of.scale_a), ("sb", of.scale_b))
     return "".join(f"_{letter}{word}" for letter, word in said if word)
 
 
 PATTERN = "".join(rf"(?:_s{x}(?P<scale_{x}>[1-9]\d*x[1-9]\d*(?:-[a-z0-9]+)?))?" for x in ("a", "b"))
-"""What reads it back."""
+"""Pattern that reads `names` back."""
 
 
 def kernel_blocks(of: Scaled) -> str:
-    """The kernels' constant SCALES: the blocks of A and B, ``"1x128,128x128"`` (0x0: no scales),
-    or ``""`` where neither is scaled."""
+    """The kernels' constant SCALES: the blocks of A and B, ``"1x128,128x128"`` (0x0: no scales), or
+    ``""`` if neither has scales."""
     if not count(of):
         return ""
     blocks = (parse(of.scale_a), parse(of.scale_b))
@@ -184,7 +193,7 @@ def kernel_blocks(of: Scaled) -> str:
 
 
 def kernel_types(of: Scaled) -> tuple[tuple[str, str], ...]:
-    """The kernels' tuple argument `scales`: for each scaled operand a pointer and two strides."""
+    """The kernels' tuple argument `scales`: a pointer and two strides for each scaled operand."""
     found: list[tuple[str, str]] = []
     for word in (of.scale_a, of.scale_b):
         block = parse(word)

@@ -1,16 +1,16 @@
-"""Shuffled weights: B laid out once as the matrix units read it, so that kernels need not.
+"""Shuffled weights: B rearranged once into the order in which the matrix units read it.
 
-A block is 16 columns of B by as many of its rows as make 64 bytes, 1 KiB in all: what the 64
-lanes of a CDNA wave read in one 16-byte load each, and one operand of its matrix instructions.
-The element of row k and column n is, with V elements to 16 bytes, at
+A block is 16 columns of B by as many of its rows as make 64 bytes, 1 KiB in all. The 64 lanes of a
+CDNA wave read a block with one 16-byte load each; it is one operand of the matrix instructions.
+With V elements to 16 bytes, the element of row k and column n is at
 
     [n // 16, k // (4 V), (k // V % 4) * 16 + n % 16, k % V]
 
-of a contiguous array [n / 16, k / (4 V), 64, V]. Along K, blocks follow one another, so that every
-tile of a kernel is a few contiguous runs on any GPU. Layouts say ``s`` for such a B (``rsr``), and
-its four dimensions tell it from a plain matrix. n must be a multiple of 16 and k of 4 V (32 for
-16-bit elements, 64 for 8-bit, 16 for fp32), since what was padded could not be told from the
-shape; pad the weights before, if at all.
+of a contiguous array [n / 16, k / (4 V), 64, V]. Blocks follow one another along K, so that every
+tile of a kernel is a few contiguous runs on any GPU. Layouts have the letter ``s`` for such a B
+(``rsr``). Its four dimensions distinguish it from a plain matrix. n must be a multiple of 16, and k
+of 4 V (32 for 16-bit elements, 64 for 8-bit, 16 for fp32), because the shape could not tell padding
+from data. Pad the weights before, if needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VECTOR_BYTES = 16
 
 
 def vector(dtype: str) -> int:
-    """Elements in 16 bytes: neighbours along K that stay neighbours."""
+    """Elements in 16 bytes. These neighbours along K stay neighbours."""
     return VECTOR_BYTES // DTYPES[dtype].bytes
 
 
@@ -54,7 +54,8 @@ def check(n: int, k: int, dtype: str) -> None:
 
 
 def sizes(shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
-    """k and n of a shuffled B of this shape. Raises `BadArgument` if it is none."""
+    """k and n of a shuffled B of this shape. Raises `BadArgument` if no shuffled B has this
+    shape."""
     v = vector(dtype)
     if len(shape) != 4 or shape[2:] != (LANES, v):
         raise BadArgument(
@@ -65,11 +66,12 @@ def sizes(shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
 
 
 def shuffle(b: Any) -> Any:
-    """B [k, n], of any strides, as a contiguous array [n / 16, k / (4 V), 64, V], V elements being
-    16 bytes: what ``tilewright.gemm(a, shuffled)`` and its `preshuffle` kernels read fastest.
+    """B [k, n], of any strides, as a contiguous array [n / 16, k / (4 V), 64, V], with V elements
+    to 16 bytes. ``tilewright.gemm(a, shuffled)`` and its `preshuffle` kernels read this form
+    fastest.
 
-    `b` is a torch tensor or a NumPy array; a Linear layer's weight W [out, in] is passed as W.T.
-    Raises `BadArgument` for other than two dimensions and for sizes that are not whole blocks.
+    `b` is a torch tensor or a NumPy array; pass a Linear layer's weight W [out, in] as W.T. Raises
+    `BadArgument` unless `b` has two dimensions and consists of whole blocks.
     """
     b = arrays.adopt(b, "B")
     seen = arrays.view(b)
@@ -84,9 +86,9 @@ def shuffle(b: Any) -> Any:
 
 
 def unshuffle(b: Any) -> Any:
-    """The exact inverse of `shuffle`: B [k, n], column-major, as a Linear layer's W.T lies.
+    """The exact inverse of `shuffle`: B [k, n], column-major, like a Linear layer's W.T.
 
-    Raises `BadArgument` for an array of another shape than `shuffle` makes.
+    Raises `BadArgument` for a shape that `shuffle` does not make.
     """
     b = arrays.adopt(b, "B")
     seen = arrays.view(b)
@@ -97,7 +99,7 @@ def unshuffle(b: Any) -> Any:
 
 
 def matrix(blocks: Any) -> Any:
-    """The matrix [k, n] of a shuffled one, whatever its elements have become."""
+    """The matrix [k, n] of a shuffled one; its elements may have been transformed meanwhile."""
     parts = blocks.reshape(*blocks.shape[:2], LANES // COLUMNS, COLUMNS, blocks.shape[3])
     ordered = arrays.permuted(parts, (0, 3, 1, 2, 4))
     return ordered.reshape(blocks.shape[0] * COLUMNS, -1).T

@@ -62,7 +62,7 @@ AXES: dict[str, Any] = {
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
-    """The values ``"*"`` stands for on `axis`. Raises `BadArgument` where it has no meaning."""
+    """The values of ``"*"`` on `axis`. Raises `BadArgument` if it has no meaning there."""
     if axis in ("tile_m", "tile_n", "tile_k"):
         least = max(16, arch.min_dot["mnk".index(axis[-1])])
         usual = {size for size in (16, 32, 64, 128, 256) if least <= size <= MAX_TILE}
@@ -75,7 +75,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         shapes = (shape for unit in arch.mma for shape in unit.shapes)
         return [(0, 0, 0), *dict.fromkeys(shapes)] if arch.mma_selectable else [(0, 0, 0)]
     values: dict[str, Sequence[Any]] = {
-        "layout": LAYOUTS,  # shuffled weights are asked for by name, here and under pipeline
+        "layout": LAYOUTS,  # shuffled weights must be named, here and under pipeline
         "precision": PRECISIONS,
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
@@ -109,8 +109,8 @@ _SIGNATURE = (
 
 
 def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
-    """Some tens of kernels for problems like `problem` (its dtypes, layout and precision). At least
-    one of them serves every size, alignment and stride. Problems of one kind get the same
+    """Some tens of kernels for problems with the dtypes, layout and precision of `problem`. At
+    least one of them serves every size, alignment and stride. Problems of one kind get the same
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
     kind = (arch.name, few, *(getattr(problem, field) for field in _SIGNATURE))
@@ -127,7 +127,7 @@ _made: dict[tuple[Any, ...], KernelSpace] = {}
 
 
 def power_of_two(rows: int) -> int:
-    """The rows of the tile for `rows` rows of A, where they are few."""
+    """The rows of a tile for `rows` rows of A, if they are few."""
     return 1 << (rows - 1).bit_length()
 
 
@@ -152,7 +152,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     rows = list(itertools.product(*algorithms.values()))
     scaled = scales.count(problem) > 0
     combined = bool(problem.pre_a or problem.pre_b)
-    if problem.layout[1] == "s":  # weights, for few rows: too few tiles for a GPU
+    if problem.layout[1] == "s":  # weights, for few rows: few tiles leave a GPU idle
         shared = {"scheduler": ("split_k",), "split_k": (2, 4, 8), "reduction": ("linear",)}
         rows += itertools.product(*{**algorithms, **shared}.values())
     elif problem.m <= FEW_ROWS and not scaled and not combined:
@@ -179,12 +179,12 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
 
 
 def _listed(arch: Arch, grid: str) -> list[str]:
-    """The pipelines of `arch` that are in a grid of the default space."""
+    """The pipelines of `arch` that occur in a grid of the default space."""
     return [name for name in pipelines.on(arch) if grid in pipelines.PIPELINES[name].grids]
 
 
 FEW_ROWS = 64
-"""Rows of A up to which the pipelines for few rows are in the default space."""
+"""Most rows of A for which the default space has the pipelines for few rows."""
 
 _VECTOR_TILES = ((2, 4096, 8, 1), (2, 2048, 4, 1), (4, 2048, 4, 1), (8, 512, 1, 1))
 """(columns, bytes of K, warps, stages) for the vector units."""
@@ -197,7 +197,7 @@ _MATRIX_TILES = (
     (128, 256, 4, 3),
     (64, 128, 4, 2),
 )
-"""The same for the matrix units; the last is for little shared memory."""
+"""The same for the matrix units; the last is for GPUs with little shared memory."""
 
 
 def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
@@ -239,8 +239,8 @@ _DEEP_TILES = (
     ("gluon_ws", 64, 128, 128, 4, 8, "direct", (_WHOLE, _PARTS[2], _PARTS[4])),
 )
 """(pipeline, rows, columns, bytes of K, warps, stages, store, schedules): a tile for each warp
-group, tiles that divide sizes which powers of two do not, and deep rings for few tiles and a large
-K."""
+group, tiles that divide sizes which no power of two divides, and deep rings for few tiles and a
+large K."""
 
 
 _DEEP_SCALED_TILES = (
@@ -254,7 +254,7 @@ _DEEP_SCALED_TILES = (
 def _deep(
     problem: GemmProblem, arch: Arch, tiles: tuple[tuple[Any, ...], ...]
 ) -> Iterator[dict[str, Any]]:
-    """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES` whose pipelines `arch` has."""
+    """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES` for the pipelines of `arch`."""
     here = pipelines.on(arch)
     common = {"group_m": 8, "alignment": 16, "index_bits": 32}
     element = DTYPES[problem.dtype_a].bytes
@@ -324,7 +324,7 @@ _UNPACKED_COLUMNS = {
 
 
 def _worth_having(config: GemmConfig) -> bool:
-    """Keeps the default space to shapes that are the best for somebody."""
+    """Keeps the default space to shapes that are the best for some problem."""
     return pipelines.of(config).worth_having["whole"](config)
 
 

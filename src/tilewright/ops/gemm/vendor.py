@@ -1,4 +1,4 @@
-"""The vendor library's GEMM for a problem, as torch calls it: what kernels are compared with."""
+"""The vendor library's GEMM for a problem, as torch calls it, to compare kernels with."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.protocols import Bind
 
 Made = Callable[[Sequence[Any], Any], Callable[[], Any]]
-"""From a problem's inputs in order and its output, torch tensors on a GPU, to the call. What is no
-part of the product (scales put in shape) is done when the call is made. The call returns the
-result, which is not `out` where torch's call takes none."""
+"""Prepares a call from a problem's inputs in order and its output (torch tensors on a GPU). Work
+outside the product, such as reshaping scales, is done here and not in the call. The call returns
+the result; it is not `out` if torch's call takes no output."""
 
 _PLAIN = ("fp16", "bf16", "fp32")
 _FP8 = ("e4m3fn", "e5m2")
 
-# What torch's checks ask of sizes (aten/src/ATen/native/cuda, Blas.cpp and ScaledBlas.cpp).
+# Sizes that torch's checks require (aten/src/ATen/native/cuda, Blas.cpp and ScaledBlas.cpp).
 _LEAST_INT8_ROWS = 17
 _INT8_MULTIPLE = 8
 _FP8_MULTIPLE = 16
 _BLOCKS = ("1x128", "128x128")
 _BLOCK_ROWS_MULTIPLE = 4
 _BLOCK_K_MULTIPLE = 512
-"""Where four of B's scales lie along K, torch's releases agree on how far apart columns of them
-are: later ones round it up to four."""
+"""torch's releases agree on the distance between columns of B's scales only if each column has a
+multiple of four scales along K: later releases round it up to four."""
 
 
 def vendor(problem: GemmProblem) -> tuple[str, Bind] | None:
-    """The name of torch's call that computes `problem` by the vendor's library, and what makes the
-    call; None where torch has none. TF32 has none: in torch it is a setting of the process."""
+    """The name of torch's call that computes `problem` with the vendor's library, and a function
+    that prepares the call; None if torch has no such call. TF32 has none: in torch it is a setting
+    of the process."""
     found = _found(problem)
     if found is None:
         return None
@@ -55,7 +56,7 @@ def _found(problem: GemmProblem) -> tuple[str, Made] | None:
         fits = p.m >= _LEAST_INT8_ROWS and _multiples(_INT8_MULTIPLE, p.n, p.k)
         return ("torch._int_mm", _int_mm) if fits else None
     fp8 = p.dtype_a in _FP8 and p.dtype_b in _FP8 and not p.dtype_a == p.dtype_b == "e5m2"
-    # Scales of rows and columns came with bf16 alone.
+    # torch takes scales of rows and columns with a bf16 output only.
     served = ("", "scale", "row_scale+col_scale") if p.dtype_c == "bf16" else ("", "scale")
     if fp8 and p.dtype_c in ("bf16", "fp16") and p.epilogue in served:
         return ("torch._scaled_mm", _scaled_mm) if _multiples(_FP8_MULTIPLE, p.n, p.k) else None
@@ -63,7 +64,7 @@ def _found(problem: GemmProblem) -> tuple[str, Made] | None:
 
 
 def _block_scaled(p: GemmProblem) -> bool:
-    """Whether torch has the block-scaled `p`: in the manner of DeepSeek-V3, on sm_90."""
+    """Whether torch has the block-scaled `p`: the form of DeepSeek-V3, on sm_90."""
     types = (p.dtype_a, p.dtype_b, p.dtype_c) == ("e4m3fn", "e4m3fn", "bf16")
     sizes = _multiples(_FP8_MULTIPLE, p.n) and _multiples(_BLOCK_K_MULTIPLE, p.k)
     rows = _multiples(_BLOCK_ROWS_MULTIPLE, p.m)
@@ -94,7 +95,7 @@ def _int_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
 
 
 def _scaled_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
-    """With no scale, one, or one for each row and column."""
+    """With no scale, one scale, or one for each row and column."""
     import torch
 
     a, b, *given = inputs
@@ -107,10 +108,10 @@ def _scaled_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
 
 
 def _block_scaled_mm(inputs: Sequence[Any], out: Any) -> Callable[[], Any]:
-    """With a scale for each block; those of a column of blocks lie side by side."""
+    """With a scale for each block; the scales of a column of blocks lie side by side."""
     import torch
 
     a, b, *given = inputs
     of_a, of_b = (scales.T.contiguous().T for scales in given)
-    # A sum of more than 128 products in the matrix units' own precision is not offered.
+    # Sums of more than 128 products in the matrix units' own precision are not offered.
     return partial(torch._scaled_mm, a, b, of_a, of_b, out_dtype=out.dtype, use_fast_accum=False)
