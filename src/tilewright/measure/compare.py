@@ -1,14 +1,14 @@
-"""Which of two is faster: samples in pairs, in one process, who goes first by the flip of a coin.
+"""Comparison of two calls: samples in pairs, in one process, in random order within each pair.
 
-What disturbs a GPU (its clocks, its heat, its neighbours) disturbs both calls of a pair about
-alike, so the ratio of a pair says more than either time. The median of the ratios has a
-confidence interval from order statistics (see `statistics`), and as many pairs are taken as were
-asked for, never "until it is significant", which would find differences that are not there.
+Disturbances of a GPU (clocks, heat, neighbours) affect both calls of a pair about equally, so the
+ratio of a pair says more than either time. The median of the ratios has a confidence interval from
+order statistics (see `statistics`). The number of pairs is fixed before: sampling "until it is
+significant" would find differences that do not exist.
 
-The coin is what makes the interval's confidence hold: samples of small kernels follow a rhythm
-(see `timing`), and with a fixed order, AB BA AB BA too, one side keeps its better beats. On an H200
-4 of 25 comparisons of an 8 µs kernel with itself came out 5 to 7 % "faster" or "slower" that way.
-With the coin, two calls that are alike are exchangeable in every pair, whatever the rhythm.
+The random order makes the interval's confidence hold: samples of small kernels follow a rhythm (see
+`timing`), and with a fixed order, AB BA AB BA included, one side keeps its better beats. On an
+H200, 4 of 25 comparisons of an 8 µs kernel with itself then came out 5 to 7 % "faster" or "slower".
+With random order, two equal calls are exchangeable in every pair, whatever the rhythm.
 """
 
 from __future__ import annotations
@@ -27,18 +27,25 @@ Answer = Literal["faster", "slower", "same", "undecided"]
 
 ROUNDS = 60
 CONFIDENCE = 0.99
-"""Of the interval: higher than a measurement's, since a comparison is made to be acted on."""
+"""Confidence of the interval: higher than a measurement's, since people act on a comparison."""
 
 MARGIN = 0.01
-"""Differences below this share do not matter: two calls that surely differ by less are the same."""
+"""Relative difference that counts as none: two calls whose ratio surely lies within it are the
+same."""
 
 WARM_UP_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of it. `ratio`: the second's time over the first's, so above 1 the first is faster;
-    `interval` is the ratio's. `answer` is about the first. Times in microseconds."""
+    """The result of a comparison.
+
+    ratio: the second's time over the first's: above 1, the first is faster.
+    interval: confidence interval of the ratio.
+    answer: about the first.
+
+    Times are in microseconds.
+    """
 
     ratio: float
     interval: tuple[float, float]
@@ -67,9 +74,14 @@ def judge(
     confidence: float = CONFIDENCE,
     margin: float = MARGIN,
 ) -> Comparison:
-    """What paired samples say. same: the ratio's interval lies within `margin` of 1. faster,
-    slower: else, if it lies on one side of 1. undecided: else; more pairs would tell. Raises
-    `BadArgument` unless there are equally many of each, six at least."""
+    """The comparison of paired samples.
+
+    same: the ratio's interval lies within `margin` of 1.
+    faster, slower: otherwise, the interval lies on one side of 1.
+    undecided: otherwise; more pairs would decide.
+
+    Raises `BadArgument` unless both have the same number of samples, six at least.
+    """
     if len(first_us) != len(second_us) or len(first_us) < 6:
         raise BadArgument(
             f"{len(first_us)} and {len(second_us)} samples: a comparison takes pairs, six at least"
@@ -102,8 +114,8 @@ def compare(
     confidence: float = CONFIDENCE,
     margin: float = MARGIN,
 ) -> Comparison:
-    """Time both in `rounds` pairs, and judge. The first rounds, in which clocks settle, are not
-    counted."""
+    """Time both in `rounds` pairs, and judge. The first rounds do not count, because clocks settle
+    in them."""
     queued: tuple[list[Any], list[Any]] = ([], [])
     coin = random.Random()
     for number in range(WARM_UP_ROUNDS + rounds):

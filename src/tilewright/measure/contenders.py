@@ -1,4 +1,4 @@
-"""What a comparison's words mean: a kernel, a registry's choice, a store's binaries, the vendor."""
+"""The contenders of a comparison: a kernel, a registry's choice, a store's binaries, the vendor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Contender:
     """One side of a comparison.
 
     label: its name in tables.
-    config: the kernel's; None for the vendor's library.
+    config: the kernel's config; None for the vendor's library.
     bind: makes calls of it.
     """
 
@@ -35,11 +35,12 @@ class Contender:
 def contender(word: str, problem: Any, device: Device, store: Store, kernel: str = "") -> Contender:
     """The contender that `word` names, for `problem` on `device`.
 
-    ``vendor``: the vendor's library. A registry file (JSON): what it would choose. A table (.twt):
-    what a dispatcher with this table runs, as it runs in production. A folder: the
-    binaries of that store, and nothing built; the kernel called `kernel`, or what would be chosen.
-    Else the name of a kernel. Raises `BadArgument`, `UnknownName`, `BadFile`,
-    `UnsupportedProblem`.
+    word: ``vendor``: the vendor's library. A registry file (JSON): the kernel that it would choose.
+    A table (.twt): the kernel that a dispatcher with this table runs, called as in production. A
+    folder: the binaries of this store, without building. Otherwise: a kernel's name.
+    kernel: the kernel to take from a store; by default, the one that would be chosen.
+
+    Raises `BadArgument`, `UnknownName`, `BadFile`, `UnsupportedProblem`.
     """
     family = ops.family(problem.family)
     if word == VENDOR:
@@ -64,7 +65,7 @@ def contender(word: str, problem: Any, device: Device, store: Store, kernel: str
 
 
 def dispatched(label: str, dispatcher: Dispatcher, problem: Any) -> Contender:
-    """What `dispatcher` runs for `problem`, called as in production: it chooses."""
+    """The kernel that `dispatcher` chooses for `problem`, called as in production."""
     config = dispatcher.select(problem).config
     bind = _bind(partial(dispatcher.run, problem.family), problem)
     return Contender(f"{config.name} ({label})", config, bind)
@@ -85,7 +86,7 @@ def _bind(run: Callable[..., Any], problem: Any) -> Bind:
 
 
 def results(problem: Any, operands: verify.Operands, returned: Any) -> dict[str, Any]:
-    """What a call wrote, by name. The vendor's call may have returned memory of its own."""
+    """The outputs of a call, by name. The vendor's call may return memory of its own."""
     outputs = returned if isinstance(returned, tuple) else (returned,)
     names = operands.outputs
     in_place = operands.written(problem)
@@ -95,8 +96,8 @@ def results(problem: Any, operands: verify.Operands, returned: Any) -> dict[str,
 def verified(
     contenders: Sequence[Contender], problem: Any, seed: int, device: str
 ) -> list[Callable[[], Any]]:
-    """Calls of the contenders on the same fresh random operands, each checked against the float64
-    reference on a poisoned output first. Raises `VerificationFailed`, and `BadArgument` for the
+    """Calls of the contenders on the same fresh random operands. Each is first checked against the
+    float64 reference, on a poisoned output. Raises `VerificationFailed`, and `BadArgument` for the
     vendor's library on a CPU."""
     if device == "cpu" and any(c.config is None for c in contenders):
         raise BadArgument("the vendor's library runs on GPUs: compare with it on cuda:0")

@@ -55,13 +55,13 @@ def _title(field: str) -> str:
 
 
 def columns(results: Results) -> tuple[str, ...]:
-    """The columns of a table of these results: every field that a problem among them has, and
-    the results' own."""
+    """The columns of a table of these results: every field of the problems among them, and the
+    results' own columns."""
     fields: dict[str, None] = {}
     for said in _stated(results):
         fields |= dict.fromkeys(said)
     fields.pop("family", None)
-    # In the order of the problem's own fields where there is one kind of problem.
+    # With one kind of problem, the fields keep their order.
     first = next(results.measurements(), None)
     usual = [f for f in asdict(first.problem) if f in fields] if first is not None else []
     return ("kernel", *map(_title, dict.fromkeys([*usual, *fields])), *_AFTER)
@@ -75,7 +75,7 @@ def _stated(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def rows(results: Results) -> Iterator[dict[str, Any]]:
-    """Each measurement as a row: values by column, without those that are None."""
+    """Each measurement as a row: values by column, without None."""
     for m in results.measurements():
         yield {name: value for name, value in _row(m).items() if value is not None}
 
@@ -137,7 +137,7 @@ def export(results: Results, path: str | os.PathLike[str]) -> int:
     """Write the table to `path`, ``.csv`` or ``.parquet``. Returns its number of rows.
 
     The file appears whole or not at all. Raises `BadArgument` for another ending, and
-    `TilewrightError` where Parquet needs pyarrow.
+    `TilewrightError` if pyarrow is missing for Parquet.
     """
     target = Path(path)
     if target.suffix == ".csv":
@@ -152,7 +152,7 @@ def _csv(results: Results, target: Path) -> int:
     with replacing(target) as written, written.open("w", encoding="utf-8", newline="") as file:
         names = columns(results)
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-        # Before Python 3.13, csv does not quote a carriage return, at which readers end a row.
+        # Before Python 3.13, csv does not quote a carriage return, where readers end a row.
         quoting = csv.DictWriter(
             file, names, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL
         )
@@ -202,15 +202,15 @@ def _parquet(results: Results, target: Path) -> int:
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """A value for a column of Parquet: text where the field has values of several kinds."""
+    """A value for a column of Parquet: text if the field has values of several kinds."""
     if kind != "text" or value is None or isinstance(value, str):
         return value
     return str(_cell(value))
 
 
 def _types(results: Results, names: tuple[str, ...]) -> dict[str, str]:
-    """The kind of each column's cells. A problem's field is text where its values are of several
-    kinds; whole numbers among others are numbers, and None is of no kind."""
+    """The kind of each column's cells. A problem's field is text if its values are of several
+    kinds. Whole numbers and other numbers together are numbers; None has no kind."""
     found = dict.fromkeys(names, "text")
     found |= dict.fromkeys(_NUMBERS, "number") | dict.fromkeys(_COUNTS, "count")
     found["verified"] = "flag"

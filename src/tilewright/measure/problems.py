@@ -3,11 +3,11 @@
 A file is JSON (a list of objects) or CSV (a column for each word). It states a problem in the words
 of `Family.parse_problem`. A JSON object with a list or null among its values states a problem field
 by field instead, as results keep problems. Lines of a CSV that begin with ``#`` are comments. A
-file of `tilewright.capture` (.jsonl) has problems in the order of how often they were met. aiter's
-CSV files, tuned or not, are read too (see `tilewright.tables.aiter`).
+file of `tilewright.capture` (.jsonl) gives problems by falling count. aiter's CSV files, tuned or
+not, are read too (see `tilewright.tables.aiter`).
 
-A set is a folder ``sweeps/<set>`` of a family, with ``space.json`` and ``problems.csv``; it is
-called ``<family>:<set>``.
+A set is a folder ``sweeps/<set>`` of a family, with ``space.json`` and ``problems.csv``. Its name
+is ``<family>:<set>``.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _ROOT = Path(ops.__path__[0])
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """Problems, each once, in the order stated; `repeated`: how many were stated again."""
+    """Problems without repeats, in the order stated. `repeated`: number of repeats dropped."""
 
     problems: tuple[Any, ...]
     repeated: int = 0
 
 
 def sets() -> dict[str, Path]:
-    """The folders of the sets there are, by their names."""
+    """The folders of all sets, by name."""
     found = (path.parent for path in sorted(_ROOT.glob("*/sweeps/*/space.json")))
     return {f"{path.parents[1].name}:{path.name}": path for path in found}
 
 
 def shipped(word: str, file: str) -> Path | None:
-    """`file` of the set called `word`; None for a word that calls none (a file's name).
+    """`file` of the set called `word`; None if `word` names no set (but a file).
 
     Raises `UnknownName` for a set that does not exist.
     """
@@ -64,10 +64,10 @@ def shipped(word: str, file: str) -> Path | None:
 
 
 def modules(words: str) -> list[str]:
-    """The sets that a list names, each once, in the order said: sets, families (their smallest
-    set), or ``all`` (that of every family), between commas or blanks.
+    """The sets that a list names, without repeats, in order. The list holds sets, families (their
+    smallest set) or ``all`` (the smallest set of every family), separated by commas or blanks.
 
-    Raises `BadArgument` for a list of nothing. A name that is no set's stays as it is.
+    Raises `BadArgument` for an empty list. A name of no set stays as it is.
     """
     usual: dict[str, str] = {}
     for name in sets():
@@ -94,12 +94,14 @@ def load_problems(
     family: str | None = None,
     words: Mapping[str, str] | None = None,
 ) -> Problems:
-    """The problems that files and sets state, for an architecture (which says what ``fp8`` is).
+    """The problems that files and sets state.
 
-    A row may say its ``family``; else it is that of its set, else `family`, else the one that
-    reads sweeps which say none. `words` are added to every row that leaves them out.
+    arch: the architecture, which decides the meaning of ``fp8``.
+    family: the family of rows that do not give a ``family`` and are not of a set; by default, the
+    family that reads sweeps without one.
+    words: added to every row that leaves them out.
 
-    Raises `BadFile`, naming file and line, for a row that states no problem and for a file without
+    Raises `BadFile`, with file and line, for a row that states no problem and for a file without
     any, and `UnknownName` for a family or a set that does not exist.
     """
     found: dict[Any, None] = {}
@@ -132,7 +134,7 @@ def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Ite
 
 
 def is_list(path: str) -> bool:
-    """Whether a file is a list of problems, by its ending or, in JSON, by how it begins."""
+    """Whether a file is a list of problems, by its ending or, for JSON, by its beginning."""
     if path.endswith((".csv", capturing.ENDING)):
         return True
     with suppress(BadFile):
@@ -142,7 +144,7 @@ def is_list(path: str) -> bool:
 
 def is_aiters(path: str) -> bool:
     """Whether a file is a CSV of aiter's, tuned or not."""
-    with suppress(BadFile):  # what is wrong is said when it is read
+    with suppress(BadFile):  # reading the file will report its fault
         return path.endswith(".csv") and aiter.is_aiter(_read(path).partition("\n")[0].split(","))
     return False
 
@@ -182,7 +184,7 @@ def _word(value: Any, word: str) -> str:
 def _read(path: str) -> str:
     if not path.endswith((".json", ".csv")):
         raise BadFile(
-            f"{path}: problems stand in a .json, .csv or .jsonl file, or in one of the sets "
+            f"{path}: problems are in a .json, .csv or .jsonl file, or in one of the sets "
             f"{', '.join(sets())}"
         )
     return read_text(path, marked=True)
@@ -192,7 +194,7 @@ def _json_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
     document = parse_json(text, path)
     if not isinstance(document, list):
         raise BadFile(f"{path}: problems are a list of objects")
-    # Parsed once more, one by one, for the lines they begin on.
+    # Parse again, object by object, to find the lines where they begin.
     decoder, place, line, counted = json.JSONDecoder(), text.index("[") + 1, 1, 0
     for row in document:
         while text[place] in " \t\r\n,":
@@ -220,5 +222,5 @@ def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         elif len(cells) != len(titles):
             raise BadFile(f"{path}: line {line}: {len(cells)} cells under {len(titles)} titles")
         else:
-            # An empty cell says nothing about its word.
+            # An empty cell leaves its word out.
             yield line, {t: c for t, c in zip(titles, cells, strict=True) if c}

@@ -1,9 +1,9 @@
 """`Results`: the measurements of a sweep, in one SQLite file, safe against a kill at any moment.
 
-Each measurement is committed before `add` returns (write-ahead log, synchronous). What repeats
-(problems, kernels, devices, environments, settings) stands once, by a digest; the measurements
-refer to it. A sweep directory has one writer, which holds a lock on a file beside the database;
-readers need none.
+Each measurement is committed before `add` returns (write-ahead log, synchronous). Problems,
+kernels, devices, environments and settings are stored once, by a digest; the measurements refer to
+them. A sweep directory has one writer, which holds a lock on a file beside the database. Readers
+need no lock.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FROM measurement LEFT JOIN problem ON problem.id = measurement.problem
     LEFT JOIN environment ON environment.id = measurement.environment
     LEFT JOIN settings ON settings.id = measurement.settings
 """
-"""LEFT: a measurement of a kernel that is not there is damage, and must not vanish."""
+"""LEFT: a measurement whose kernel is missing is damage, and must not vanish."""
 
 Us = Annotated[float, msgspec.Meta(ge=LEAST_US, le=MOST_US)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
@@ -84,8 +84,13 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What building a kernel came to: the key of its binary, `status` (as of a `BuildResult`),
-    why it failed, and the seconds it took to compile."""
+    """The result of building a kernel.
+
+    key: the key of its binary.
+    status: as in a `BuildResult`.
+    reason: why it failed.
+    seconds: compile time.
+    """
 
     kernel: str
     key: str
@@ -98,7 +103,8 @@ class Build:
 class Results:
     """The measurements of the sweep directory `folder`.
 
-    write: take the directory's lock, and make what is not there yet; otherwise nothing is changed.
+    write: take the directory's lock, and make missing files; otherwise nothing is changed.
+
     Raises `ResultsInUse` (another writer), `BadFile` (no results there, damaged, or of a newer
     version) and `BadArgument` (the folder cannot be made).
     """
@@ -144,14 +150,14 @@ class Results:
     # --- writing ----------------------------------------------------------------------------
 
     def add(self, measurements: Iterable[Measurement]) -> None:
-        """Keep these, all or none, on disk when this returns. One of the same key as one that is
-        there takes its place."""
+        """Store these, all or none; they are on disk when this returns. A measurement replaces an
+        earlier one with the same key."""
         with self._writing():
             for m in measurements:
                 self._insert(m)
 
     def add_builds(self, builds: Iterable[Build]) -> None:
-        """Keep what building kernels came to; of one kernel, the last."""
+        """Store the results of building kernels; a kernel's last result stays."""
         with self._writing():
             for b in builds:
                 kernel = self._id("kernel", f"{b.kernel} {b.key}", "name, build", (b.kernel, b.key))
@@ -163,7 +169,7 @@ class Results:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """A transaction: all that is written in it, or nothing."""
+        """A transaction: all of its writes happen, or none."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -226,7 +232,7 @@ class Results:
         )
 
     def _id(self, table: str, key: str, columns: str, values: Sequence[Any]) -> int:
-        """The row of `table` with these values, made if there is none."""
+        """The id of the row of `table` with these values. A missing row is made."""
         found = self._ids.get((table, key))
         if found is None:
             marks = ", ".join("?" * len(values))
@@ -245,8 +251,10 @@ class Results:
     def keys(
         self, statuses: Collection[Status] = STATUSES, problems: Collection[str] | None = None
     ) -> set[tuple[str, ...]]:
-        """The keys (`Measurement.key`) of what was measured, and came to one of `statuses`.
-        problems: of these alone, as `problem_text` says them."""
+        """The keys (`Measurement.key`) of measurements with one of `statuses`.
+
+        problems: only of these, as `problem_text` writes them.
+        """
         named = self._namer()
         query, values = f"SELECT status, {_KEY} FROM measurement", []
         if problems is not None:
@@ -257,7 +265,7 @@ class Results:
         return {named(row[1:]) for row in rows if row[0] in statuses}
 
     def outlines(self) -> Iterator[Outline]:
-        """What tells each measurement from others, and which of two is better."""
+        """Each measurement in short: its key, and the fields to choose the better of two."""
         named = self._namer()
         columns = f"{_KEY}, measurement.id, status, measured_at, median_us"
         kind = tuple[int, int, int, int, int, int, str, str, Us | None]
@@ -265,8 +273,8 @@ class Results:
             yield Outline(named(row[:5]), *row[5:])
 
     def _namer(self) -> Callable[[Sequence[int]], tuple[str, ...]]:
-        """From the columns `_KEY` of a row to its `Measurement.key`. Texts stand once in memory,
-        however many measurements say them."""
+        """A function from the columns `_KEY` of a row to its `Measurement.key`. Each text is in
+        memory once, however many measurements refer to it."""
         listed = self.rows("SELECT id, name, build FROM kernel", tuple[int, str, str])
         kernels = self.numbered_in("kernel", ((i, (name, build)) for i, name, build in listed))
         texts, devices, environments, settings = (
@@ -286,12 +294,11 @@ class Results:
         return named
 
     def numbered_in(self, table: str, pairs: Iterable[tuple[int, T]]) -> Mapping[int, T]:
-        """What rows of `table` say, by their numbers; asked for one that is not there, it raises
-        `BadFile`."""
+        """The values of rows of `table`, by id. A missing id raises `BadFile`."""
         return _Numbered(f"{self.path}: is damaged: {table} has no row", pairs)
 
     def builds(self) -> Iterator[Build]:
-        """What building kernels came to."""
+        """The results of building kernels."""
         rows = self.rows(
             "SELECT kernel.name, kernel.build, arch, status, reason, seconds FROM build "
             "LEFT JOIN kernel ON kernel.id = kernel ORDER BY kernel",
@@ -300,8 +307,13 @@ class Results:
         return (Build(*row) for row in rows)
 
     def measurements(self, where: str = "", values: Sequence[Any] = ()) -> Iterator[Measurement]:
-        """Measurements, in the order they were added; `where` is SQL over the tables, such as
-        ``status = ?``. Raises `BadArgument` for SQL that cannot be read."""
+        """Measurements, in the order in which they were added.
+
+        where: SQL over the tables, such as ``status = ?``.
+        values: for the placeholders.
+
+        Raises `BadArgument` for invalid SQL.
+        """
         asked = f"{_ALL} {f'WHERE {where}' if where else ''} ORDER BY measurement.id"
         try:
             self._db.execute(f"EXPLAIN {asked}", values).close()
@@ -318,9 +330,9 @@ class Results:
             yield number, self._read(row)
 
     def rows(self, sql: str, kind: Any, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """The rows of a query of this program's own, one by one, as tuples of type `kind`. Raises
-        `BadFile` for a file that is damaged, and for a value of another type: SQLite takes any
-        value in any column."""
+        """The rows of a query of this program, one by one, as tuples of type `kind`. Raises
+        `BadFile` for a damaged file, and for a value of another type: SQLite takes any value in any
+        column."""
         try:
             for row in self._db.execute(sql, values):
                 yield msgspec.convert(row, kind, builtin_types=(bytes,))
@@ -330,15 +342,15 @@ class Results:
     def query(
         self, sql: str, values: Sequence[Any] = ()
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Names of columns, and rows, of any SQL that only reads this file. Raises `BadArgument`,
-        before anything is done, for SQL that does more."""
+        """Names of columns, and rows, for any SQL that only reads this file. Raises `BadArgument`
+        for other SQL, before it does anything."""
         where = self.path.absolute().as_uri() + "?mode=ro"
         with closing(sqlite3.connect(where, uri=True)) as db:
             db.set_authorizer(_only_reads)
             try:
                 answer = db.execute(sql, values)
                 return [c[0] for c in answer.description or ()], answer.fetchall()
-            # A query with a NUL, or with half a surrogate pair, is a ValueError.
+            # A NUL or half a surrogate pair in a query raises ValueError.
             except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
                 why = "it does more than read" if "authoriz" in str(error) else error
                 raise BadArgument(f"the query cannot be answered: {why}") from error
@@ -346,7 +358,7 @@ class Results:
     def _read(self, row: Sequence[Any]) -> Measurement:
         where = os.fspath(self.path)
         taken = samples(row[8], where)
-        check = row[11]  # whose errors may be infinite
+        check = row[11]  # its errors may be infinite
         if check is not None:
             check = convert(parse_json(check, where, non_finite=True), Check, where)
         flags: tuple[Flag, ...] = tuple(f for f in get_args(Flag) if f in row[13].split())
@@ -374,7 +386,7 @@ class Results:
 
 
 class _Numbered(dict[int, T]):
-    """Rows by number, whose absence is said in `wrong`."""
+    """Rows by id. A missing id raises `BadFile` with the message `wrong`."""
 
     def __init__(self, wrong: str, pairs: Iterable[tuple[int, T]]) -> None:
         super().__init__(pairs)
@@ -393,13 +405,13 @@ _READING = (
 
 
 def _only_reads(action: int, *_about: str | None) -> int:
-    """SQLite asks this about all that a statement does, before it does any: ATTACH and VACUUM INTO
-    write files beside a database that is only read."""
+    """SQLite asks this about every action of a statement before the statement runs: ATTACH and
+    VACUUM INTO would write files beside a database that is only read."""
     return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
 
 
 def samples(stored: bytes, where: str) -> Sequence[float]:
-    """Of the column `samples_us`. Raises `BadFile`, which begins with `where`."""
+    """The samples in the column `samples_us`. Raises `BadFile`, beginning with `where`."""
     taken = array.array("d")
     if len(stored) % taken.itemsize:
         raise BadFile(f"{where}: is damaged: samples of {len(stored)} bytes")
@@ -415,15 +427,15 @@ def _is_file(path: Path) -> bool:
 
 
 def read_problem(said: str, where: str) -> Any:
-    """The problem whose `problem_text` this is. Raises `BadFile`."""
+    """The problem with this `problem_text`. Raises `BadFile`."""
     return meant(parse_json(said, where), where)
 
 
 def _stored(count: int) -> int | float:
-    """A count as SQLite takes it, whose integers end at 2⁶³."""
+    """A count within SQLite's integers, which end at 2⁶³."""
     return count if count <= MOST_WHOLE else float(count)
 
 
 def now() -> str:
-    """The time, as measurements say it: UTC, ISO 8601, to the millisecond."""
+    """The time for measurements: UTC, ISO 8601, to the millisecond."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -1,9 +1,8 @@
-"""The vendor's library beside kernels: what its calls are called where kernels' names stand, and
-what its results are of.
+"""The vendor's library beside kernels: the names of its calls, and the build of its results.
 
-A call of the library (`Family.vendor`) is measured as a kernel is, under a name that begins with
-`PREFIX`. It is no kernel of a space: it is never the best one, and what is covered is counted
-without it.
+A call of the library (`Family.vendor`) is measured like a kernel, under a name that begins with
+`PREFIX`. It is not a kernel of a space: it is never the best kernel, and coverage does not count
+it.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from tilewright.errors import UnsupportedProblem
 from tilewright.ops.protocols import Bind
 
 VENDOR = "vendor"
-"""What the vendor's library is called where one may name a kernel."""
+"""The name of the vendor's library where a kernel's name is expected."""
 
 PREFIX = f"{VENDOR}."
 
 _LIBRARIES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
-"""The packages that NVIDIA's library may come in. AMD's comes within torch."""
+"""The packages of NVIDIA's library. AMD's is part of torch."""
 
 
 def is_vendor(kernel: str) -> bool:
-    """Whether this names a call of the vendor's library, and no kernel."""
+    """Whether this names a call of the vendor's library, not a kernel."""
     return kernel.startswith(PREFIX)
 
 
@@ -38,7 +37,7 @@ def vendor_name(problem: Any) -> str | None:
 
 
 def vendor_bind(problem: Any) -> tuple[str, Bind]:
-    """The vendor's call for `problem`: its name in torch, and what makes it. Raises
+    """The vendor's call for `problem`: its name in torch, and a function that prepares it. Raises
     `UnsupportedProblem`."""
     found = ops.family(problem.family).vendor(problem)
     if found is None:
@@ -48,8 +47,8 @@ def vendor_bind(problem: Any) -> tuple[str, Bind]:
 
 @cache
 def vendor_build() -> str:
-    """What stands for the key of a binary: the version of the library, where it is a package of
-    its own; else "", and torch's version, which is part of every environment, tells it."""
+    """The version of the library, in place of a binary's key, if the library has its own package.
+    Otherwise "": torch's version, which is part of every environment, determines it."""
     for package in _LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
             return f"{package} {importlib.metadata.version(package)}"

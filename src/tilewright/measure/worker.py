@@ -1,10 +1,10 @@
 """The process that measures on one device.
 
-One request, one step (`Worker.answer`), so that whatever ends the process costs only the step in
-hand: ``open`` once, then for each batch ``problem`` (operands, reference), ``verify`` for each
-kernel, ``time`` for those that passed, in turns; and ``canary`` when the device is to be trusted
-again. Modules named in TILEWRIGHT_KERNEL_MODULES are imported first: they register operations of
-the user's own.
+Each request is one step (`Worker.answer`), so that an event that ends the process costs only the
+current step. The steps are ``open`` once, then for each batch ``problem`` (operands, reference),
+``verify`` for each kernel, and ``time`` for the kernels that passed, in turns; and ``canary`` after
+a fault, to see whether the device can be trusted again. Modules named in TILEWRIGHT_KERNEL_MODULES
+are imported first: they register the user's own operations.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tilewright.ops.protocols import Bind
 from tilewright.runtime.launcher import launcher
 from tilewright.tolerance import tolerance
 
-_GPU = "cuda:0"  # what torch calls the one GPU that is visible, AMD's too
+_GPU = "cuda:0"  # torch's name of the only visible GPU, AMD's too
 
 _FAULTS = (
     "illegal memory access",
@@ -69,31 +69,31 @@ _FAULTS = (
     "error_launch_failed",
     "device-side assert",
 )
-"""How the drivers, and torch, word errors after which a context is of no more use."""
+"""Error messages, by the drivers and by torch, after which a context is unusable."""
 
 CANARY_SIZE = 4096
-"""On a GPU: long enough for the host to stay ahead of it."""
+"""Size of the canary on a GPU: large enough for the host to stay ahead of the device."""
 CANARY = Settings(
     verify=False, warm_up_seconds=0.2, precision=0.02, min_samples=20, budget_seconds=0.5
 )
 RESTED_SECONDS = 1.0
-"""Of work before the first canary's time counts, which takes a device from rest to the clocks and
-the heat of a sweep: no measurement comes before it."""
+"""Seconds of work before the first canary's time counts. They take a device from rest to the clocks
+and the heat of a sweep, because no measurement comes before the canary."""
 
 PLACES_SHARE = 1 / 8
-"""Of the device's free memory: what operands may take in all places together, and so may the gaps
-between them."""
+"""Share of the device's free memory that operands may take in all places together, and that the
+gaps between them may take too."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """The problem in hand.
+    """The current problem.
 
-    operands: those that kernels are verified on.
-    before: ``inout`` operands as they were made.
-    reference: what the operands that are written must hold; None where nothing is verified.
-    rotated: copies of the operands, `operands` among them, that share one set of outputs.
-    elsewhere: operands like these, in other places.
+    operands: the operands that kernels are verified on.
+    before: copies of the ``inout`` operands as they were made.
+    reference: the right values of the written operands; None if nothing is verified.
+    rotated: copies of the operands, including `operands`, that share one set of outputs.
+    elsewhere: further operands, in other places of memory.
     """
 
     text: str
@@ -108,14 +108,16 @@ class _Work:
 
 
 class Worker:
-    """Measures on one place. Holds the operands of one problem, and every kernel it has loaded."""
+    """Measures on one device. Holds the operands of one problem, and every kernel that it has
+    loaded."""
 
     def __init__(self) -> None:
         self._place = CPU
         self._work: _Work | None = None
         self._device: Device | None = None
         self._dispatchers: list[Dispatcher] = []
-        """One for each place: what one has loaded, and its workspaces, lie where no other's do."""
+        """One dispatcher for each place: the kernels and workspaces of each have memory of their
+        own."""
         self._steps: dict[str, Callable[[Message], Message]] = {
             "open": self._open,
             "canary": self._canary,
@@ -125,8 +127,8 @@ class Worker:
         }
 
     def answer(self, message: Message) -> Message:
-        """Do one step. Of an error, the answer has ``status``, ``reason`` and ``lost``: whether
-        this process can do no more."""
+        """Do one step. For an error, the answer has ``status``, ``reason`` and ``lost``: whether
+        this process is unusable."""
         try:
             return self._steps[message["do"]](message)
         except Exception as error:
@@ -145,8 +147,13 @@ class Worker:
     # --- steps ------------------------------------------------------------------------------
 
     def _open(self, message: Message) -> Message:
-        """``uuid``, ``nvml`` (what NVML knows the device by, or nothing), ``settings``, ``store``,
-        ``trusted``, ``l2_bytes``, ``memory`` (bytes, for the interpreter; 0: not limited)."""
+        """Open the device.
+
+        uuid: the GPU's UUID, or ``cpu`` for the interpreter.
+        nvml: NVML's name for the device, if it has one.
+        settings, store, trusted, l2_bytes: as the crew has them.
+        memory: bytes of address space for the interpreter; 0 for no limit.
+        """
         self._place = CPU if message["uuid"] == CPU else _GPU
         self._settings = convert(message["settings"], Settings, "settings")
         self._store = Store(message["store"], trusted=message["trusted"])
@@ -157,16 +164,18 @@ class Worker:
             import torch
 
             torch.zeros(1, device=_GPU)
-            # What takes long when first used, on a machine or in a process, no kernel's step pays.
+            # Do here everything that is slow at first use on a machine or in a process, so that no
+            # kernel's step includes it.
             launcher()
             compiler_digest()
-        elif message["memory"]:  # of this process, and of the interpreter's, which inherits it
+        elif message["memory"]:  # the interpreter's process inherits the limit
             resource.setrlimit(resource.RLIMIT_AS, (message["memory"],) * 2)
         return {}
 
     def _canary(self, message: Message) -> Message:
-        """A small product that any device gets right, and its time: microseconds, or 0 for the
-        interpreter's process, of which time says nothing. ``rested``: whether the device was."""
+        """A small product that any sound device computes correctly, and its time in microseconds (0
+        in the interpreter, where times say nothing). ``rested``: whether the device was at rest
+        before."""
         size = CANARY_SIZE if self._gpu else 64
         rng = secrets.randbits(31)
         if not self._gpu:
@@ -180,7 +189,7 @@ class Worker:
         generator = torch.Generator(_GPU).manual_seed(rng)
         a, b = torch.randn(2, size, size, generator=generator, device=_GPU).bfloat16()
         out = a @ b
-        # Compared as kernels' outputs are: what that loads when first used is in no kernel's step.
+        # Compare as for kernels' outputs, so that no kernel's step loads the modules for it.
         right = verify.compare(out, a.double() @ b.double(), tolerance("bf16", "bf16", size)).ok
         timer = timing.Events(lambda: None, _GPU)
         settings = replace(CANARY, warm_up_seconds=RESTED_SECONDS) if message["rested"] else CANARY
@@ -188,7 +197,7 @@ class Worker:
         return {"ok": right, "us": statistics.median(series["canary"].samples_us)}
 
     def _problem(self, message: Message) -> Message:
-        """``problem`` (as `problem_text` writes it) and ``arch``: make its operands."""
+        """Make the operands of ``problem`` (as `problem_text` writes it) for ``arch``."""
         if self._work is not None and self._work.text == message["problem"]:
             self._work.arch = message["arch"]
             return {}
@@ -211,7 +220,7 @@ class Worker:
         return {}
 
     def _verify(self, message: Message) -> Message:
-        """``kernel``, ``device``: run it once, on poisoned output, and compare."""
+        """Run ``kernel`` once on ``device``, on a poisoned output, and compare."""
         work, name = self._in_hand(), message["kernel"]
         family, problem = ops.family(work.problem.family), work.problem
         config = None
@@ -242,7 +251,7 @@ class Worker:
         }
 
     def _time(self, message: Message) -> Message:
-        """``kernels``, that passed: time them in turns."""
+        """Time the ``kernels`` that passed, in turns."""
         work = self._in_hand()
         names: list[str] = message["kernels"]
         timer = self._timer(work)
@@ -264,23 +273,23 @@ class Worker:
             "telemetry": asdict(seen),
         }
 
-    # --- what they use ----------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------
 
     def _bind(self, name: str, work: _Work, dispatcher: Dispatcher) -> Bind:
-        """What makes calls of the kernel, or of the vendor's library, that `name` names."""
+        """Makes calls of the kernel, or of the vendor's library, called `name`."""
         if is_vendor(name):
             return vendor_bind(work.problem)[1]
         return kernel_bind(dispatcher, name, work.problem)
 
     def _call(self, name: str, work: _Work, place: int) -> timing.Call:
-        """A call in one of the places: of other copies of the inputs each time, if there are some;
-        always of one output."""
+        """A call in one of the places. Each call uses other copies of the inputs, if there are
+        some, and always the same output."""
         copies = work.rotated if place == 0 else [work.elsewhere[place - 1]]
         bind = self._bind(name, work, self._dispatchers[place])
         return timing.rotated([bind(each.inputs, each.outputs) for each in copies])
 
     def _places(self, work: _Work) -> int:
-        """How many places there are; they are made."""
+        """Make the places, and return their number."""
         several = self._gpu and self._settings.cache == "flushed"
         if several and self._settings.places > 1 and not work.elsewhere:
             self._spread(work)
@@ -289,10 +298,10 @@ class Worker:
         return 1 + len(work.elsewhere)
 
     def _spread(self, work: _Work) -> None:
-        """Have operands in further places."""
+        """Make operands in further places."""
         import torch
 
-        torch.cuda.empty_cache()  # or they lie where others did
+        torch.cuda.empty_cache()  # otherwise the new operands would get the same memory
         room = int(torch.cuda.mem_get_info()[0] * PLACES_SHARE / self._settings.places)
         if _bytes_of([*work.operands.inputs.values(), *work.operands.outputs.values()]) <= room:
             between = []
@@ -302,8 +311,8 @@ class Worker:
                 work.elsewhere.append(verify.operands_of(work.problem, work.seed, _GPU))
 
     def _run_once(self, bind: Bind, work: _Work) -> dict[str, Any]:
-        """What one call writes, by name, with outputs poisoned and temporaries in memory that no
-        kernel used before."""
+        """The operands that a call writes, by name. Outputs are poisoned, and temporaries are in
+        memory that no kernel used before."""
         verify.reset(work.operands, work.before)
         self._dispatchers[0].workspaces.release()
         returned = bind(work.operands.inputs, work.operands.outputs)()
@@ -315,8 +324,8 @@ class Worker:
         return self._work
 
     def _plan_for(self, device: Device) -> None:
-        """Have a dispatcher for this device, which an interpreting worker may be asked to change.
-        It never builds."""
+        """Make a dispatcher for this device, or, in an interpreting worker, for another device. It
+        never builds."""
         if self._device != device:
             self._device = device
             self._dispatchers = [self._dispatcher()]
@@ -344,15 +353,15 @@ class Worker:
         else:
             self._flush = flush = self._flush or timing.flusher(l2, _GPU)
         if self._settings.timer == "graph":
-            # Whole turns of the copies in each graph, or its replays would find some in L2.
+            # Each graph has whole turns of the copies. Otherwise its replays would find some copies
+            # in L2.
             turns = math.ceil(timing.GRAPH_CALLS / len(work.rotated))
             return timing.Graphs(flush, _GPU, turns * len(work.rotated))
         return timing.Events(flush, _GPU)
 
 
 def _mended(work: _Work) -> bool:
-    """Whether the inputs were not what they were made to be, by the fault of a kernel before; they
-    are again."""
+    """Whether an earlier kernel changed the inputs by a fault. They are restored."""
     made = verify.operands_of(work.problem, work.seed, _GPU)
     read_only = made.inputs.keys() - work.before.keys()
     if all(_equal(work.operands.inputs[name], made.inputs[name]) for name in read_only):
@@ -368,20 +377,20 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _bytes_of(operands: Sequence[Any]) -> int:
-    """Bytes that arrays span; scalars take none."""
+    """Bytes of the arrays' spans; scalars have none."""
     there = [x for x in operands if not isinstance(x, int | float)]
     low_high = [arrays.span(arrays.view(x)) for x in there]
     return sum(high - low for low, high in low_high)
 
 
 def _stray_nans(out: Any, reference: Any) -> int:
-    """How many NaN there are where the reference has none."""
+    """Number of NaN where the reference has none."""
     got = arrays.to_float64(out)
     return int(((got != got) & (reference == reference)).sum())
 
 
 def blame(error: BaseException) -> tuple[Status, str]:
-    """The status that an error of a kernel's comes to, and the reason in one sentence."""
+    """The status for a kernel's error, and the reason in one sentence."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:1000]
     if isinstance(error, (UnsupportedProblem, NoKernelFound)):
         return "unsupported", str(error)
@@ -395,7 +404,7 @@ def blame(error: BaseException) -> tuple[Status, str]:
         isinstance(error, (RuntimeError, LaunchFailed)) and any(word in said for word in _FAULTS)
     ):
         return "illegal_access", reason
-    # Exactly that: its other kinds say that the kernel ran, and how it ended.
+    # Only this type: its subtypes say that the kernel ran, and how it ended.
     return ("launch_failed" if type(error) is LaunchFailed else "crashed"), reason
 
 

@@ -156,9 +156,7 @@ def matrices(
     *_, why, axes, batch = tried[0]
     if why:
         raise BadArgument(why)
-    batch.sort(
-        key=lambda d: said[C].index(d.labels[0])
-    )  # in the order of out, so that it is the outer one
+    batch.sort(key=lambda d: said[C].index(d.labels[0]))  # the outer one comes first in out
     inner = batch.pop() if batch else None
     found = [
         _as_matrix(view, place, two, inner)
