@@ -1,8 +1,8 @@
-"""AMD GPUs: the HIP runtime numbers and names them, the kernel driver's sysfs describes them.
+"""AMD GPUs: the HIP runtime numbers and names them; the kernel driver's sysfs describes them.
 
-HIP's property struct and attribute numbers change between releases, and its multiprocessor
-count is half the CU count on RDNA; the topology files under ``/sys/class/kfd`` do neither. A
-HIP device and its topology node meet at the PCI address.
+HIP's property struct and attribute numbers change between releases, and its multiprocessor count is
+half the CU count on RDNA. The topology files under ``/sys/class/kfd`` have neither problem. The PCI
+address links a HIP device to its topology node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _VIDEO_MEMORY = (1, 2)  # KFD heap types: visible and invisible frame buffer
 def probes(lib: Any, sys: Path = Path("/sys")) -> list[Callable[[], Device]]:
     """One probe for each GPU (or partition) that `lib`, the loaded HIP runtime, can see.
 
-    `sys` is where sysfs is mounted. Raises `NoDriver` when the runtime does not start.
+    sys: the mount point of sysfs.
+
+    Raises `NoDriver` if the runtime does not start.
     """
     count = ctypes.c_int()
     status = lib.hipGetDeviceCount(ctypes.byref(count))
@@ -122,7 +124,8 @@ def _bandwidth(node: Path) -> float:
 
 
 def _partition(sys: Path, address: str) -> str:
-    """``""`` for a whole GPU, else its compute mode (and memory mode when that is split)."""
+    """``""`` for a whole GPU, else its compute mode (and its memory mode if the memory is
+    split)."""
     folder = sys / "bus/pci/devices" / f"{address.partition('.')[0]}.0"
     compute = _word(folder / "current_compute_partition")
     if compute in ("", "SPX"):
@@ -139,7 +142,7 @@ def _word(file: Path) -> str:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """The ``name number`` lines of a topology file; empty where it cannot be read."""
+    """The ``name number`` lines of a topology file; empty if it cannot be read."""
     try:
         lines = file.read_text().splitlines()
     except OSError:  # nodes that this container may not see

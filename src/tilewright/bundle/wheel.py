@@ -1,8 +1,8 @@
-"""A bundle as a wheel of its own: data alone, which pip installs and dispatchers find.
+"""A bundle as its own wheel: data only, which pip installs and dispatchers find.
 
-The wheel holds one file, ``tilewright_kernels/<what>.bundle``, and its metadata. It is written with
-fixed dates and order, so the same bundle gives the same bytes; unlike a bundle's, they are
-compressed, by the zlib that Python has.
+The wheel holds one file, ``tilewright_kernels/<what>.bundle``, and its metadata. Dates and order
+are fixed, so the same bundle gives the same bytes with the same zlib; the wheel's files, unlike the
+bundle's own, are compressed with Python's zlib.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NAME = re.compile(rf"{PREFIX}([a-z0-9]+(?:-[a-z0-9]+)*)", re.ASCII)
 
 def write_wheel(content: Content, name: str, folder: Path) -> Path:
     """Write the wheel called `name` (``tilewright-kernels-sm90``) into `folder`, whole or not at
-    all; returns its path. It has the version of this Tilewright and needs the same. Raises
-    `BadArgument` for another kind of name, `StoreError`."""
+    all. Returns its path. The wheel has the version of this Tilewright, and requires exactly this
+    version. Raises `BadArgument` for another form of name, `StoreError`."""
     said = _NAME.fullmatch(name)
     if said is None:
         raise BadArgument(f"'{name}' is no name of a wheel of kernels, as {PREFIX}sm90")

@@ -1,5 +1,5 @@
 """Other libraries' tables: the problems that a family reads from their lines, and how it writes
-them."""
+such tables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tilewright.errors import BadArgument
 class Foreign:
     """A problem that a line states.
 
-    words: of the problem, for `Family.parse_problem`.
+    words: the words of the problem, for `Family.parse_problem`.
     kernel: the other library's kernel, as the line names it.
-    us: its time in microseconds; None where the line has no time for this problem alone.
-    differs: sentences on what the line, or its time, has beside the problem.
-    library: whose kernel it is, as the line names it.
-    otherwise: words that hold where neither the line nor the reader's caller says anything.
+    us: its time in microseconds; None if the line has no time for this problem alone.
+    differs: sentences on differences between the line, or its time, and the problem.
+    library: the kernel's library, as the line names it.
+    otherwise: words to use if neither the line nor the reader's caller gives them.
     """
 
     words: tuple[tuple[str, str], ...]
@@ -37,16 +37,15 @@ class Reader(Protocol):
 
     @property
     def differs(self) -> str:
-        """What the other library computes besides the problems that are read; ``""`` if
-        nothing."""
+        """Operations of the other library beyond the problems that are read; ``""`` if none."""
 
     def strange(self, titles: Sequence[str]) -> Sequence[str]:
-        """Of a table's titles, except those of the GPU, the ones that are not understood. Raises
-        `BadArgument` for a title that must be there or cannot be."""
+        """The titles of a table that the reader does not understand, apart from those of the GPU.
+        Raises `BadArgument` for a missing or impossible title."""
 
     def read(self, cells: Mapping[str, str]) -> Sequence[Foreign] | str:
-        """The problems that a line states, by its columns; or why no problem here is what the line
-        states. Raises `BadArgument` for a cell that cannot be meant."""
+        """The problems that a line states, by its columns; or the reason why it states none. Raises
+        `BadArgument` for an invalid cell."""
 
 
 class Form(Reader, Protocol):
@@ -54,14 +53,14 @@ class Form(Reader, Protocol):
 
     @property
     def name(self) -> str:
-        """How a caller names it."""
+        """The name that a caller gives."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All columns except those of the GPU, in order."""
 
     def line(self, problem: Any, config: Any) -> dict[str, str]:
-        """The cells that the problem and the kernel decide. `read` says whether they state the
+        """The cells that the problem and the kernel determine. `read` says whether they state the
         problem."""
 
 
@@ -79,8 +78,8 @@ def flag(cells: Mapping[str, str], column: str) -> bool:
 
 
 def microseconds(cells: Mapping[str, str], column: str) -> float | None:
-    """A time; None where there is none, or none that can be (aiter writes -1 and inf where nothing
-    worked). Raises `BadArgument`."""
+    """A time; None for a missing or impossible one (aiter writes -1 and inf if nothing worked).
+    Raises `BadArgument`."""
     word = cells.get(column, "")
     try:
         us = float(word or "nan")

@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """A problem near another one, whose row of a table may answer where the other has none.
+    """A problem near another one. Its row of a table may answer if the other has none.
 
-    how: how this problem comes from the other, in words (``padded to M = 64``).
+    how: how this problem follows from the other, in words (``padded to M = 64``).
     """
 
     problem: Any
@@ -20,13 +20,13 @@ class Nearby:
 
 @dataclass(frozen=True, slots=True)
 class Invariance:
-    """What one kernel must serve so that a result's bits do not depend on how much is computed at
-    once.
+    """The problems that one kernel must serve, so that a result's bits do not depend on how much is
+    computed at once.
 
-    over: what the kernel is the same for, in words (``every M``).
-    chosen_for: which problem of `problems` the choice is made for, in words (``M = 256``).
+    over: the quantity that does not change the kernel, in words (``every M``).
+    chosen_for: the problem of `problems` that the choice is made for, in words (``M = 256``).
     problems: problems that the kernel must all serve. The choice is made for the first. The last
-        gives kernels the least to rely on; its default space has the candidates.
+    lets kernels assume the least; its default space has the candidates.
     """
 
     over: str

@@ -1,4 +1,4 @@
-"""`Problem`: what the problems of all families have in common."""
+"""`Problem`: the common base of all families' problems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Problem:
     _hash: int
 
     def _complete(self) -> None:
-        """Fill in the fields that were left out. Raises `BadArgument` for what cannot be meant."""
+        """Fill in the fields that were left out. Raises `BadArgument` for invalid fields."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
@@ -55,9 +55,9 @@ class Problem:
 
 @cache
 def _values_of(kind: Any) -> Callable[[Problem], tuple[Any, ...]]:
-    """What gives the values of all fields of a `kind` of problem, in order."""
+    """A function that gives the values of all fields of a `kind` of problem, in order."""
     names = [f.name for f in fields(kind)]
-    if len(names) == 1:  # of one name, attrgetter gives the value and no tuple
+    if len(names) == 1:  # for a single name, attrgetter gives the value and no tuple
         return lambda problem: (getattr(problem, names[0]),)
     return attrgetter(*names)
 

@@ -1,7 +1,7 @@
-"""The HIP side of the launcher: the module API of the HIP runtime, by ctypes.
+"""The HIP side of the launcher: the module API of the HIP runtime, through ctypes.
 
 Written from the documented interface (`hipModuleLoadData`, `hipModuleGetFunction`,
-`hipModuleLaunchKernel`) and tested against a stand-in library only: no AMD GPU has run it.
+`hipModuleLaunchKernel`) and tested only against a stand-in library: no AMD GPU has run it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class HipDriver:
                 "which AMD GPUs do not have"
             )
         if kernel.cooperative:
-            # It takes the same arguments except the last, `extra`, which is then not looked at.
+            # It takes the same arguments, except that it does not read the last one, `extra`.
             return Entry(address_of(self._lib.hipModuleLaunchCooperativeKernel))
         return Entry(address_of(self.launch_function))
 

@@ -45,7 +45,7 @@ _FAILURES: dict[str, type[LaunchFailed]] = {
     "memory": OutOfMemory,
     "raised": KernelCrashed,
 }
-"""What the child says of an error, as an exception."""
+"""The exceptions for the child's kinds of errors."""
 
 
 class Interpreter:
@@ -129,7 +129,8 @@ class Interpreter:
 
     def close(self) -> None:
         """End the child. A later `run` starts a new one."""
-        if self._owner == os.getpid():  # a fork's child is its parent's, its lock perhaps held
+        # After a fork, the child belongs to the parent, and the lock may be held.
+        if self._owner == os.getpid():
             with self._lock:
                 self._drop()
 
@@ -196,7 +197,7 @@ os.register_at_fork(after_in_child=interpreter.cache_clear)
 class _Span:
     """The bytes from an array's lowest element to its highest, seen in place.
 
-    `layout` says how the array lies in them: `origin` is its first element's offset.
+    `layout` describes the array within them; `origin` is its first element's offset.
     """
 
     def __init__(self, array: Array) -> None:
@@ -224,9 +225,9 @@ class _Span:
 
 
 class _Memory:
-    """The arrays of one launch: operands, temporaries, and what pointers point to, by name.
+    """The arrays of one launch by name: operands, temporaries, and arrays behind pointers.
 
-    images: the bytes that the next step sees of each.
+    images: the bytes of each that the next step sees.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class _Memory:
         self.images: dict[str, Any] = {name: span.memory for name, span in self.spans.items()}
 
     def used(self, step: Step) -> list[str]:
-        """The names that a step's arguments refer to, and those behind their pointers."""
+        """The names that a step's arguments refer to, and the names behind their pointers."""
         names: list[str] = []
         for one in step.arguments:
             if isinstance(one, Pointer | Descriptor) and one.operand not in names:
@@ -277,7 +278,7 @@ class _Memory:
         return f"temporary {name}" if name in self._temporaries else f"operand {name}"
 
     def check_kept(self) -> None:
-        """Raise `KernelCrashed` if a temporary is not zero that every launch must leave zero."""
+        """Raise `KernelCrashed` if a temporary that every launch must leave zero is not zero."""
         for one in self._launch.temporaries:
             if one.initial == "kept_zero" and any(self.images[one.name]):
                 raise KernelCrashed(
@@ -292,9 +293,10 @@ class _Memory:
 
 
 def _temporary(one: Temporary, given: Array | None) -> Array:
-    """The memory of a temporary: its caller's, or an array as a launch may find it."""
+    """The memory of a temporary: the caller's, or an array in a state in which a launch may find
+    it."""
     if given is None:
-        # All ones is NaN in every float type: reading what was never written shows.
+        # All ones is NaN in every float type, which shows a read of unwritten memory.
         return np.full(one.bytes, 0xFF if one.initial == "anything" else 0, np.uint8)
     if not given.flags.c_contiguous or not given.flags.writeable or given.nbytes != one.bytes:
         raise BadArgument(f"temporary '{one.name}' is {one.bytes} contiguous writable bytes")
@@ -306,7 +308,7 @@ def _temporary(one: Temporary, given: Array | None) -> Array:
 def _arguments(
     source: KernelSource, step: Step, names: Sequence[str], scalars: Mapping[str, int | float]
 ) -> list[dict[str, Any]]:
-    """The step's arguments with the kernel's names and types for them."""
+    """The step's arguments, with the kernel's names and types for them."""
     declared = source.arguments
     if len(declared) != len(step.arguments):
         raise BadArgument(

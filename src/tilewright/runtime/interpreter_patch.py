@@ -1,27 +1,29 @@
-"""Triton's interpreter, put right. Everything that leans on Triton's insides is in this file.
+"""Corrections to Triton's interpreter. Everything that depends on Triton's internals is in this
+file.
 
-Triton 3.6's own keeps bf16 as 16-bit integers and computes with the bit patterns, and rounds fp8
-casts wrongly; later ones are not relied on. Here bf16 and fp8 values are ml_dtypes arrays, so that
-every NumPy operation on them is right, and the few operations NumPy lacks are overridden:
+Triton 3.6's own interpreter keeps bf16 as 16-bit integers and computes with the bit patterns, and
+rounds fp8 casts wrongly; later releases are not relied on. Here bf16 and fp8 values are ml_dtypes
+arrays, so that every NumPy operation on them is right. The few operations that NumPy lacks are
+overridden:
 
-- Casts round to nearest even. To fp8 they saturate: beyond the largest finite value, infinity
-  included, becomes the largest finite value and NaN stays NaN. Triton compiles fp32 sources to
-  the same (``cvt.rn.satfinite`` on NVIDIA sm_90 and up, integer code for OCP types on gfx942;
-  what gfx942's FNUZ instruction makes of infinity is unverified). Its 16-bit sources to e5m2
-  are integer tricks on NVIDIA that round ties away from zero, and from fp16 overflow to
-  infinity; they are not imitated.
-- `tl.dot` accumulates in fp32 (fp64 for fp64, exact int32 for int8), more precisely than
-  Hopper's fp8 units. ``input_precision="tf32"``, Triton's default for fp32 on NVIDIA, drops the
-  low 13 bits of the inputs, as the tensor cores do; "ieee" and the split forms stay fp32.
+- Casts round to nearest even. To fp8 they saturate: values beyond the largest finite value,
+  infinity included, become the largest finite value, and NaN stays NaN. Triton compiles fp32
+  sources to the same (``cvt.rn.satfinite`` on NVIDIA sm_90 and up, integer code for OCP types on
+  gfx942; the result of gfx942's FNUZ instruction for infinity is unverified). Triton's casts from
+  16-bit types to e5m2 on NVIDIA are integer tricks that round ties away from zero, and from fp16
+  overflow to infinity; they are not imitated.
+- `tl.dot` accumulates in fp32 (fp64 for fp64, exact int32 for int8), more precisely than Hopper's
+  fp8 units. ``input_precision="tf32"``, Triton's default for fp32 on NVIDIA, drops the low 13 bits
+  of the inputs, as the tensor cores do; "ieee" and the split forms stay fp32.
 - `tl.dot_scaled`, which Triton's interpreter lacks, multiplies the elements by their e8m0 scales
-  (255 is NaN) and sums in fp64: neither a scaled element nor a product leaves its range, as it may
+  (255 is NaN) and sums in fp64. Neither a scaled element nor a product overflows there, as it may
   where the compiler scales in bf16.
 - `tl.maximum`, `tl.minimum` and `tl.clamp` ignore a NaN operand unless told to propagate it.
 - Loads, stores and atomics outside of the operands raise `BadAccess` instead of corrupting the
-  process, as do stores to an input or between the elements of a strided output. One access
-  must stay within one operand.
+  process; so do stores to an input or between the elements of a strided output. One access must
+  stay within one operand.
 
-Unsupported, as in Triton: inline assembly, libdevice functions; and rounding modes other than
+Unsupported, as in Triton: inline assembly, libdevice functions, and rounding modes other than
 nearest even.
 """
 
@@ -59,7 +61,7 @@ class BadAccess(Exception):
 class Region:
     """Bytes ``start <= address < end`` that a kernel may read, and may write if `writable`.
 
-    `elements`, where only some of the bytes may be written, is True at each element's first.
+    elements: if only some of the bytes may be written, True at each element's first byte.
     """
 
     name: str
@@ -71,7 +73,7 @@ class Region:
 
 @dataclass
 class Memory:
-    """All that the running kernel may touch."""
+    """All memory that the running kernel may touch."""
 
     regions: list[Region] = field(default_factory=list)
 
@@ -102,13 +104,13 @@ class Memory:
 
 
 class Builder(base.InterpreterBuilder):  # type: ignore[misc]
-    """The interpreter's operations, with those overridden that are wrong or unchecked."""
+    """The interpreter's operations; the wrong and the unchecked ones are overridden."""
 
     def __init__(self) -> None:
         super().__init__()
         self.memory = Memory()
         self.grid_idx = None
-        # The check for overflow only reports in debug mode but computes everything twice.
+        # The check for overflow only reports in debug mode, but computes everything twice.
         self.options = base.InterpreterOptions(sanitize_overflow=False)
 
     def get_bf16(self, value: float) -> Any:
@@ -119,8 +121,8 @@ class Builder(base.InterpreterBuilder):  # type: ignore[misc]
         itemsize = _numpy_dtype(ptrs.get_element_ty()).itemsize
         self.memory.check(verb, ptrs.data, np.asarray(mask.data).astype(bool), itemsize, write)
 
-    # Behind `other` and `mask` stand hints for caches, which differ between Triton's releases.
-    # Elements are moved as integers of their width: Triton 3.9 moves NumPy's own types only.
+    # After `other` and `mask` come hints for caches, which differ between Triton's releases.
+    # Elements are moved as integers of their width: Triton 3.9 moves only NumPy's own types.
     def create_masked_load(
         self, ptrs: Any, mask: Any, other: Any, *_hints: Any, **_more_hints: Any
     ) -> Any:
@@ -167,7 +169,7 @@ class Builder(base.InterpreterBuilder):  # type: ignore[misc]
     # --- arithmetic ---------------------------------------------------------------------
     def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
         out = super().binary_op(lhs, rhs, op)
-        if out.data.dtype == np.bool_:  # Triton's has the operands' type on a comparison
+        if out.data.dtype == np.bool_:  # for a comparison, Triton's result has the operands' type
             out.dtype = tl.int1
         return out
 
@@ -220,7 +222,7 @@ class Builder(base.InterpreterBuilder):  # type: ignore[misc]
 
 
 def install() -> Builder:
-    """Replace Triton's builder by ours in this process, for good, and return it."""
+    """Replace Triton's builder in this process, permanently, and return the new one."""
     builder = Builder()
     base.interpreter_builder = builder
     base.interpreter_semantic = TritonSemantic(builder)
@@ -260,7 +262,7 @@ def descriptor(
 
 
 class _Stepping(base.TensorDescHandle):  # type: ignore[misc]
-    """A descriptor whose copies go on by more than one element of the view."""
+    """A descriptor whose copies advance by more than one element of the view."""
 
     element_strides: Sequence[int]
 
@@ -280,22 +282,23 @@ class _Stepping(base.TensorDescHandle):  # type: ignore[misc]
 
 
 def is_kernel(function: object) -> bool:
-    """Was this function decorated with `triton.jit` (while the interpreter was on)?"""
+    """Whether this function was decorated with `triton.jit` while the interpreter was on."""
     return isinstance(function, base.InterpretedFunction)
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error a kernel raised, without the wrappers the interpreter puts around it."""
+    """The error that a kernel raised, without the interpreter's wrappers around it."""
     while isinstance(error, base.InterpreterError) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 class _PatchLang:
-    """Triton's `_patch_lang`, done once a module instead of at every device function call.
+    """Triton's `_patch_lang`, done once for each module instead of at every call of a device
+    function.
 
-    Triton's takes 0.5 ms and undoes itself after each launch, which a process that only ever
-    interprets need not.
+    Triton's own takes 0.5 ms and is undone after each launch. A process that only interprets does
+    not need this.
     """
 
     def __init__(self) -> None:
@@ -311,7 +314,7 @@ class _PatchLang:
         return self
 
     def restore(self) -> None:
-        """Nothing: the patches stay."""
+        """Does nothing: the patches stay."""
 
 
 def _add_fnuz_types() -> None:
@@ -326,7 +329,7 @@ def _add_fnuz_types() -> None:
 
 
 def _take_plain_formats() -> None:
-    """Triton's `dot_scaled` before 3.8 wants its formats as only the compiler passes them."""
+    """Triton's `dot_scaled` before 3.8 takes its formats only in the compiler's form."""
     triton_dot_scaled = TritonSemantic.dot_scaled
 
     def dot_scaled(self: Any, *arguments: Any) -> Any:
@@ -355,7 +358,8 @@ def _round(data: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _elements(data: Array, kind: Any, axis: int) -> Array:
-    """The float64 values of an operand of `dot_scaled`; e2m1 lies two to a byte along `axis`."""
+    """The float64 values of an operand of `dot_scaled`. e2m1 elements are packed two to a byte
+    along `axis`."""
     if kind == ir.ScaleDotElemTypeTY.E2M1:
         decoded: Array = packing.decode(data, "e2m1", axis)
         return decoded

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tilewright.runtime import interpreter_patch as patch
 
 ALIGNMENT = 16
-"""Operands lie at the same address modulo this here as in the parent."""
+"""Operands have the same address modulo this number here as in the parent."""
 
 
 def main() -> None:
@@ -44,8 +44,8 @@ def main() -> None:
 def handle(
     message: Message, blobs: Sequence[bytes], builder: patch.Builder
 ) -> tuple[Message, list[Blob]]:
-    """Run one launch; the answer has the bytes of the operands `return`ed, or an ``"error"`` and
-    its ``"kind"``."""
+    """Run one launch. The answer has the bytes of the operands named in `return`, or an ``"error"``
+    and its ``"kind"``."""
     try:
         memories = [_place(m, blob) for m, blob in zip(message["operands"], blobs, strict=True)]
         for i, arrays in message["pointed"]:
@@ -60,7 +60,7 @@ def handle(
 
 
 def _place(operand: Message, blob: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A writable copy of an operand's bytes, aligned as it was in the parent."""
+    """A writable copy of an operand's bytes, with the alignment it has in the parent."""
     room = np.empty(len(blob) + 2 * ALIGNMENT, np.uint8)
     skip = (operand["address"] - room.ctypes.data) % ALIGNMENT
     memory = room[skip : skip + len(blob)]
@@ -91,7 +91,7 @@ def _run(message: Message, memories: Sequence[Any], builder: patch.Builder) -> N
             built = patch.descriptor(built, shape, strides, block, builder, steps)
         whole, dot, _ = argument["name"].partition(".")
         arguments[whole] = (*arguments[whole], built) if dot else built
-    with np.errstate(all="ignore"):  # infinities and NaN are results like others
+    with np.errstate(all="ignore"):  # infinities and NaN are valid results
         kernel.run(grid=tuple(message["grid"]), warmup=False, **arguments)
 
 
@@ -120,7 +120,8 @@ def _region(operand: Message, memory: Any) -> patch.Region:
 
 
 def _kind(error: BaseException, builder: patch.Builder) -> str:
-    """``access``, ``memory``, ``raised`` by the kernel otherwise, or ``refused`` before it ran."""
+    """The kind of an error: ``access``, ``memory``, ``raised`` by the kernel otherwise, or
+    ``refused`` before it ran."""
     from tilewright.runtime import interpreter_patch as patch
 
     cause = patch.root_cause(error)
@@ -132,7 +133,7 @@ def _kind(error: BaseException, builder: patch.Builder) -> str:
 
 
 def _describe(error: BaseException, builder: patch.Builder) -> str:
-    """One sentence: which program, which line of which file, what."""
+    """One sentence: the program, the line of the file, and the error."""
     from tilewright.runtime import interpreter_patch as patch
 
     cause = patch.root_cause(error)

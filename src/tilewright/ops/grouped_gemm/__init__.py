@@ -1,4 +1,4 @@
-"""Grouped GEMM: many products in one launch, their sizes known on the device."""
+"""Grouped GEMM: many products in one launch; their sizes are known on the device."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class GroupedGemmFamily(Defaults):
         return f"{self.name}_{problem.dtype_a}"
 
     def nearby(self, problem: GroupedGemmProblem) -> Iterable[Nearby]:
-        return rows.nearby(problem.m, partial(_with_rows, problem))  # M of a list is 0: none
+        return rows.nearby(problem.m, partial(_with_rows, problem))  # none for a list: its M is 0
 
     def invariance(self, problem: GroupedGemmProblem) -> Invariance:
         return rows.invariance(partial(_with_rows, problem))
@@ -189,7 +189,7 @@ def _with_rows(problem: GroupedGemmProblem, m: int) -> GroupedGemmProblem:
     """The same problem with `m` rows. Raises `BadArgument` for a list."""
     if problem.form == "list":
         raise BadArgument("the groups of a list have rows of their own, not one M")
-    return replace(problem, m=m)  # A and C are row-major: no stride follows from M
+    return replace(problem, m=m)  # A and C are row-major: no stride depends on M
 
 
 def _whole(word: str, text: str) -> int:

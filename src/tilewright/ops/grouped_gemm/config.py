@@ -1,11 +1,11 @@
 """`GroupedGemmConfig`: one grouped GEMM kernel, and its name.
 
-The name is that of the GEMM kernel it runs for each group (see `tilewright.ops.gemm.config`),
-with the family and the form in front:
+The name is that of the GEMM kernel for each group (see `tilewright.ops.gemm.config`), with the
+family and the form in front:
 
     grouped_gemm_contiguous_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_tma_persistent_g8_direct_…
 
-Every kernel is persistent: a workgroup a compute unit, walking the tiles of all groups.
+Every kernel is persistent: one workgroup for each compute unit walks the tiles of all groups.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ PREFIX = "grouped_gemm_"
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemmConfig:
-    """How to compute a grouped GEMM. `form` is as in `GroupedGemmProblem`, the other fields as in
-    `GemmConfig`; fields up to `precision`, and `epilogue`, are the signature.
+    """How to compute a grouped GEMM.
 
-    What `GemmConfig` has beyond them is the same for every kernel here: scheduler ``persistent``,
-    and rows padded, since groups end anywhere.
+    form: as in `GroupedGemmProblem`.
+
+    The other fields are as in `GemmConfig`; those up to `precision`, and `epilogue`, are the
+    signature. The further fields of `GemmConfig` are the same for every kernel here: scheduler
+    ``persistent``, and padded rows, since groups end anywhere.
     """
 
     family: ClassVar[str] = "grouped_gemm"

@@ -1,9 +1,9 @@
-"""A first guess at a kernel's time: that of the GEMM with as many rows as its tiles have.
+"""A first guess at a kernel's time: that of a GEMM with as many rows as the tiles of all groups.
 
-Sizes of groups are not known when a kernel is chosen. Rows are taken to be dealt out as routers
-deal them: group number r gets a share like 1/(r+1); of a capacity, half is taken to be used. Every
-group with rows has one tile that is not whole, which is what low tiles are for; and its B is
-read from memory, which no tile changes. The constants are round guesses, not fits.
+The sizes of groups are unknown when a kernel is chosen. Rows are assumed to be distributed as by a
+router: group number r gets a share like 1/(r+1). Of a capacity, half is assumed to be used. Every
+group with rows has one partial tile, which low tiles serve best. A group's B is read from memory
+whatever the tile. The constants are round guesses, not fits.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tilewright.ops.grouped_gemm.pipelines import PIPELINES
 from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 
 WALK_US = 2.0
-"""What reading the groups' sizes and adding up their tiles takes."""
+"""Microseconds to read the groups' sizes and add up their tiles."""
 
 LATENCY_US = 3.0
-"""From asking memory for a tile to having it, under load."""
+"""Microseconds from requesting a tile from memory to having it, under load."""
 
 OVERLAP = 0.8
-"""Share of the shorter of arithmetic and reading weights that runs beside the longer."""
+"""Share of the shorter of arithmetic and reading weights that overlaps the longer."""
 
 
 def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Breakdown:
-    """What `config` should take for `problem` on `device`."""
+    """The estimated time of `config` for `problem` on `device`."""
     p = problem
     # A warp group without rows does not multiply, so the others take less time.
     height = config.tile_m // meetings(config.one)
@@ -62,7 +62,7 @@ def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Dev
     bandwidth = device.bandwidth_gbs * 1e3
     enough = bandwidth * LATENCY_US / device.compute_units
     moved = p.min_bytes
-    if p.form != "list":  # which counts every B that could have rows
+    if p.form != "list":  # a list's floor counts every B that could have rows
         moved -= (min(p.groups, p.rows) - _with_rows(p.groups, used)) * n * k * element
     reading = moved / (bandwidth * min(1.0, (under_way or element) / enough))
     waves = rows / config.tile_m * -(-n // config.tile_n) / device.compute_units
@@ -78,8 +78,8 @@ def estimate(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Dev
 
 
 def key(config: GroupedGemmConfig, found: Breakdown) -> tuple[float, float, str]:
-    """What to sort by, best first: where memory decides, many estimates are equal, and the pipeline
-    that leaves warps the least to do goes first."""
+    """What to sort by, best first. Where memory decides, many estimates are equal; the pipeline
+    that leaves its warps less to do goes first."""
     rates = PIPELINES[config.pipeline].one.rates
     share = rates.share if rates else 0.0
     return found.total_us, -share, config.name
@@ -101,5 +101,5 @@ def _padded_rows(groups: int, rows: int, height: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _with_rows(groups: int, rows: int) -> int:
-    """Groups that have any."""
+    """Number of groups with rows."""
     return max(1, sum(size > 0 for size in _dealt(groups, rows)))

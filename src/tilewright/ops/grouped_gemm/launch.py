@@ -1,4 +1,4 @@
-"""From a problem to what is launched."""
+"""The launch of a grouped GEMM kernel for a problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, 
 
 
 def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Device) -> Launch:
-    """How to launch `config` for `problem` on `device`."""
+    """The launch of `config` for `problem` on `device`."""
     p = problem
     grid = (max(1, min(most_tiles(config, p), device.compute_units)), 1, 1)
     pointers = PIPELINES[config.pipeline].one.reads == "pointers"
@@ -54,32 +54,32 @@ def launch(config: GroupedGemmConfig, problem: GroupedGemmProblem, device: Devic
 
 
 def most_tiles(config: GroupedGemmConfig, problem: GroupedGemmProblem) -> int:
-    """The most tiles there can be, whatever the groups' sizes: each may end inside a tile."""
+    """The most tiles for any sizes of the groups: each group may end inside a tile."""
     p = problem
     if p.form == "list":
         return sum(-(-m // config.tile_m) * -(-n // config.tile_n) for m, n, _ in p.sizes)
     if p.form == "masked":
         rows = p.groups * -(-p.m // config.tile_m)
-    else:  # groups with rows have one tile at least, and one more for each further tile_m rows
+    else:  # a group with rows has at least one tile, and one more for each further tile_m rows
         used = min(p.groups, p.m)
         rows = used + (p.m - used) // config.tile_m
     return rows * -(-p.n // config.tile_n)
 
 
 RAGGED_ROWS = 2**30
-"""Rows of a ragged tensor map. The number of its rows times `_WRAP` elements is a multiple of
-2**64 bytes, which is where addresses begin again."""
+"""Rows of a ragged tensor map. This number times `_WRAP` elements is a multiple of 2**64 bytes, at
+which addresses wrap."""
 _WRAP = 2**34
 _MOST = 2**31 - 2**16
 
 
 def _ragged(operand: str, dtype: str, columns: int, ld: int, block: tuple[int, ...]) -> Descriptor:
-    """A matrix whose rows a store can stop at any row, not only at its last.
+    """The tensor map of a matrix for stores that may stop at any row.
 
-    Three of its dimensions walk the rows. At (RAGGED_ROWS, end, RAGGED_ROWS - size + i) is row i of
-    the `size` rows before row `end`: the first coordinate takes RAGGED_ROWS rows back, since its
-    stride is `_WRAP` elements less a row and addresses wrap; the last one is past its extent, where
-    nothing is written, exactly for i ≥ size. (The "ragged" descriptors of Triton's
+    Three of its dimensions walk the rows. (RAGGED_ROWS, end, RAGGED_ROWS - size + i) is row i of
+    the `size` rows before row `end`. The first coordinate goes RAGGED_ROWS rows back, since its
+    stride is `_WRAP` elements less a row and addresses wrap. The last coordinate is past its
+    extent, where nothing is written, exactly for i ≥ size. (The "ragged" descriptors of Triton's
     ``tools/ragged_tma.py``.)
     """
     shape = (_MOST, _MOST, RAGGED_ROWS, columns)

@@ -1,4 +1,4 @@
-"""Which configs can be said, and the config that a kernel's name says."""
+"""The configs that a name can express, and the config of a kernel's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.ops.grouped_gemm.problem import FORMS
 
 
 def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
-    """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
+    """Return `config` if a name can express every field. Raises `BadArgument`."""
     if config.form not in FORMS:
         known = ", ".join(FORMS)
         raise BadArgument(
@@ -30,8 +30,8 @@ def check(config: GroupedGemmConfig) -> GroupedGemmConfig:
 
 
 def parse(name: str) -> GroupedGemmConfig:
-    """The config whose name this is. Raises `UnknownName` for a name that does not parse and
-    for one whose fields contradict each other."""
+    """The config with this name. Raises `UnknownName` for a name that does not parse, or whose
+    fields contradict each other."""
     form, _, rest = name.removeprefix(PREFIX).partition("_")
     try:
         one = gemm.parse(f"gemm_{rest}")

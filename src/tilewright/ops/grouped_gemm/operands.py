@@ -1,4 +1,4 @@
-"""Between arrays and grouped problems: forms and layouts from shapes and strides."""
+"""Arrays of a call and grouped problems: form and layout from shapes and strides."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ OPTIONS = {
 for a list."""
 
 SIZES = {"contiguous": "offsets", "masked": "counts", "list": "table"}
-"""The operand that says the groups' sizes, by form."""
+"""The operand with the groups' sizes, by form."""
 
 SPARE = 16
-"""One row in so many belongs to no group where offsets are made up."""
+"""In random offsets, one row in this many belongs to no group."""
 
 
 def operands(problem: GroupedGemmProblem) -> tuple[Operand, ...]:
-    """A, B, the groups' sizes, the epilogue's operands and C, as they lie in memory."""
+    """A, B, the groups' sizes, the epilogue's operands and C, with their layouts in memory."""
     p = problem
     if p.form == "list":
         return _list_operands(p)
@@ -81,12 +81,12 @@ def _list_operands(p: GroupedGemmProblem) -> tuple[Operand, ...]:
 
 
 def _extra_of_one(p: GroupedGemmProblem) -> tuple[Operand, ...]:
-    """The epilogue's operands as a GEMM of all rows has them."""
+    """The epilogue's operands as for one GEMM of all rows."""
     return gemm.operands(p.one)[2:-1]
 
 
 def _skewed(groups: int, total: int, seed: int) -> list[int]:
-    """`total` rows over groups, a few with most of them and some with none."""
+    """Distribute `total` rows over groups: a few groups get most of them, some none."""
     rng = random.Random(seed)
     weights = [1 / (rank + 1) for rank in range(groups)]
     for place in range(1, groups, 4):
@@ -99,7 +99,7 @@ def _skewed(groups: int, total: int, seed: int) -> list[int]:
 
 
 def _offsets(p: GroupedGemmProblem, seed: int) -> list[int]:
-    """Made-up offsets: skewed, some groups empty, a few rows in none."""
+    """Random offsets: skewed, with some empty groups, and a few rows in none."""
     spare = p.m // SPARE
     begin = spare // 2 if p.bounds else 0
     ends = [begin] if p.bounds else []
@@ -111,7 +111,7 @@ def _offsets(p: GroupedGemmProblem, seed: int) -> list[int]:
 
 
 def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
-    """Made-up counts: skewed, some empty, some full."""
+    """Random counts: skewed, some empty, some full."""
     return [min(size, p.m) for size in _skewed(p.groups, p.rows // 2, seed)]
 
 
@@ -120,7 +120,8 @@ def _counts(p: GroupedGemmProblem, seed: int) -> list[int]:
 
 def problem_of(call: Call, prefer: str = "rcr") -> GroupedGemmProblem:
     """The problem of A, B, the groups' sizes and the operands of the epilogue, into C if the call
-    passes it. A's dimensions say the form: 2 ``contiguous``, 3 ``masked``, 1 ``list``."""
+    passes it. The number of A's dimensions determines the form: 2 ``contiguous``, 3 ``masked``, 1
+    ``list``."""
     inputs, options = call.inputs, call.options
     out = None if call.outputs is None else call.outputs[0]
     forms = {1: "list", 2: "contiguous", 3: "masked"}
@@ -260,7 +261,7 @@ def _of_stacked(
 
 
 def _check_sizes(form: str, view: View, groups: int) -> bool:
-    """Whether there is one more of them than groups."""
+    """Whether there is one more offset than groups."""
     name = "offsets" if form == "contiguous" else "counts"
     lengths = (groups, groups + 1) if form == "contiguous" else (groups,)
     if view.dtype != "int32" or len(view.shape) != 1 or view.shape[0] not in lengths:
@@ -275,14 +276,14 @@ def _check_sizes(form: str, view: View, groups: int) -> bool:
 
 
 def _leading(name: str, view: View) -> int:
-    """The leading dimension of a matrix, or of a stack of them without gaps, that has rows."""
+    """The leading dimension of a matrix with rows, or of a stack of such matrices without gaps."""
     *outer, columns = view.shape
     if 0 in outer:
         return columns
     inner_ok = view.strides[-1] == 1 or columns == 1
     ld = view.strides[-2] if outer[-1] > 1 else max(columns, 1)
     if len(outer) == 2 and outer[1] <= 1 < outer[0]:
-        ld = view.strides[0]  # one row a group
+        ld = view.strides[0]  # one row for each group
     if not inner_ok or ld < columns:
         raise BadArgument(
             f"{name} of shape {view.shape} has strides {view.strides}; rows are sorted by group, so"
@@ -297,8 +298,11 @@ def _leading(name: str, view: View) -> int:
 
 
 def _extra(t: Takes, view: View, rows: tuple[int, ...], width: int, form: str, dtype_c: str) -> int:
-    """Check an operand of an epilogue; the leading dimension if it is a matrix, else 0. `rows`:
-    groups, and then the dimensions of C before its columns."""
+    """Check an operand of an epilogue. Returns the leading dimension of a matrix, 0 for other
+    operands.
+
+    rows: the number of groups, and then the dimensions of C before its columns.
+    """
     groups, *shape = rows
     wanted: dict[str, tuple[int, ...]] = {
         "n": (groups, width),

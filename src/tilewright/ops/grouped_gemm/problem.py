@@ -15,12 +15,12 @@ from tilewright.ops.gemm.problem import LAYOUTS, GemmProblem, natural_alignment
 from tilewright.ops.problem import Problem
 
 FORMS = ("contiguous", "masked", "list")
-"""How groups lie in memory, and where their sizes are known; see `GroupedGemmProblem`."""
+"""The layout of groups in memory, and the place of their sizes; see `GroupedGemmProblem`."""
 
 Sizes = tuple[tuple[int, int, int], ...]
 
 LIST_SPAN = 2**31
-"""Bytes that a matrix of a list stays under: kernels count in 32 bits inside one."""
+"""Each matrix of a list is smaller than this many bytes: kernels count in 32 bits inside one."""
 
 
 @takes_dtype
@@ -28,24 +28,29 @@ LIST_SPAN = 2**31
 class GroupedGemmProblem(Problem):
     """C_g = A_g · B_g for every group g, after the operations of `epilogue`.
 
-    form says how groups lie:
+    form: the layout of the groups, one of these three.
 
     ``contiguous``: mixture of experts, rows sorted by expert. A is m × k, B is groups × k × n, C is
-    m × n; where each group's rows end stands in an int32 vector on the device (``offs`` of
-    ``torch._grouped_mm``). m: rows of all groups. bounds: the vector begins with where the first
-    group begins, so it is one longer.
-    ``masked``: fixed capacity. A is groups × m × k, B is groups × k × n, C is groups × m × n; how
-    many of a group's m rows count stands in an int32 vector on the device, and the others of C
-    are left as they are.
-    ``list``: products of different sizes, (m, n, k) each in `sizes`, at addresses that a table on
-    the device says (see `pack`); `groups`, `m`, `n` and `k` follow and are left out.
+    m × n. An int32 vector on the device holds the end of each group's rows (``offs`` of
+    ``torch._grouped_mm``).
+    ``masked``: fixed capacity. A is groups × m × k, B is groups × k × n, C is groups × m × n. An
+    int32 vector on the device holds how many of each group's m rows are used; the other rows of C
+    are left unchanged.
+    ``list``: products of different sizes, at addresses in a table on the device (see `pack`).
 
-    Groups without rows are ordinary. Fields from `dtype_a` on are as in `GemmProblem`, for every
-    group; `stride_b`: elements from one group's B to the next, 0 for one right after the other.
-    For a ``list``, leading dimensions stand in the table; `alignment` (16 by default, as in what
-    `pack` allocates) is what all addresses and leading dimensions there are multiples of.
+    m: under ``contiguous``, rows of all groups; under ``masked``, rows of each group.
+    bounds: under ``contiguous``, the vector begins with the start of the first group, so it is one
+    longer.
+    sizes: under ``list``, (m, n, k) of each product; `groups`, `m`, `n` and `k` follow from it and
+    are left out.
+    stride_b: elements from one group's B to the next; 0 means packed.
+    alignment: under ``list``, all addresses and leading dimensions in the table are multiples of
+    it; by default 16, as `pack` allocates.
 
-    Raises `BadArgument` for anything that cannot be meant.
+    Groups may have no rows. Fields from `dtype_a` on are as in `GemmProblem`, for every group. For
+    a ``list``, leading dimensions are in the table.
+
+    Raises `BadArgument` for an invalid problem.
     """
 
     family: ClassVar[str] = "grouped_gemm"

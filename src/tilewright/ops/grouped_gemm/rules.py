@@ -1,8 +1,9 @@
-"""Which grouped GEMM configs an architecture can have, and which problems a config can serve.
+"""The rules of grouped GEMM: which configs an architecture can build, and which problems a config
+can serve.
 
-A config is a GEMM kernel run for one group after another, so the rules are those of that kernel
-(`tilewright.ops.gemm.rules`), asked about `GroupedGemmConfig.one` and `GroupedGemmProblem.one`;
-the tables here have what groups add.
+A config is a GEMM kernel run for one group after another, so the rules are those of this kernel
+(`tilewright.ops.gemm.rules`), applied to `GroupedGemmConfig.one` and `GroupedGemmProblem.one`. The
+tables here add the rules for groups.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from tilewright.ops.grouped_gemm.problem import GroupedGemmProblem
 from tilewright.verdict import Verdict, no
 
 MAX_TMA_ROWS = 2**30
-"""Rows of C that a tensor map which ends inside them can count."""
+"""Most rows of C in a tensor map that can end inside it."""
 
 
 # --- legality ---------------------------------------------------------------------------------
 
 
 def _record(c: GroupedGemmConfig) -> GroupedPipeline | None:
-    """None for a GEMM pipeline that does not walk groups, which `names.check` refuses: the rules
-    also judge configs made by hand."""
+    """The grouped pipeline; None for a GEMM pipeline that does not walk groups. `names.check`
+    refuses such a config, but the rules also judge configs made by hand."""
     return PIPELINES.get(c.pipeline)
 
 
@@ -96,7 +97,7 @@ LEGALITY: tuple[tuple[str, Callable[[GroupedGemmConfig, Arch], str | None]], ...
 
 
 def judge(config: GroupedGemmConfig, arch: Arch) -> Verdict:
-    """Whether `config` may be built for `arch`; else the first rule against it."""
+    """Whether `config` may be built for `arch`; if not, the first rule that refuses it."""
     for name, rule in LEGALITY:
         reason = rule(config, arch)
         if reason is not None:
@@ -138,7 +139,7 @@ SUPPORT: tuple[tuple[str, Callable[[GroupedGemmConfig, GroupedGemmProblem], str 
 
 
 def supports(config: GroupedGemmConfig, problem: GroupedGemmProblem, arch: Arch) -> Verdict:
-    """Whether `config` on `arch` computes `problem`; else the first rule against it."""
+    """Whether `config` on `arch` computes `problem`; if not, the first rule that refuses it."""
     for name, rule in SUPPORT:
         reason = rule(config, problem)
         if reason is not None:

@@ -1,4 +1,4 @@
-"""From a config to what is compiled: the same for every pipeline, from its record.
+"""The source that a config is compiled from. Every pipeline's source is made here, from its record.
 
 A kernel declares its parameters in this order: A, B and C; the groups' sizes; the scalars; the
 epilogue's operands; `GroupedPipeline.constants`; and the epilogue's functions.
@@ -26,7 +26,7 @@ IN_TABLE = ("m", "n", "k", "lda", "ldb", "ldc", "stride_b", "lead")
 
 
 def source(config: GroupedGemmConfig, arch: Arch) -> KernelSource:
-    """What to compile for `config` on `arch`."""
+    """The source to compile for `config` on `arch`."""
     record = PIPELINES[config.pipeline]
     arguments = _arguments(config)
     constants = _constants(config)
@@ -77,8 +77,7 @@ def _constants(config: GroupedGemmConfig) -> tuple[tuple[str, Value], ...]:
 
 
 def _widths(config: GroupedGemmConfig) -> str:
-    """For each operand of the epilogue, what N is divided by where it is a vector over columns;
-    else 0."""
+    """For each operand of the epilogue: the divisor of N if it is a vector over columns, else 0."""
     taken = epilogues.takes(config.epilogue)
     widths = epilogues.columns(config.epilogue, 2)
     return "".join(
@@ -133,8 +132,8 @@ def _described(config: GroupedGemmConfig) -> Types:
 
 
 def _extra(config: GroupedGemmConfig, stride: str) -> Types:
-    """The epilogue's operands as elements of the kernels' tuple argument, and behind them the
-    leading dimension of its matrices if there are any."""
+    """The epilogue's operands as elements of the kernels' tuple argument, followed by the leading
+    dimension of its matrices, if there are any."""
     taken = epilogues.takes(config.epilogue)
     kinds = [f"*{DTYPES[epilogues.operand_dtype(t, config.dtype_c)].triton}" for t in taken]
     if epilogues.has_matrix(config.epilogue):
@@ -143,8 +142,8 @@ def _extra(config: GroupedGemmConfig, stride: str) -> Types:
 
 
 def _promises(config: GroupedGemmConfig) -> dict[str, int]:
-    """What alignment lets the compiler assume: addresses in bytes, strides and innermost extents in
-    elements."""
+    """What the compiler may assume from the alignment: addresses in bytes, strides and innermost
+    extents in elements."""
     record = PIPELINES[config.pipeline]
     if record.one.reads == "pointers":
         return _promises_of_pointers(config)
@@ -173,7 +172,7 @@ def _promises_of_pointers(config: GroupedGemmConfig) -> dict[str, int]:
 
 
 def _promises_of_matrices(config: GroupedGemmConfig) -> dict[str, int]:
-    """Of the epilogue's matrices and their leading dimension."""
+    """Alignments of the epilogue's matrices and their leading dimension."""
     taken = epilogues.takes(config.epilogue)
     if config.alignment == 1 or not epilogues.has_matrix(config.epilogue):
         return {}
@@ -184,8 +183,8 @@ def _promises_of_matrices(config: GroupedGemmConfig) -> dict[str, int]:
 
 
 def blocks(config: GroupedGemmConfig) -> tuple[tuple[int, ...], ...]:
-    """What one copy moves of A (rows, K), of B (group, and as it lies) and of C (see
-    `launch._ragged`)."""
+    """The box that one copy moves of A (rows, K), of B (group, then B's two dimensions in memory
+    order) and of C (see `launch._ragged`)."""
     boxes = PIPELINES[config.pipeline].one.boxes
     assert boxes is not None, f"pipeline {config.pipeline} has no descriptors"
     m, n, k, columns = boxes(config.one)

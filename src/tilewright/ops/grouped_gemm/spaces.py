@@ -1,4 +1,5 @@
-"""The axes of a grouped GEMM space, what ``"*"`` means on each, sweeps, and the default space."""
+"""The axes of a grouped GEMM space, the values of ``"*"`` on each, sweeps, and the default
+space."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ AXES: dict[str, Any] = {
     "form": "contiguous",
     **{axis: usual for axis, usual in gemm.AXES.items() if axis in _OWN},
 }
-"""Every axis, in the order of expansion, with its default; all but `form` are a GEMM's."""
+"""Every axis, in the order of expansion, with its default; all but `form` are GEMM's."""
 
 
 VARIANTS = {
@@ -33,13 +34,12 @@ VARIANTS = {
     "grouped_gemm_rowcolquant": ("contiguous", "gemm_rowcolquant"),
     "grouped_gemm_tensorquant": ("list", "gemm_tensor_quant"),
 }
-"""CK Tile Engine's folders of grouped kernels: the form that is nearest, and what the kernel of a
-group is there. CK has matrices anywhere, as a list has; but a list's groups have no scales for rows
-and columns."""
+"""CK Tile Engine's folders of grouped kernels: the nearest form, and the kernel for one group. CK's
+matrices may be anywhere, as in a list; but a list's groups have no scales for rows and columns."""
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
-    """The values ``"*"`` stands for on `axis`. Raises `BadArgument` where it has no meaning."""
+    """The values of ``"*"`` on `axis`. Raises `BadArgument` if it has no meaning there."""
     if axis == "form":
         return FORMS
     return list(on(arch)) if axis == "pipeline" else gemm.wildcard(axis, arch)
@@ -48,8 +48,8 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 def read_sweep(
     document: Mapping[str, Any], arch: Arch, signature: Mapping[str, str] | None = None
 ) -> tuple[KernelSpace, list[str]]:
-    """The space a sweep document declares: a GEMM's sweep with an axis `form` at its top. What
-    a grouped kernel does not have (schedulers, padding of M) is left out with a note."""
+    """The space that a sweep document declares: a GEMM's sweep with an axis `form` at its top. Axes
+    that a grouped kernel does not have (schedulers, padding of M) are left out with a note."""
     rest = dict(document)
     usual = AXES["form"]
     called = rest.get(tile_engine.VARIANT)
@@ -73,8 +73,8 @@ def read_sweep(
 
 
 def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
-    """Some tens of kernels for problems like `problem` (its form, dtypes, layout, precision and
-    epilogue), among which one serves every size, alignment and stride."""
+    """Some tens of kernels for problems with the form, dtypes, layout, precision and epilogue of
+    `problem`. At least one of them serves every size, alignment and stride."""
     return KernelSpace(
         "grouped_gemm",
         {
@@ -99,13 +99,13 @@ def default_space(problem: GroupedGemmProblem, arch: Arch) -> KernelSpace:
 
 
 def _worth_having(config: GroupedGemmConfig) -> bool:
-    """Keeps the default space to shapes that are someone's best."""
+    """Keeps the default space to shapes that are the best for some problem."""
     threads_work = config.tile_m * config.tile_n // config.num_warps
     if not 64 <= threads_work <= 4096:
         return False
     rows_of_k = config.tile_k * DTYPES[config.dtype_a].bytes // ROW_BYTES
     if PIPELINES[config.pipeline].one.reads == "descriptors":
-        # Where weights are read for a few rows, deep tiles keep more of them under way.
+        # For a few rows, the time goes to reading weights; deep tiles keep more of them in flight.
         return config.num_stages > 2 and rows_of_k in ((1, 2) if config.tile_m <= 64 else (1,))
     if rows_of_k != 1:
         return False

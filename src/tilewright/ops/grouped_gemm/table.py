@@ -1,4 +1,5 @@
-"""The ``list`` form: a table of where each product's matrices lie, and `pack`, which makes one."""
+"""The ``list`` form: a table with the addresses of each product's matrices, and `pack`, which makes
+one."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from tilewright.ops.grouped_gemm.problem import LIST_SPAN, GroupedGemmProblem
 from tilewright.ops.nouns import Operand, View
 
 Row = tuple[int, int, int, int, int, int, int, int, int]
-"""One product: where A, B and C begin (in elements from the operand of that name), m, n, k, and
+"""One product: the starts of A, B and C (in elements from the operand of that name), m, n, k, and
 their leading dimensions. Kernels read it (``kernels/walk.py``)."""
 
 
 def arrange(p: GroupedGemmProblem) -> tuple[list[Row], tuple[int, int, int]]:
-    """A table for a list whose matrices lie one behind another, each row and beginning aligned to
-    16 bytes; and how many elements A, B and C then have in all."""
+    """A table for a list whose matrices follow one another, each row and start aligned to 16 bytes;
+    and the number of elements of A, B and C in all."""
     table: list[Row] = []
     ends = [0, 0, 0]
     types = (p.dtype_a, p.dtype_b, p.dtype_c)
@@ -39,12 +40,14 @@ def arrange(p: GroupedGemmProblem) -> tuple[list[Row], tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A list of products, ready to run as often as you like::
+    """A list of products, ready to run any number of times::
 
         dispatcher.run("grouped_gemm", *packed.inputs, out=packed.out, **packed.options)
 
-    outputs: the results, one matrix a product. On a GPU the operands stay where they are, and what
-    is written into them before a run counts; on the CPU they were copied.
+    outputs: the results, one matrix for each product.
+
+    On a GPU the operands are used in place, so a run sees everything written into them before. On
+    the CPU they were copied.
     """
 
     inputs: tuple[Any, Any, Any]
@@ -52,7 +55,7 @@ class Packed:
     outputs: tuple[Any, ...]
     options: dict[str, Any]
     kept: tuple[Any, ...]
-    """What the table's addresses lead to."""
+    """Keeps the memory alive that the table's addresses refer to."""
 
 
 def pack(
@@ -65,9 +68,11 @@ def pack(
 ) -> Packed:
     """The products A·B of `pairs`, of any sizes (0 too), as one list.
 
-    All A, and all B, have one dtype and one layout. `outs`: where results go (on a GPU only);
-    without, one allocation of `dtype_c` holds them. Reads no element, so a GPU is not waited for.
-    Raises `BadArgument` and `WrongDevice`.
+    pairs: A and B of each product. All A have one dtype and one layout, and so do all B.
+    outs: arrays for the results (on a GPU only); by default, one allocation of `dtype_c` holds
+    them.
+
+    Reads no element, so it does not wait for a GPU. Raises `BadArgument` and `WrongDevice`.
     """
     if not pairs:
         raise BadArgument("a list needs one product or more")
@@ -163,7 +168,7 @@ def _one_dtype(name: str, views: Sequence[View]) -> str:
 
 
 def orders(view: View) -> dict[str, int]:
-    """The letters a matrix can be called by, each with its leading dimension."""
+    """The letters of a matrix's possible layouts, each with its leading dimension."""
     (rows, columns), (row_stride, column_stride) = view.shape, view.strides
     if 0 in view.shape:
         return {"r": max(columns, 1), "c": max(rows, 1)}
@@ -176,7 +181,7 @@ def orders(view: View) -> dict[str, int]:
 
 
 def _letter(name: str, views: Sequence[View]) -> str:
-    """``r`` or ``c``, whichever all of them can be called; B's is rather ``c``."""
+    """``r`` or ``c``, whichever fits all matrices; if both fit, ``c`` for B."""
     prefer = "c" if name == "B" else "r"
     for letter in (prefer, "r", "c"):
         if all(letter in orders(v) for v in views):
@@ -205,7 +210,7 @@ def _check_outs(
 def _addresses(
     p: GroupedGemmProblem, triples: Sequence[tuple[View, View, View]]
 ) -> tuple[list[Row], int]:
-    """The table of matrices where they are, and to how many bytes they are all aligned."""
+    """The table of the matrices in place, and the alignment that all of them have, in bytes."""
     types = [DTYPES[d].bytes for d in (p.dtype_a, p.dtype_b, p.dtype_c)]
     bases = [_base([triple[i] for triple in triples]) for i in range(3)]
     rows: list[Row] = []
@@ -229,7 +234,7 @@ def _base(views: Sequence[View]) -> int:
 
 
 def _flat(tensors: Sequence[Any]) -> Any:
-    """What the matrices' places in the table count from: the first one that has elements."""
+    """The origin of the matrices' places in the table: the first matrix that has elements."""
     first = next((t for t in tensors if t.numel()), tensors[0])
     reach = sum((n - 1) * s for n, s in zip(first.shape, first.stride(), strict=True)) + 1
     return first.as_strided((reach if first.numel() else 0,), (1,))
@@ -263,8 +268,8 @@ def _refuse_overlap(triples: Sequence[tuple[View, View, View]]) -> None:
 
 
 def check(a: Any, b: Any, sizes: Any) -> None:
-    """Raise `BadArgument` unless the offsets (A of two dimensions) or counts (of three) say rows
-    that there are, in order. Reads them, so on a GPU it waits; kernels clamp them instead."""
+    """Raise `BadArgument` unless the offsets (for A of two dimensions) or counts (of three) are
+    rows of A, in order. Reads them, so on a GPU it waits. Kernels clamp them instead."""
     groups, m = b.shape[0], a.shape[-2]
     values = [int(x) for x in sizes.tolist()]
     if len(a.shape) == 3:
