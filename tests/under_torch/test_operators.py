@@ -16,12 +16,14 @@ from gradient_cases import BATCH, ROOMS, Case, K, M, N, far  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+import blend_family  # noqa: E402
 import tilewright as tw  # noqa: E402
 import tilewright.torch  # noqa: E402
 from tilewright import ops  # noqa: E402
 from tilewright.errors import BadArgument, WrongDevice  # noqa: E402
 from tilewright.operation import operation  # noqa: E402
 from tilewright.ops.backward import Backward, Computation, incoming  # noqa: E402
+from tilewright.torch.operators import operator  # noqa: E402
 from tilewright.torch.said import Said, read  # noqa: E402
 
 GEMM = torch.ops.tilewright.gemm
@@ -121,6 +123,9 @@ def test_dynamic_sizes_stay_symbols_without_gradients():
     graphs = Graphs()
     compiled = torch.compile(tw.gemm, fullgraph=True, backend=graphs, dynamic=True)
     b = torch.randn(K, N)
+    tw.gemm(
+        b.t(), b
+    )  # the first call outside of a graph looks for torch: a graph then is made anew
     for m in (32, 40, 56):
         a = torch.randn(m, K)
         assert torch.equal(compiled(a, b), tw.gemm(a, b))
@@ -146,6 +151,27 @@ def test_compiled_refusals_are_said():
         torch.compile(tw.gemm, fullgraph=True, backend="aot_eager")(a.detach(), b.t())
     with pytest.raises(Exception, match=r"no stream= under torch\.compile"):
         torch.compile(tw.gemm, fullgraph=True, backend="aot_eager")(a.detach(), b, stream=3)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("passed", [False, True])
+def test_an_operand_written_in_place_is_refused_in_a_graph(dynamic, passed):
+    """Also by the operator itself. torch would not know that the operand changes."""
+
+    said = Said(scalars=("scale",)).text
+
+    def model(x, state):
+        if not passed:
+            return torch.ops.tilewright.blend([x, state], said, [2.0])[0]
+        y, z = torch.empty_like(x), torch.empty_like(x, dtype=torch.bfloat16)
+        torch.ops.tilewright.blend.out([x, state], said, [2.0], out=[y, z])
+        return y
+
+    with blend_family.known():
+        operator("blend")
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+        with pytest.raises(Exception, match="blend writes to state in place"):
+            compiled(torch.ones(8), torch.ones(8))
 
 
 @pytest.mark.parametrize("strict", [False, True])

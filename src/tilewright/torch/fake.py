@@ -1,8 +1,8 @@
 """What torch wants to know of a call without running it: its outputs' shapes, strides and dtypes.
 
-A call is checked here as a real one is. With symbolic sizes (``dynamic=True``) the family computes
-the outputs with symbols, and nothing else is checked until the call runs; a family that cannot
-compute with symbols has the sizes specialised.
+A call is checked here as a real one is. With symbolic sizes (``dynamic=True``) it is checked by
+the sizes of the tensors that are traced, and the family computes the outputs with symbols; a family
+that cannot has the sizes specialised.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def outputs(op: str, said: Said, tensors: Sequence[Any]) -> list[Any]:
     place = _place(views)
     made: Sequence[Operand] | None = None
     if symbolic(views):
+        _check_example(op, said, views)
         try:
             made = family.outputs(call(said, views))
         except TypeError:  # a symbol has no hash, and is no index
@@ -47,7 +48,9 @@ def check(op: str, said: Said, tensors: Sequence[Any], out: Sequence[Any]) -> No
     """Check a call that passes its outputs. Raises `BadArgument`, `WrongDevice`."""
     views, targets = tuple(map(view, tensors)), tuple(map(view, out))
     _place((*views, *targets))
-    if not symbolic((*views, *targets)):
+    if symbolic((*views, *targets)):
+        _check_example(op, said, views, targets)
+    else:
         _check(op, said, views, targets)
 
 
@@ -63,6 +66,17 @@ def concrete(v: View) -> View:
     return View(numbers[0], numbers[1], v.dtype, int(v.address), v.device)
 
 
+def _example(v: View) -> View | None:
+    """A view with the sizes of the tensors that are being traced, to which the graph is not bound
+    thereby; None where a size depends on data, so that nothing is known of it."""
+    symbols: list[Any] = [*v.shape, *v.strides, v.address]
+    numbers = [n.node.hint if isinstance(n, torch.SymInt) else n for n in symbols]
+    if None in numbers:
+        return None
+    rank = len(v.shape)
+    return View(tuple(numbers[:rank]), tuple(numbers[rank:-1]), v.dtype, numbers[-1], v.device)
+
+
 def call(said: Said, views: Sequence[View], out: tuple[View, ...] | None = None) -> Call:
     """The call that has these tensors."""
     inputs = tuple(said.positional(views))
@@ -70,7 +84,7 @@ def call(said: Said, views: Sequence[View], out: tuple[View, ...] | None = None)
     return Call(inputs, named, out, dict(said.options))
 
 
-def _check(op: str, said: Said, views: Sequence[View], out: tuple[View, ...]) -> None:
+def _check(op: str, said: Said, views: Sequence[View], out: tuple[View, ...] | None) -> None:
     family = ops.family(op)
     problem = family.problem_of(call(said, views, out))
     for one in family.operands(problem):
@@ -79,6 +93,16 @@ def _check(op: str, said: Said, views: Sequence[View], out: tuple[View, ...]) ->
                 f"{op} writes to {one.name} in place, which torch cannot see in a graph; call it "
                 "outside of torch.compile"
             )
+
+
+def _check_example(
+    op: str, said: Said, views: Sequence[View], out: Sequence[View] | None = None
+) -> None:
+    """`_check` of a call with symbolic sizes, by the sizes of the tensors that are being traced."""
+    inputs = [one for one in map(_example, views) if one is not None]
+    targets = None if out is None else tuple(one for one in map(_example, out) if one is not None)
+    if len(inputs) == len(views) and len(targets or ()) == len(out or ()):
+        _check(op, said, inputs, targets)
 
 
 def _of_operand(one: Operand, place: str) -> View:
