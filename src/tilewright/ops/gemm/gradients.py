@@ -163,6 +163,8 @@ class _Steps:
 def _readable(x: Any) -> Any:
     """`x`, or a copy where neither its rows nor its columns are contiguous and apart (the gradient
     of a sum has strides of 0)."""
+    if x.is_contiguous():
+        return x
     rows, columns = x.shape[-2:]
     down, along = x.stride()[-2:]
     apart = (along == 1 and down >= columns) or (down == 1 and along >= rows)
