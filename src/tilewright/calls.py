@@ -134,7 +134,7 @@ def read(
     places = {view.device for view in (*inputs, *keyword.values(), *(targets or ()))}
     if len(places) > 1:
         raise WrongDevice(f"operands are on {', '.join(sorted(places))}; move them together")
-    call = Call(inputs, keyword, targets, said.options)
+    call = Call(inputs, keyword, targets, dict(said.options))
     problem = family.problem_of(call, config)
     declared = family.operands(problem)
     if outs is None:

