@@ -131,7 +131,7 @@ def _share(pipeline: str) -> float:
 
 
 def error(measured: list[Measured], device: Device) -> float:
-    """Weighted mean of squared logarithms; a median twice the best's counts for a third."""
+    """Weighted mean of squared logarithms; a kernel with twice the best time counts for a third."""
     total = weights = 0.0
     for one in measured:
         best = min(one.us.values())

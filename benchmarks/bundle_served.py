@@ -125,7 +125,7 @@ def served(path: Path, count: int) -> dict[str, Any]:
 
 
 def timed(dispatcher: Any, problem: Any, torch: Any) -> tuple[float, float]:
-    """Seconds of the first call of a problem, and of host time of a cached one."""
+    """Seconds of a problem's first call, and host seconds of a cached call."""
     from tilewright import ops, verify
 
     inputs, out = verify.make_operands(problem, 0, "cuda:0")

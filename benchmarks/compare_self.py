@@ -1,4 +1,4 @@
-"""How often a kernel that is compared with itself is said to be faster or slower.
+"""How often a comparison of a kernel with itself says faster or slower.
 
     python benchmarks/compare_self.py --json benchmarks/results/compare_self_h200.json
 

@@ -18,7 +18,7 @@ from tilewright import Dispatcher, GemmProblem
 
 
 def import_milliseconds() -> float:
-    """Median over fresh processes of ``import tilewright`` alone."""
+    """Median time of ``import tilewright`` over fresh processes."""
     script = (
         "import time; t = time.perf_counter(); import tilewright; "
         "print((time.perf_counter() - t) * 1e3)"

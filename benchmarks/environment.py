@@ -1,4 +1,4 @@
-"""What a measurement was taken on; every result file carries it."""
+"""The environment of a measurement; every result file carries it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("tilewright", "triton", "torch", "numpy")
 
 
 def environment() -> dict[str, Any]:
-    """CPU, cores this process may use, platform, Python, package versions, GPU (None without
+    """CPU, cores that this process may use, platform, Python, package versions, GPU (None without
     one), time in UTC and command line. No host name and no path."""
     return {
         "cpu": _cpu(),

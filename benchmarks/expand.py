@@ -1,4 +1,4 @@
-"""How fast a kernel space expands: combinations judged a second, on one thread.
+"""How fast a kernel space expands: combinations judged per second, on one thread.
 
     python benchmarks/expand.py --json benchmarks/results/expand.json
 

@@ -104,7 +104,8 @@ def space(layout: str, batching: str) -> KernelSpace:
 
 
 def _worth_timing(c) -> bool:
-    """Small tiles for few rows; wide ones, walked by rows of C or by groups of rows, for many."""
+    """Small tiles for few rows; for many rows wide tiles, walked by rows of C or by groups of
+    rows."""
     work = c.tile_m * c.tile_n // c.num_warps
     if c.tile_m == 16:
         few = c.num_warps == 4 and c.tile_n < 256 and c.group_m == 8 and c.store == "direct"
@@ -147,7 +148,7 @@ def main() -> None:
 
 
 def operands(row: Row):
-    """A, B as its layout says (one matrix if it is shared) and the output."""
+    """A and B with the layout's strides (one matrix if it is shared), and the output."""
     made = {"device": "cuda", "dtype": torch.bfloat16}
     a = torch.randn(row.batch, row.m, row.k, **made)
     batch = () if row.shares_b else (row.batch,)
@@ -159,7 +160,7 @@ def operands(row: Row):
 
 
 def vendors(row: Row, a, b, out):
-    """The vendor's ways to compute it."""
+    """The vendor's calls that compute it."""
     each = b.expand(row.batch, *b.shape[-2:])
     ways = {"bmm": lambda: torch.bmm(a, each, out=out)}
     if row.shares_b:
@@ -169,7 +170,7 @@ def vendors(row: Row, a, b, out):
 
 
 def measure(row: Row, usable, dispatcher: Dispatcher, gpu, rounds: int):
-    """One row: every kernel checked and timed briefly, then the best with the vendor's."""
+    """One row: check every kernel and time it briefly, then time the best beside the vendor's."""
     family, problems, this = ops.family("gemm"), row.problems, arch(gpu.arch)
     a, b, out = operands(row)
     reference = torch.matmul(a.double(), b.double())

@@ -1,4 +1,4 @@
-"""What a floating-point operation costs in energy: here, and in the vendor's library.
+"""The energy of a floating-point operation: in our kernels, and in the vendor's library.
 
     pip install nvidia-ml-py
     python benchmarks/gemm_energy.py --json benchmarks/results/gemm_energy_h200.json

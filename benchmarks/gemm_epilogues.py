@@ -1,4 +1,4 @@
-"""What an epilogue costs: each kernel with it against the same kernel without, in one run.
+"""The cost of an epilogue: each kernel with it against the same kernel without, in one run.
 
     python benchmarks/gemm_epilogues.py --json benchmarks/results/gemm_epilogues_h200.json
 

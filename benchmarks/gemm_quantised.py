@@ -140,7 +140,7 @@ def spaces(name: str) -> list[KernelSpace]:
 
 
 def operands(name: str, m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
-    """A, B and what follows them in a call."""
+    """A, B and the further arguments of a call."""
     if name == "int8":
         a, b = (
             torch.randint(-128, 128, (rows, k), dtype=torch.int8, device="cuda") for rows in (m, n)
@@ -158,7 +158,8 @@ def operands(name: str, m: int, n: int, k: int) -> tuple[torch.Tensor, ...]:
 
 
 def vendors(name: str, given: tuple[torch.Tensor, ...]) -> dict[str, object]:
-    """torch's calls for the same, by name; those that it refuses are left out, and named."""
+    """torch's calls for the same product, by name. Calls that torch refuses are left out, and
+    named."""
     if name == "int8":
         a, b = given
         calls = {"torch._int_mm": lambda: torch._int_mm(a, b)}
@@ -176,7 +177,7 @@ def vendors(name: str, given: tuple[torch.Tensor, ...]) -> dict[str, object]:
 
 
 def taken(label: str, call: object) -> bool:
-    """Whether torch takes such a call on this GPU."""
+    """Whether torch accepts such a call on this GPU."""
     try:
         call()
         torch.cuda.synchronize()
@@ -193,8 +194,8 @@ def kernel_us(
     flushed: int = 256 << 20,
     over: object = statistics.median,
 ) -> float:
-    """Time of the call's kernel by the profiler, `flushed` bytes set to zero before each; of a
-    GPU that has rested and then made some calls that do not count."""
+    """Time of the call's kernel by the profiler, with `flushed` bytes set to zero before each call.
+    The GPU has rested and then made some calls that do not count."""
     from torch.profiler import ProfilerActivity, profile
 
     flush = torch.empty(flushed, dtype=torch.uint8, device="cuda")
@@ -217,7 +218,7 @@ def kernel_us(
 
 
 def cooled_kernel_us(call: object) -> float:
-    """The same as DeepGEMM takes it: see above."""
+    """The same product through DeepGEMM: see above."""
     return kernel_us(call, rounds=30, uncounted=30, flushed=8 * 10**9, over=statistics.mean)
 
 

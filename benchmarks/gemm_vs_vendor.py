@@ -139,8 +139,8 @@ SETS = {
         (64, 512, 2048),
     ),
 }
-"""Lists of (M, N, K): large products, odd waves and large K, last waves that are not half full,
-and decoding."""
+"""Lists of (M, N, K): large products, odd waves with large K, last waves under half full, and
+decoding."""
 
 FINALISTS = 6
 LARGE, DEEP = (
@@ -206,7 +206,7 @@ def few_rows(dtype: str) -> KernelSpace:
 
 
 def worth_timing(config: GemmConfig, m: int) -> bool:
-    """Leaves out what was declared for more rows, or for fewer."""
+    """Leaves out kernels that were declared for more rows, or for fewer."""
     rows = 1 << (m - 1).bit_length()
     return not pipelines.of(config).few_rows or config.tile_m in (rows, max(8, rows))
 

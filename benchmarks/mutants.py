@@ -113,7 +113,7 @@ def mutants(file: str, text: bytes) -> list[Mutant]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """This node and those below, without other functions, annotations and messages."""
+    """This node and the nodes below it, without other functions, annotations and messages."""
     if isinstance(node, NOT_CODE):
         return
     yield node
@@ -125,7 +125,7 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _changes(node: Any) -> Iterator[tuple[Any, str, str]]:
-    """Of one node: the place that is changed, the kind of change, and what stands there then."""
+    """The changes of one node: the place, the kind of change, and the new text."""
     match node:
         case ast.Compare(ops=[operator, *others]) if type(operator) in COMPARISONS:
             other = COMPARISONS[type(operator)]()
@@ -167,7 +167,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _of_words(node: ast.BinOp) -> bool:
-    """Whether text is put together."""
+    """Whether the expression builds text."""
     sides = (node.left, node.right)
     return any(isinstance(getattr(side, "value", None), str) for side in sides)
 
@@ -176,14 +176,14 @@ def _of_words(node: ast.BinOp) -> bool:
 
 
 def watched(tree: Path) -> list[str]:
-    """The files that are changed, in a copy of the tree."""
+    """The changed files, in a copy of the tree."""
     package = tree / "src" / "tilewright"
     found = [path for pattern in FILES for path in sorted(package.glob(pattern))]
     return [os.fspath(path.relative_to(tree)) for path in found]
 
 
 def pytest(tree: Path, *words: str) -> None:
-    """pytest in a copy of the tree, which it imports the package from."""
+    """pytest in a copy of the tree; it imports the package from the copy."""
     path = [tree / "src", tree / "benchmarks", *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
@@ -213,7 +213,7 @@ def make_map(work: Path) -> None:
 
 @dataclass(frozen=True)
 class Map:
-    """By file and line the tests that run it, and by test the seconds it takes."""
+    """The tests that run each line, by file and line, and each test's seconds."""
 
     tests: dict[tuple[str, int], list[str]]
     seconds: dict[str, float]

@@ -108,14 +108,14 @@ class _Package:
                     self.caches.append(one)
 
     def forget(self) -> None:
-        """What was worked out while tests were collected."""
+        """Forget the values that were computed while tests were collected."""
         for one in self.caches:
             one.cache_clear()
         for module, name in KEPT:
             getattr(sys.modules[module], name).clear()
 
     def change(self, told: dict[str, Any]) -> None:
-        """Give the functions of a file the code that they have in the changed file."""
+        """Give the functions of a file their code from the changed file."""
         path = Path(told["file"]).resolve()
         good = path.read_bytes()
         text = good[: told["start"]] + told["new"].encode() + good[told["end"] :]
@@ -152,7 +152,8 @@ def _outcome(
     sound: set[str],
     broken: set[str],
 ) -> str:
-    """What becomes of a mutant. sound, broken: tests known to pass, or to fail, as the code is."""
+    """The outcome of a mutant. sound, broken: tests known to pass, or to fail, with the code
+    unchanged."""
     while True:
         tests = [t for t in told["tests"] if t in items and t not in broken]
         if not tests:
@@ -169,7 +170,7 @@ def _outcome(
 
 
 def _forked(items: list[pytest.Item], package: _Package, told: dict[str, Any] | None) -> str | None:
-    """The first test that fails, in a process of its own; "" if that ends otherwise."""
+    """The first test that fails, in a process of its own; "" if the process ends otherwise."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

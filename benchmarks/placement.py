@@ -1,4 +1,4 @@
-"""Whether a kernel that has two speeds has them by where its workgroups are put.
+"""Whether the placement of its workgroups gives a kernel its two speeds.
 
     python benchmarks/placement.py --json benchmarks/results/placement_h200.json
 

@@ -1,4 +1,4 @@
-"""What moves the ratio of two kernels' times: where operands, buffers and code lie in memory.
+"""How places of operands, buffers and code in memory change the ratio of two kernels' times.
 
     python benchmarks/places.py --json benchmarks/results/places_h200.json
 
@@ -113,7 +113,7 @@ def said(series: list[float]) -> dict[str, Any]:
 
 
 def first_ratio(size: tuple[int, int, int]) -> float:
-    """Of a process of its own."""
+    """The ratio that a process of its own measures."""
     words = [sys.executable, __file__, "--only", ",".join(map(str, size))]
     return float(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
 

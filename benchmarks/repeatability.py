@@ -1,4 +1,4 @@
-"""How far the medians of series of one kernel are apart, by what stands before each sample.
+"""How far apart the medians of series of one kernel are, by the work before each sample.
 
     python benchmarks/repeatability.py --json benchmarks/results/repeatability_h200.json
 
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 def dozens(flush: timing.Call, call: timing.Call, settings: Settings) -> dict[str, Any]:
-    """Of one long series."""
+    """Figures of one long series."""
     long = replace(settings, min_samples=LONG, max_samples=LONG, budget_seconds=60.0)
     begun = time.monotonic()
     taken = timing.measure({"": [call]}, timing.Events(flush, PLACE), long)[""].samples_us

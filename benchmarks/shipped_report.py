@@ -1,4 +1,4 @@
-"""The report beside shipped tables: what stands in them, and what it is worth.
+"""The report beside shipped tables: their content, and its worth.
 
     python benchmarks/shipped_report.py benchmarks/results/shipped_h200.json \\
         src/tilewright/tables/shipped/sm_90

@@ -1,4 +1,4 @@
-"""Whether two sweeps of the same thing choose the same kernels.
+"""Whether two sweeps of the same space and problems choose the same kernels.
 
     python benchmarks/sweep_again.py FIRST SECOND --json benchmarks/results/sweep_again_h200.json
 

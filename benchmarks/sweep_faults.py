@@ -1,4 +1,4 @@
-"""What planted faults cost a sweep on a GPU, and whether the GPU measures true after them.
+"""The cost of planted faults to a sweep on a GPU, and whether the GPU measures right after them.
 
     python benchmarks/sweep_faults.py --json benchmarks/results/sweep_faults_h200.json
 

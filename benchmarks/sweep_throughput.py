@@ -1,4 +1,4 @@
-"""How much of a sweep's time its GPUs work, and how many kernels it measures a second.
+"""The share of a sweep's time in which its GPUs work, and kernels measured per second.
 
     python benchmarks/sweep_throughput.py --json benchmarks/results/sweep_throughput_h200.json
 
@@ -115,7 +115,7 @@ def command(kernels: list[str], problems: Path, out: Path, *more: str) -> list[s
 
 
 def swept(ask: Ask, out: Path, count: int) -> dict[str, Any]:
-    """One sweep on so many GPUs, and what it came to."""
+    """One sweep on this many GPUs, and its figures."""
     uuids = [place.uuid for place in parse(str(count))]
     with Load(uuids) as load:
         begun = time.monotonic()

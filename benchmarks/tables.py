@@ -112,7 +112,7 @@ def each(call: Callable[[Any], Any], arguments: list[Any]) -> list[float]:
 
 
 def turns(call: str, arguments: list[Any], **names: Any) -> list[float]:
-    """Seconds of one `call` of x, which is each argument in turn; of 9 runs of 100,000 calls."""
+    """Seconds of one `call` of x, for each argument in turn; from 9 runs of 100,000 calls."""
     count = 100_000 // len(arguments)
     run = timeit.Timer(f"for x in arguments: {call}", globals={"arguments": arguments, **names})
     return [seconds / count / len(arguments) for seconds in run.repeat(9, count)]
@@ -179,7 +179,7 @@ def main() -> None:
 
 
 def short(seconds: float) -> str:
-    """A time, in the unit that suits it."""
+    """A time, in a suitable unit."""
     for unit, scale in (("s ", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:6.2f} {unit}"

@@ -1,4 +1,4 @@
-"""Host time of one call by each route into torch.
+"""Host time of one call through each route into torch.
 
     python benchmarks/torch_route.py --json benchmarks/results/torch_route_h200.json
 

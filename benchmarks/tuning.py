@@ -1,4 +1,4 @@
-"""What tuning costs on a GPU, whether it chooses the same twice, and what its choices are worth.
+"""The cost of tuning on a GPU, whether two tunings agree, and how good their choices are.
 
     python benchmarks/tuning.py shapes.csv tune again exhaustive remeasure --keep DIR \\
         --json benchmarks/results/tuning_h200.json

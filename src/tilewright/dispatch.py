@@ -237,7 +237,7 @@ class Dispatcher(Planner):
         try:
             key, _ = describe(said.what, (*operands, *named, *outputs))
             like, _ = describe(said.what, (*operands, *named))
-        except AttributeError:  # not torch's tensors, which are all this cache knows
+        except AttributeError:  # not a torch tensor: this cache knows no others
             return
         for capture in capturing.active if followed else ():
             capture.follow(ready.plan, ready.bound.launches)
