@@ -199,7 +199,7 @@ def _right(ran: Ran) -> bool:
     return ran.check is not None and ran.check.ok
 
 
-# --- what it prints ---------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------
 
 
 def _section(title: str) -> None:

@@ -305,8 +305,8 @@ class _Hand(threading.Thread):
         self._board.push(tuple(replace(item, seconds=self._spent[item]) for item in items))
 
     def _broken(self) -> str:
-        """Replace the worker. Returns what is wrong with the device if it cannot be used again,
-        else ""."""
+        """Replace the worker. Returns the fault of the device if it cannot be used again, else
+        ""."""
         try:
             self._station.open()
         except OutOfOrder as error:

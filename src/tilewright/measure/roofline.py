@@ -68,7 +68,7 @@ class Position:
 
     @property
     def bound(self) -> str:
-        """What a perfect kernel would wait for."""
+        """The resource that a perfect kernel would wait for."""
         return "compute" if self.compute_us > self.memory_us else "memory"
 
 

@@ -248,7 +248,7 @@ Progress = Callable[[Measurement, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a sweep did.
+    """The results of a sweep in short.
 
     statuses: measurements of kernels, by status.
     refused: number of pairs that a rule refused.
@@ -417,7 +417,7 @@ def _build(
 
 
 def _kept(parts: Sequence[BuildResult], key: str) -> Build:
-    """What building all kernels of a config came to: the first failure, if there is one."""
+    """The result of building all kernels of a config: the first failure, if there is one."""
     first = min(parts, key=lambda part: part.ok)
     seconds = sum(part.seconds for part in parts)
     reason = first.reason if first.part == MAIN else f"part {first.part}: {first.reason}"

@@ -1,4 +1,4 @@
-"""Epilogues: what happens to a GEMM's sums, in fp32, before they are stored as C.
+"""Epilogues: operations on a GEMM's sums, in fp32, before they are stored as C.
 
 An epilogue is a chain of operations, joined by ``+`` and applied in order: ``"bias+gelu"``,
 ``"row_scale+col_scale"``, ``"scale+bias+silu+add"``. `OPERATIONS` is the one table of them; their

@@ -1,7 +1,7 @@
-"""The grouped GEMM pipelines: a record of each.
+"""The grouped GEMM pipelines: one record for each.
 
-A grouped kernel computes every group as the GEMM pipeline of the same name computes one product, so
-a record holds that pipeline's record and what groups change.
+A grouped kernel computes each group in the way of the GEMM pipeline of the same name. So a record
+holds this pipeline's record and the differences for groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.ops.gemm.pipelines.warpgroups import WARPGROUP
 from tilewright.ops.grouped_gemm.problem import FORMS
 
 MAX_GROUPS = 1024
-"""Most groups of one launch: a kernel keeps the number of each group's tiles at hand."""
+"""Most groups of one launch: a kernel keeps the number of each group's tiles in reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ _COMMON = (
     *_FIRST, "A_ROW", "B_ROW", "C_ROW", "PRECISION", "INT_ACC", "TAKES", "WIDTHS", "FOLD", "LARGEST"
 )  # fmt: skip
 _DESCRIBED = tuple(form for form in FORMS if form != "list")
-"""Forms whose matrices a descriptor made before the launch can describe."""
+"""Forms with matrices that a descriptor made before the launch can describe."""
 
 PIPELINES: dict[str, GroupedPipeline] = {
     record.one.name: record

@@ -197,12 +197,12 @@ class GroupedGemmProblem(Problem):
 
     @property
     def packed_b(self) -> int:
-        """Elements from one group's B to the next where they follow each other. Not for a list."""
+        """Elements from one group's B to the next if B is packed. Not for a list."""
         return (self.k if self.layout[1] == "r" else self.n) * self.ldb
 
     @property
     def one(self) -> GemmProblem:
-        """The GEMM to ask the rules about: all rows with one group's B; for a list, one with sizes
+        """The GEMM that the rules judge: all rows with one group's B; for a list, a GEMM with sizes
         that divide those of every group."""
         return _cached_one(self)
 
@@ -215,12 +215,12 @@ class GroupedGemmProblem(Problem):
 
     @property
     def work(self) -> dict[str, int]:
-        """All products, by what the matrix units multiply."""
+        """Operations, by the type that the matrix units multiply."""
         return {"tf32" if self.precision == "tf32" else self.dtype_a: self.flops}
 
     @property
     def min_bytes(self) -> int:
-        """A, C and each B that can have rows, moved once; and the groups' sizes."""
+        """Bytes to move A, C, each B that can have rows, and the groups' sizes once."""
         a, b, c = (DTYPES[d].bytes for d in (self.dtype_a, self.dtype_b, self.dtype_c))
         if self.form == "list":
             fold = epilogues.fold(self.epilogue)
@@ -233,8 +233,8 @@ class GroupedGemmProblem(Problem):
 
     @property
     def extra_shapes(self) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Shape and dtype of each operand of the epilogue, in order: a vector over columns for
-        every group, vectors over rows and matrices as the rows of C lie."""
+        """Shape and dtype of each operand of the epilogue, in order. Every group has its own vector
+        over columns; vectors over rows, and matrices, have the layout of C's rows."""
         taken = epilogues.takes(self.epilogue)
         rows = (self.groups, self.m) if self.form == "masked" else (self.m,)
         found: list[tuple[tuple[int, ...], str]] = []

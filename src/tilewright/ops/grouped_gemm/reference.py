@@ -1,4 +1,4 @@
-"""The result in float64, group by group; rows of no group keep what the output was filled with."""
+"""The result in float64, group by group. Rows of no group keep the output's poison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tilewright.ops.grouped_gemm.table import arrange, matrix
 
 
 def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
-    """C for float64 `inputs`, NumPy or torch: `arrays.poison_of` it where no kernel writes."""
+    """C for float64 `inputs`, NumPy or torch; `arrays.poison_of` its type where no kernel
+    writes."""
     p = problem
     a, b, sizes, *extra = inputs
     if p.form == "list":
@@ -42,7 +43,7 @@ def reference(problem: GroupedGemmProblem, inputs: Sequence[Any]) -> Any:
 
 
 def _ranges(p: GroupedGemmProblem, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """(group, its first row, past its last one), clamped as kernels clamp them."""
+    """(group, its first row, past its last row), clamped as in the kernels."""
     for group in range(p.groups):
         if p.form == "masked":
             begin = group * p.m
