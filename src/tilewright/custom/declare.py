@@ -98,7 +98,6 @@ class Declaration:
     """All that is declared of an operation; see `tilewright.custom.operation`."""
 
     name: str
-    doc: str
     module: str
     operands: Mapping[str, Array]
     parts: tuple[Part, ...]

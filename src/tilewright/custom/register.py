@@ -78,7 +78,6 @@ def operation(
         usual = {"num_warps": (4,), "num_stages": (2,)}
         declared = Declaration(
             name=name,
-            doc=(reference.__doc__ or "").strip(),
             module=module,
             operands=dict(operands),
             parts=found,

@@ -1,7 +1,7 @@
 """The process that Nsight Compute watches.
 
-It runs one kernel on one problem and marks one call, of which ncu (``--profile-from-start off``)
-profiles every launch. Its only argument is a request in JSON:
+It runs one kernel on one problem and marks one call. ncu (``--profile-from-start off``) profiles
+every launch of that call. Its only argument is a request in JSON:
 
 kernel: its name.
 problem: as `problem_text` writes it.

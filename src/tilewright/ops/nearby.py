@@ -1,5 +1,5 @@
-"""Problems beside a problem: those whose tuned rows may answer for it, and those that one kernel
-serves together with it."""
+"""A problem's neighbours: problems whose tuned rows may answer for it, and problems that must share
+one kernel with it."""
 
 from __future__ import annotations
 

@@ -176,12 +176,6 @@ class Launch:
             end += -end % TEMPORARY_ALIGNMENT + one.bytes
         return end
 
-    @property
-    def given(self) -> tuple[str, ...]:
-        """Names of the scalars that a call gives, each once, in the order of the arguments."""
-        arguments = (one for step in self.steps for one in step.arguments)
-        return tuple(dict.fromkeys(one.name for one in arguments if isinstance(one, Given)))
-
 
 Values = tuple[float, float] | Callable[[int], Sequence[Any]] | None
 """Values to make up for an operand: between two bounds, evenly spread; by a function, which makes

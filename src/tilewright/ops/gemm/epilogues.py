@@ -39,7 +39,7 @@ KINDS = {
 """The kinds of operands that an operation can have, by the kernels' letter for the kind."""
 
 MAX_OPERANDS = 12
-"""Most operands of all operations of a GEMM together: the launcher takes 16 in all."""
+"""Most operands of all operations of a GEMM together. The launcher has no limit; more is a slip."""
 _MOST_EACH = 2
 
 

@@ -29,8 +29,8 @@ MAX_GROUPS = 1024
 class GroupedPipeline:
     """One grouped GEMM kernel. No field has a default, as in `Pipeline`.
 
-    one: the GEMM pipeline that says what an architecture needs, what a tile takes, and all else
-    that is the same for one group.
+    one: the GEMM pipeline of a single group. Its record states the needs of an architecture and the
+    cost of a tile.
     module, function: where the kernel is.
     sibling: the pipeline in Triton that the interpreter runs.
     forms: of groups that it takes.

@@ -71,7 +71,7 @@ in µs:
 The geometric mean is 0.961, to torch.mm 0.997. Three earlier runs gave 0.965, 0.965 and 0.970:
 products of 14 to 18 µs move by 2 to 4 % from run to run.
 
-What limits these. The launch: one 64×64×64 product takes 6.0 µs here with two stages, 6.4 with
+Limits. First the launch: one 64×64×64 product takes 6.0 µs here with two stages, 6.4 with
 thirteen (their barriers are initialised one after another), 5.6 in `tma` and 5.7 in cuBLAS. Then
 L2: 64x64 tiles at K = 4096 bring 1 MB to each multiprocessor in about 7.5 µs, 70 bytes a clock. For
 shared tiles, combining the parts: 512×512×8192 takes 18.1 µs in 64x128 tiles and four parts, whose

@@ -12,7 +12,7 @@ Edges. Rows past a group's end wrap around to its beginning, and so do columns i
 dimension: addresses stay inside the group, and the results are never stored. The innermost
 dimensions are masked if MASK_N and MASK_K say so.
 
-What limits it. As for a GEMM's `basic`: addresses take issue slots. It is the only pipeline of the
+The limit is that of a GEMM's `basic`: addresses take issue slots. This is the only pipeline of the
 ``list`` form, because no tensor maps exist for the addresses of its matrices.
 """
 
