@@ -1,0 +1,274 @@
+"""The compiler's listing of a kernel, parsed: instructions, labels, descriptor, arguments.
+
+The listing is the text that the compiler assembled the code object from (`proof` shows that it
+assembles to the same bytes), so nothing has to be decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.emulate.operand import Operand, operand
+from tilewright.emulate.target import Target, target_of
+from tilewright.errors import BadFile
+
+Value = int | str | tuple[int, ...]
+
+
+class Asked(Mapping[str, Value]):
+    """Modifiers or flags of an instruction, by name, and which of them somebody asked for.
+
+    An instruction's meaning must ask for each of them: what it did not ask for, it does not know.
+    """
+
+    __slots__ = ("_values", "asked")
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = dict(values)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Value:
+        self.asked.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """The value of a modifier that is an integer."""
+        value = self.get(name, default)
+        if not isinstance(value, int):
+            raise BadFile(f"modifier {name}:{value} is no integer")
+        return value
+
+    def bits(self, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """The value of a modifier that is a list, such as ``op_sel:[0,1]``."""
+        value = self.get(name, default)
+        if not isinstance(value, tuple):
+            raise BadFile(f"modifier {name}:{value} is no list")
+        return value
+
+    @property
+    def ignored(self) -> Collection[str]:
+        """The names that nobody asked for."""
+        return [name for name in self._values if name not in self.asked]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """One instruction.
+
+    index: its number in the program. line: of the listing, from 1.
+    name: the mnemonic as written; base: without the encoding's suffix; encoding: that suffix
+        (``"e32"``, ``"e64"``, ``"sdwa"``, ``"dpp"``, ``"e64_dpp"`` or ``""``).
+    modifiers: ``offset:16`` and the like, by name. flags: words without a value, ``"offen"``; ask
+        by ``"offen" in ins.flags``.
+    source: file and line of the kernel's source, ``""`` where the listing has none.
+    parts: the two halves of a dual instruction, else ``()``.
+    """
+
+    index: int
+    line: int
+    text: str
+    name: str
+    base: str
+    encoding: str
+    operands: tuple[Operand, ...]
+    modifiers: Asked
+    flags: Asked
+    source: str = ""
+    parts: tuple[Instruction, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgument:
+    """An argument of a kernel as its metadata describes it. kind: ``"global_buffer"``,
+    ``"by_value"``, ``"hidden_…"``."""
+
+    offset: int
+    size: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kernel.
+
+    labels: the index of the instruction behind each label.
+    descriptor: the ``.amdhsa_`` directives, without this prefix.
+    resources: numbers of the metadata, such as ``group_segment_fixed_size`` and ``vgpr_count``.
+    """
+
+    target: Target
+    name: str
+    instructions: tuple[Instruction, ...]
+    labels: Mapping[str, int]
+    descriptor: Mapping[str, int]
+    arguments: tuple[KernelArgument, ...]
+    resources: Mapping[str, int]
+
+
+_ENCODING = re.compile(r"(.*?)_(e64_dpp|e32|e64|sdwa|dpp)")
+_MODIFIER = re.compile(r"(?<![\w\[])([a-z_]\w*):(\[[^\]]*\]|\w+\([^)]*\)|[^\s,]+)")
+_NUMBER = re.compile(r"-?(?:0x[0-9a-fA-F]+|\d+)")
+_WORDS = ("s_wait", "s_delay_alu", "s_sendmsg", "s_clause", "s_nop", "s_sleep")
+"""Mnemonics whose operand is one text with blanks, such as ``vmcnt(0) lgkmcnt(0)``."""
+_CACHE = ("buffer_wb", "buffer_inv", "buffer_gl", "global_wb", "global_inv")
+"""Cache operations, which have flags alone."""
+_DUAL = " :: "
+
+
+def parse(text: str) -> Program:
+    """Parse a listing with one kernel. Raises `BadFile` that names the line, and `BadArgument` for
+    a target that the emulator does not know."""
+    lines = _Lines()
+    for number, raw in enumerate(text.splitlines(), 1):
+        lines.read(number, raw)
+    if not lines.target or not lines.code:
+        raise BadFile("the listing has no .amdgcn_target or no instructions")
+    target = target_of(lines.target, lines.resources["wavefront_size"], lines.descriptor)
+    return Program(
+        target,
+        lines.name,
+        tuple(lines.code),
+        lines.labels,
+        lines.descriptor,
+        tuple(KernelArgument(**each) for each in lines.arguments),
+        lines.resources,
+    )
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What was read so far."""
+
+    target: str = ""
+    name: str = ""
+    code: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    descriptor: dict[str, int] = field(default_factory=dict)
+    arguments: list[dict[str, Any]] = field(default_factory=list)
+    resources: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    source: str = ""
+    where: str = "code"
+
+    def read(self, number: int, raw: str) -> None:
+        """Read one line."""
+        if ".amdgpu_metadata" in raw:
+            self.where = "metadata" if self.where != "metadata" else "end"
+        elif self.where == "metadata":
+            self._metadata(raw)
+        else:
+            self._assembly(number, re.split(r";|//", raw, maxsplit=1)[0].strip())
+
+    def _metadata(self, raw: str) -> None:
+        found = re.match(r"\s*(?:- )?\s*\.(\w+):\s+(\S+)", raw)
+        if found is None:
+            return
+        name, value = found[1], found[2]
+        if name == "address_space" and "- " in raw:
+            self.arguments.append({})
+        elif name == "offset":
+            if "- " in raw:
+                self.arguments.append({})
+            self.arguments[-1]["offset"] = int(value)
+        elif name == "size":
+            self.arguments[-1]["size"] = int(value)
+        elif name == "value_kind":
+            self.arguments[-1]["kind"] = value
+        elif value.isdigit():
+            self.resources[name] = int(value)
+
+    def _assembly(self, number: int, line: str) -> None:
+        if not line:
+            return
+        if found := re.match(r"\.amdhsa_(\w+)\s+(\S+)", line):
+            self.descriptor[found[1]] = int(found[2], 0) if _NUMBER.fullmatch(found[2]) else 0
+        elif found := re.match(r'\.amdgcn_target\s+"[\w-]*--(\w+)', line):
+            self.target = found[1]
+        elif found := re.match(r"\.type\s+([\w.$]+),@function", line):
+            self.name = found[1]
+        elif found := re.match(r'\.file\s+(\d+)\s+(?:".*"\s+)?"(.*?)"', line):
+            self.files[found[1]] = found[2].rpartition("/")[2]
+        elif found := re.match(r"\.loc\s+(\d+)\s+(\d+)", line):
+            self.source = f"{self.files.get(found[1], '?')}:{found[2]}" if found[2] != "0" else ""
+        elif line.startswith(".section"):
+            self.where = "end" if self.code else "code"
+        elif found := re.fullmatch(r"([\w.$]+):", line):
+            if self.where == "code":
+                self.labels[found[1]] = len(self.code)
+        elif not line.startswith(".") and self.where == "code":
+            try:
+                self.code.append(instruction(line, len(self.code), number, self.source))
+            except BadFile as error:
+                raise BadFile(f"line {number}: {line}: {error}") from None
+
+
+def instruction(text: str, index: int = 0, line: int = 1, source: str = "") -> Instruction:
+    """Parse one instruction."""
+    if _DUAL in text:
+        halves = [half.strip().replace("v_dual_", "v_", 1) for half in text.split(_DUAL)]
+        parts = tuple(instruction(half, index, line, source) for half in halves)
+        return Instruction(
+            index, line, text, "v_dual", "v_dual", "", (), Asked({}), Asked({}), source, parts
+        )
+    name, _, rest = text.replace("\t", " ").partition(" ")
+    found = _ENCODING.fullmatch(name)
+    base, encoding = (found[1], found[2]) if found else (name, "")
+    if name.startswith(_WORDS):
+        stated = (operand(rest.strip()),) if rest.strip() else ()
+        return Instruction(
+            index, line, text, name, base, encoding, stated, Asked({}), Asked({}), source
+        )
+    modifiers = {m[1]: _value(m[2]) for m in _MODIFIER.finditer(rest)}
+    places = _split(_MODIFIER.sub(" ", rest).strip())
+    flags: dict[str, Value] = {}
+    if places:
+        last, *words = places[-1].split() if "(" not in places[-1] else [places[-1]]
+        flags = dict.fromkeys(words, 1)
+        places[-1] = last
+        if base.startswith(_CACHE) and not re.match(r"[vsa]\d", last):
+            flags[last] = 1
+            places = []
+    return Instruction(
+        index,
+        line,
+        text,
+        name,
+        base,
+        encoding,
+        tuple(operand(place) for place in places),
+        Asked(modifiers),
+        Asked(flags),
+        source,
+    )
+
+
+def _value(text: str) -> Value:
+    if text.startswith("["):
+        return tuple(int(each, 0) for each in text[1:-1].split(","))
+    return int(text, 0) if _NUMBER.fullmatch(text) else text
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        if character in "[(":
+            depth += 1
+        elif character in "])":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()] if text else []

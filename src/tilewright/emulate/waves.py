@@ -1,0 +1,139 @@
+"""The state of waves that execute together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.emulate.operand import EXEC, SCALARS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+UNWRITTEN = 0x7FC0BAD0
+"""What registers hold that nothing has written: a NaN in fp32 and in bf16."""
+
+
+class Part(Protocol):
+    """State that a wave has besides its registers, kept for a group of waves."""
+
+    def taken(self, indices: Array) -> Part:
+        """That of some of the waves, as state of their own."""
+
+    def joined(self, others: Sequence[Any]) -> Part:
+        """That of these waves and of others behind them, which are at the same instruction."""
+
+
+class Waves:
+    """Waves of a launch that are at the same instruction, in lockstep.
+
+    A scalar branch on which they disagree splits them; they join again where they meet.
+
+    vector: uint32 (registers, waves, lanes); accumulation registers lie behind the others
+        (`operand.ACCUMULATION`).
+    scalar: uint32 (`SCALARS`, waves), `VCC`, `M0` and `EXEC` included.
+    scc: bool (waves,).
+    active: bool (waves, lanes), the same as `EXEC`; full: whether all lanes are active. Change them
+        with `activate`.
+    workgroup, wave: int (waves,); the wave's number is within its workgroup.
+    position: the index of the next instruction.
+    known: a bit for each register that was written (`effects`); a register counts as written once
+        all of the waves have written some lane of it.
+    executed: instructions executed so far, ``s_nop`` counted as the states it takes.
+    parts: further state by name (wait counters, hazards).
+    """
+
+    __slots__ = (
+        "active",
+        "executed",
+        "full",
+        "known",
+        "parts",
+        "position",
+        "scalar",
+        "scc",
+        "vector",
+        "wave",
+        "workgroup",
+    )
+
+    def __init__(
+        self, workgroup: Array, wave: Array, lanes: int, registers: int, parts: dict[str, Part]
+    ) -> None:
+        count = len(workgroup)
+        self.vector: Array = np.full((registers, count, lanes), UNWRITTEN, np.uint32)
+        self.scalar: Array = np.full((SCALARS, count), UNWRITTEN, np.uint32)
+        self.scc: Array = np.zeros(count, bool)
+        self.active: Array = np.ones((count, lanes), bool)
+        self.full = True
+        self.workgroup = workgroup
+        self.wave = wave
+        self.position = 0
+        self.known = 0
+        self.executed = 0
+        self.parts: dict[str, Part] = parts
+        self.scalar[EXEC : EXEC + 2] = 0
+        self.scalar[EXEC : EXEC + lanes // 32] = 0xFFFFFFFF
+
+    @property
+    def count(self) -> int:
+        """How many waves."""
+        return len(self.workgroup)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a wave."""
+        return int(self.vector.shape[2])
+
+    def activate(self, active: Array) -> None:
+        """Set the active lanes, bool (waves, lanes), and `EXEC` with them."""
+        self.active = np.array(np.broadcast_to(active, self.active.shape))
+        self.full = bool(self.active.all())
+        words = np.packbits(self.active, axis=1, bitorder="little").view(np.uint32)
+        self.scalar[EXEC : EXEC + words.shape[1]] = words.T
+
+    def reread_active(self) -> None:
+        """Set the active lanes from `EXEC`, after it was written as a scalar register."""
+        words = np.ascontiguousarray(self.scalar[EXEC : EXEC + self.lanes // 32].T)
+        bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+        self.active = bits.view(bool)
+        self.full = bool(self.active.all())
+
+    def taken(self, indices: Array) -> Waves:
+        """Some of the waves, by their indices, as a group of their own."""
+        made = object.__new__(Waves)
+        made.vector = self.vector[:, indices]
+        made.scalar = self.scalar[:, indices]
+        made.scc = self.scc[indices]
+        made.active = self.active[indices]
+        made.full = bool(made.active.all())
+        made.workgroup, made.wave = self.workgroup[indices], self.wave[indices]
+        made.position, made.known, made.executed = self.position, self.known, self.executed
+        made.parts = {name: part.taken(indices) for name, part in self.parts.items()}
+        return made
+
+    @staticmethod
+    def joined(groups: Sequence[Waves]) -> Waves:
+        """Groups at the same instruction as one."""
+        if len(groups) == 1:
+            return groups[0]
+        first = groups[0]
+        made = object.__new__(Waves)
+        made.vector = np.concatenate([each.vector for each in groups], 1)
+        made.scalar = np.concatenate([each.scalar for each in groups], 1)
+        made.scc = np.concatenate([each.scc for each in groups])
+        made.active = np.concatenate([each.active for each in groups])
+        made.full = all(each.full for each in groups)
+        made.workgroup = np.concatenate([each.workgroup for each in groups])
+        made.wave = np.concatenate([each.wave for each in groups])
+        made.position = first.position
+        made.executed = max(each.executed for each in groups)
+        made.known = first.known
+        for each in groups[1:]:
+            made.known &= each.known
+        made.parts = {
+            name: part.joined([each.parts[name] for each in groups[1:]])
+            for name, part in first.parts.items()
+        }
+        return made
