@@ -84,6 +84,10 @@ class KernelCrashed(LaunchFailed):
     """An interpreted kernel raised, or ended its process."""
 
 
+class UnknownInstruction(LaunchFailed):
+    """An instruction, or a form of one, that the emulator does not know."""
+
+
 class NoDriver(TilewrightError):
     """This machine has no usable GPU driver for the request."""
 

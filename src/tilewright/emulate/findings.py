@@ -99,7 +99,7 @@ class Findings:
         if waves is not None:
             guilty: Array = np.ones(waves.count, bool) if which is None else which
             if guilty.ndim > 1:
-                guilty = guilty.reshape(waves.count, -1).any(1)
+                guilty = np.asarray(guilty.reshape(waves.count, -1).any(1))
             first = int(guilty.argmax())
             workgroup, wave = int(waves.workgroup[first]), int(waves.wave[first])
             count = int(np.count_nonzero(guilty))

@@ -14,11 +14,7 @@ from tilewright.emulate.findings import Findings
 from tilewright.emulate.target import GENERATIONS, Generation, Target
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Waves
-from tilewright.errors import TilewrightError
-
-
-class UnknownInstruction(TilewrightError):
-    """An instruction, or a form of one, that the emulator does not know."""
+from tilewright.errors import UnknownInstruction
 
 
 @dataclass(slots=True)
