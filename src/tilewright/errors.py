@@ -81,7 +81,11 @@ class OutOfMemory(LaunchFailed):
 
 
 class KernelCrashed(LaunchFailed):
-    """An interpreted kernel raised, or ended its process."""
+    """An interpreted kernel raised, or ended its process; an emulated kernel waits for ever."""
+
+
+class KernelEndless(LaunchFailed):
+    """A kernel on an emulated GPU did not end within its limits."""
 
 
 class UnknownInstruction(LaunchFailed):

@@ -40,26 +40,36 @@ class Waves:
     position: the index of the next instruction.
     known: a bit for each register that was written (`effects`); a register counts as written once
         all of the waves have written some lane of it.
-    executed: instructions executed so far, ``s_nop`` counted as the states it takes.
-    parts: further state by name (wait counters, hazards).
+    executed: wait states passed so far: one for each instruction, N + 1 for ``s_nop N``.
+    turns: how often it made way for groups that were ahead, waiting in a loop perhaps.
+    counters: loads and stores in flight (`waits.Counters`).
+    hazards: results that must not be used yet (`hazards`); None if nobody looks.
     """
 
     __slots__ = (
         "active",
+        "counters",
         "executed",
         "full",
+        "hazards",
         "known",
-        "parts",
         "position",
         "scalar",
         "scc",
+        "turns",
         "vector",
         "wave",
         "workgroup",
     )
 
     def __init__(
-        self, workgroup: Array, wave: Array, lanes: int, registers: int, parts: dict[str, Part]
+        self,
+        workgroup: Array,
+        wave: Array,
+        lanes: int,
+        registers: int,
+        counters: Any = None,
+        hazards: Any = None,
     ) -> None:
         count = len(workgroup)
         self.vector: Array = np.full((registers, count, lanes), UNWRITTEN, np.uint32)
@@ -71,8 +81,10 @@ class Waves:
         self.wave = wave
         self.position = 0
         self.known = 0
+        self.turns = 0
         self.executed = 0
-        self.parts: dict[str, Part] = parts
+        self.counters: Any = counters
+        self.hazards: Any = hazards
         self.scalar[EXEC : EXEC + 2] = 0
         self.scalar[EXEC : EXEC + lanes // 32] = 0xFFFFFFFF
 
@@ -109,9 +121,16 @@ class Waves:
         made.active = self.active[indices]
         made.full = bool(made.active.all())
         made.workgroup, made.wave = self.workgroup[indices], self.wave[indices]
-        made.position, made.known, made.executed = self.position, self.known, self.executed
-        made.parts = {name: part.taken(indices) for name, part in self.parts.items()}
+        made.position, made.known = self.position, self.known
+        made.executed, made.turns = self.executed, self.turns
+        made.counters = None if self.counters is None else self.counters.taken(indices)
+        made.hazards = None if self.hazards is None else self.hazards.taken(indices)
         return made
+
+    def become(self, other: Waves) -> None:
+        """Take over another group's waves and state."""
+        for name in Waves.__slots__:
+            setattr(self, name, getattr(other, name))
 
     @staticmethod
     def joined(groups: Sequence[Waves]) -> Waves:
@@ -129,11 +148,14 @@ class Waves:
         made.wave = np.concatenate([each.wave for each in groups])
         made.position = first.position
         made.executed = max(each.executed for each in groups)
+        made.turns = max(each.turns for each in groups)
         made.known = first.known
         for each in groups[1:]:
             made.known &= each.known
-        made.parts = {
-            name: part.joined([each.parts[name] for each in groups[1:]])
-            for name, part in first.parts.items()
-        }
+        made.counters = first.counters
+        if first.counters is not None:
+            made.counters = first.counters.joined([each.counters for each in groups[1:]])
+        made.hazards = first.hazards
+        if first.hazards is not None:
+            made.hazards = first.hazards.joined([each.hazards for each in groups[1:]])
         return made

@@ -6,8 +6,8 @@ an operand or a modifier decides is decided when it is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.emulate.findings import Findings
@@ -21,6 +21,7 @@ from tilewright.errors import UnknownInstruction
 class Context:
     """What executors work on.
 
+    labels: of the program, the index of the instruction behind each.
     memory, shared: the launch's global memory, and the shared memory (LDS) of its workgroups; None
         where a program has none.
     counts: what memory accesses are counted in; None if nobody counts.
@@ -29,6 +30,7 @@ class Context:
 
     target: Target
     findings: Findings
+    labels: Mapping[str, int] = field(default_factory=dict)
     memory: Any = None
     shared: Any = None
     counts: Any = None

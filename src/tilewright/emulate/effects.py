@@ -1,0 +1,191 @@
+"""Which registers an instruction reads and writes, as bitmasks.
+
+Bits 0 to 1023 are vector registers, the next `SCALARS` are scalar registers, and the last is SCC.
+The masks serve the checks of waits, of wait states and of unwritten registers. They say which
+registers, not which lanes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilewright.emulate.operand import EXEC, M0, SCALARS, VCC, Operand
+from tilewright.emulate.target import Target
+from tilewright.emulate.text import Instruction
+
+SCALAR_BIT = 1024
+"""The bit of scalar register 0."""
+SCC_BIT = SCALAR_BIT + SCALARS
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Registers of an instruction.
+
+    reads: whose values decide its result. writes: those it sets. tied: those it sets in part and
+    otherwise keeps, such as the other half of a 16-bit load's register.
+    """
+
+    reads: int
+    writes: int
+    tied: int = 0
+
+    @property
+    def touches(self) -> int:
+        """All of them."""
+        return self.reads | self.writes | self.tied
+
+
+def vector_bits(first: int, count: int = 1) -> int:
+    """The bits of vector registers."""
+    return ((1 << count) - 1) << first
+
+
+def scalar_bits(first: int, count: int = 1) -> int:
+    """The bits of scalar registers."""
+    return ((1 << count) - 1) << (SCALAR_BIT + first)
+
+
+def bits(operand: Operand) -> int:
+    """The bits of an operand's registers; 0 for a constant."""
+    if operand.file == "v":
+        return vector_bits(operand.first, operand.count)
+    if operand.file == "s":
+        return scalar_bits(operand.first, operand.count)
+    return 1 << SCC_BIT if operand.file == "scc" else 0
+
+
+def names(mask: int) -> str:
+    """The registers of a mask, as the listing calls them."""
+    said = []
+    for bit in range(SCC_BIT + 1):
+        if mask >> bit & 1:
+            number = bit - SCALAR_BIT
+            said.append(
+                f"v{bit}"
+                if bit < SCALAR_BIT
+                else {SCALARS: "scc", VCC: "vcc", M0: "m0", EXEC: "exec"}.get(number, f"s{number}")
+            )
+    return ", ".join(said)
+
+
+_SCC_READ = re.compile(r"s_(cselect|cmov|addc|subb|add_co_ci|sub_co_ci|cbranch_scc)")
+_SCC_WRITTEN = re.compile(
+    r"s_(cmp_|cmpk_|bitcmp|add_[iu]32|add_co|addc|addk|sub_[iu]32|sub_co|subb|and|or_|or1|xor|nand|"
+    r"nor|xnor|not_|lsh|ash|bfe|min_|max_|abs|bcnt|wqm|quadmask|absdiff|\w+_saveexec|andn2|orn2)"
+)
+_SCC_KEPT = re.compile(r"s_(min|max|add|sub|mul)_(f32|f16|num_f32|nc_u64|u64)|s_bfm")
+_NOTHING = re.compile(
+    r"s_(wait|nop|delay_alu|clause|sleep|setprio|set_inst_prefetch|sendmsg|endpgm|barrier|branch|"
+    r"icache_inv|dcache|trap|set_vgpr_msb)|buffer_(wb|inv|gl)|global_(wb|inv)"
+)
+_READ_ONLY = re.compile(
+    r"s_(cbranch|setreg|setpc|store|buffer_store|prefetch)|ds_(write|store)|"
+    r"(buffer|global|flat|scratch)_store|global_load_lds|tensor_|exp$|v_nop|global_prefetch"
+)
+_ACCUMULATES = re.compile(
+    r"v_(fmac|mac|pk_fmac|dot\d+c|smfmac|swmmac|writelane|cvt_sr|cvt_pk_(fp8|bf8)|cvt_scalef32_sr)"
+)
+_SWAPS = re.compile(r"v_(swap|permlane\d+_swap|swaprel)")
+_TWO_RESULTS = re.compile(
+    r"v_(add|sub|subrev|addc|subb|subbrev)_co|v_div_scale|v_mad_(co_)?[iu]64_[iu]32"
+)
+_VCC_READ = re.compile(r"v_div_fmas")
+_DS_ATOMIC = re.compile(
+    r"ds_(add|sub|inc|dec|min|max|and|or|xor|mskor|cmpst|pk_add|cmpstore)_(?!rtn)"
+)
+_MEMORY_ATOMIC = re.compile(r"(buffer|global|flat)_atomic_")
+_D16 = re.compile(r"_d16(_hi)?$|_d16_(hi_)?[iub]\d+$")
+
+
+def effects(ins: Instruction, target: Target) -> Effects:
+    """The registers that `ins` reads and writes; for a dual instruction, those of both halves."""
+    if ins.parts:
+        both = [effects(part, target) for part in ins.parts]
+        return Effects(
+            _all(each.reads for each in both),
+            _all(each.writes for each in both),
+            _all(each.tied for each in both),
+        )
+    base, places = ins.base, [bits(operand) for operand in ins.operands]
+    if _NOTHING.match(base):
+        return Effects(0, 0)
+    reads, writes, tied = _explicit(ins, places)
+    vcc = scalar_bits(VCC, target.lanes // 32)
+    exec_ = scalar_bits(EXEC, target.lanes // 32)
+    if base.startswith("s_"):
+        if _SCC_READ.match(base):
+            reads |= 1 << SCC_BIT
+        if _SCC_WRITTEN.match(base) and not _SCC_KEPT.match(base):
+            writes |= 1 << SCC_BIT
+        if "saveexec" in base or "wrexec" in base:
+            writes |= exec_
+            reads |= exec_
+        if base.startswith("s_cbranch_vcc"):
+            reads |= vcc
+        if base.startswith("s_cbranch_exec"):
+            reads |= exec_
+    elif base.startswith("v_"):
+        if _VCC_READ.match(base) or (base == "v_cndmask_b32" and len(ins.operands) == 3):
+            reads |= vcc
+        if base.startswith("v_cmpx"):
+            writes |= exec_
+    elif "lds" in ins.flags.asked | set(ins.flags) or "_lds_" in base:
+        reads |= scalar_bits(M0)
+    return Effects(reads & ~tied, writes, tied)
+
+
+def _explicit(ins: Instruction, places: list[int]) -> tuple[int, int, int]:
+    """What the operands say: (reads, writes, tied)."""
+    base = ins.base
+    if not places:
+        return 0, 0, 0
+    to_lds = "lds" in set(ins.flags)
+    stores = _READ_ONLY.match(base) or to_lds or "load_async_to_lds" in base
+    if stores or base.startswith(("s_cmp_", "s_cmpk_", "s_bitcmp")) or _unreturned(ins):
+        return _all(places), 0, 0
+    if _SWAPS.match(base):
+        return _all(places), places[0] | places[1], 0
+    results = 2 if _TWO_RESULTS.match(base) and len(places) > 3 else 1
+    if base.startswith("v_cmpx") and ins.operands[0].file == "v":
+        results = 0  # the result is EXEC, which the text leaves out
+    writes, reads = _all(places[:results]), _all(places[results:])
+    tied = 0
+    if _ACCUMULATES.match(base):
+        # A write of a half keeps the other; an accumulation depends on all of it.
+        halves = base.startswith(("v_cvt", "v_writelane"))
+        tied, reads = (writes, reads) if halves else (0, reads | writes)
+    elif _MEMORY_ATOMIC.match(base) and base.startswith("buffer"):
+        reads |= writes  # the operand is data, and then the result
+    elif _D16.search(base) or _keeps(ins):
+        tied = writes
+    if base == "s_cmov_b32" or base == "s_cmovk_i32":
+        tied = writes
+    return reads, writes, tied
+
+
+def _unreturned(ins: Instruction) -> bool:
+    """Whether this is an atomic that returns nothing."""
+    if _MEMORY_ATOMIC.match(ins.base):
+        flags, hint = set(ins.flags), dict(ins.modifiers).get("th", "")
+        return not (flags & {"sc0", "glc"} or "RETURN" in str(hint))
+    return bool(_DS_ATOMIC.match(ins.base)) and "_rtn" not in ins.base
+
+
+def _keeps(ins: Instruction) -> bool:
+    """Whether it keeps part of its destination because of a modifier."""
+    modifiers = dict(ins.modifiers)
+    selects = modifiers.get("op_sel", ())
+    half = bool(isinstance(selects, tuple) and len(selects) >= len(ins.operands) and selects[-1])
+    partial = modifiers.get("dst_sel", "DWORD") != "DWORD"
+    lanes = ins.encoding in ("dpp", "e64_dpp")
+    return half or partial or lanes or bool(ins.operands[0].half)
+
+
+def _all(masks: Iterable[int]) -> int:
+    made = 0
+    for mask in masks:
+        made |= mask
+    return made

@@ -1,0 +1,302 @@
+"""Executes a kernel: the waves of a launch, in lockstep while they agree where to go.
+
+All waves that are at one instruction are one `Waves`, and execute it together in NumPy. A branch on
+which they disagree splits them. The group that is furthest behind goes first, so that groups meet
+again; a barrier joins the waves of whole workgroups. Workgroups begin in the order of their
+numbers, as many at a time as `MOST_WAVES` allows: a kernel may wait for a workgroup with a smaller
+number or near by, and for no other, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.emulate.effects import effects, names
+from tilewright.emulate.entry import begin
+from tilewright.emulate.findings import Findings
+from tilewright.emulate.isa.control import BARRIER, END
+from tilewright.emulate.isa.registry import Context, executor
+from tilewright.emulate.memory import Memory
+from tilewright.emulate.resources import undeclared
+from tilewright.emulate.text import Program
+from tilewright.emulate.waves import Array, Waves
+from tilewright.errors import KernelCrashed, KernelEndless, LaunchFailed
+
+MOST_WAVES = 2048
+"""Waves that execute together. 128 KiB of registers each, where a kernel uses all of them."""
+
+_TURN = 2000
+"""Instructions that a group executes before another group gets its turn, so that a group that waits
+for another in a loop does not wait for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a launch is given up: after so many instructions executed by groups of waves, and
+    seconds."""
+
+    steps: int = 20_000_000
+    seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What a launch did.
+
+    executed: int64, for each instruction how many waves executed it.
+    waves: of the whole launch.
+    steps: instructions executed by groups of waves. seconds: of this machine's time.
+    """
+
+    program: Program
+    findings: Findings
+    executed: Array
+    waves: int
+    steps: int
+    seconds: float
+
+
+class Machine:
+    """One kernel, ready to be launched any number of times.
+
+    checks: whether findings are looked for. Results are the same without, and come sooner.
+    counts: what memory accesses are counted in (`counts`), or None.
+
+    Raises `UnknownInstruction`.
+    """
+
+    def __init__(self, program: Program, *, checks: bool = True, counts: Any = None) -> None:
+        self.program = program
+        self._checks, self._counts = checks, counts
+        self._effects = [effects(ins, program.target) for ins in program.instructions]
+        self._registers = _vector_registers(program)
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        threads: int,
+        arguments: bytes,
+        shared: int,
+        memory: Memory,
+        *,
+        limits: Limits | None = None,
+        preload: bool = True,
+    ) -> Execution:
+        """Execute a whole grid.
+
+        threads: of a workgroup, along x. arguments: the kernel's argument segment.
+        shared: bytes of shared memory (LDS) of a workgroup.
+        preload: see `entry.begin`.
+
+        Raises `LaunchFailed` if the launch does not fit the kernel, `KernelCrashed` for a deadlock,
+        `KernelEndless` at a limit, and `UnknownInstruction`.
+        """
+        program, lanes = self.program, self.program.target.lanes
+        if threads % lanes:
+            raise LaunchFailed(f"{threads} threads are no whole waves of {lanes}")
+        findings = Findings()
+        segment = memory.allocate(
+            len(arguments),
+            "the kernel's arguments",
+            writable=False,
+            contents=np.frombuffer(arguments, np.uint8),
+        )
+        run = _Run(self, memory, findings, limits or Limits(), threads // lanes, shared)
+        try:
+            if self._checks:
+                undeclared(program, shared, findings)
+            for first in range(0, math.prod(grid), run.batch):
+                numbers = np.arange(first, min(first + run.batch, math.prod(grid)))
+                run.execute(self._waves(numbers, run, grid, (segment, arguments), preload))
+        finally:
+            memory.release(segment)
+        return Execution(
+            program,
+            findings,
+            np.array(run.executed, np.int64),
+            math.prod(grid) * (threads // lanes),
+            run.steps,
+            time.monotonic() - run.began,
+        )
+
+    def _waves(
+        self,
+        numbers: Array,
+        run: _Run,
+        grid: tuple[int, int, int],
+        segment: tuple[int, bytes],
+        preload: bool,
+    ) -> Waves:
+        """The waves of some workgroups, as they begin."""
+        workgroup = np.repeat(numbers, run.waves_each)
+        wave = np.tile(np.arange(run.waves_each), len(numbers))
+        waves = Waves(workgroup, wave, self.program.target.lanes, self._registers)
+        begin(self.program, waves, grid, segment, preload=preload)
+        return waves
+
+
+class _Run:
+    """A launch under way.
+
+    batch: workgroups that execute together. waves_each: waves of a workgroup.
+    executed: for each instruction how many waves executed it.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        memory: Memory,
+        findings: Findings,
+        limits: Limits,
+        waves_each: int,
+        shared: int,
+    ) -> None:
+        self.waves_each = waves_each
+        self.batch = max(1, MOST_WAVES // waves_each)
+        self.steps = 0
+        self.began = time.monotonic()
+        program = machine.program
+        self.executed = [0] * len(program.instructions)
+        self._name, self._instructions = program.name, program.instructions
+        self._limits, self._findings = limits, findings
+        self._effects = machine._effects
+        self._context = Context(
+            program.target,
+            findings,
+            program.labels,
+            memory,
+            None,
+            machine._counts,
+            machine._checks,
+        )
+        self._executors = [executor(ins, self._context) for ins in program.instructions]
+        self._ended: dict[int, int] = {}
+
+    def execute(self, waves: Waves) -> None:
+        """Execute waves until all have ended."""
+        ready: list[Waves] = [waves]
+        parked: list[Waves] = []
+        while ready or parked:
+            if not ready:
+                ready, parked = self._released(parked)
+            ready = _met(ready)
+            group = min(ready, key=lambda each: (each.turns, each.position))
+            ready.remove(group)
+            self._advance(group, ready, parked)
+
+    def _advance(self, waves: Waves, ready: list[Waves], parked: list[Waves]) -> None:
+        """Execute a group until it ends, waits, splits, meets another group, leaves the group
+        behind that was furthest behind, or its turn is over."""
+        executors, executed, touched = self._executors, self.executed, self._effects
+        checks, turn = self._context.checks, self.steps + _TURN
+        places = {each.position for each in ready}
+        lowest = min(places, default=len(executors))
+        if waves.position > lowest:
+            lowest = len(executors)
+        while True:
+            index = waves.position
+            if index in places or index > lowest:
+                ready.append(waves)
+                return
+            if self.steps >= turn:
+                self._check_limits()
+                turn = self.steps + _TURN
+                if ready:
+                    waves.turns += 1
+                    ready.append(waves)
+                    return
+            waves.position = index + 1
+            executed[index] += waves.count
+            self.steps += 1
+            if checks:
+                self._look(index, waves)
+            waves.known |= touched[index].writes
+            signal = executors[index](waves)
+            if signal is None:
+                continue
+            if signal is BARRIER:
+                if self._whole(waves).all():
+                    self._pass(waves)
+                    continue
+                parked.append(waves)
+            elif signal is END:
+                for workgroup in waves.workgroup.tolist():
+                    self._ended[workgroup] = self._ended.get(workgroup, 0) + 1
+            elif isinstance(signal, Waves):
+                ready += [signal, waves]
+            return
+
+    def _look(self, index: int, waves: Waves) -> None:
+        """Look for findings before an instruction is executed."""
+        effects, ins = self._effects[index], self._instructions[index]
+        unwritten = effects.reads & ~waves.known
+        if unwritten:
+            self._findings.report("unwritten register", ins, waves, detail=names(unwritten))
+            waves.known |= unwritten  # once for each register
+
+    def _whole(self, waves: Waves) -> Array:
+        """For each wave, whether all of its workgroup that have not ended are here."""
+        here = np.bincount(waves.workgroup)
+        for workgroup, count in self._ended.items():
+            if workgroup < len(here):
+                here[workgroup] += count
+        whole: Array = here[waves.workgroup] == self.waves_each
+        return whole
+
+    def _pass(self, waves: Waves) -> None:
+        """Whole workgroups pass a barrier."""
+
+    def _released(self, parked: list[Waves]) -> tuple[list[Waves], list[Waves]]:
+        """Groups that may pass the barriers that they wait at, and those that stay.
+
+        Raises `KernelCrashed` if none may.
+        """
+        passed, staying = [], []
+        for group in _met(parked):
+            whole = self._whole(group)
+            if whole.any():
+                passed.append(group.taken(np.flatnonzero(whole)))
+                self._pass(passed[-1])
+            if not whole.all():
+                staying.append(group.taken(np.flatnonzero(~whole)))
+        if not passed:
+            ins = self._instructions[parked[0].position - 1]
+            workgroup = int(parked[0].workgroup[0])
+            raise KernelCrashed(
+                f"{self._name} waits for ever: not all waves of workgroup {workgroup} come to the "
+                f"barrier at line {ins.line}, `{ins.text}`"
+            )
+        return passed, staying
+
+    def _check_limits(self) -> None:
+        taken = time.monotonic() - self.began
+        if self.steps > self._limits.steps or taken > self._limits.seconds:
+            raise KernelEndless(
+                f"{self._name} was given up after {self.steps} instructions and {taken:.1f} s; the "
+                f"limits are {self._limits.steps} and {self._limits.seconds:g} s"
+            )
+
+
+def _met(groups: Sequence[Waves]) -> list[Waves]:
+    """Groups, those at the same instruction joined."""
+    by_position: dict[int, list[Waves]] = {}
+    for group in groups:
+        by_position.setdefault(group.position, []).append(group)
+    return [Waves.joined(each) for each in by_position.values()]
+
+
+def _vector_registers(program: Program) -> int:
+    """How many vector registers the instructions name."""
+    most = 0
+    for ins in program.instructions:
+        for part in ins.parts or (ins,):
+            for place in part.operands:
+                if place.file == "v":
+                    most = max(most, place.first + place.count)
+    return most
