@@ -111,8 +111,8 @@ class Machine:
         try:
             if self._checks:
                 undeclared(program, shared, findings)
-            for first in range(0, math.prod(grid), run.batch):
-                numbers = np.arange(first, min(first + run.batch, math.prod(grid)))
+            for first in range(0, math.prod(grid), run.together):
+                numbers = np.arange(first, min(first + run.together, math.prod(grid)))
                 run.execute(self._waves(numbers, run, grid, (segment, arguments), preload))
         finally:
             memory.release(segment)
@@ -144,7 +144,7 @@ class Machine:
 class _Run:
     """A launch under way.
 
-    batch: workgroups that execute together. waves_each: waves of a workgroup.
+    together: workgroups that execute together. waves_each: waves of a workgroup.
     executed: for each instruction how many waves executed it.
     """
 
@@ -158,7 +158,7 @@ class _Run:
         shared: int,
     ) -> None:
         self.waves_each = waves_each
-        self.batch = max(1, MOST_WAVES // waves_each)
+        self.together = max(1, MOST_WAVES // waves_each)
         self.steps = 0
         self.began = time.monotonic()
         program = machine.program
