@@ -292,8 +292,9 @@ def _met(groups: Sequence[Waves]) -> list[Waves]:
 
 
 def _vector_registers(program: Program) -> int:
-    """How many vector registers the instructions name."""
-    most = 0
+    """How many vector registers there are to be: v0, which the hardware sets, and those that the
+    instructions name."""
+    most = 1
     for ins in program.instructions:
         for part in ins.parts or (ins,):
             for place in part.operands:

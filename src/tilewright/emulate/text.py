@@ -238,7 +238,7 @@ def instruction(text: str, index: int = 0, line: int = 1, source: str = "") -> I
         flags = dict.fromkeys(words, 1)
         places[-1] = last
         if base.startswith(_CACHE) and not re.match(r"[vsa]\d", last):
-            flags[last] = 1
+            flags = dict.fromkeys([last, *words], 1)
             places = []
     return Instruction(
         index,
