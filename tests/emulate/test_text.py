@@ -98,7 +98,13 @@ def test_registers(text, file, first, count):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("5", 5), ("-16", -16), ("0x80000000", 0x80000000), ("-4.0", -4.0), ("0.15915494", 0.15915494)],
+    [
+        ("5", 5),
+        ("-16", -16),
+        ("0x80000000", 0x80000000),
+        ("-4.0", -4.0),
+        ("0.15915494", 0.15915494),
+    ],
 )
 def test_constants(text, value):
     read = operand(text)
@@ -211,6 +217,16 @@ def test_both_halves_of_a_dual_instruction():
     assert [place.text for place in read.parts[1].operands] == ["v4", "1.0", "v6"]
 
 
+def test_registers_beyond_255():
+    body = "\ts_set_vgpr_msb 0x40\n\tv_mov_b32_e32 v[2:3] /*v[258:259]*/, v1\n"
+    text = LISTING.replace("gfx942", "gfx1250").replace("\ts_endpgm\n", body + "\ts_endpgm\n")
+    program = parse(text)
+    moved = program.instructions[-2]
+    assert [(place.first, place.count) for place in moved.operands] == [(258, 2), (1, 1)]
+    with pytest.raises(BadFile, match=r"line 14: v_mov.*v\[258:259\] is out of reach of the mode"):
+        parse(text.replace("0x40", "0x00"))
+
+
 def test_asking_is_remembered():
     read = instruction("global_load_dword v1, v[2:3], off offset:16 sc0 nt")
     assert read.modifiers.whole("offset") == 16
@@ -220,7 +236,7 @@ def test_asking_is_remembered():
 
 
 def test_what_no_listing_is():
-    with pytest.raises(BadFile, match="no .amdgcn_target"):
+    with pytest.raises(BadFile, match=r"no .amdgcn_target"):
         parse("v_nop\n")
     with pytest.raises(BadArgument, match="no instruction set for gfx803"):
         parse(LISTING.replace("gfx942", "gfx803"))

@@ -124,6 +124,9 @@ _WORDS = ("s_wait", "s_delay_alu", "s_sendmsg", "s_clause", "s_nop", "s_sleep")
 """Mnemonics whose operand is one text with blanks, such as ``vmcnt(0) lgkmcnt(0)``."""
 _CACHE = ("buffer_wb", "buffer_inv", "buffer_gl", "global_wb", "global_inv")
 """Cache operations, which have flags alone."""
+_FAR = re.compile(r"v(?:\d+|\[\d+:\d+\])\s*/\*(v(?:\d+|\[\d+:\d+\]))\*/")
+"""A register from v256 on as the listing has it: what the instruction encodes, and which register
+that is in the mode that ``s_set_vgpr_msb`` has set."""
 _DUAL = " :: "
 
 
@@ -160,6 +163,7 @@ class _Lines:
     resources: dict[str, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     source: str = ""
+    reach: int = 0
     where: str = "code"
 
     def read(self, number: int, raw: str) -> None:
@@ -209,9 +213,24 @@ class _Lines:
                 self.labels[found[1]] = len(self.code)
         elif not line.startswith(".") and self.where == "code":
             try:
-                self.code.append(instruction(line, len(self.code), number, self.source))
+                self._instruction(number, line)
             except BadFile as error:
                 raise BadFile(f"line {number}: {line}: {error}") from None
+
+    def _instruction(self, number: int, line: str) -> None:
+        ins = instruction(_FAR.sub(r"\1", line), len(self.code), number, self.source)
+        self.code.append(ins)
+        if ins.base == "s_set_vgpr_msb":
+            self.reach = int(ins.operands[0].value)
+        blocks = {self.reach >> field & 3 for field in (0, 2, 4, 6)}
+        for part in ins.parts or (ins,):
+            for place in part.operands:
+                # Accumulation registers have numbers from v256 on too, and need no mode.
+                far = place.file == "v" and not place.text.lstrip("-|").startswith("a")
+                if far and place.first >> 8 not in blocks:
+                    raise BadFile(
+                        f"{place.text} is out of reach of the mode that s_set_vgpr_msb has set"
+                    )
 
 
 def instruction(text: str, index: int = 0, line: int = 1, source: str = "") -> Instruction:

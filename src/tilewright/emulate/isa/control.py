@@ -36,10 +36,12 @@ END = Signal()
     "s_waitcnt_depctr",
     "s_wait_idle",
     "s_barrier_signal",
+    "s_set_vgpr_msb",
     "v_nop",
 )
 def _nothing(ins: Instruction, context: Context) -> Executor:
-    """No result that a kernel sees: they order or delay."""
+    """No result that a kernel sees: they order or delay. The parser has applied ``s_set_vgpr_msb``
+    to the registers' numbers."""
     return lambda waves: None
 
 
