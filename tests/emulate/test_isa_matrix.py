@@ -276,11 +276,10 @@ def test_product(generation, name, modifiers, a, b):
             exponents = random.integers(117, 137, (len(matrix), depth // 32))
             matrix *= np.repeat(2.0 ** (exponents - 127), 32, axis=1)
             text += ", " + wave.scales(exponents, selects[number], random)
-        text += (
-            " matrix_a_scale:MATRIX_SCALE_ROW1"
-            if generation == "gfx1250"
-            else " op_sel:[1,1,0] op_sel_hi:[1,0,0]"
-        )
+        if generation == "gfx1250":
+            modifiers += " matrix_a_scale:MATRIX_SCALE_ROW1"
+        else:
+            modifiers = " op_sel:[1,1,0] op_sel_hi:[1,0,0]" + modifiers
     waves = run(text + modifiers, generation, wave.registers)
     got = laid_out(waves, generation, rows, columns, kind)
     exact = x @ y.T + c  # integers below 2^53
