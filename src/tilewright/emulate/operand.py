@@ -14,6 +14,9 @@ none."""
 VCC, TTMP, M0, EXEC = 106, 108, 124, 126
 """Numbers of special scalar registers here, on every generation. They lie where CDNA has them."""
 
+MODE = 128
+"""Number of the mode register among the scalar registers here. No operand names it."""
+
 SCALARS = 256
 """Scalar registers of a wave here, the special ones included."""
 

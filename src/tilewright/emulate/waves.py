@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.emulate.operand import EXEC, SCALARS
+from tilewright.emulate.operand import EXEC, MODE, SCALARS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -85,6 +85,7 @@ class Waves:
         self.executed = 0
         self.counters: Any = counters
         self.hazards: Any = hazards
+        self.scalar[MODE] = 0
         self.scalar[EXEC : EXEC + 2] = 0
         self.scalar[EXEC : EXEC + lanes // 32] = 0xFFFFFFFF
 

@@ -1,0 +1,233 @@
+"""Vector instructions on floating-point numbers of 16 and 32 bits.
+
+What the manuals call accurate to one unit in the last place (reciprocal, square root, exponential,
+logarithm) is rounded correctly here, which is within it; those of fp32 flush denormal inputs and
+results whatever the mode. NaN payloads are not those of the hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilewright.emulate.isa.access import (
+    Reader,
+    destination,
+    scalar_destination,
+    scalar_source,
+    source,
+    word,
+)
+from tilewright.emulate.isa.elementwise import elementwise
+from tilewright.emulate.isa.modes import limited_f16
+from tilewright.emulate.isa.registry import Context, Executor, means
+from tilewright.emulate.isa.rounding import flushed, fma16, fma32
+from tilewright.emulate.text import Instruction
+from tilewright.emulate.waves import Array, Waves
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """The smaller number: a number rather than a NaN, -0 rather than +0."""
+    return _ordered(np.fmin(a, b), a, b, np.bitwise_or)
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """The larger number: a number rather than a NaN, +0 rather than -0."""
+    return _ordered(np.fmax(a, b), a, b, np.bitwise_and)
+
+
+def _ordered(chosen: Array, a: Array, b: Array, zero: Callable[[Array, Array], Array]) -> Array:
+    """`chosen`, but where both are zero, a zero whose bits `zero` makes of theirs."""
+    zeros = (a == 0) & (b == 0)
+    if not zeros.any():
+        return chosen
+    code = np.dtype(f"u{a.dtype.itemsize}")
+    return np.where(zeros, zero(a.view(code), b.view(code)).view(a.dtype), chosen)
+
+
+def _quiet_first(choose: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """In IEEE mode: a signalling NaN gives NaN."""
+
+    def chosen(a: Array, b: Array) -> Array:
+        signalling = _signalling(a) | _signalling(b)
+        return np.where(signalling, a.dtype.type(np.nan), choose(a, b))
+
+    return chosen
+
+
+def _signalling(x: Array) -> Array:
+    if x.dtype == np.float32:
+        quiet = (x.view(np.uint32) & np.uint32(0x400000)) != 0
+    else:
+        quiet = (x.view(np.uint16) & np.uint16(0x200)) != 0
+    found: Array = np.isnan(x) & ~quiet
+    return found
+
+
+@means("v_min_f32", "v_min_num_f32", "v_max_f32", "v_max_num_f32")
+def _extreme_32(ins: Instruction, context: Context) -> Executor:
+    return _extreme(ins, context, "f32")
+
+
+@means("v_min_f16", "v_min_num_f16", "v_max_f16", "v_max_num_f16")
+def _extreme_16(ins: Instruction, context: Context) -> Executor:
+    return _extreme(ins, context, "f16")
+
+
+def _extreme(ins: Instruction, context: Context, kind: str) -> Executor:
+    """CDNA3 ISA, V_MIN_F32 and V_MAX_F32. gfx12's ``_num`` has no IEEE mode."""
+    choose: Callable[[Array, Array], Array] = minimum if "min" in ins.base else maximum
+    if context.target.ieee and "num" not in ins.base:
+        choose = _quiet_first(choose)
+    a, b = (source(ins, i, kind, context.target) for i in (1, 2))
+    write = destination(ins, 0, kind, context.target)
+    return lambda waves: write(waves, choose(a(waves), b(waves)))
+
+
+def med3(a: Array, b: Array, c: Array) -> Array:
+    """The middle of three; the smallest number if any is NaN."""
+    nan = np.isnan(a) | np.isnan(b) | np.isnan(c)
+    middle = maximum(minimum(a, b), minimum(maximum(a, b), c))
+    return np.where(nan, minimum(minimum(a, b), c), middle)
+
+
+def _approximate(exact: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """A function of fp32 that is computed in float64 and flushes denormals."""
+
+    def function(x: Array) -> Array:
+        given = flushed(x.view(np.uint32)).view(np.float32).astype(np.float64)
+        return flushed(exact(given).astype(np.float32).view(np.uint32)).view(np.float32)
+
+    return function
+
+
+def _of_half(exact: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda x: exact(x.astype(np.float64)).astype(np.float16)
+
+
+def _ldexp(x: Array, exponent: Array) -> Array:
+    """x × 2**exponent. float64 holds it exactly for every exponent that does not give 0 or inf."""
+    wide: Array = np.ldexp(x.astype(np.float64), np.clip(exponent, -500, 500))
+    return wide.astype(np.float32)
+
+
+_1, _2, _3 = "f32 <- f32", "f32 <- f32 f32", "f32 <- f32 f32 f32"
+
+elementwise("v_add_f32", _2, lambda a, b: a + b)
+elementwise("v_sub_f32", _2, lambda a, b: a - b)
+elementwise("v_subrev_f32", _2, lambda a, b: b - a)
+elementwise("v_mul_f32", _2, lambda a, b: a * b)
+elementwise("v_fma_f32 v_fmaak_f32 v_fmamk_f32", _3, fma32)
+elementwise("v_fmac_f32", _3, fma32, accumulates=True)
+elementwise("v_med3_f32 v_med3_num_f32", _3, med3)
+elementwise("v_min3_f32 v_min3_num_f32", _3, lambda a, b, c: minimum(minimum(a, b), c))
+elementwise("v_max3_f32 v_max3_num_f32", _3, lambda a, b, c: maximum(maximum(a, b), c))
+elementwise("v_ldexp_f32", "f32 <- f32 i32", _ldexp)
+elementwise("v_rndne_f32", _1, np.rint)
+elementwise("v_trunc_f32", _1, np.trunc)
+elementwise("v_floor_f32", _1, np.floor)
+elementwise("v_ceil_f32", _1, np.ceil)
+
+APPROXIMATE: dict[str, Callable[[Array], Array]] = {
+    "rcp": lambda x: 1 / x,
+    "rsq": lambda x: 1 / np.sqrt(x),
+    "sqrt": np.sqrt,
+    "exp": np.exp2,
+    "log": np.log2,
+}
+"""The approximate functions, to base 2, on float64."""
+
+for _name, _exact in APPROXIMATE.items():
+    elementwise(f"v_{_name}_f32", _1, _approximate(_exact))
+elementwise("v_rcp_iflag_f32", _1, _approximate(APPROXIMATE["rcp"]))
+
+
+@means(*(f"v_s_{name}_f32" for name in APPROXIMATE))
+def _scalar_approximate(ins: Instruction, context: Context) -> Executor:
+    """The vector unit's function of a scalar register (gfx12)."""
+    function = _approximate(APPROXIMATE[ins.base.split("_")[2]])
+    read, write = scalar_source(ins, 1, "f32"), scalar_destination(ins, 0, "f32")
+    return lambda waves: write(waves, function(read(waves)))
+
+
+_HALVES: dict[str, tuple[int, Callable[..., Array]]] = {
+    "v_add_f16": (2, lambda a, b: a + b),
+    "v_sub_f16": (2, lambda a, b: a - b),
+    "v_subrev_f16": (2, lambda a, b: b - a),
+    "v_mul_f16": (2, lambda a, b: a * b),
+    "v_fma_f16": (3, fma16),
+    **{f"v_{name}_f16": (1, _of_half(exact)) for name, exact in APPROXIMATE.items()},
+}
+
+
+@means(*_HALVES)
+def _half(ins: Instruction, context: Context) -> Executor:
+    count, function = _HALVES[ins.base]
+    if len(ins.operands) != count + 1:
+        raise ValueError(f"it has {len(ins.operands)} operands")
+    sources = [source(ins, 1 + i, "f16", context.target) for i in range(count)]
+    write = destination(ins, 0, "f16", context.target)
+
+    def execute(waves: Waves) -> None:
+        given = [each(waves) for each in sources]
+        write(waves, limited_f16(waves, function(*given), *given))
+
+    return execute
+
+
+def _mixed_source(ins: Instruction, index: int) -> Reader:
+    """A source of a mixed-precision FMA as fp32: ``op_sel_hi`` says that it is fp16, and then
+    ``op_sel`` which half of the register."""
+    op, number = ins.operands[index], index - 1
+    half = (*ins.modifiers.bits("op_sel_hi", (0, 0, 0)), 0, 0, 0)[number]
+    high = (*ins.modifiers.bits("op_sel", (0, 0, 0)), 0, 0, 0)[number]
+    if high and not half:
+        raise ValueError(f"{op.text} is fp32, and a half of it is selected")
+    read = word(op, "f16" if half else "f32")
+
+    def value(waves: Waves) -> Array:
+        x = read(waves)
+        if half:
+            x = ((x >> np.uint32(16)) if high else x).astype(np.uint16).view(np.float16)
+            x = x.astype(np.float32)
+        else:
+            x = x.view(np.float32)
+        x = np.abs(x) if op.absolute else x
+        return -x if op.negate else x
+
+    return value
+
+
+@means("v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16")
+def _mixed(ins: Instruction, context: Context) -> Executor:
+    """CDNA3 ISA, V_FMA_MIX_F32: sources of either precision, one rounding in fp32, and another to
+    fp16 where the result is a half. The other half of the register stays."""
+    if not context.target.denormals_32:
+        raise ValueError("fp32 denormals are flushed")
+    a, b, c = (_mixed_source(ins, i) for i in (1, 2, 3))
+    if ins.base == "v_fma_mix_f32":
+        write = destination(ins, 0, "f32", context.target)
+        return lambda waves: write(waves, fma32(a(waves), b(waves), c(waves)))
+    into = _half_of(ins, "hi" in ins.base, context)
+
+    def execute(waves: Waves) -> None:
+        given = a(waves), b(waves), c(waves)
+        into(waves, limited_f16(waves, fma32(*given).astype(np.float16), *given))
+
+    return execute
+
+
+def _half_of(ins: Instruction, high: bool, context: Context) -> Callable[[Waves, Array], None]:
+    """A writer of fp16 into one half of the destination."""
+    op = ins.operands[0]
+    if op.file != "v" or op.half or "clamp" in ins.flags:
+        raise ValueError(f"{op.text} is no vector register")
+    shift, kept = (np.uint32(16), np.uint32(0xFFFF)) if high else (np.uint32(0), ~np.uint32(0xFFFF))
+
+    def write(waves: Waves, value: Array) -> None:
+        new = value.view(np.uint16).astype(np.uint32) << shift
+        held = waves.vector[op.first]
+        np.copyto(held, (held & kept) | new, where=waves.active)
+
+    return write
