@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.emulate.effects import scalar_bits, vector_bits
 from tilewright.emulate.operand import EXEC, TTMP
+from tilewright.emulate.scratch import RESOURCE
 from tilewright.emulate.text import Program
 from tilewright.emulate.waves import Waves
 from tilewright.errors import LaunchFailed
@@ -25,7 +26,7 @@ _USER = (
 )
 """User scalar registers in their order, each with how many it takes if the descriptor asks."""
 
-_GIVEN = frozenset({"kernarg_segment_ptr"})
+_GIVEN = frozenset({"kernarg_segment_ptr", "private_segment_buffer"})
 """Those that the emulator sets. Kernels of this project ask for no other."""
 
 
@@ -53,7 +54,10 @@ def begin(
             continue
         if name not in _GIVEN:
             raise LaunchFailed(f"{program.name} asks for {name}, which the emulator does not give")
-        scalar[at], scalar[at + 1] = segment[0] & 0xFFFFFFFF, segment[0] >> 32
+        if name == "kernarg_segment_ptr":
+            scalar[at], scalar[at + 1] = segment[0] & 0xFFFFFFFF, segment[0] >> 32
+        else:
+            scalar[at : at + size] = np.array(RESOURCE, np.uint32)[:, None]
         known |= scalar_bits(at, size)
         at += size
     length = descriptor.get("user_sgpr_kernarg_preload_length", 0)
@@ -87,6 +91,9 @@ def _workgroup_ids(program: Program, waves: Waves, grid: tuple[int, int, int]) -
             waves.scalar[at] = number
             known |= scalar_bits(at)
             at += 1
+    if program.descriptor.get("system_sgpr_private_segment_wavefront_offset", 0):
+        waves.scalar[at] = 0  # scratch is each wave's own here
+        known |= scalar_bits(at)
     return known
 
 

@@ -20,6 +20,7 @@ KINDS = {
     "unwaited shared memory": "shared memory is read or passed to a barrier while a load into it "
     "or a write to it is in flight",
     "outside shared memory": "an access lies outside the shared memory of the workgroup",
+    "unwritten memory": "global memory is read that neither the host nor a kernel has written",
     "outside operands": "an access lies outside every operand and temporary",
     "read-only operand": "an operand that the kernel only reads is written",
     "global memory race": "two workgroups or waves access the same memory, one of them writing, "
@@ -37,6 +38,7 @@ Kind = Literal[
     "shared memory race",
     "unwaited shared memory",
     "outside shared memory",
+    "unwritten memory",
     "outside operands",
     "read-only operand",
     "global memory race",

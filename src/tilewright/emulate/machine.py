@@ -17,13 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.emulate import waits
 from tilewright.emulate.effects import effects, names
 from tilewright.emulate.entry import begin
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.control import BARRIER, END
 from tilewright.emulate.isa.registry import Context, executor
+from tilewright.emulate.lds import Shared, granule
 from tilewright.emulate.memory import Memory
+from tilewright.emulate.order import Order
+from tilewright.emulate.races import Races
 from tilewright.emulate.resources import undeclared
+from tilewright.emulate.scratch import Scratch
 from tilewright.emulate.text import Program
 from tilewright.emulate.waves import Array, Waves
 from tilewright.errors import KernelCrashed, KernelEndless, LaunchFailed
@@ -107,12 +112,14 @@ class Machine:
             writable=False,
             contents=np.frombuffer(arguments, np.uint8),
         )
-        run = _Run(self, memory, findings, limits or Limits(), threads // lanes, shared)
+        order = Order(math.prod(grid), threads // lanes, program.target)
+        run = _Run(self, memory, findings, limits or Limits(), order, shared)
         try:
             if self._checks:
                 undeclared(program, shared, findings)
             for first in range(0, math.prod(grid), run.together):
                 numbers = np.arange(first, min(first + run.together, math.prod(grid)))
+                run.prepare(first, len(numbers))
                 run.execute(self._waves(numbers, run, grid, (segment, arguments), preload))
         finally:
             memory.release(segment)
@@ -136,7 +143,8 @@ class Machine:
         """The waves of some workgroups, as they begin."""
         workgroup = np.repeat(numbers, run.waves_each)
         wave = np.tile(np.arange(run.waves_each), len(numbers))
-        waves = Waves(workgroup, wave, self.program.target.lanes, self._registers)
+        counters = waits.Counters(len(wave))
+        waves = Waves(workgroup, wave, self.program.target.lanes, self._registers, counters)
         begin(self.program, waves, grid, segment, preload=preload)
         return waves
 
@@ -154,10 +162,10 @@ class _Run:
         memory: Memory,
         findings: Findings,
         limits: Limits,
-        waves_each: int,
+        order: Order,
         shared: int,
     ) -> None:
-        self.waves_each = waves_each
+        self.waves_each = waves_each = order.each
         self.together = max(1, MOST_WAVES // waves_each)
         self.steps = 0
         self.began = time.monotonic()
@@ -171,12 +179,35 @@ class _Run:
             findings,
             program.labels,
             memory,
-            None,
-            machine._counts,
-            machine._checks,
+            order=order,
+            races=Races(memory, order, findings) if machine._checks else None,
+            counts=machine._counts,
+            checks=machine._checks,
         )
+        self._program, self._shared, self._granule = program, shared, granule(program)
+        self._loads = [waits.loads_of(ins, program.target) for ins in program.instructions]
         self._executors = [executor(ins, self._context) for ins in program.instructions]
         self._ended: dict[int, int] = {}
+
+    def prepare(self, first: int, count: int) -> None:
+        """Make the shared memory and the scratch of the workgroups that execute next."""
+        context, program = self._context, self._program
+        context.shared = Shared(
+            first,
+            count,
+            self._shared,
+            order=context.order,
+            granule=self._granule,
+            findings=self._findings if context.checks else None,
+        )
+        context.scratch = Scratch(
+            first,
+            count,
+            self.waves_each,
+            program.target.lanes,
+            program.resources.get("private_segment_fixed_size", 0),
+            self._findings,
+        )
 
     def execute(self, waves: Waves) -> None:
         """Execute waves until all have ended."""
@@ -239,6 +270,8 @@ class _Run:
         if unwritten:
             self._findings.report("unwritten register", ins, waves, detail=names(unwritten))
             waves.known |= unwritten  # once for each register
+        if effects.touches & waves.counters.pending:
+            waits.look(ins, effects, self._loads[index], waves, self._findings)
 
     def _whole(self, waves: Waves) -> Array:
         """For each wave, whether all of its workgroup that have not ended are here."""
@@ -251,6 +284,8 @@ class _Run:
 
     def _pass(self, waves: Waves) -> None:
         """Whole workgroups pass a barrier."""
+        if self._context.checks:
+            self._context.order.leave(waves)
 
     def _released(self, parked: list[Waves]) -> tuple[list[Waves], list[Waves]]:
         """Groups that may pass the barriers that they wait at, and those that stay.

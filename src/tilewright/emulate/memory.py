@@ -6,6 +6,7 @@ it. So an access one element outside an operand is seen, also in the gaps of a s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,15 +169,7 @@ class Memory:
         """The `size` bytes (1, 2, or a multiple of 4) at each address in `mask`, as (words, …) of
         uint32; zero elsewhere. The addresses in `mask` must be readable."""
         at = np.where(mask, addresses - (BASE - GAP), 0)
-        wide = _WIDE.get(size)
-        if wide is not None and not (at & (size - 1)).any():
-            taken = self._bytes.view(wide).take(at // size)
-            words = taken.view(np.uint32).reshape(*at.shape, size // 4)
-        elif size % 4 == 0 and not (at & 3).any():
-            words = self._bytes.view(np.uint32)[(at >> 2)[..., None] + np.arange(size // 4)]
-        else:
-            words = _words(self._bytes[at[..., None] + np.arange(size)])
-        values: Words = np.moveaxis(words, -1, 0)
+        values = gather(self._bytes, at, size)
         return values if mask.all() else np.where(mask, values, np.uint32(0))
 
     def store(self, addresses: Addresses, values: Words, size: int, mask: Bools) -> None:
@@ -185,16 +178,40 @@ class Memory:
         at = (addresses - (BASE - GAP))[mask]
         if not at.size:
             return
-        chosen = np.stack([value[mask] for value in values], -1)
-        wide = _WIDE.get(size)
-        if wide is not None and not (at & (size - 1)).any():
-            self._bytes.view(wide)[at // size] = chosen.view(wide)[:, 0]
-        else:
-            octets = chosen.view(np.uint8)
-            for i in range(size):
-                self._bytes[at + i] = octets[:, i]
+        scatter(self._bytes, at, np.stack([value[mask] for value in values], -1), size)
         if self._undefined:
             self._defined[at[:, None] + np.arange(size)] = True
+
+    def update(
+        self,
+        addresses: Addresses,
+        mask: Bools,
+        kind: npt.DTypeLike,
+        function: np.ufunc,
+        values: Array,
+    ) -> None:
+        """Set each element x of `kind` at an address in `mask` to function(x, value), one lane
+        after another. The addresses must be writable and aligned. values: of `kind`, (…, elements),
+        for as many elements from each address on."""
+        view: Array = self._bytes.view(kind)
+        at = (addresses - (BASE - GAP))[mask] // view.itemsize
+        for i in range(values.shape[-1]):
+            function.at(view, at + i, values[mask][:, i])
+
+    def exchange(
+        self, addresses: Addresses, mask: Bools, size: int, function: Callable[[int, int], int]
+    ) -> Words:
+        """Set each integer x of `size` bytes (4, 8) at an address in `mask` to function(x, i), one
+        lane after another, where i is the lane's index in the flattened mask. Returns the old ones
+        as (words, …), zero elsewhere."""
+        view = self._bytes.view(f"u{size}")
+        old = np.zeros(mask.size, view.dtype)
+        at = (addresses - (BASE - GAP)).reshape(-1) // size
+        for i in np.flatnonzero(mask).tolist():
+            old[i] = view[at[i]]
+            view[at[i]] = function(int(old[i]), i)
+        words: Words = old.view(np.uint32).reshape(*mask.shape, size // 4)
+        return np.moveaxis(words, -1, 0)
 
     def where(self, address: int, size: int) -> str:
         """Where an access of `size` bytes lies, for a person: the nearest operand and how far."""
@@ -294,6 +311,30 @@ class _Span:
 
     def _seen(self, image: Bytes) -> Array:
         return np.ndarray(self.array.shape, self._bits, image.data, self.origin, self.array.strides)
+
+
+def gather(octets: Bytes, at: Addresses, size: int) -> Words:
+    """The `size` bytes (1, 2, or a multiple of 4) at each offset, as (words, …) of uint32."""
+    wide = _WIDE.get(size)
+    if wide is not None and not (at & (size - 1)).any():
+        taken = octets.view(wide).take(at // size)
+        words = taken.view(np.uint32).reshape(*at.shape, size // 4)
+    elif size % 4 == 0 and not (at & 3).any():
+        words = octets.view(np.uint32)[(at >> 2)[..., None] + np.arange(size // 4)]
+    else:
+        words = _words(octets[at[..., None] + np.arange(size)])
+    return np.moveaxis(words, -1, 0)
+
+
+def scatter(octets: Bytes, at: Addresses, values: Words, size: int) -> None:
+    """Write the first `size` bytes of contiguous (n, words) values at the n offsets."""
+    wide = _WIDE.get(size)
+    if wide is not None and not (at & (size - 1)).any():
+        octets.view(wide)[at // size] = values.view(wide)[:, 0]
+    else:
+        each = values.view(np.uint8)
+        for i in range(size):
+            octets[at + i] = each[:, i]
 
 
 def _after(end: int) -> int:

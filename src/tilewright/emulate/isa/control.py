@@ -35,7 +35,6 @@ END = Signal()
     "s_wait_alu",
     "s_waitcnt_depctr",
     "s_wait_idle",
-    "s_barrier_signal",
     "s_set_vgpr_msb",
     "v_nop",
 )
@@ -48,13 +47,6 @@ def _nothing(ins: Instruction, context: Context) -> Executor:
 @means("s_endpgm")
 def _end(ins: Instruction, context: Context) -> Executor:
     return lambda waves: END
-
-
-@means("s_barrier", "s_barrier_wait")
-def _barrier(ins: Instruction, context: Context) -> Executor:
-    """A split barrier counts as one barrier where it waits: the compiler puts nothing between the
-    signal and the wait but waits and scalar work."""
-    return lambda waves: BARRIER
 
 
 def _target(ins: Instruction, context: Context) -> Callable[[Waves], None]:

@@ -22,8 +22,9 @@ class Context:
     """What executors work on.
 
     labels: of the program, the index of the instruction behind each.
-    memory, shared: the launch's global memory, and the shared memory (LDS) of its workgroups; None
-        where a program has none.
+    memory, shared, scratch: the launch's global memory, and the shared memory (LDS) and the scratch
+        of the workgroups that execute.
+    order, races: which accesses happen before which, and the notes of races in global memory.
     counts: what memory accesses are counted in; None if nobody counts.
     checks: whether findings are looked for.
     """
@@ -33,6 +34,9 @@ class Context:
     labels: Mapping[str, int] = field(default_factory=dict)
     memory: Any = None
     shared: Any = None
+    scratch: Any = None
+    order: Any = None
+    races: Any = None
     counts: Any = None
     checks: bool = True
 
