@@ -1,0 +1,292 @@
+"""How waves go: branches, barriers, ends, limits, and the registers that a kernel begins with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.emulate.effects import effects, names
+from tilewright.emulate.machine import Limits, Machine
+from tilewright.emulate.memory import Memory
+from tilewright.emulate.target import target_of
+from tilewright.emulate.text import instruction, parse
+from tilewright.errors import KernelCrashed, KernelEndless, LaunchFailed, UnknownInstruction
+
+CDNA, RDNA = "gfx942", "gfx1201"
+
+
+def listing(body: str, arch: str = CDNA, **directives: int) -> str:
+    """A kernel with this body."""
+    lanes = 32 if arch.startswith("gfx1") else 64
+    declared = {
+        "next_free_vgpr": 64,
+        "next_free_sgpr": 32,
+        "user_sgpr_count": 2,
+        "user_sgpr_kernarg_segment_ptr": 1,
+        "system_sgpr_workgroup_id_x": 1,
+        **directives,
+    }
+    return "\n".join(
+        [
+            f'\t.amdgcn_target "amdgcn-amd-amdhsa--{arch}"',
+            "\t.type\tkernel,@function",
+            "kernel:",
+            *(line if line.endswith(":") else f"\t{line}" for line in body.strip().splitlines()),
+            '\t.section\t.rodata,"a",@progbits',
+            *(f"\t.amdhsa_{name} {value}" for name, value in declared.items()),
+            "\t.amdgpu_metadata",
+            f"    .wavefront_size: {lanes}",
+            "\t.end_amdgpu_metadata",
+        ]
+    )
+
+
+def launched(body: str, arch: str = CDNA, *, groups: int = 1, waves: int = 1, limits=None, **how):
+    machine = Machine(parse(listing(body, arch, **how)))
+    lanes = machine.program.target.lanes
+    return machine.launch((groups, 1, 1), waves * lanes, b"", 0, Memory(), limits=limits)
+
+
+def counts(execution) -> dict[str, int]:
+    """How many waves executed each instruction, by its text."""
+    texts = [ins.text for ins in execution.program.instructions]
+    return dict(zip(texts, execution.executed.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("arch", [CDNA, RDNA])
+def test_a_branch_on_which_waves_disagree(arch):
+    """Workgroup 1 of 4 takes a way of its own, and all meet again."""
+    number = "s2" if arch == CDNA else "ttmp9"
+    execution = launched(
+        f"""
+        s_cmp_eq_u32 {number}, 1
+        s_cbranch_scc1 .LBB0_2
+        s_nop 1
+        s_nop 2
+        s_branch .LBB0_3
+        .LBB0_2:
+        s_nop 3
+        .LBB0_3:
+        s_nop 4
+        s_endpgm
+        """.replace("        ", ""),
+        arch,
+        groups=4,
+        waves=2,
+    )
+    assert counts(execution) == {
+        f"s_cmp_eq_u32 {number}, 1": 8,
+        "s_cbranch_scc1 .LBB0_2": 8,
+        "s_nop 1": 6,
+        "s_nop 2": 6,
+        "s_branch .LBB0_3": 6,
+        "s_nop 3": 2,
+        "s_nop 4": 8,
+        "s_endpgm": 8,
+    }
+    # They are one group again: every instruction but the two ways was executed once.
+    assert execution.steps == 8
+    assert execution.waves == 8
+
+
+def test_a_loop():
+    execution = launched(
+        """
+s_mov_b32 s3, 5
+.LBB0_1:
+s_sub_i32 s3, s3, 1
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_1
+s_endpgm
+"""
+    )
+    assert counts(execution)["s_sub_i32 s3, s3, 1"] == 5
+    assert list(execution.findings) == []
+
+
+def test_waves_of_a_workgroup_wait_for_one_another():
+    """Half of the waves come to the barrier by another way, and later."""
+    execution = launched(
+        """
+v_readfirstlane_b32 s3, v0
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_1
+s_nop 7
+.LBB0_1:
+s_barrier
+s_endpgm
+""",
+        groups=2,
+        waves=2,
+    )
+    assert counts(execution)["s_barrier"] == 4
+
+
+def test_a_barrier_that_some_never_reach():
+    with pytest.raises(KernelCrashed, match=r"workgroup 0 come to the barrier at line 7"):
+        launched(
+            """
+v_readfirstlane_b32 s3, v0
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_1
+s_barrier
+.LBB0_1:
+s_barrier
+s_endpgm
+""",
+            waves=2,
+        )
+
+
+def test_waves_that_have_ended_hold_nobody():
+    launched(
+        """
+v_readfirstlane_b32 s3, v0
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_1
+s_barrier
+s_endpgm
+.LBB0_1:
+s_endpgm
+""",
+        waves=2,
+    )
+
+
+def test_a_kernel_that_never_ends():
+    with pytest.raises(KernelEndless, match="given up after 10000 instructions"):
+        launched(".LBB0_1:\ns_branch .LBB0_1\ns_endpgm", limits=Limits(steps=9000))
+    with pytest.raises(KernelEndless, match="the limits are"):
+        launched(".LBB0_1:\ns_branch .LBB0_1\ns_endpgm", limits=Limits(seconds=0.05))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("v_guess_b32 v1, v2", "line 4: `v_guess_b32 v1, v2`: the emulator does not know it"),
+        ("s_branch .LBB0_7", "does not know this form"),
+        ("s_endpgm sometimes:1", "does not know sometimes of it"),
+        ("s_barrier 0 perhaps", "does not know perhaps of it"),
+    ],
+)
+def test_what_is_unknown(text, reason):
+    with pytest.raises(UnknownInstruction, match=reason):
+        launched(f"{text}\ns_endpgm")
+
+
+def test_a_register_that_nothing_has_written():
+    execution = launched("s_mov_b32 s3, s2\ns_mov_b32 s4, s20\ns_mov_b32 s4, s20\ns_endpgm")
+    (finding,) = execution.findings
+    assert (finding.kind, finding.line, finding.detail) == ("unwritten register", 5, "s20")
+    assert finding.text == "s_mov_b32 s4, s20"
+
+
+def test_registers_that_the_descriptor_does_not_declare():
+    execution = launched(
+        "v_mov_b32_e32 v7, 0\nv_mov_b32_e32 v8, 0\ns_mov_b32 s9, 0\nv_accvgpr_write_b32 a3, 0\n"
+        "v_accvgpr_write_b32 a4, 0\ns_endpgm",
+        next_free_vgpr=12,
+        accum_offset=8,
+        next_free_sgpr=9,
+    )
+    assert [(f.kind, f.line) for f in execution.findings] == [
+        ("undeclared resources", line) for line in (5, 6, 8)
+    ]
+
+
+def test_arguments_are_preloaded():
+    """Behind the loads that serve firmware which does not preload."""
+    text = listing(
+        """
+s_nop 1
+s_branch .LBB0_0
+.LBB0_0:
+s_mov_b32 s3, s2
+s_endpgm
+""",
+        user_sgpr_count=4,
+        user_sgpr_kernarg_preload_length=2,
+    )
+    machine = Machine(parse(text))
+    execution = machine.launch((1, 1, 1), 64, bytes(8), 0, Memory())
+    assert counts(execution)["s_nop 1"] == 0
+    assert list(execution.findings) == []
+    execution = machine.launch((1, 1, 1), 64, bytes(8), 0, Memory(), preload=False)
+    assert counts(execution)["s_nop 1"] == 1
+    assert [f.detail for f in execution.findings] == ["s2"]
+    with pytest.raises(LaunchFailed, match="preloads 2 words of arguments from word 0"):
+        machine.launch((1, 1, 1), 64, bytes(4), 0, Memory())
+
+
+def test_a_launch_that_does_not_fit():
+    with pytest.raises(LaunchFailed, match="100 threads are no whole waves of 64"):
+        Machine(parse(listing("s_endpgm"))).launch((1, 1, 1), 100, b"", 0, Memory())
+    with pytest.raises(LaunchFailed, match="asks for dispatch_ptr"):
+        launched("s_endpgm", user_sgpr_dispatch_ptr=1)
+
+
+def test_many_workgroups_go_in_order():
+    execution = launched("s_nop 0\ns_endpgm", groups=5000, waves=1)
+    assert counts(execution)["s_endpgm"] == 5000
+    assert execution.steps == 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "reads", "writes", "tied"),
+    [
+        ("v_add_f32_e32 v1, v2, s3", "v2, s3", "v1", ""),
+        ("v_fmac_f32_e32 v1, v2, v3", "v1, v2, v3", "v1", ""),
+        ("s_add_u32 s1, s2, s3", "s2, s3", "s1, scc", ""),
+        ("s_addc_u32 s1, s2, s3", "s2, s3, scc", "s1, scc", ""),
+        ("s_mul_i32 s1, s2, s3", "s2, s3", "s1", ""),
+        ("s_cselect_b32 s1, s2, s3", "s2, s3, scc", "s1", ""),
+        ("s_cmp_eq_u32 s2, s3", "s2, s3", "scc", ""),
+        ("s_and_saveexec_b64 s[2:3], vcc", "vcc, s107, exec, s127", "s2, s3, exec, s127, scc", ""),
+        ("s_cbranch_vccnz .LBB0_1", "vcc, s107", "", ""),
+        ("v_cmp_lt_f32_e32 vcc, v1, v2", "v1, v2", "vcc, s107", ""),
+        ("v_cmpx_lt_f32_e32 v1, v2", "v1, v2", "exec, s127", ""),
+        ("v_cndmask_b32_e32 v1, v2, v3, vcc", "v2, v3, vcc, s107", "v1", ""),
+        ("v_div_fmas_f32 v1, v2, v3, v4", "v2, v3, v4, vcc, s107", "v1", ""),
+        ("v_add_co_u32_e64 v1, s[2:3], v4, v5", "v4, v5", "v1, s2, s3", ""),
+        ("v_addc_co_u32_e32 v1, vcc, v4, v5, vcc", "v4, v5, vcc, s107", "v1, vcc, s107", ""),
+        ("v_readfirstlane_b32 s1, v2", "v2", "s1", ""),
+        ("v_writelane_b32 v1, s2, 3", "s2", "", "v1"),
+        ("v_swap_b32 v1, v2", "v1, v2", "v1, v2", ""),
+        ("v_mfma_f32_4x4x1_16b_f32 a[0:1], v2, v3, a[4:5]", "v2, v3, v260, v261", "v256, v257", ""),
+        ("ds_read_b64 v[1:2], v3", "v3", "v1, v2", ""),
+        ("ds_write2_b32 v1, v2, v3 offset1:1", "v1, v2, v3", "", ""),
+        ("ds_read_u16_d16_hi v1, v2", "v2", "", "v1"),
+        ("buffer_load_dword v1, v2, s[4:7], 0 offen", "v2, s4, s5, s6, s7", "v1", ""),
+        ("buffer_load_dword v2, s[4:7], s8 offen lds", "v2, s4, s5, s6, s7, s8, m0", "", ""),
+        ("buffer_store_dword v1, v2, s[4:7], 0 offen", "v1, v2, s4, s5, s6, s7", "", ""),
+        ("global_load_dword v1, v[2:3], off", "v2, v3", "v1", ""),
+        ("global_store_dword v[2:3], v1, off", "v1, v2, v3", "", ""),
+        ("global_atomic_add_u32 v1, v2, s[4:5]", "v1, v2, s4, s5", "", ""),
+        ("global_atomic_add_u32 v1, v2, v3, s[4:5] sc0", "v2, v3, s4, s5", "v1", ""),
+        ("buffer_atomic_add_u32 v1, v2, s[4:7], 0 offen sc0", "v1, v2, s4, s5, s6, s7", "v1", ""),
+        ("v_add_u16_sdwa v1, v2, v3 dst_sel:BYTE_1 dst_unused:UNUSED_PRESERVE", "v2, v3", "", "v1"),
+        ("v_mov_b32_dpp v1, v2 row_shl:1 row_mask:0xf bank_mask:0xf", "v2", "", "v1"),
+        ("s_waitcnt vmcnt(0)", "", "", ""),
+    ],
+)
+def test_effects(text, reads, writes, tied):
+    """``tied`` registers are set in part: they are no results alone."""
+    found = effects(instruction(text), target_of("gfx942", 64, {}))
+    kept = found.writes & ~found.tied
+    assert (names(found.reads), names(kept), names(found.tied)) == (reads, writes, tied)
+    assert found.touches == found.reads | found.writes | found.tied
+
+
+def test_effects_of_a_dual_instruction():
+    read = instruction("v_dual_mul_f32 v1, v2, v3 :: v_dual_cndmask_b32 v4, v5, v6")
+    found = effects(read, target_of("gfx1201", 32, {}))
+    assert names(found.reads) == "v2, v3, v5, v6, vcc"
+    assert names(found.writes) == "v1, v4"
+
+
+def test_findings_count_waves():
+    execution = launched("s_mov_b32 s4, s20\ns_endpgm", groups=3, waves=2)
+    (finding,) = execution.findings
+    assert (finding.count, finding.workgroup, finding.wave) == (6, 0, 0)
+    assert "unwritten register, line 4, `s_mov_b32 s4, s20`" in str(finding)
+    assert np.array_equal(execution.executed, [6, 6])
