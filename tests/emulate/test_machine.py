@@ -175,10 +175,47 @@ def test_what_is_unknown(text, reason):
 
 
 def test_a_register_that_nothing_has_written():
-    execution = launched("s_mov_b32 s3, s2\ns_mov_b32 s4, s20\ns_mov_b32 s4, s20\ns_endpgm")
+    """The read is named, and what came to depend on it."""
+    execution = launched(
+        """
+s_mov_b32 s3, s2
+s_mov_b32 s4, s20
+s_add_i32 s5, s4, s3
+s_cmp_eq_u32 s5, 0
+s_cbranch_scc1 .LBB0_1
+.LBB0_1:
+s_endpgm
+"""
+    )
     (finding,) = execution.findings
-    assert (finding.kind, finding.line, finding.detail) == ("unwritten register", 5, "s20")
+    assert (finding.kind, finding.line) == ("unwritten register", 5)
     assert finding.text == "s_mov_b32 s4, s20"
+    assert finding.detail == "s20; line 8, `s_cbranch_scc1 .LBB0_1`, depends on it"
+
+
+def test_a_value_of_an_unwritten_register_that_decides_nothing():
+    """The compiler adds to 64 bits of which it uses the lower half."""
+    execution = launched(
+        """
+s_mov_b32 s4, s20
+v_mov_b32_e32 v2, 0
+v_mad_u64_u32 v[4:5], s[6:7], v0, v0, v[2:3]
+v_cmp_eq_u32_e32 vcc, v4, v2
+s_and_saveexec_b64 s[8:9], vcc
+s_endpgm
+"""
+    )
+    assert list(execution.findings) == []
+    execution = launched(
+        """
+v_mov_b32_e32 v2, 0
+v_mad_u64_u32 v[4:5], s[6:7], v0, v0, v[2:3]
+v_cmp_eq_u32_e32 vcc, v5, v2
+s_and_saveexec_b64 s[8:9], vcc
+s_endpgm
+"""
+    )
+    assert [(f.line, f.detail.partition(";")[0]) for f in execution.findings] == [(5, "v3")]
 
 
 def test_registers_that_the_descriptor_does_not_declare():
@@ -201,7 +238,9 @@ def test_arguments_are_preloaded():
 s_nop 1
 s_branch .LBB0_0
 .LBB0_0:
-s_mov_b32 s3, s2
+s_cmp_eq_u32 s2, 0
+s_cbranch_scc1 .LBB0_1
+.LBB0_1:
 s_endpgm
 """,
         user_sgpr_count=4,
@@ -213,7 +252,7 @@ s_endpgm
     assert list(execution.findings) == []
     execution = machine.launch((1, 1, 1), 64, bytes(8), 0, Memory(), preload=False)
     assert counts(execution)["s_nop 1"] == 1
-    assert [f.detail for f in execution.findings] == ["s2"]
+    assert [f.detail.partition(";")[0] for f in execution.findings] == ["s2"]
     with pytest.raises(LaunchFailed, match="preloads 2 words of arguments from word 0"):
         machine.launch((1, 1, 1), 64, bytes(4), 0, Memory())
 
@@ -285,8 +324,9 @@ def test_effects_of_a_dual_instruction():
 
 
 def test_findings_count_waves():
-    execution = launched("s_mov_b32 s4, s20\ns_endpgm", groups=3, waves=2)
+    text = "s_mov_b64 exec, s[20:21]"
+    execution = launched(f"{text}\ns_endpgm", groups=3, waves=2)
     (finding,) = execution.findings
     assert (finding.count, finding.workgroup, finding.wave) == (6, 0, 0)
-    assert "unwritten register, line 4, `s_mov_b32 s4, s20`" in str(finding)
+    assert f"unwritten register, line 4, `{text}`" in str(finding)
     assert np.array_equal(execution.executed, [6, 6])

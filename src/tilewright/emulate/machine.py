@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.emulate import waits
-from tilewright.emulate.effects import effects, names
+from tilewright.emulate import unwritten, waits
+from tilewright.emulate.effects import effects
 from tilewright.emulate.entry import begin
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.control import BARRIER, END
@@ -224,7 +224,7 @@ class _Run:
     def _advance(self, waves: Waves, ready: list[Waves], parked: list[Waves]) -> None:
         """Execute a group until it ends, waits, splits, meets another group, leaves the group
         behind that was furthest behind, or its turn is over."""
-        executors, executed, touched = self._executors, self.executed, self._effects
+        executors, executed = self._executors, self.executed
         checks, turn = self._context.checks, self.steps + _TURN
         places = {each.position for each in ready}
         lowest = min(places, default=len(executors))
@@ -247,7 +247,6 @@ class _Run:
             self.steps += 1
             if checks:
                 self._look(index, waves)
-            waves.known |= touched[index].writes
             signal = executors[index](waves)
             if signal is None:
                 continue
@@ -266,10 +265,10 @@ class _Run:
     def _look(self, index: int, waves: Waves) -> None:
         """Look for findings before an instruction is executed."""
         effects, ins = self._effects[index], self._instructions[index]
-        unwritten = effects.reads & ~waves.known
-        if unwritten:
-            self._findings.report("unwritten register", ins, waves, detail=names(unwritten))
-            waves.known |= unwritten  # once for each register
+        if effects.reads & ~waves.known:
+            unwritten.follow(index, self._instructions, effects, waves, self._findings)
+        else:
+            waves.known |= effects.writes
         if effects.touches & waves.counters.pending:
             waits.look(ins, effects, self._loads[index], waves, self._findings)
 

@@ -38,8 +38,10 @@ class Waves:
         with `activate`.
     workgroup, wave: int (waves,); the wave's number is within its workgroup.
     position: the index of the next instruction.
-    known: a bit for each register that was written (`effects`); a register counts as written once
-        all of the waves have written some lane of it.
+    known: a bit for each register whose value is known (`effects`): one that was written, in all of
+        these waves and in some lane at least, with a value that comes from known ones.
+    origins: for bits whose values come from registers that nothing had written, the index of the
+        instruction that read these, and their names (`unwritten`).
     executed: wait states passed so far: one for each instruction, N + 1 for ``s_nop N``.
     turns: how often it made way for groups that were ahead, waiting in a loop perhaps.
     counters: loads and stores in flight (`waits.Counters`).
@@ -53,6 +55,7 @@ class Waves:
         "full",
         "hazards",
         "known",
+        "origins",
         "position",
         "scalar",
         "scc",
@@ -81,6 +84,7 @@ class Waves:
         self.wave = wave
         self.position = 0
         self.known = 0
+        self.origins: dict[int, tuple[int, str]] = {}
         self.turns = 0
         self.executed = 0
         self.counters: Any = counters
@@ -123,6 +127,7 @@ class Waves:
         made.full = bool(made.active.all())
         made.workgroup, made.wave = self.workgroup[indices], self.wave[indices]
         made.position, made.known = self.position, self.known
+        made.origins = dict(self.origins)
         made.executed, made.turns = self.executed, self.turns
         made.counters = None if self.counters is None else self.counters.taken(indices)
         made.hazards = None if self.hazards is None else self.hazards.taken(indices)
@@ -151,8 +156,10 @@ class Waves:
         made.executed = max(each.executed for each in groups)
         made.turns = max(each.turns for each in groups)
         made.known = first.known
+        made.origins = dict(first.origins)
         for each in groups[1:]:
             made.known &= each.known
+            made.origins.update(each.origins)
         made.counters = first.counters
         if first.counters is not None:
             made.counters = first.counters.joined([each.counters for each in groups[1:]])

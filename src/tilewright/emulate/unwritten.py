@@ -1,0 +1,72 @@
+"""Follows values that come from registers which nothing has written.
+
+The compiler reads such registers where the value does not matter: the upper half of a 64-bit sum
+of which only the lower half is used, say. So a read alone is no fault. It is one as soon as the
+value decides something that lasts: an address, stored data, a branch, which lanes are active. The
+finding then names the instruction that read the register first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tilewright.emulate.effects import Effects, names, scalar_bits
+from tilewright.emulate.findings import Findings
+from tilewright.emulate.operand import EXEC
+from tilewright.emulate.text import Instruction
+from tilewright.emulate.waves import Waves
+
+_LASTS = re.compile(
+    r"(buffer|global|flat|scratch|s_load|s_buffer|tensor)_|s_cbranch|s_setreg|s_setpc|"
+    r"ds_(?!bpermute|permute|swizzle)"
+)
+_EXEC = scalar_bits(EXEC, 2)
+_WIDE_PRODUCT = re.compile(r"v_mad_(co_|nc_)?[iu]64_[iu]32")
+
+
+def follow(
+    index: int,
+    program: Sequence[Instruction],
+    effects: Effects,
+    waves: Waves,
+    findings: Findings,
+) -> None:
+    """Note the results of an instruction that reads registers of unknown values, or report
+    it. Call it before the instruction is executed, and in place of counting its results as known."""
+    ins, unknown = program[index], effects.reads & ~waves.known
+    fresh = unknown
+    for bit in waves.origins:
+        fresh &= ~(1 << bit)
+    sources = {waves.origins[bit] for bit in _each(unknown & ~fresh)}
+    if fresh:
+        sources.add((index, names(fresh)))
+    if _LASTS.match(ins.base) or effects.writes & _EXEC:
+        for origin, registers in sorted(sources):
+            use = "" if origin == index else f"; line {ins.line}, `{ins.text}`, depends on it"
+            detail = registers + use
+            findings.report("unwritten register", program[origin], waves, detail=detail)
+        waves.known |= unknown | effects.writes  # reported once
+        return
+    results = _depends(ins, effects, unknown)
+    waves.known = (waves.known | effects.writes) & ~results
+    for bit in _each(results):
+        waves.origins[bit] = min(sources)
+
+
+def _depends(ins: Instruction, effects: Effects, unknown: int) -> int:
+    """The results that depend on registers whose values are not known."""
+    if _WIDE_PRODUCT.match(ins.base):
+        product, addend = ins.operands[0], ins.operands[-1]
+        upper = 1 << addend.first + 1 if addend.file == "v" else 0
+        if unknown == upper and product.file == "v":
+            return effects.writes & ~(1 << product.first)
+    return effects.writes
+
+
+def _each(mask: int) -> Iterator[int]:
+    """The bits that are set."""
+    while mask:
+        bit = mask & -mask
+        yield bit.bit_length() - 1
+        mask ^= bit
