@@ -103,11 +103,12 @@ class Shared:
         at, mask = self._inside(ins, waves, addresses, size, mask)
         chosen = at[mask]
         written = np.stack([value[mask] for value in values], -1)
-        scatter(self._bytes, chosen, written, size)
         if self._findings is None:
+            scatter(self._bytes, chosen, written, size)
             return None
         granules = self._granules(at, size)
-        self._check_store(ins, waves, granules, mask)
+        self._check_store(ins, waves, at, granules, values, size, mask)
+        scatter(self._bytes, chosen, written, size)
         if not flying:
             back = np.moveaxis(gather(self._bytes, chosen, size), 0, -1)
             if size < 4:
@@ -115,7 +116,7 @@ class Shared:
             if (back != written).any():
                 lost = np.zeros_like(mask)
                 lost[mask] = (back != written).any(-1)
-                detail = "lanes of one instruction write different values to one place"
+                detail = "lanes or waves write different values to one place"
                 self._report("shared memory race", ins, waves, lost, detail)
             return None
         np.add.at(self._flying, granules[mask].reshape(-1), 1)
@@ -201,14 +202,29 @@ class Shared:
             self._reader[touched[together]] = several[together]
         self._read[touched] = self.order.tick()
 
-    def _check_store(self, ins: Instruction, waves: Waves, granules: Array, mask: Bools) -> None:
+    def _check_store(
+        self,
+        ins: Instruction,
+        waves: Waves,
+        at: Addresses,
+        granules: Array,
+        values: Words,
+        size: int,
+        mask: Bools,
+    ) -> None:
+        """Look for races before a store. Waves may write one value to one place, as they do where a
+        tile is smaller than the workgroup and each wave holds it."""
         me = self._numbers(waves)
         there = mask[..., None]
         writer, reader = self._writer[granules], self._reader[granules]
         foreign = there & (writer != 0) & (writer != me)
         if foreign.any():
             clash = foreign & (self._written[granules] > self.order.barrier[writer - 1])
-            self._race(ins, waves, clash, "writes what another wave writes")
+            if clash.any():
+                mine = values & np.uint32((1 << 8 * min(size, 4)) - 1)
+                differs = (gather(self._bytes, at, size) != mine).any(0)
+                clash &= differs[..., None]
+                self._race(ins, waves, clash, "writes what another wave writes")
         foreign = there & (reader != 0) & (reader != me)
         if foreign.any():
             clash = foreign & ~self._passed(reader, self._read[granules])
@@ -217,9 +233,6 @@ class Shared:
         mine = np.broadcast_to(me, granules.shape)[mask]
         self._writer[touched] = mine
         self._written[touched] = self.order.tick()
-        if (self._writer[touched] != mine).any():
-            clash = there & (self._writer[granules] != me)
-            self._race(ins, waves, clash, "writes what another wave writes")
 
     def _numbers(self, waves: Waves) -> Array:
         """What `_writer` holds for these waves, (waves, 1, 1)."""
