@@ -1,0 +1,174 @@
+"""Shared memory: races between waves, what nothing wrote, what is in flight, what lies outside."""
+
+import pytest
+from small import TARGETS, launch
+from test_waits import ADDRESS, CDNA, ds, wait, word
+
+GFX12 = ("gfx1201", "gfx1250")
+
+
+def barrier(target):
+    return "s_barrier_signal -1\ns_barrier_wait -1\n" if target in GFX12 else "s_barrier\n"
+
+
+def lanes(target):
+    return 64 if target in CDNA else 32
+
+
+def found(ran, kind):
+    return [text for one, text in ran.findings if one == kind]
+
+
+def exchange(target, *, waited=True, met=True):
+    """Two waves write their words, and read the words mirrored over the workgroup."""
+    last = 2 * lanes(target) - 1
+    sub = "v_sub_u32_e32" if target in CDNA else "v_sub_nc_u32_e32"
+    return (
+        ADDRESS
+        + f"{ds(target, 'store')}_b32 v1, v0\n"
+        + f"{sub} v2, {last}, v0\n"
+        + "v_lshlrev_b32 v2, 2, v2\n"
+        + (wait(target, "shared") if waited else "")
+        + (barrier(target) if met else "")
+        + f"{ds(target, 'load')}_b32 v3, v2\n"
+        + wait(target, "shared")
+        + f"global_store_{word(target)} v1, v3, s[4:5]\n"
+    )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_waves_exchange_words_through_a_barrier(target):
+    ran = launch(target, exchange(target), waves=2, shared=1024)
+    assert ran.findings == []
+    count = 2 * lanes(target)
+    assert ran.words[:count].tolist() == list(range(count))[::-1]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_without_the_barrier_it_is_a_race(target):
+    ran = launch(target, exchange(target, met=False), waves=2, shared=1024)
+    assert found(ran, "shared memory race") == [f"{ds(target, 'load')}_b32 v3, v2"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_without_the_wait_the_barrier_does_not_help(target):
+    ran = launch(target, exchange(target, waited=False), waves=2, shared=1024)
+    at = barrier(target).splitlines()[0]
+    assert found(ran, "unwaited shared memory") == [at]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_words_that_are_read_may_not_be_overwritten_before_a_barrier(target):
+    store = f"{ds(target, 'store')}_b32 v2, v0"
+    again = exchange(target) + store + "\n"
+    assert found(launch(target, again, waves=2, shared=1024), "shared memory race") == []
+    # v2 is the place that this wave itself has read; v1 is what the other wave read
+    store = f"{ds(target, 'store')}_b32 v1, v0 offset:0"
+    racing = exchange(target) + store + "\n"
+    ran = launch(target, racing, waves=2, shared=1024)
+    assert found(ran, "shared memory race") == [store]
+    assert "writes what another wave reads" in ran.details
+    sound = exchange(target) + barrier(target) + store + "\n"
+    assert launch(target, sound, waves=2, shared=1024).findings == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_two_waves_may_write_one_value_to_one_place_and_not_two(target):
+    same = "v_and_b32 v2, 28, v0\n" + f"{ds(target, 'store')}_b32 v2, v2\n"
+    assert launch(target, same, waves=2, shared=1024).findings == []
+    differs = "v_and_b32 v2, 28, v0\n" + f"{ds(target, 'store')}_b32 v2, v0\n"
+    ran = launch(target, differs, waves=2, shared=1024)
+    assert found(ran, "shared memory race") == [f"{ds(target, 'store')}_b32 v2, v0"]
+    alone = launch(target, differs, waves=1, shared=1024)
+    assert found(alone, "shared memory race") == [f"{ds(target, 'store')}_b32 v2, v0"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_late_write_races_with_an_earlier_one_of_another_wave(target):
+    """The waves diverge: each writes all words when its turn comes."""
+    mask = "exec" if target in CDNA else "exec_lo"
+    move = "s_mov_b64" if target in CDNA else "s_mov_b32"
+    compare = f"v_cmp_gt_u32_e32 {'vcc' if target in CDNA else 'vcc_lo'}, {lanes(target)}, v0\n"
+    away = "s_cbranch_vccz .Lother\n"
+    write = f"v_mov_b32_e32 v2, 16\n{ds(target, 'store')}_b32 v2, {{}}\n"
+    code = (
+        compare
+        + away
+        + f"{move} {mask}, 1\n"
+        + write.format("v0")
+        + "s_endpgm\n"
+        + ".Lother:\n"
+        + f"{move} {mask}, 1\n"
+        + write.format("v0").replace("ds_", "s_nop 0\nds_")
+    )
+    ran = launch(target, code, waves=2, shared=1024)
+    assert found(ran, "shared memory race") == [f"{ds(target, 'store')}_b32 v2, v0"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_nothing_wrote_is_flagged_where_it_is_read(target):
+    code = ADDRESS + f"{ds(target, 'load')}_b32 v2, v1\n" + wait(target, "shared")
+    ran = launch(target, code, shared=1024)
+    assert found(ran, "unwritten shared memory") == [f"{ds(target, 'load')}_b32 v2, v1"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("what", ["store", "load"])
+def test_the_last_word_is_inside_and_the_next_outside(target, what):
+    registers = {"store": "v1, v0", "load": "v2, v1"}[what]
+    shared = 4 * lanes(target)
+    whole = ADDRESS + f"{ds(target, 'store')}_b32 v1, v0\n" + wait(target, "shared")
+    inside = f"{ds(target, what)}_b32 {registers}"
+    assert launch(target, whole + inside, shared=shared).findings == []
+    outside = f"{inside} offset:4"
+    ran = launch(target, whole + outside, shared=shared)
+    assert found(ran, "outside shared memory") == [outside]
+    assert f"4 bytes at {shared} of {shared}" in ran.details
+
+
+def straight(target, *, waited=True, met=True, read="v1"):
+    """Two waves load words straight to LDS, and read them, or with v2 each other's."""
+    last = 2 * lanes(target) - 1
+    return (
+        "v_lshlrev_b32 v1, 2, v0\n"
+        + f"v_sub_u32_e32 v2, {last}, v0\n"
+        + "v_lshlrev_b32 v2, 2, v2\n"
+        + "v_readfirstlane_b32 s9, v1\n"
+        + "s_mov_b32 m0, s9\n"
+        + "s_mov_b32 s12, s6\ns_mov_b32 s13, s7\ns_mov_b32 s14, 0x1000\ns_mov_b32 s15, 0x27000\n"
+        + "s_nop 0\n"
+        + "buffer_load_dword v1, s[12:15], 0 offen lds\n"
+        + (wait(target, "load") if waited else "")
+        + (barrier(target) if met else "")
+        + f"ds_read_b32 v3, {read}\n"
+        + "s_waitcnt vmcnt(0) lgkmcnt(0)\n"
+        + "global_store_dword v1, v3, s[4:5]\n"
+    )
+
+
+@pytest.mark.parametrize("target", CDNA)
+def test_loads_straight_to_lds_land_with_the_wait(target):
+    for read in ("v1", "v2"):
+        ran = launch(target, straight(target, read=read), waves=2, shared=1024)
+        assert ran.findings == []
+        expected = list(range(2 * lanes(target)))
+        assert ran.words[:128].tolist() == (expected if read == "v1" else expected[::-1])
+
+
+@pytest.mark.parametrize("target", CDNA)
+def test_words_in_flight_to_lds_may_not_be_read(target):
+    ran = launch(target, straight(target, waited=False), waves=2, shared=1024)
+    assert found(ran, "unwaited shared memory") == ["ds_read_b32 v3, v1"]
+    ran = launch(target, straight(target, waited=False, read="v2"), waves=2, shared=1024)
+    assert found(ran, "unwaited shared memory") == ["ds_read_b32 v3, v2"]
+
+
+@pytest.mark.parametrize("target", CDNA)
+def test_words_of_another_wave_need_its_wait_and_the_barrier(target):
+    ran = launch(target, straight(target, met=False, read="v2"), waves=2, shared=1024)
+    assert found(ran, "shared memory race") == ["ds_read_b32 v3, v2"]
+    late = straight(target, waited=False, read="v2").replace(
+        "s_barrier\n", "s_barrier\ns_waitcnt vmcnt(0)\n"
+    )
+    ran = launch(target, late, waves=2, shared=1024)
+    assert found(ran, "shared memory race") == ["ds_read_b32 v3, v2"]
