@@ -228,3 +228,42 @@ def test_a_write_back_that_is_not_waited_for_is_none(target):
 def test_a_plain_store_to_the_flag_is_no_release(target):
     ran = launch(target, handed_over(target, atomic=False), waves=1, groups=2)
     assert f"global_load_{word(target)} {LINE}" in found(ran, "global memory race")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_later_of_two_returning_atomics_acquires_from_the_earlier(target):
+    """Two workgroups store, and count themselves; the one that counts second reads the other's
+    words. Both are at the same instruction at once."""
+    w, name = word(target), INTEGER_ADD.get(target, "add")
+    returns = {"gfx90a": "glc", "gfx942": "sc0", "gfx950": "sc0", "gfx1100": "glc"}.get(
+        target, "th:TH_ATOMIC_RETURN scope:SCOPE_DEV"
+    )
+    shift = "v_lshl_add_u32 v1, v0, 2, s9\n"
+    code = (
+        f"s_lshl_b32 s9, s8, 9\n{shift}v_mov_b32_e32 v4, {FLAG}\nv_mov_b32_e32 v5, 1\n"
+        + f"global_store_{w} v1, v0, s[4:5]\n"
+        + "v_cmp_eq_u32_e32 VCC, 0, v0\ns_mov_WIDE EXEC, VCC\n"
+        + (WRITE_BACK.get(target, "s_nop 0") + "\n")
+        + wait(target, "store")
+        + f"global_atomic_{name} v6, v4, v5, s[4:5] {returns}\n"
+        + wait(target, "load")
+        + INVALIDATE[target]
+        + "\nv_readfirstlane_b32 s10, v6\ns_mov_WIDE EXEC, -1\n"
+        + "s_cmp_eq_u32 s10, 0\ns_cbranch_scc1 .Lend\n"
+        + "s_xor_b32 s9, s9, 0x200\n"
+        + shift.replace("v1,", "v2,")
+        + f"global_load_{w} v3, v2, s[4:5]\n"
+        + wait(target, "load")
+        + f"global_store_{w} v1, v3, s[4:5] offset:1024\n"
+        + ".Lend:\n"
+    )
+    cdna = target in CDNA
+    code = code.replace("VCC", _vcc(target)).replace("EXEC", "exec" if cdna else "exec_lo")
+    code = code.replace("WIDE", "b64" if cdna else "b32")
+    ran = launch(target, code, groups=2)
+    assert ran.findings == []
+    assert ran.words[FLAG // 4] == 2
+    assert ran.words[256 + 128 :][: lanes(target)].tolist() == list(range(lanes(target)))
+    for line in (WRITE_BACK.get(target, wait(target, "store").strip()), INVALIDATE[target]):
+        ran = launch(target, code.replace(line + "\n", "", 1), groups=2)
+        assert found(ran, "global memory race") == [f"global_load_{w} v3, v2, s[4:5]"]

@@ -149,15 +149,12 @@ class Races:
         self._updater[at] = mine
         self._updated[at] = now
         if orders:
-            if returns:
-                self._acquire(waves, addresses, there)
-            for row, lane in self._single(there):
-                self.order.release(
-                    int(self.order.numbers(waves)[row]),
-                    int(waves.workgroup[row]),
-                    waves.counters,
-                    int(addresses[row, lane]),
-                )
+            numbers = self.order.numbers(waves)
+            for row, lane in self._single(there):  # in the order in which they are executed
+                number, address = int(numbers[row]), int(addresses[row, lane])
+                if returns:
+                    self.order.acquire(number, address)
+                self.order.release(number, int(waves.workgroup[row]), waves.counters, address)
         return now
 
     # ------------------------------------------------------------------------------------ within
