@@ -32,8 +32,10 @@ def follow(
     waves: Waves,
     findings: Findings,
 ) -> None:
-    """Note the results of an instruction that reads registers of unknown values, or report
-    it. Call it before the instruction is executed, and in place of counting its results as known."""
+    """Note the results of an instruction that reads unknown values, or report it.
+
+    Call it before the instruction is executed, and in place of counting its results as known.
+    """
     ins, unknown = program[index], effects.reads & ~waves.known
     fresh = unknown
     for bit in waves.origins:
