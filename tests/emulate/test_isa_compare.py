@@ -31,7 +31,7 @@ ASKED: dict[str, Callable[[float, float], bool]] = {
     "nlg": lambda a, b: not (a < b or a > b),
     "ngt": lambda a, b: not a > b,
     "nle": lambda a, b: not a <= b,
-    "neq": lambda a, b: not a == b,
+    "neq": lambda a, b: a != b,
     "nlt": lambda a, b: not a < b,
 }
 OF_INTEGERS = ("lt", "eq", "le", "gt", "ne", "ge")

@@ -40,6 +40,9 @@ TYPES: dict[str, type[np.generic]] = {
 }
 """The type of the array that a reader of a kind gives."""
 
+UNNUMBERED = -1
+"""The number of a source that no modifier counts."""
+
 _FLOATS = ("f32", "b32", "f16", "bf16", "f64")
 _SELECTED = {
     "BYTE_0": (0, 8),
@@ -349,7 +352,7 @@ def scalar_source(ins: Instruction, index: int, kind: str = "u32") -> Reader:
     op = ins.operands[index]
     if op.file == "v" or op.negate or op.absolute or op.sext:
         raise ValueError(f"{op.text} is no scalar operand")
-    read = source(ins, index, kind)
+    read = source(ins, index, kind, number=UNNUMBERED)
     return lambda waves: read(waves)[:, 0]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.emulate.isa.access import (
+    UNNUMBERED,
     Reader,
     destination,
     source,
@@ -181,7 +182,7 @@ def _scaled_to_f32(ins: Instruction, context: Context) -> Executor:
     name = ins.base[-3:]
     bits = 4 if name == "fp4" else 8
     values = decoded(small_float(name, context.target))
-    scale = source(ins, 2, "u32", context.target, number=9)
+    scale = source(ins, 2, "u32", context.target, number=UNNUMBERED)
     return _from_pair(ins, context, values, bits, scale)
 
 
@@ -206,7 +207,7 @@ def _scaled_to_half(ins: Instruction, context: Context) -> Executor:
     bits = 4 if name == "fp4" else 8
     values, narrow = decoded(small_float(name, context.target)), _narrow(wide)
     read, shift = word(ins.operands[1]), np.uint32(_place(ins, 2 * bits))
-    scale = source(ins, 2, "u32", context.target, number=9)
+    scale = source(ins, 2, "u32", context.target, number=UNNUMBERED)
     write = destination(ins, 0, "u32", context.target)
     kept, next_ = np.uint32((1 << bits) - 1), np.uint32(bits)
 
@@ -293,7 +294,7 @@ def _scaled_to_small(
     """Two values, divided by the power of two of operand `index`, to a part of the destination."""
     name = ins.base.split("_")[4]
     form, bits = small_float(name, context.target), 4 if name == "fp4" else 8
-    scale = source(ins, index, "u32", context.target, number=9)
+    scale = source(ins, index, "u32", context.target, number=UNNUMBERED)
     chosen = (*ins.modifiers.bits("op_sel"), 0, 0, 0, 0)
     place = 16 * chosen[index] if bits == 8 else 8 * (chosen[2] + 2 * chosen[3])
     write = _part_of(ins, place, 2 * bits, context)

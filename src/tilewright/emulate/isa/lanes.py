@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.emulate.isa.access import (
+    UNNUMBERED,
     Reader,
     destination,
     scalar_destination,
@@ -72,7 +73,7 @@ def _permute_rows(ins: Instruction, context: Context) -> Executor:
     lanes = np.arange(context.target.lanes)
     row = lanes // 16 ^ (1 if "x16" in ins.base else 0)
     shift = (lanes % 8 * 4).astype(np.uint32)
-    read = source(ins, 1, "u32", context.target, number=9)
+    read = source(ins, 1, "u32", context.target, number=UNNUMBERED)
     low, high = scalar_source(ins, 2), scalar_source(ins, 3)
     inactive, zero = (*ins.modifiers.bits("op_sel", (0, 0)), 0)[:2]
     op = ins.operands[0]
