@@ -21,6 +21,7 @@ from tilewright.emulate import unwritten, waits
 from tilewright.emulate.effects import effects
 from tilewright.emulate.entry import begin
 from tilewright.emulate.findings import Findings
+from tilewright.emulate.hazards import shortages
 from tilewright.emulate.isa.control import BARRIER, END
 from tilewright.emulate.isa.registry import Context, executor
 from tilewright.emulate.lds import Shared, granule
@@ -80,6 +81,7 @@ class Machine:
         self.program = program
         self._checks, self._counts = checks, counts
         self._effects = [effects(ins, program.target) for ins in program.instructions]
+        self._shortages = shortages(program, self._effects) if checks else []
         self._registers = _vector_registers(program)
 
     def launch(
@@ -117,6 +119,8 @@ class Machine:
         try:
             if self._checks:
                 undeclared(program, shared, findings)
+                for each in self._shortages:
+                    findings.report("wait states", each.ins, detail=each.detail)
             for first in range(0, math.prod(grid), run.together):
                 numbers = np.arange(first, min(first + run.together, math.prod(grid)))
                 run.prepare(first, len(numbers))
