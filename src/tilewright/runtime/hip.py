@@ -1,7 +1,8 @@
 """The HIP side of the launcher: the module API of the HIP runtime, through ctypes.
 
 Written from the documented interface (`hipModuleLoadData`, `hipModuleGetFunction`,
-`hipModuleLaunchKernel`) and tested only against a stand-in library: no AMD GPU has run it.
+`hipModuleLaunchKernel`). No AMD GPU has run it; the emulator's library (`emulate/hip.py`) has, which
+reads the parameters as a code object's metadata places them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.errors import LaunchFailed
@@ -23,8 +25,11 @@ class HipDriver:
 
     backend = "hip"
 
-    def __init__(self) -> None:
-        self._lib = library(("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"), "HIP")
+    def __init__(self, lib: Any = None) -> None:
+        """lib: an object with the functions of libamdhip64; by default this machine's library."""
+        if lib is None:
+            lib = library(("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"), "HIP")
+        self._lib = lib
         self._lib.hipGetErrorString.restype = ctypes.c_char_p
         self.launch_function = self._lib.hipModuleLaunchKernel
         self.fill_function = address_of(self._lib.hipMemsetD8Async)
