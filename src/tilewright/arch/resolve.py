@@ -75,6 +75,44 @@ def device(source: str | os.PathLike[str] | Mapping[str, Any]) -> Device:
     raise BadArgument(_unknown_device(source, product, slugs))
 
 
+def emulated(word: str) -> Device:
+    """The device that an emulated GPU plays: ``emulated:`` and any word for an AMD device, or for
+    an AMD architecture, which means the first known device of it.
+
+    An architecture of which no device is known gets round figures: only the choice of a kernel, and
+    the number of workgroups that go round several tiles, depend on them.
+
+    Raises `BadArgument` for another GPU, and what `device` raises.
+    """
+    name = word.strip()[len(words.EMULATED) :].strip()
+    if not words.emulated(word) or not name:
+        raise BadArgument(
+            f"'{word}' names no emulated GPU: say {words.EMULATED} and an AMD architecture or "
+            f"device, as {words.EMULATED}gfx942 or {words.EMULATED}mi300x"
+        )
+    this = load.find(name)
+    if this is None:
+        found = device(name)
+    else:
+        same = (d for d in known.devices().values() if d.arch == this.name)
+        found = next(same, None) or _round_figures(this)
+    if load.named(found.arch).backend != "hip":
+        raise BadArgument(f"'{word}': {found.arch} is not AMD's, and only AMD's GPUs are emulated")
+    return found
+
+
+def _round_figures(this: Arch) -> Device:
+    return Device(
+        this.name,
+        this.name,
+        compute_units=128,
+        l2_bytes=1 << 25,
+        memory_bytes=1 << 37,
+        bandwidth_gbs=4000.0,
+        clock_mhz=2000,
+    )
+
+
 @functools.cache
 def _without_looking(name: str) -> Arch | None:
     """As `arch`, but without the GPUs of this machine; None if unknown."""

@@ -2,7 +2,7 @@
 
 A product is ``H100``, ``rtx4090`` or ``AMD Instinct MI300X``, in any case, with or without its
 maker, with spaces, dashes or underscores between its parts. A GPU of this machine is ``cuda:0`` or
-``native``; `tilewright.arch.resolve` finds it.
+``native``, an emulated one ``emulated:mi300x``; `tilewright.arch.resolve` finds them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from itertools import accumulate
 from tilewright.arch.load import archs, named
 
 NATIVE = "native"
+EMULATED = "emulated:"
+"""What begins a word for an emulated GPU: ``emulated:gfx942``, ``emulated:mi300x``."""
 
 _BRANDS = {"nvidia", "geforce", "tesla", "amd", "instinct", "radeon"}
 _HERE = re.compile(r"(?:cuda|hip)(?::(\d+))?")
@@ -40,6 +42,11 @@ def number(word: str) -> int | None:
     """The number in ``cuda:1`` or ``hip:1``; 0 for ``cuda`` and ``hip``; None for other words."""
     found = _HERE.fullmatch(word.strip().lower())
     return None if found is None else int(found[1] or 0)
+
+
+def emulated(word: str) -> bool:
+    """Whether a word names an emulated GPU."""
+    return word.strip().lower().startswith(EMULATED)
 
 
 def _parts(word: str) -> list[str]:
