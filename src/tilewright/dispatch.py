@@ -4,7 +4,7 @@ Problem → candidates (registry or bundles, rules, constraints) → selector �
 → load or build → launch
 
 Planning (`select`, `explain`, `is_supported`) needs no GPU, torch or triton. A call launches on the
-GPU of its operands; CPU arrays run in Triton's interpreter.
+GPU of its operands; CPU arrays run in Triton's interpreter, or on an emulated GPU.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright import arrays, calls, capturing, ops
-from tilewright.arch import arch
+from tilewright.arch import arch, words
 from tilewright.arch.model import Device
+from tilewright.arch.resolve import emulated
 from tilewright.bundle.lacking import lacks
 from tilewright.bundle.shelf import OFF, Given, installed, opened
 from tilewright.calls import Arrays, Spoken, spoken
-from tilewright.compile import Store, build, find
+from tilewright.compile import Store, build, find, inspect
 from tilewright.compile.kernel import Kernel
 from tilewright.errors import (
     BadArgument,
     BadFile,
     BuildFailed,
+    FindingsFound,
     NotInBundle,
     UnsupportedProblem,
     WrongDevice,
@@ -36,12 +38,16 @@ from tilewright.plan import Plan, Planner, live_device
 from tilewright.ready import Fast, Launches, Ready
 from tilewright.registry import Registry
 from tilewright.runtime.bound import BoundLaunch, Loaded
+from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select import Choice
 from tilewright.select.configured import Wanted
 from tilewright.select.constraints import Constraints
 from tilewright.tables.merge import Tables
+
+if TYPE_CHECKING:
+    from tilewright.emulate.device import EmulatedGpu, Ran
 
 log = logging.getLogger("tilewright")
 
@@ -53,7 +59,8 @@ class Dispatcher(Planner):
     space of its family.
     device: the GPU to plan for, a `Device` or the name of a known GPU; by default the GPU of the
     operands. Planning without operands uses the first GPU of the machine, or else
-    `PLANNING_DEVICE`.
+    `PLANNING_DEVICE`. An emulated GPU, such as ``"emulated:mi300x"``, takes CPU arrays, and
+    executes the machine code that an AMD GPU would be given.
     selector: a `Selector`; a function (problem, configs, device) → configs, best first;
     ``"tuned"``, ``"shipped"``, ``"analytical"`` or ``"first_fit"``; or several of these, asked in
     turn. The default is these four names, in this order.
@@ -103,6 +110,9 @@ class Dispatcher(Planner):
                 "a dispatcher that has a bundle and does not build has no use for a store: leave "
                 "it out, or pass build_missing=True"
             )
+        on_emulator = isinstance(device, str) and words.emulated(device)
+        if isinstance(device, str) and on_emulator:
+            device = emulated(device)
         super().__init__(
             registry, device, selector, max_workspace, constraints, tables, bundles, prebuilt
         )
@@ -112,6 +122,11 @@ class Dispatcher(Planner):
         self._launches = Launches()
         self._fast: Fast | None = None
         self._functions: dict[tuple[str, int], dict[str, Loaded]] = {}
+        self.emulated = on_emulator
+        """Whether calls run on an emulated GPU."""
+        self.ran: tuple[Ran, ...] = ()
+        """What the kernels of the last call on an emulated GPU did."""
+        self._gpu: EmulatedGpu | None = None
         capturing.watch(self)
 
     def forget_launches(self) -> None:
@@ -135,11 +150,12 @@ class Dispatcher(Planner):
         option of None counts as left out.
 
         On a GPU the call queues the work on the stream and returns at once; it may be captured in a
-        CUDA graph. CPU arrays run in Triton's interpreter, slowly. An operation with several
-        outputs returns a tuple of them.
+        CUDA graph. CPU arrays run in Triton's interpreter, or on this dispatcher's emulated GPU,
+        slowly. An operation with several outputs returns a tuple of them.
 
         Raises `BadArgument`, `WrongDevice`, `NoKernelFound`, `UnsupportedProblem`, `BuildFailed`,
-        `LaunchFailed`, `NoDriver`.
+        `LaunchFailed`, `NoDriver`; on an emulated GPU, `FindingsFound` after the outputs are
+        written.
         """
         fast = self._fast
         if fast is not None and out is not None and not options and type(out) is not tuple:
@@ -200,6 +216,9 @@ class Dispatcher(Planner):
         given = calls.read(family, config, operands, said, _outputs(out))
         result = _returned(given.outputs) if out is None else out
         if given.outputs and all(0 in view.shape for view in given.target_views):
+            return result
+        if self.emulated:
+            self._emulate(family, config, given, said.scalars)
             return result
         if given.views[0].device == "cpu":
             self._interpret(family, config, given, said.scalars)
@@ -322,10 +341,10 @@ class Dispatcher(Planner):
     def _prepare(self, family: Any, config: Any, given: Arrays) -> Ready:
         """A launchable plan on the GPU of the operands. If a kernel cannot be built, the next
         choice is tried."""
-        problem, index = given.problem, _index(given.views[0])
-        target = self._live(index)
+        problem, index = given.problem, 0 if self.emulated else _index(given.views[0])
+        target = self.device_for_planning() if self.emulated else self._live(index)
         with self._lock:
-            if self._fast is None:
+            if self._fast is None and not self.emulated:
                 self._fast = Fast()
             if config is not None:
                 plan = self._plan_of(self._named(config, problem, target), problem, target)
@@ -340,12 +359,11 @@ class Dispatcher(Planner):
                         log.warning("%s", error)
                         self._unbuildable[plan.config.name, target.arch] = str(error)
                         self._plans.discard((problem, target, None))
-        this = arch(target.arch)
         bound = BoundLaunch(
-            driver(this.backend),
+            self._driver(target),
             index,
             parts,
-            this.warp_size,
+            arch(target.arch).warp_size,
             plan.launch,
             given.bound,
             family.scalars,
@@ -368,15 +386,19 @@ class Dispatcher(Planner):
     def _function(self, config: Any, target: Device, index: int) -> dict[str, Loaded]:
         """The kernels of a config, by part, with their functions loaded on GPU `index`."""
         found = self._functions.get((config.name, index))
+        if found is None and self.emulated:
+            found = self._load_emulated(config, target)
         if found is None:
-            this = arch(target.arch)
-            load = driver(this.backend).load
+            load = self._driver(target).load
             found = {
                 part: Loaded(kernel, load(index, binary, kernel.entry, kernel.shared))
                 for part, (kernel, binary) in self._kernels(config, target).items()
             }
-            self._functions[config.name, index] = found
+        self._functions[config.name, index] = found
         return found
+
+    def _driver(self, target: Device) -> Driver:
+        return self._emulator().driver if self.emulated else driver(arch(target.arch).backend)
 
     def _kernels(self, config: Any, target: Device) -> dict[str, tuple[Kernel, bytes]]:
         """A config's kernels and their binaries, by part: from a bundle, else from the store, else
@@ -439,6 +461,64 @@ class Dispatcher(Planner):
             given.written,
             scalars=calls.scalar_values(family, problem, scalars),
         )
+
+    def emulates(self, word: str) -> bool:
+        """Whether calls run on the emulated GPU that `word` names."""
+        return self.emulated and emulated(word) == self.device_for_planning()
+
+    def _emulator(self) -> EmulatedGpu:
+        # NumPy is imported with it, and only when a kernel is to run.
+        from tilewright.emulate.device import EmulatedGpu
+
+        with self._lock:
+            if self._gpu is None:
+                self._gpu = EmulatedGpu(self.device_for_planning())
+            return self._gpu
+
+    def _load_emulated(self, config: Any, target: Device) -> dict[str, Loaded]:
+        """As `_function`. Kernels come from the store, which keeps the compiler's listings; bundles
+        have none."""
+        if self._prebuilt is not None:
+            raise NotInBundle(
+                f"{config.name} cannot be emulated from {self._prebuilt.where}, which holds no "
+                "listing of it: pass build_missing=True"
+            )
+        gpu, store = self._emulator(), self.store
+        return {
+            part: gpu.load(kernel, store.read(kernel), inspect(kernel, store, "amdgcn"))
+            for part, kernel in self._stored(config, target).items()
+        }
+
+    def _emulate(
+        self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
+    ) -> None:
+        if any(view.device != "cpu" for view in given.views):
+            raise WrongDevice(
+                f"operands are on {given.views[0].device}; an emulated GPU takes arrays in this "
+                "machine's memory"
+            )
+        launches, key = self._launches, (config, given.problem, given.bound)
+        ready = launches.ready.get(key)
+        if ready is None:
+            ready = self._prepare(family, config, given)
+            launches.add(key, ready)
+        if config is None:
+            _tell(ready.plan)
+        values = tuple(calls.scalar_values(family, given.problem, scalars).values())
+        self.ran = self._emulator().run(
+            ready.bound,
+            ready.plan.launch,
+            {name: arrays.to_numpy(x) for name, x in given.by_name.items()},
+            given.written,
+            values,
+        )
+        found = tuple(text for one in self.ran for text in one.findings)
+        if found:
+            raise FindingsFound(
+                f"{ready.plan.config.name} on {given.problem}, emulated, has {len(found)} "
+                f"findings: {'; '.join(found)}",
+                found,
+            )
 
 
 def _triton_is_here() -> bool:

@@ -88,6 +88,15 @@ class KernelEndless(LaunchFailed):
     """A kernel on an emulated GPU did not end within its limits."""
 
 
+class FindingsFound(TilewrightError):
+    """An emulated kernel did what no kernel may, whether or not its result is right: `findings`,
+    one text for each. The outputs are written."""
+
+    def __init__(self, message: str, findings: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
 class UnknownInstruction(LaunchFailed):
     """An instruction, or a form of one, that the emulator does not know."""
 

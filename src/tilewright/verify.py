@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright import arrays, calls, ops
-from tilewright.errors import VerificationFailed
+from tilewright.arch import words
+from tilewright.errors import FindingsFound, VerificationFailed, WrongDevice
 from tilewright.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Check:
     non_zero: number of elements of the output that are not zero (a NaN is not); None if they were
     not counted.
     output: the name of the output, for an operation with several.
+    findings: what an emulated GPU found of the kernel, one text for each; with any, it is not ok.
     """
 
     ok: bool
@@ -45,13 +47,21 @@ class Check:
     seed: int = -1
     non_zero: int | None = None
     output: str = ""
+    findings: tuple[str, ...] = ()
+
+    @property
+    def within(self) -> bool:
+        """Whether all elements are within tolerance, whatever was found."""
+        return self.ok or (bool(self.findings) and self.share == 1.0)
 
     def __str__(self) -> str:
-        word = "within" if self.ok else "outside"
+        word = "within" if self.within else "outside"
         where = f" in output {self.output}" if self.output else ""
+        found = f"; {len(self.findings)} findings: {self.findings[0]}" if self.findings else ""
         return (
             f"{word} tolerance{where}: {self.share:.4%} of elements, worst at {self.worst:.3g} of "
             f"it, max error {self.max:.3g} where the result's rms is {self.rms_reference:.3g}"
+            f"{found}"
         )
 
 
@@ -221,7 +231,8 @@ class Operands:
 
 def operands_of(problem: Any, seed: int, device: str = "cpu") -> Operands:
     """Fresh inputs and poisoned outputs for `problem`: NumPy arrays, or torch tensors if `device`
-    is a GPU. The same seed makes the same inputs."""
+    is a GPU (not an emulated one). The same seed makes the same inputs."""
+    device = "cpu" if words.emulated(device) else device
     family = ops.family(problem.family)
     inputs = family.make_inputs(problem, arrays.Random(seed, device))
     targets = (one for one in family.operands(problem) if one.role == "out")
@@ -291,19 +302,34 @@ def verify(
     """Run `problem` on fresh data and check the result.
 
     name: the kernel to run; by default the chosen one.
-    device: ``"cpu"`` (the interpreter) or a torch GPU such as ``"cuda:0"``.
+    device: ``"cpu"`` (the interpreter, or the dispatcher's emulated GPU), a torch GPU such as
+        ``"cuda:0"``, or an emulated GPU, which must be the dispatcher's.
     seed: makes the data; by default random.
 
-    The returned check says whether every output passed, and describes the worst output. `require`
-    raises if it failed.
+    The returned check says whether every output passed, and describes the worst output. It has what
+    an emulated GPU found, too. `require` raises if it failed.
     """
+    if words.emulated(device) and not dispatcher.emulates(device):
+        raise WrongDevice(
+            f"this dispatcher does not run on {device}: make it with Dispatcher(device='{device}')"
+        )
     seed = secrets.randbits(31) if seed is None else seed
     family = ops.family(problem.family)
     config = family.parse_name(name) if name else dispatcher.select(problem).config
     operands = operands_of(problem, seed, device)
     wanted = reference(problem, operands.inputs)
-    run(dispatcher, problem, operands, name)
-    return compare_all(problem, config, operands.written(problem), wanted, seed)
+    found: tuple[str, ...] = ()
+    try:
+        run(dispatcher, problem, operands, name)
+    except FindingsFound as error:
+        found = error.findings
+    check = compare_all(problem, config, operands.written(problem), wanted, seed)
+    return with_findings(check, found)
+
+
+def with_findings(check: Check, found: tuple[str, ...]) -> Check:
+    """The check of a kernel of which an emulated GPU found this."""
+    return replace(check, ok=check.ok and not found, findings=found)
 
 
 def compare_all(

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tilewright.emulate import code_object
 from tilewright.emulate.code_object import Entry
 from tilewright.errors import LaunchFailed
+from tilewright.runtime.driver import address_of
 
 SUCCESS = 0
 INVALID_VALUE, INVALID_CONFIGURATION, INVALID_DEVICE = 1, 9, 101
@@ -116,7 +117,7 @@ class EmulatedHip:
         """The C function as `ctypes.CDLL` gives it: without a signature, so that a wrong type of an
         argument does here what it does to the real library."""
         self._kept.append(function)
-        return ctypes.CFUNCTYPE(_Int)(ctypes.cast(function, _Pointer).value)
+        return ctypes.CFUNCTYPE(_Int)(address_of(function))
 
     def _error_string(self, status: int) -> int:
         return ctypes.addressof(self._names.get(status, self._names[LAUNCH_FAILURE]))
@@ -162,6 +163,11 @@ class EmulatedHip:
         (x, y, z), (wide, high, deep) = sizes[:3], sizes[3:]
         if not all(sizes):
             raise _Refused(INVALID_CONFIGURATION, f"{entry.name} has an empty grid or block")
+        if any(blocks * each >= 1 << 32 for blocks, each in zip(sizes[:3], sizes[3:], strict=True)):
+            raise _Refused(
+                INVALID_CONFIGURATION,
+                f"{entry.name} is launched with 2³² threads or more along an axis",
+            )
         if wide * high * deep > entry.most_threads:
             raise _Refused(
                 INVALID_CONFIGURATION,
@@ -170,7 +176,9 @@ class EmulatedHip:
             )
         segment = kernel_arguments(entry, parameters, (x, y, z), (wide, high, deep), shared)
         total = entry.static_shared + shared
-        self._executor.execute(Dispatch(image, entry, (x, y, z), (wide, high, deep), total, segment))
+        self._executor.execute(
+            Dispatch(image, entry, (x, y, z), (wide, high, deep), total, segment)
+        )
 
     def _hipMemsetD8Async(self, address: int, byte: int, count: int, _stream: int | None) -> None:
         self._executor.fill(address or 0, byte, count)
@@ -233,7 +241,7 @@ def _hidden(
     if number is not None and what in ("block_count", "group_size", "remainder", "global_offset"):
         return {"block_count": grid[number], "group_size": threads[number]}.get(what, 0)
     if kind == "hidden_grid_dims":
-        return max(i for i in (1, 2, 3) if i == 1 or grid[i - 1] * threads[i - 1] > 1)
+        return 3  # also of a grid that is a line: HIP launches all in three dimensions
     if kind == "hidden_dynamic_lds_size":
         return shared
     absent = ("none", "printf_buffer", "hostcall_buffer", "heap_v1", "multigrid_sync_arg")

@@ -29,6 +29,7 @@ GAP = 65536
 """At least so many bytes of nothing lie before and after each allocation."""
 
 _PAGE = 4096
+_ALIGNMENTS = 16  # the most that a kernel may be told of an operand's alignment, in bytes
 _RUN = 64  # how far ahead the check of a single access looks; no access is wider
 _WIDE: dict[int, Any] = {4: np.uint32, 8: np.uint64, 16: np.complex128}  # NumPy gathers these fast
 
@@ -72,14 +73,15 @@ class Memory:
         writable: bool = True,
         contents: Bytes | None = None,
         elements: Bools | None = None,
+        skew: int = 0,
     ) -> int:
-        """The address of `size` new bytes, a multiple of 4096.
+        """The address of `size` new bytes: a multiple of 4096, and `skew` bytes more.
 
         contents: the bytes. Without them every byte is 0xFF, which is NaN in every float type,
             and a kernel that reads a byte that nothing wrote is found.
         elements: (size,), which bytes kernels may touch; all by default.
         """
-        at = self._end
+        at = self._end + skew
         end = at + size
         self._reserve(end + GAP)
         self._bytes[at:end] = 0xFF if contents is None else contents
@@ -107,12 +109,21 @@ class Memory:
         ends = [self._offset(each.end) for each in self._allocations.values()]
         self._end = _after(max(ends)) if ends else GAP
 
-    def place(self, array: Array, name: str, *, writable: bool) -> int:
+    def place(self, array: Array, name: str, *, writable: bool, skew: int = 0) -> int:
         """Copy an array of any strides into memory, with its strides, and return the address of
-        its first element. Only its elements may be touched."""
+        its first element. Only its elements may be touched.
+
+        skew: the remainder by 16 of this address, so that the copy is no better aligned than the
+            array.
+        """
         span = _Span(array)
         base = self.allocate(
-            span.size, name, writable=writable, contents=span.bytes(), elements=span.elements()
+            span.size,
+            name,
+            writable=writable,
+            contents=span.bytes(),
+            elements=span.elements(),
+            skew=(skew - span.origin) % _ALIGNMENTS,
         )
         return base + span.origin
 

@@ -1,8 +1,8 @@
 """The HIP side of the launcher: the module API of the HIP runtime, through ctypes.
 
 Written from the documented interface (`hipModuleLoadData`, `hipModuleGetFunction`,
-`hipModuleLaunchKernel`). No AMD GPU has run it; the emulator's library (`emulate/hip.py`) has, which
-reads the parameters as a code object's metadata places them.
+`hipModuleLaunchKernel`). No AMD GPU has run it. Launches on the emulated GPU go through it
+(`tilewright.emulate.hip` stands for the library).
 """
 
 from __future__ import annotations
