@@ -14,6 +14,8 @@ from tilewright.errors import BadArgument
 
 INTERPRETED = "interpreter as "
 """What begins the name of a device that Triton's interpreter played."""
+EMULATED = "emulator as "
+"""What begins the name of a device that the emulator played."""
 
 Support = Literal["native", "emulated", "refused"]
 

@@ -9,7 +9,8 @@ When a worker dies, hangs or faults its device, it is replaced, and the device m
 canary correctly and as fast as before. The kernel of the failed step is tried once more, alone,
 before it is blamed; the other kernels of its batch are measured again. A device that fails its
 canary twice is not used again, nor is a device of a lost machine; the other devices continue.
-Triton's interpreter is a device like any other.
+Triton's interpreter is a device like any other, and so is an emulated GPU, on which nothing is
+timed.
 
 A wrong kernel (`mismatch`, `nan`) is blamed at once: a correct second run would not make it
 correct.
@@ -99,7 +100,7 @@ class Crew:
             raise BadArgument(f"timeout = {timeout} is not more than 0 seconds")
         if memory_bytes is None:
             physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            memory_bytes = physical // 2 // max(1, sum(p.uuid == CPU for p in places))
+            memory_bytes = physical // 2 // max(1, sum(p.backend == "cpu" for p in places))
         if any(place.backend == "cuda" and not place.machine for place in places):
             say_if_blind()
         self._timeout = timeout
@@ -368,7 +369,9 @@ class _Hand(threading.Thread):
             m = _measurement(self._station, item, answer["status"], answer["reason"])
             if answer.get("check") is not None:
                 m = replace(m, check=convert(answer["check"], Check, "the worker"))
-            if m.status == "ok":
+            if m.status == "ok" and self._station.settings.timer == "none":
+                yield item, replace(m, status="executed")
+            elif m.status == "ok":
                 passed[item] = m
             else:
                 yield item, m
@@ -413,9 +416,9 @@ def _measurement(station: Station, item: Item, status: Status, reason: str = "")
 
 
 def _device_for(place: Place, task: Task) -> Device | None:
-    """The device on which `place` measures a task. None if it cannot: the interpreter plays GPUs,
-    but has no vendor's library."""
-    if place.uuid == CPU and is_vendor(task.kernel):
+    """The device on which `place` measures a task. None if it cannot: the interpreter and the
+    emulator play GPUs, but have no vendor's library."""
+    if place.backend == "cpu" and is_vendor(task.kernel):
         return None
     return place.device_for(task.arch)
 

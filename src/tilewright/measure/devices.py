@@ -1,5 +1,5 @@
-"""`Place`: where a worker runs (a GPU by its UUID, or the interpreter), and the words that name
-places.
+"""`Place`: where a worker runs (a GPU by its UUID, the interpreter, or an emulated GPU), and the
+words that name places.
 
 The parent asks a child which GPUs exist, so the parent never opens a GPU.
 """
@@ -14,14 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
 
-from tilewright.arch import arch, device
+from tilewright.arch import arch, device, words
 from tilewright.arch.known import devices as known_devices
-from tilewright.arch.model import INTERPRETED, Device
+from tilewright.arch.model import EMULATED, INTERPRETED, Device
+from tilewright.arch.resolve import emulated
 from tilewright.child import Child, Message
 from tilewright.compile import Store
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.jsonfile import convert
-from tilewright.measure.measurement import Environment
+from tilewright.measure.measurement import Environment, Settings
 from tilewright.plan import PLANNING_DEVICE
 from tilewright.version import __version__
 
@@ -56,7 +57,7 @@ class Process(Protocol):
 class Place:
     """Where kernels are measured.
 
-    uuid: the GPU's UUID, or ``"cpu"`` for the interpreter.
+    uuid: the GPU's UUID, ``"cpu"`` for the interpreter, or the word for an emulated GPU.
     device: the GPU's fingerprint; None for the interpreter, which takes kernels of any
         architecture.
     machine: the name of another machine; empty for this one.
@@ -76,8 +77,19 @@ class Place:
 
     @property
     def backend(self) -> Backend:
-        """The driver of the place; ``cpu`` is the interpreter."""
-        return "cpu" if self.device is None else arch(self.device.arch).backend
+        """The driver of the place; ``cpu`` is the interpreter, or an emulated GPU's."""
+        return "cpu" if self.device is None or self.emulated else arch(self.device.arch).backend
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the GPU is an emulated one."""
+        return words.emulated(self.uuid)
+
+    def settings(self, asked: Settings) -> Settings:
+        """The settings as this place applies them."""
+        if self.emulated:
+            return asked.emulated
+        return asked.interpreted if self.device is None else asked
 
     @property
     def variables(self) -> dict[str, str | None]:
@@ -139,6 +151,14 @@ def _version(package: str) -> str:
 def interpreter_place() -> Place:
     """The interpreter."""
     return Place(CPU, environment("cpu"))
+
+
+def emulated_place(word: str) -> Place:
+    """The emulated GPU that a word names. Its device is renamed, so that nobody takes what was seen
+    of it for the device's."""
+    played = emulated(word)
+    renamed = replace(played, name=f"{EMULATED}{played.name}")
+    return Place(word.strip().lower(), environment("cpu"), renamed)
 
 
 WITHOUT = "--devices cpu takes the interpreter"

@@ -43,7 +43,13 @@ def groups(
             raise WrongDevice(f"{place} is not of architecture {named}")
         alike.setdefault((device, place.environment), []).append(place)
     found = [
-        Group(device, environment, len(same), interpreted=same[0].device is None)
+        Group(
+            device,
+            environment,
+            len(same),
+            interpreted=same[0].device is None,
+            emulated=same[0].emulated,
+        )
         for (device, environment), same in alike.items()
     ]
     return found, partial(Crew, places, store, settings, timeout=timeout)

@@ -31,6 +31,8 @@ Status = Literal[
     "out_of_memory",
     "build_failed",
     "crashed",
+    "executed",
+    "finding",
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
 """Ways in which a measurement can end.
@@ -45,7 +47,11 @@ timeout: it did not end within its limit.
 out_of_memory: of the device or the process.
 build_failed: there is no binary.
 crashed: its process ended or raised in another way.
+executed: right, and not timed: on an emulated GPU, with no finding.
+finding: an emulated GPU found that it does what no kernel may, whatever its result.
 """
+GOOD: tuple[Status, ...] = ("ok", "executed")
+"""Those of kernels without a fault. Only ``ok`` has times, so only such a kernel can be chosen."""
 
 Flag = Literal["throttled", "contended", "unsettled", "late"]
 """Marks of a doubtful measurement.
@@ -70,8 +76,9 @@ class Settings:
     verify: first compare with the float64 reference.
     cache: state of L2 before each sample. ``flushed``, or ``rotated``: operands rotate through more
         copies than L2 holds (inputs only, never an output).
-    timer: device ``events``; a CUDA ``graph`` of repeated launches, divided by their number; or the
-        ``wall`` clock (for the interpreter: its times say nothing about a GPU).
+    timer: device ``events``; a CUDA ``graph`` of repeated launches, divided by their number; the
+        ``wall`` clock (for the interpreter: its times say nothing about a GPU); or ``none``, for
+        emulated GPUs: nothing is timed.
     warm_up_seconds: work before the first sample.
     confidence: of the median's interval.
     precision: samples are taken until the median's confidence interval is within this share of the
@@ -92,7 +99,7 @@ class Settings:
 
     verify: bool = True
     cache: Literal["flushed", "rotated"] = "flushed"
-    timer: Literal["events", "graph", "wall"] = "events"
+    timer: Literal["events", "graph", "wall", "none"] = "events"
     warm_up_seconds: float = 0.1
     confidence: float = 0.95
     precision: float = 0.01
@@ -131,6 +138,11 @@ class Settings:
     def interpreted(self) -> Settings:
         """These settings as the interpreter applies them: the wall clock, one place."""
         return replace(self, timer="wall", places=1)
+
+    @property
+    def emulated(self) -> Settings:
+        """These settings as an emulated GPU applies them: nothing is timed, one place."""
+        return replace(self, timer="none", places=1)
 
 
 @dataclass(frozen=True, slots=True)

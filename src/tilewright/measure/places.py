@@ -1,14 +1,15 @@
-"""The places that words name: this machine's GPUs, the interpreter, a Ray cluster's devices."""
+"""The places that words name: this machine's GPUs, the interpreter, emulated GPUs, a Ray cluster's
+devices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.arch.words import NATIVE, joined, product_of
+from tilewright.arch.words import NATIVE, emulated, joined, product_of
 from tilewright.arch.words import number as numbered
 from tilewright.errors import BadArgument, NoDriver
 from tilewright.measure import cluster, devices
-from tilewright.measure.devices import CPU, WITHOUT, Place, interpreter_place
+from tilewright.measure.devices import CPU, WITHOUT, Place, emulated_place, interpreter_place
 
 
 def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
@@ -20,6 +21,7 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
     ``GPU-1b2c``: in such a list, the GPU whose UUID begins so.
     ``h200``: in such a list, all GPUs of this product.
     ``cpu``: the interpreter, also in a list, once for each worker.
+    ``emulated:mi300x``: an emulated GPU, also in a list, once for each worker.
     ``ray``, ``ray:cpu``: a Ray cluster's GPUs and CPUs (see `cluster.places`).
 
     `here` gives the GPUs of this machine; by default they are detected. Raises `BadArgument`,
@@ -30,8 +32,8 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
     items = [word.strip() for word in words.split(",") if word.strip()]
     if not items:
         raise BadArgument(f"devices '{words}' names none; give all, cpu, a count, or a list")
-    if all(item == CPU for item in items):
-        return [interpreter_place() for _ in items]
+    if all(map(_on_cpu, items)):
+        return [_processor(item) for item in items]
     found = list(devices.gpus() if here is None else here)
     if not found:
         raise NoDriver(f"no GPU can be used here ({WITHOUT})")
@@ -46,11 +48,19 @@ def parse(words: str, here: Sequence[Place] | None = None) -> list[Place]:
         return found[:count]
     chosen: list[Place] = []
     for item in items:
-        chosen += [interpreter_place()] if item == CPU else _called(item, found)
-    twice = {p.uuid for p in chosen if p.uuid != CPU and chosen.count(p) > 1}
+        chosen += [_processor(item)] if _on_cpu(item) else _called(item, found)
+    twice = {p.uuid for p in chosen if p.backend != CPU and chosen.count(p) > 1}
     if twice:
         raise BadArgument(f"devices '{words}' names {', '.join(sorted(twice))} more than once")
     return chosen
+
+
+def _on_cpu(word: str) -> bool:
+    return word == CPU or emulated(word)
+
+
+def _processor(word: str) -> Place:
+    return interpreter_place() if word == CPU else emulated_place(word)
 
 
 def _called(word: str, found: Sequence[Place]) -> list[Place]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from tilewright.measure.measurement import Measurement
+from tilewright.measure.measurement import GOOD, Measurement
 from tilewright.measure.sweep import Progress
 from tilewright.printable import printable
 
@@ -54,7 +54,7 @@ def show_measuring(stream: TextIO | None = None) -> Iterator[Progress]:
 
         def update(m: Measurement, done: int, total: int) -> None:
             counts[m.status] += 1
-            if m.status != "ok":
+            if m.status not in GOOD:
                 bar.console.print(_sentence(m), markup=False, highlight=False)
             bar.update(task, completed=done, total=total, description=_said(counts))
 
@@ -68,7 +68,7 @@ def _lines(out: TextIO) -> Progress:
     def update(m: Measurement, done: int, total: int) -> None:
         nonlocal said
         counts[m.status] += 1
-        if m.status != "ok":
+        if m.status not in GOOD:
             print(_sentence(m), file=out)
         at = time.monotonic()
         if done * 10 // total != (done - 1) * 10 // total or at - said >= SECONDS_BETWEEN_LINES:

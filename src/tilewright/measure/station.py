@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from tilewright.child import KILLED, ChildDied, ChildTimeout, Message
 from tilewright.compile import Store
-from tilewright.measure.devices import CPU, Place, Process
+from tilewright.measure.devices import Place, Process
 from tilewright.measure.measurement import Settings, Status
 
 CANARY_FACTOR = 1.5
@@ -43,12 +43,12 @@ class Station:
     """A worker on `place`, replaced when it is lost. One thread drives it; any thread may interrupt
     it.
 
-    memory_bytes: address space of an interpreting worker; 0: unlimited.
+    memory_bytes: address space of a worker without a GPU; 0: unlimited.
     """
 
     def __init__(self, place: Place, store: Store, settings: Settings, memory_bytes: int) -> None:
         self.place = place
-        self.settings = settings.interpreted if place.uuid == CPU else settings
+        self.settings = place.settings(settings)
         self.out_of_order = ""
         self._opening: Message = {
             "do": "open",

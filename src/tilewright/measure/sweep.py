@@ -26,6 +26,7 @@ from tilewright.compile.report import Progress as BuildProgress
 from tilewright.errors import EmptySpace, TilewrightError
 from tilewright.measure.crew import Task
 from tilewright.measure.measurement import (
+    GOOD,
     Environment,
     Measurement,
     Settings,
@@ -59,12 +60,19 @@ class Group:
 
     count: number of devices.
     interpreted: kernels run through the interpreter, and need no building.
+    emulated: kernels run on emulated GPUs, which time nothing.
     """
 
     device: Device
     environment: Environment
     count: int = 1
     interpreted: bool = False
+    emulated: bool = False
+
+    @property
+    def real(self) -> bool:
+        """Whether they are GPUs."""
+        return not (self.interpreted or self.emulated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,8 @@ class Part:
     """A sweep's work on one group of devices. Only `todo`, `vendor_known` and `again` count the
     vendor's library; all other counts are of kernels.
 
-    settings: how it measures there: as requested, but by the wall clock in the interpreter.
+    settings: how it measures there: as requested, but by the wall clock in the interpreter, and
+        without times on emulated GPUs.
     todo: pairs to be measured, grouped by problem, the vendor's first (so that it shares the
         batch).
     refused: pairs that a rule refuses, with its verdict.
@@ -184,7 +193,7 @@ def plan_some(
     left = (known or set()).difference(again)
     return Plan(
         tuple(
-            _part(group, pairs, settings, left, again, vendor and not group.interpreted)
+            _part(group, pairs, settings, left, again, vendor and group.real)
             for group, pairs in wanted
         )
     )
@@ -262,7 +271,7 @@ class Outcome:
     @property
     def ok(self) -> bool:
         """Whether every measured kernel was right."""
-        return set(self.statuses) <= {"ok"}
+        return set(self.statuses) <= set(GOOD)
 
 
 def sweep(
@@ -356,6 +365,8 @@ def _run(
 
 def settings_on(group: Group, settings: Settings) -> Settings:
     """The settings as this group applies them."""
+    if group.emulated:
+        return settings.emulated
     return settings.interpreted if group.interpreted else settings
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from tilewright import arrays, ops, verify
 from tilewright.arch import arch as arch_by_name
+from tilewright.arch import words
 from tilewright.arch.model import Device
 from tilewright.child import Blob, Message, serve
 from tilewright.compile import Store
@@ -28,11 +29,14 @@ from tilewright.compile.key import compiler_digest
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import (
     BuildFailed,
+    FindingsFound,
     IllegalAccess,
+    KernelEndless,
     LaunchFailed,
     NoKernelFound,
     OutOfMemory,
     StoreError,
+    UnknownInstruction,
     UnsupportedProblem,
 )
 from tilewright.jsonfile import convert
@@ -142,19 +146,20 @@ class Worker:
 
     @property
     def _gpu(self) -> bool:
-        return self._place != CPU
+        return self._place == _GPU
 
     # --- steps ------------------------------------------------------------------------------
 
     def _open(self, message: Message) -> Message:
         """Open the device.
 
-        uuid: the GPU's UUID, or ``cpu`` for the interpreter.
+        uuid: the GPU's UUID, ``cpu`` for the interpreter, or the word for an emulated GPU.
         nvml: NVML's name for the device, if it has one.
         settings, store, trusted, l2_bytes: as the crew has them.
-        memory: bytes of address space for the interpreter; 0 for no limit.
+        memory: bytes of address space, without a GPU; 0 for no limit.
         """
-        self._place = CPU if message["uuid"] == CPU else _GPU
+        uuid: str = message["uuid"]
+        self._place = uuid if uuid == CPU or words.emulated(uuid) else _GPU
         self._settings = convert(message["settings"], Settings, "settings")
         self._store = Store(message["store"], trusted=message["trusted"])
         self._monitor = Monitor(message["nvml"])
@@ -174,7 +179,7 @@ class Worker:
 
     def _canary(self, message: Message) -> Message:
         """A small product that any sound device computes correctly, and its time in microseconds (0
-        in the interpreter, where times say nothing). ``rested``: whether the device was at rest
+        without a GPU, where times say nothing). ``rested``: whether the device was at rest
         before."""
         size = CANARY_SIZE if self._gpu else 64
         rng = secrets.randbits(31)
@@ -231,7 +236,10 @@ class Worker:
                 raise UnsupportedProblem(str(verdict))
         self._plan_for(convert(message["device"], Device, "device"))
         bind = self._bind(name, work, self._dispatchers[0])
-        written = self._run_once(bind, work)
+        try:
+            written = self._run_once(bind, work)
+        except FindingsFound as error:
+            return self._found(work, config, error.findings)
         if work.reference is None:
             return {"status": "ok", "reason": "", "check": None}
         check = verify.compare_all(problem, config, written, work.reference)
@@ -249,6 +257,16 @@ class Worker:
             "reason": reason,
             "check": {**asdict(check), "seed": work.seed},
         }
+
+    def _found(self, work: _Work, config: Any, findings: tuple[str, ...]) -> Message:
+        """The answer for a kernel of which an emulated GPU found this. It wrote its outputs."""
+        made = None
+        if work.reference is not None:
+            written = work.operands.written(work.problem)
+            check = verify.compare_all(work.problem, config, written, work.reference)
+            made = {**asdict(verify.with_findings(check, findings)), "seed": work.seed}
+        more = f"; and {len(findings) - 1} more" if len(findings) > 1 else ""
+        return {"status": "finding", "reason": f"{findings[0]}{more}"[:1000], "check": made}
 
     def _time(self, message: Message) -> Message:
         """Time the ``kernels`` that passed, in turns."""
@@ -324,14 +342,15 @@ class Worker:
         return self._work
 
     def _plan_for(self, device: Device) -> None:
-        """Make a dispatcher for this device, or, in an interpreting worker, for another device. It
-        never builds."""
+        """Make a dispatcher for this device, or, in a worker without a GPU, for the one that is
+        played. It never builds."""
         if self._device != device:
             self._device = device
             self._dispatchers = [self._dispatcher()]
 
     def _dispatcher(self) -> Dispatcher:
-        return Dispatcher(device=self._device, store=self._store, build_missing=False)
+        device = self._place if words.emulated(self._place) else self._device
+        return Dispatcher(device=device, store=self._store, build_missing=False)
 
     def _wait(self) -> None:
         if self._gpu:
@@ -394,6 +413,10 @@ def blame(error: BaseException) -> tuple[Status, str]:
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:1000]
     if isinstance(error, (UnsupportedProblem, NoKernelFound)):
         return "unsupported", str(error)
+    if isinstance(error, KernelEndless):
+        return "timeout", str(error)
+    if isinstance(error, UnknownInstruction):
+        return "launch_failed", str(error)
     if isinstance(error, (BuildFailed, StoreError)):
         return "build_failed", str(error)
     said = str(error).lower()

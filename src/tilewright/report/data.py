@@ -219,6 +219,8 @@ def _roof(device: Device, problems: Sequence[Any], timer: str) -> dict[str, Any]
     if timer == "wall":
         note = "Times are wall-clock times of the interpreter: they say nothing about a GPU."
         return {"gbs": 0, "tflops": {}, "note": note}
+    if timer == "none":
+        return {"gbs": 0, "tflops": {}, "note": "Nothing was timed: the GPU was an emulated one."}
     units = dict.fromkeys(unit for problem in problems for unit in problem.work)
     peaks = {unit: _peak(device, unit) for unit in units}
     missing = [

@@ -11,7 +11,8 @@ const SPEEDS = [0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0]; // least relative speed of
 const SPEED_WORDS = ["99 % and more", "95 to 99 %", "90 to 95 %", "75 to 90 %", "50 to 75 %",
   "25 to 50 %", "under 25 %"];
 const GLYPHS = { mismatch: "≠", nan: "N", unsupported: "·", launch_failed: "L", illegal_access: "!",
-  timeout: "T", out_of_memory: "M", build_failed: "B", crashed: "×" };
+  timeout: "T", out_of_memory: "M", build_failed: "B", crashed: "×",
+  executed: "✓", finding: "F" };
 const FLAG_MEANINGS = {
   throttled: "the device lowered its clocks for heat or a power brake meanwhile",
   contended: "another process used the device meanwhile",
