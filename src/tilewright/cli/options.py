@@ -254,11 +254,15 @@ def problem(family: str, pairs: Sequence[str] | None, target: Dispatcher) -> Any
 
 
 def gpu_index(on: str) -> int | None:
-    """The number of the GPU that `on` names; None for the CPU. Raises if this machine lacks it."""
+    """The number of the GPU that `on` names; None for the CPU. Raises if this machine lacks it, and
+    for an emulated GPU, which has no times."""
+    from tilewright.arch import words
     from tilewright.errors import NoDriver
 
     if on == "cpu":
         return None
+    if words.emulated(on):
+        raise BadArgument(f"{on} has no times to compare: say a GPU as cuda:0, or cpu")
     found = re.fullmatch(r"cuda(?::(\d+))?", on)
     if found is None:
         raise BadArgument(f"cannot run on '{on}': say cpu, or a GPU as cuda:0 (AMD's too)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +34,10 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.options import store as open_store
 from tilewright.cli.vocabulary import LARGE, ODD, SMALL
+from tilewright.errors import BadArgument, FindingsFound
 
 if TYPE_CHECKING:
+    from tilewright.arch.model import Device
     from tilewright.dispatch import Dispatcher
     from tilewright.verify import Check
 
@@ -46,6 +49,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             f"tilewright run {SMALL} dtype=bf16",
             f"tilewright run {ODD} dtype=fp8 --device mi300x",
+            f"tilewright run {ODD} dtype=fp16 --on emulated:mi300x",
             f"tilewright run {LARGE} --on cuda:0 --seed 7",
         ),
     )(run)
@@ -60,7 +64,12 @@ def run(
     ] = None,
     registry: RegistryFile = None,
     on: Annotated[
-        str, typer.Option("--on", help="Where to run: cpu (the interpreter), or a GPU as cuda:0.")
+        str,
+        typer.Option(
+            "--on",
+            help="Where to run: cpu (the interpreter), a GPU as cuda:0, or an emulated AMD GPU, as "
+            "emulated:mi300x.",
+        ),
     ] = "cpu",
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare with a float64 reference.")
@@ -81,12 +90,11 @@ def run(
     """Run one problem once, on random operands, and check the result.
 
     On the CPU the kernel runs in Triton's interpreter: correct, but slow, and its time says nothing
-    about a GPU. Exits with 1 if the result is outside tolerance.
+    about a GPU. An emulated GPU executes the machine code that a GPU would be given, and reports
+    what no kernel may do (findings). Exits with 1 if the result is outside tolerance, or if there
+    are findings.
     """
-    from tilewright.arch.detect import live_device
-
-    index = gpu_index(on)
-    gpu = live_device(index) if index is not None and device is None else device
+    gpu = _gpu(on, device)
     asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
     kept = open_store(store, trust_store) if store is not None or trust_store else None
     target = dispatcher(gpu, registry, kept, asked, tables)
@@ -95,13 +103,32 @@ def run(
         output.emit(ran.document())
     else:
         output.fields(ran.lines())
-    if ran.check is not None and not ran.check.ok:
+    if not ran.ok:
         raise typer.Exit(FAILED)
+
+
+def _gpu(on: str, device: str | None) -> Device | str | None:
+    """The GPU to plan for. Raises `BadArgument` for an emulated one and another device."""
+    from tilewright.arch import words
+    from tilewright.arch.detect import live_device
+
+    if words.emulated(on):
+        if device is not None:
+            raise BadArgument(
+                f"--device {device} and --on {on} both say what to plan for: drop one"
+            )
+        return on
+    index = gpu_index(on)
+    return live_device(index) if index is not None and device is None else device
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run: its problem, kernel, reason for the choice, place, time and errors."""
+    """One run: its problem, kernel, reason for the choice, place, time and errors.
+
+    executed: what an emulated GPU executed, by kernel.
+    findings: what it found.
+    """
 
     problem: Any
     kernel: str
@@ -111,6 +138,13 @@ class Ran:
     seconds: float
     seed: int
     check: Check | None
+    executed: tuple[dict[str, Any], ...] = ()
+    findings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the result is right, if it was checked, and nothing was found."""
+        return not self.findings and (self.check is None or self.check.ok)
 
     def document(self) -> dict[str, Any]:
         """As plain data, for JSON."""
@@ -124,6 +158,7 @@ class Ran:
             "seconds_mean": _meaning(self.on),
             "seed": self.seed,
             "check": asdict(self.check) if self.check else None,
+            **({"executed": self.executed, "findings": self.findings} if self.executed else {}),
         }
 
     def lines(self) -> dict[str, str]:
@@ -133,13 +168,14 @@ class Ran:
             "kernel": self.kernel,
             "chosen": f"{self.why}; planned for {self.planned_for}",
             "ran on": "the CPU, through Triton's interpreter" if self.on == "cpu" else self.on,
+            **self._emulated(),
             "wall time": f"{self.seconds:.2f} s ({_meaning(self.on)})",
             "seed": str(self.seed),
         }
         if self.check is None:
             return {**shown, "check": "not checked (--no-verify)"}
         c = self.check
-        word = "within" if c.ok else "OUTSIDE"
+        word = "within" if c.within else "OUTSIDE"
         return {
             **shown,
             "check": f"{word} tolerance: {c.share:.4%} of the elements; the worst error is "
@@ -150,10 +186,25 @@ class Ran:
             "of the result's rms",
         }
 
+    def _emulated(self) -> dict[str, str]:
+        """What an emulated GPU executed and found."""
+        if not self.executed:
+            return {}
+        each = (
+            f"{one['kernel']}: {one['instructions']:,} instructions of {one['waves']:,} waves"
+            for one in self.executed
+        )
+        return {
+            "executed": "; ".join(each),
+            "findings": "\n".join(self.findings) or "none",
+        }
+
 
 def _meaning(on: str) -> str:
     if on == "cpu":
         return "interpreted; says nothing about a GPU"
+    if on.startswith("emulated:"):
+        return "emulated, with choosing and building; says nothing about a GPU"
     return "the first call, with choosing, building and loading; not the kernel's time"
 
 
@@ -175,7 +226,8 @@ def run_once(
     wanted = verification.reference(problem, operands.inputs) if verify else {}
     with output.busy(f"running {problem} on {on}"):
         start = time.perf_counter()
-        verification.run(target, problem, operands, kernel or "")
+        with suppress(FindingsFound):  # they are read below
+            verification.run(target, problem, operands, kernel or "")
         _wait(on)
         seconds = time.perf_counter() - start
         if kernel is not None:
@@ -187,11 +239,23 @@ def run_once(
         check = verification.compare_all(problem, config, written, wanted, seed) if verify else None
     planned_for = target.device_for_planning()
     place = f"{planned_for.name} ({planned_for.arch})"
-    return Ran(problem, config.name, why, place, on, seconds, seed, check)
+    executed = tuple(
+        {
+            "kernel": one.kernel.called,
+            "instructions": int(one.execution.executed.sum()),
+            "waves": one.execution.waves,
+            "seconds": one.execution.seconds,
+        }
+        for one in target.ran
+    )
+    findings = tuple(text for one in target.ran for text in one.findings)
+    if check is not None:
+        check = verification.with_findings(check, findings)
+    return Ran(problem, config.name, why, place, on, seconds, seed, check, executed, findings)
 
 
 def _wait(on: str) -> None:
-    if on != "cpu":
+    if on.startswith("cuda"):
         import torch
 
         torch.cuda.synchronize(on)

@@ -54,6 +54,7 @@ def add_to(app: typer.Typer) -> None:
             f"tilewright sweep space.json --problems {FAMILY}:full --out DIR \\\n"
             f"      --where '{WHERE}' --max-kernels 100 --devices 0,3",
             f"tilewright sweep {FAMILY}:full --out DIR --devices ray",
+            f"tilewright sweep {FAMILY}:small --out seen --devices emulated:mi300x",
             f"tilewright sweep {FAMILY}:small --out small --retry timeout --retry crashed",
         ),
     )(sweep)
@@ -82,7 +83,7 @@ def sweep(
         typer.Option(
             "--devices",
             help="all GPUs, how many, which by number, product or UUID (0,3), ray: those of a "
-            "cluster, or cpu: the interpreter.",
+            "cluster, cpu: the interpreter, or emulated:mi300x: an emulated GPU.",
         ),
     ] = "all",
     arch: Annotated[
@@ -151,7 +152,8 @@ def sweep(
     Results already in the directory are not measured again: stop a sweep at any time, and repeat
     the command to continue. Kernels that fail, crash or hang are recorded as results. On GPUs, the
     vendor's library is measured on each problem too. With --retry, an old result stays until the
-    new one replaces it. Exits with 1 if a kernel measured now failed.
+    new one replaces it. On an emulated GPU nothing is timed: a kernel is `executed` (right, with no
+    finding), or has the status of its fault. Exits with 1 if a kernel measured now failed.
     """
     from tilewright.measure.filters import Filters
 

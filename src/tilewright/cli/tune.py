@@ -234,6 +234,8 @@ class Work:
         self.groups, self._start = groups(
             devices, self.store, self.settings, timeout=timeout, arch=arch
         )
+        if any(group.emulated for group in self.groups):
+            raise BadArgument(f"{devices} has no times, so nothing can be tuned on it: say a GPU")
         self.jobs: list[Job] = []
         self.skipped = 0
         self.alike = 0
