@@ -87,7 +87,7 @@ def test_it_holds_each_problem_and_each_failure(tmp_path):
     assert {p["name"] for p in setup["problems"]} == {str(problem(i)) for i in range(20)}
     reasons = {REASONS.get(status, f"{status} it was") for status in FAILING}
     assert reasons <= set(setup["reasons"])
-    letters = {"abcdefghij"[STATUSES.index(status)] for status in FAILING}
+    letters = {"abcdefghijkl"[STATUSES.index(status)] for status in FAILING}
     assert letters <= set(setup["cells"])
 
 
@@ -103,7 +103,7 @@ def test_cells_times_and_reasons_belong_together(tmp_path):
     order = [setup["problems"][p]["name"] for p in (0, 1)]
     assert order == [str(problem(0)), str(problem(1))]
     assert setup["kernels"] == [a, b, c]
-    timeout = "abcdefghij"[STATUSES.index("timeout")]
+    timeout = "abcdefghijkl"[STATUSES.index("timeout")]
     assert setup["cells"] == f"a.a{timeout}a."
     assert setup["times"] == [[30, 20, 40], [29.7, 19.8, 39.6], [30.3, 20.2, 40.4]]
     assert setup["reasons"] == [REASONS["timeout"]]

@@ -186,6 +186,9 @@ AND NOT EXISTS (
     SELECT 1 FROM measurement INDEXED BY ranked WHERE status = 'ok' AND problem = problem.id
     AND (device, environment, settings) = (?, ?, ?)
     AND kernel NOT IN (SELECT value FROM json_each(?)))
+AND NOT EXISTS (
+    SELECT 1 FROM measurement WHERE status = 'executed' AND problem = problem.id
+    AND (device, environment, settings) = (?, ?, ?))
 ORDER BY id
 """
 
@@ -208,7 +211,7 @@ def coverage(results: Results) -> list[Coverage]:
             dict(vendor[key].most_common()),
             tuple(
                 read_problem(said, where)
-                for (said,) in results.rows(_WITHOUT, tuple[str], (*key, *key, vendors))
+                for (said,) in results.rows(_WITHOUT, tuple[str], (*key, *key, vendors, *key))
             ),
         )
         for key, setup in _setups(results).items()
