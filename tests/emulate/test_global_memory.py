@@ -250,8 +250,8 @@ def test_the_later_of_two_returning_atomics_acquires_from_the_earlier(target):
         + INVALIDATE[target]
         + "\nv_readfirstlane_b32 s10, v6\ns_mov_WIDE EXEC, -1\n"
         + "s_cmp_eq_u32 s10, 0\ns_cbranch_scc1 .Lend\n"
-        + "s_xor_b32 s9, s9, 0x200\n"
-        + shift.replace("v1,", "v2,")
+        + "s_xor_b32 s11, s9, 0x200\n"
+        + shift.replace("v1,", "v2,").replace("s9", "s11")
         + f"global_load_{w} v3, v2, s[4:5]\n"
         + wait(target, "load")
         + f"global_store_{w} v1, v3, s[4:5] offset:1024\n"

@@ -238,5 +238,7 @@ def test_asking_is_remembered():
 def test_what_no_listing_is():
     with pytest.raises(BadFile, match=r"no .amdgcn_target"):
         parse("v_nop\n")
+    with pytest.raises(BadFile, match=r"line 12: s_cbranch_scc1 .LBB0_2: the listing has no such"):
+        parse(LISTING.replace("s_cbranch_scc1 .LBB0_1", "s_cbranch_scc1 .LBB0_2"))
     with pytest.raises(BadArgument, match="no instruction set for gfx803"):
         parse(LISTING.replace("gfx942", "gfx803"))

@@ -138,6 +138,10 @@ def parse(text: str) -> Program:
         lines.read(number, raw)
     if not lines.target or not lines.code:
         raise BadFile("the listing has no .amdgcn_target or no instructions")
+    for ins in lines.code:
+        jumps = ins.base == "s_branch" or ins.base.startswith("s_cbranch")
+        if jumps and ins.operands[0].text not in lines.labels:
+            raise BadFile(f"line {ins.line}: {ins.text}: the listing has no such label")
     target = target_of(lines.target, lines.resources["wavefront_size"], lines.descriptor)
     return Program(
         target,
