@@ -96,7 +96,7 @@ def word(op: Operand, kind: str = "u32", index: int = 0) -> Reader:
         return lambda waves: value
     if op.file == "scc" and index == 0:
         return lambda waves: waves.scc.astype(np.uint32)[:, None]
-    if op.text == "null":
+    if op.text == "null" or op.file == "scc":
         zero = np.zeros((1, 1), np.uint32)
         return lambda waves: zero
     raise ValueError(f"{op.text} is no operand to read {kind} from")

@@ -106,7 +106,8 @@ def _last_step(ins: Instruction, context: Context) -> Executor:
 
 
 def _fixed(quotient: Array, d: Array, n: Array) -> Array:
-    """The quotient with the sign of n / d, or what a special case gives."""
+    """The quotient with the sign of n / d, or what a special case gives. Newton's steps make NaN of
+    a quotient far beyond the largest number; what the manual gives for that is infinity."""
     sign = np.where(np.signbit(d) ^ np.signbit(n), np.float32(-1), np.float32(1))
     nan = np.float32(np.nan)
     zero, infinite = np.float32(0), np.float32(np.inf)
@@ -117,8 +118,9 @@ def _fixed(quotient: Array, d: Array, n: Array) -> Array:
             (d == 0) | np.isinf(n),
             np.isinf(d) | (n == 0),
             _exponent(n) - _exponent(d) < -150,
+            np.isnan(quotient),
         ],
-        [nan, nan, sign * infinite, sign * zero, sign * zero],
+        [nan, nan, sign * infinite, sign * zero, sign * zero, sign * infinite],
         np.copysign(quotient, sign),
     ).astype(np.float32)
 
