@@ -50,6 +50,9 @@ OTHERS = {
     scalar.test_selection_by_scc: "s_cselect_b32 s_cselect_b64 s_cmov_b32 s_cmov_b64",
     scalar.test_short_constants: "s_movk_i32 s_addk_i32 s_addk_co_i32 s_mulk_i32",
     scalar.test_one_bit: "s_bitcmp0_b32 s_bitcmp1_b32",
+    scalar.test_a_bit_is_set_or_cleared: " ".join(
+        f"s_bitset{bit}_b{size}" for bit in (0, 1) for size in (32, 64)
+    ),
     scalar.test_fused_products: "s_fmaak_f32 s_fmamk_f32 s_fmac_f32",
     scalar.test_approximate_functions_of_scalars: " ".join(
         f"v_s_{x}_f32" for x in floats.APPROXIMATE if x != "rcp_iflag"

@@ -344,6 +344,23 @@ def test_one_bit(wanted: int) -> None:
         assert bool(made.scc[wave]) == ((a[wave] >> b[wave] % 32 & 1) == wanted)
 
 
+@pytest.mark.parametrize("sets", [0, 1])
+@pytest.mark.parametrize("size", [32, 64])
+def test_a_bit_is_set_or_cleared(sets: int, size: int) -> None:
+    kind = f"u{size}"
+    text = f"s_bitset{sets}_b{size} {registers(kind, 2)}, s4"
+    assert exists(text, "gfx90a") and exists(text, "gfx1201")
+    rng = random.Random(text)
+    made = fresh("gfx90a", text, rng)
+    a, b = draw(made, 2, kind, rng), draw(made, 4, "u32", rng)
+    execute(text, target("gfx90a"), made)
+    for wave in range(COUNT):
+        digits = list(f"{a[wave]:0{size}b}"[::-1])
+        digits[b[wave] % size] = str(sets)
+        got = int(made.scalar[2, wave]) | (int(made.scalar[3, wave]) << 32 if size == 64 else 0)
+        assert got == int("".join(digits[::-1]), 2)
+
+
 SAVING: dict[str, Callable[[int, int], int]] = {
     "and": lambda s, e: s & e,
     "or": lambda s, e: s | e,

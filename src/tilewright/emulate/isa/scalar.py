@@ -282,6 +282,22 @@ def _bit_is(ins: Instruction, context: Context) -> Executor:
     return lambda waves: set_condition(waves, ((a(waves) >> _by(b(waves))) & _U(1)) == wanted)
 
 
+@means("s_bitset0_b32", "s_bitset1_b32", "s_bitset0_b64", "s_bitset1_b64")
+def _set_bit(ins: Instruction, context: Context) -> Executor:
+    """One bit of the destination, by its number; the others stay."""
+    kind = "u" + ins.base[-2:]
+    number, old = scalar_source(ins, 1), scalar_source(ins, 0, kind)
+    write, sets = scalar_destination(ins, 0, kind), ins.base[8] == "1"
+    one, last = TYPES[kind](1), _U(bits(kind) - 1)
+
+    def execute(waves: Waves) -> None:
+        bit = one << (number(waves) & last).astype(TYPES[kind])
+        held = old(waves)
+        write(waves, held | bit if sets else held & ~bit)
+
+    return execute
+
+
 def _short(ins: Instruction, index: int, signed: bool) -> int:
     """A 16-bit constant of an instruction's own field."""
     value = ins.operands[index].value
