@@ -10,7 +10,7 @@ import pytest
 from exact import code, edges, is_nan, value
 from one import OVERFLOW, execute, target, waves
 from spelling import exists, spelt
-from vector_statements import STATEMENTS, Statement
+from vector_statements import STATEMENTS, Statement, permuted
 
 from tilewright.emulate.waves import Waves
 
@@ -137,6 +137,17 @@ def test_scalar_sources() -> None:
     assert (made.vector[0] == [[105], [205]]).all()
     execute("v_lshl_add_u64 v[0:1], s[6:7], 1, v[0:1]", target("gfx942"), made)
     assert (made.vector[1, :, 0] >= [200, 400]).all()
+
+
+def test_bytes_that_all_lanes_choose_alike() -> None:
+    rng = random.Random(SEED)
+    for _ in range(200):
+        chosen = int.from_bytes(bytes(rng.choice((*range(16), 255)) for _ in range(4)), "little")
+        made = waves(target("gfx942"), {2: np.arange(64) * 0x9E3779B1 % 2**32, 3: 0x8010F0C3})
+        execute(f"v_perm_b32 v0, v2, v3, {chosen:#x}", target("gfx942"), made)
+        for lane in (0, 1, 17, 63):
+            wanted = permuted(int(made.vector[2, 0, lane]), 0x8010F0C3, chosen)
+            assert made.vector[0, 0, lane] == wanted, hex(chosen)
 
 
 def test_a_register_as_source_and_destination() -> None:

@@ -86,6 +86,9 @@ def _alignbyte(high: Array, low: Array, count: Array) -> Array:
 def _perm(high: Array, low: Array, selectors: Array) -> Array:
     """Each byte of the result is chosen by a byte of `selectors`: 0 to 7 a byte of {high, low}, 8
     to 11 the sign of bits 15, 31, 47, 63 of it, 12 zero, above 12 all ones."""
+    first = selectors.flat[0]
+    if selectors.shape[-1] == 1 and (selectors == first).all():
+        return _permuted(high, low, int(first).to_bytes(4, "little"))
     both = (high.astype(_Q) << _Q(32)) | low.astype(_Q)
     made: Array = np.zeros(1, _U)
     for place in range(0, 32, 8):
@@ -95,6 +98,24 @@ def _perm(high: Array, low: Array, selectors: Array) -> Array:
         byte = np.where(chosen >= 8, sign.astype(_U) * _U(0xFF), byte)
         byte = np.where(chosen >= 12, np.where(chosen == 12, _U(0), _U(0xFF)), byte)
         made = made | (byte << _U(place))
+    return made
+
+
+def _permuted(high: Array, low: Array, chosen: bytes) -> Array:
+    """`_perm` where all lanes choose the same bytes."""
+    made: Array = np.zeros(1, _U)
+    for place, each in enumerate(chosen):
+        kept = _U(0xFF << 8 * place)
+        if each >= 12:
+            made = made | (kept if each > 12 else _U(0))
+            continue
+        word = low if each in (0, 1, 2, 3, 8, 9) else high
+        if each >= 8:
+            made = made | ((word >> _U(31 if each % 2 else 15)) & _U(1)) * kept
+        elif place > each % 4:
+            made = made | ((word << _U(8 * (place - each % 4))) & kept)
+        else:
+            made = made | ((word >> _U(8 * (each % 4 - place))) & kept)
     return made
 
 
