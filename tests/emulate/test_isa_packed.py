@@ -158,6 +158,17 @@ def test_pairs(name: str) -> None:
                     assert right, f"{text} of {[f32(each) for each in codes]}: {f32(got)}"
 
 
+def test_a_signalling_nan_of_a_packed_minimum() -> None:
+    """In IEEE mode it gives NaN; otherwise the number wins."""
+    for ieee in (True, False):
+        gpu = target("gfx942", ieee=ieee)
+        made = waves(gpu, {2: 0x7C013C00, 3: 0x40007C01})
+        execute("v_pk_min_f16 v0, v2, v3", gpu, made)
+        halves = [int(made.vector[0, 0, 0]) >> at & 0xFFFF for at in (0, 16)]
+        assert [math.isnan(F16.decode(each)) for each in halves] == [ieee, ieee]
+        assert ieee or halves == [0x3C00, 0x4000]
+
+
 def test_constants_and_scalars_of_packed_instructions() -> None:
     """A constant stands in the lower half; op_sel_hi must choose it for the upper result too."""
     made = waves(target("gfx942"), {2: 0x40003C00}, {6: 0x4000, 7: 0xBF800000})

@@ -86,8 +86,15 @@ _READ_ONLY = re.compile(
     r"(buffer|global|flat|scratch)_store|global_load_lds|tensor_|exp$|v_nop|global_prefetch"
 )
 _ACCUMULATES = re.compile(
-    r"v_(fmac|mac|pk_fmac|dot\d+c|smfmac|swmmac|writelane|cvt_sr|cvt_pk_(fp8|bf8)|cvt_scalef32_sr)"
+    r"v_(fmac|mac|pk_fmac|dot\d+(c|acc)|smfmac|swmmac)|s_(addk|mulk|bitset|fmac)"
 )
+_PARTIAL = re.compile(
+    r"v_(writelane|cvt_sr|cvt_pk_(fp8|bf8)|cvt_scalef32_sr|cvt_scalef32_pk_(fp8|bf8|fp4)|"
+    r"fma_mix(lo|hi)|bitop3_b16)|s_cmov"
+)
+"""Instructions that set a part of their destination and keep the rest, on every generation."""
+_TYPE = re.compile(r"_b?[fiub]\d+")
+_NO_HALF = re.compile(r"v_(pk_|cmp|cvt_pk|wmma|swmmac|mfma|smfmac|dot)")
 _SWAPS = re.compile(r"v_(swap|permlane\d+_swap|swaprel)")
 _TWO_RESULTS = re.compile(
     r"v_(add|sub|subrev|addc|subb|subbrev)_co|v_div_scale|v_mad_(co_)?[iu]64_[iu]32"
@@ -112,7 +119,7 @@ def effects(ins: Instruction, target: Target) -> Effects:
     base, places = ins.base, [bits(operand) for operand in ins.operands]
     if _NOTHING.match(base):
         return Effects(0, 0)
-    reads, writes, tied = _explicit(ins, places)
+    reads, writes, tied = _explicit(ins, places, target)
     vcc = scalar_bits(VCC, target.lanes // 32)
     exec_ = scalar_bits(EXEC, target.lanes // 32)
     if base.startswith("s_"):
@@ -137,7 +144,7 @@ def effects(ins: Instruction, target: Target) -> Effects:
     return Effects(reads & ~tied, writes, tied)
 
 
-def _explicit(ins: Instruction, places: list[int]) -> tuple[int, int, int]:
+def _explicit(ins: Instruction, places: list[int], target: Target) -> tuple[int, int, int]:
     """What the operands say: (reads, writes, tied)."""
     base = ins.base
     if not places:
@@ -149,19 +156,17 @@ def _explicit(ins: Instruction, places: list[int]) -> tuple[int, int, int]:
     if _SWAPS.match(base):
         return _all(places), places[0] | places[1], 0
     results = 2 if _TWO_RESULTS.match(base) and len(places) > 3 else 1
-    if base.startswith("v_cmpx") and ins.operands[0].file == "v":
+    if base.startswith("v_cmpx") and len(places) == 2:
         results = 0  # the result is EXEC, which the text leaves out
     writes, reads = _all(places[:results]), _all(places[results:])
     tied = 0
     if _ACCUMULATES.match(base):
-        # A write of a half keeps the other; an accumulation depends on all of it.
-        halves = base.startswith(("v_cvt", "v_writelane"))
-        tied, reads = (writes, reads) if halves else (0, reads | writes)
+        reads |= writes
+    elif _PARTIAL.match(base):
+        tied = writes
     elif _MEMORY_ATOMIC.match(base) and base.startswith("buffer"):
         reads |= writes  # the operand is data, and then the result
-    elif _D16.search(base) or _keeps(ins):
-        tied = writes
-    if base == "s_cmov_b32" or base == "s_cmovk_i32":
+    elif _D16.search(base) or _keeps(ins) or _half_result(base, target):
         tied = writes
     return reads, writes, tied
 
@@ -182,6 +187,15 @@ def _keeps(ins: Instruction) -> bool:
     partial = modifiers.get("dst_sel", "DWORD") != "DWORD"
     lanes = ins.encoding in ("dpp", "e64_dpp")
     return half or partial or lanes or bool(ins.operands[0].half)
+
+
+def _half_result(base: str, target: Target) -> bool:
+    """Whether the result has 16 bits and leaves the other half of its register alone, as from
+    gfx10 on. The first type in a name is the result's."""
+    if target.cdna or not base.startswith("v_") or _NO_HALF.match(base):
+        return False
+    found = _TYPE.search(base)
+    return found is not None and found[0].endswith("16")
 
 
 def _all(masks: Iterable[int]) -> int:

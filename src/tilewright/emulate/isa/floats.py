@@ -23,6 +23,7 @@ from tilewright.emulate.isa.elementwise import elementwise
 from tilewright.emulate.isa.modes import limited_f16
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.rounding import flushed, fma16, fma32
+from tilewright.emulate.target import Target
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
 
@@ -75,11 +76,15 @@ def _extreme_16(ins: Instruction, context: Context) -> Executor:
     return _extreme(ins, context, "f16")
 
 
+def extreme(base: str, target: Target) -> Callable[[Array, Array], Array]:
+    """What a minimum or a maximum gives: CDNA3 ISA, V_MIN_F32 and V_MAX_F32. gfx12's ``_num`` has
+    no IEEE mode."""
+    choose: Callable[[Array, Array], Array] = minimum if "min" in base else maximum
+    return _quiet_first(choose) if target.ieee and "num" not in base else choose
+
+
 def _extreme(ins: Instruction, context: Context, kind: str) -> Executor:
-    """CDNA3 ISA, V_MIN_F32 and V_MAX_F32. gfx12's ``_num`` has no IEEE mode."""
-    choose: Callable[[Array, Array], Array] = minimum if "min" in ins.base else maximum
-    if context.target.ieee and "num" not in ins.base:
-        choose = _quiet_first(choose)
+    choose = extreme(ins.base, context.target)
     a, b = (source(ins, i, kind, context.target) for i in (1, 2))
     write = destination(ins, 0, kind, context.target)
     return lambda waves: write(waves, choose(a(waves), b(waves)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.emulate.isa.access import TYPES, Reader, bits, destination, word
-from tilewright.emulate.isa.floats import maximum, minimum
+from tilewright.emulate.isa.floats import extreme, maximum, minimum
 from tilewright.emulate.isa.modes import limited_f16
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.rounding import flushed, fma16, fma32
@@ -80,8 +80,8 @@ def _check(ins: Instruction, count: int) -> None:
 def _halves(ins: Instruction, context: Context) -> Executor:
     kind, count, function = _HALVES[ins.base]
     _check(ins, count)
-    if context.target.ieee and ("min" in ins.base or "max" in ins.base) and kind == "f16":
-        raise ValueError("minimum and maximum in IEEE mode")
+    if kind == "f16" and function in (minimum, maximum):
+        function = extreme(ins.base, context.target)
     sources = [_half_source(ins, 1 + number, kind) for number in range(count)]
     write = destination(ins, 0, "u32", context.target)
 
