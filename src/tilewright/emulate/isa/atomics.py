@@ -53,8 +53,8 @@ _KINDS: dict[str, Any] = {
 }
 _NAME = re.compile(r"(?:buffer|global)_atomic_(pk_add|[a-z]+?)(?:_(x2|[uibf]+\d+))?")
 _INTEGER = ("add", "sub", "smin", "umin", "smax", "umax", "and", "or", "xor", "swap", "cmpswap")
-_GFX9 = tuple(f"{name}{wide}" for name in _INTEGER for wide in ("", "_x2"))
-_LATER = (
+_NAMES_GFX9 = tuple(f"{name}{wide}" for name in _INTEGER for wide in ("", "_x2"))
+_NAMES_LATER = (
     *(f"{name}_{kind}" for name in ("add", "sub", "min", "max") for kind in ("u32", "u64")),
     *(f"{name}_{kind}" for name in ("min", "max") for kind in ("i32", "i64")),
     *(
@@ -83,8 +83,8 @@ def _both(names: tuple[str, ...]) -> list[str]:
     return [f"{where}_atomic_{name}" for where in ("buffer", "global") for name in names]
 
 
-@means(*_both(_GFX9), generations=("cdna2", "cdna3", "cdna4"))
-@means(*_both(_LATER), generations=("rdna3", "rdna4", "gfx1250"))
+@means(*_both(_NAMES_GFX9), generations=transfer.GFX9)
+@means(*_both(_NAMES_LATER), generations=transfer.LATER)
 @means(*_both(_FLOATS))
 def _atomic(ins: Instruction, context: Context) -> Executor:
     name, kind = _kind(ins)
@@ -103,7 +103,12 @@ def _atomic(ins: Instruction, context: Context) -> Executor:
 
     def execute(waves: Waves) -> None:
         at, mask = where(waves)
-        good = context.memory.writable(at, size, mask) & (at % size == 0)
+        odd = mask & (at % size != 0)
+        if odd.any():
+            detail = f"{int(at[odd][0]):#x} is no multiple of {size}"
+            context.findings.report("outside operands", ins, waves, odd, detail)
+            mask = mask & ~odd
+        good = context.memory.writable(at, size, mask)
         transfer.refuse(context, ins, waves, at, size, mask, good)
         given = waves.vector[source : source + data.count]
         time = 0

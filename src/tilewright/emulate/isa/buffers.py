@@ -28,11 +28,6 @@ from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Array, Waves
 
-_WORDS = ("dword", "dwordx2", "dwordx3", "dwordx4", "b32", "b64", "b96", "b128")
-_NARROW_LOADS = ("ubyte", "sbyte", "ushort", "sshort", "u8", "i8", "u16", "i16")
-_D16_LOADS = ("short_d16", "short_d16_hi", "d16_b16", "d16_hi_b16", "d16_u8", "d16_hi_u8")
-_STORES = (*_WORDS, "byte", "short", "b8", "b16", "short_d16_hi", "d16_hi_b16", "d16_hi_b8")
-
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -102,7 +97,8 @@ def whole(placed: Placed, size: int, mask: Bools) -> tuple[Bools, bool]:
     return last, bool((first == last).all())
 
 
-@means(*(f"buffer_load_{word}" for word in (*_WORDS, *_NARROW_LOADS, *_D16_LOADS)))
+@means(*(f"buffer_load_{word}" for word in transfer.GFX9_LOADS), generations=transfer.GFX9)
+@means(*(f"buffer_load_{word}" for word in transfer.LATER_LOADS), generations=transfer.LATER)
 def _load(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("buffer_load_"))
     coherent = transfer.plain(ins)
@@ -166,7 +162,8 @@ def _load_to_lds(ins: Instruction, context: Context, wide: Width) -> Executor:
     return execute
 
 
-@means(*(f"buffer_store_{word}" for word in _STORES))
+@means(*(f"buffer_store_{word}" for word in transfer.GFX9_STORES), generations=transfer.GFX9)
+@means(*(f"buffer_store_{word}" for word in transfer.LATER_STORES), generations=transfer.LATER)
 def _store(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("buffer_store_"))
     transfer.plain(ins)

@@ -22,9 +22,7 @@ _LOADS = (*_WORDS, "u8", "i8", "u16", "i16")
 _HALVES = tuple(f"{word}_d16{hi}" for word in ("u8", "i8", "u16") for hi in ("", "_hi"))
 _STORES = (*_WORDS, "b8", "b16", "b8_d16_hi", "b16_d16_hi")
 _STRIDE = {"": 1, "_stride64": 64, "st64": 64}
-_GFX9: tuple[Generation, ...] = ("cdna2", "cdna3", "cdna4")
 _CDNA4: tuple[Generation, ...] = ("cdna4",)
-_LATER: tuple[Generation, ...] = ("rdna3", "rdna4", "gfx1250")
 
 
 def _address(waves: Waves, register: int, offset: int) -> Addresses:
@@ -48,8 +46,8 @@ def _write(
     context.shared.store(ins, waves, at, values, size, waves.active)
 
 
-@means(*(f"ds_read_{word}" for word in (*_LOADS, *_HALVES)), generations=_GFX9)
-@means(*(f"ds_load_{word}" for word in (*_LOADS, *_HALVES)), generations=_LATER)
+@means(*(f"ds_read_{word}" for word in (*_LOADS, *_HALVES)), generations=transfer.GFX9)
+@means(*(f"ds_load_{word}" for word in (*_LOADS, *_HALVES)), generations=transfer.LATER)
 def _load(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("ds_read_").removeprefix("ds_load_"))
     transfer.no_halves(ins, wide, context)
@@ -66,8 +64,8 @@ def _load(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
-@means(*(f"ds_write_{word}" for word in _STORES), generations=_GFX9)
-@means(*(f"ds_store_{word}" for word in _STORES), generations=_LATER)
+@means(*(f"ds_write_{word}" for word in _STORES), generations=transfer.GFX9)
+@means(*(f"ds_store_{word}" for word in _STORES), generations=transfer.LATER)
 def _store(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("ds_write_").removeprefix("ds_store_"))
     address, data = ins.operands
@@ -97,10 +95,16 @@ def _pair(ins: Instruction) -> tuple[Width, tuple[int, int]]:
     return wide, (modifiers.whole("offset0") * step, modifiers.whole("offset1") * step)
 
 
-@means("ds_read2_b32", "ds_read2_b64", "ds_read2st64_b32", "ds_read2st64_b64", generations=_GFX9)
+@means(
+    "ds_read2_b32",
+    "ds_read2_b64",
+    "ds_read2st64_b32",
+    "ds_read2st64_b64",
+    generations=transfer.GFX9,
+)
 @means(
     *(f"ds_load_2addr{stride}_{word}" for stride in ("", "_stride64") for word in ("b32", "b64")),
-    generations=_LATER,
+    generations=transfer.LATER,
 )
 def _load_two(ins: Instruction, context: Context) -> Executor:
     wide, offsets = _pair(ins)
@@ -121,11 +125,11 @@ def _load_two(ins: Instruction, context: Context) -> Executor:
 
 @means(
     *("ds_write2_b32", "ds_write2_b64", "ds_write2st64_b32", "ds_write2st64_b64"),
-    generations=_GFX9,
+    generations=transfer.GFX9,
 )
 @means(
     *(f"ds_store_2addr{stride}_{word}" for stride in ("", "_stride64") for word in ("b32", "b64")),
-    generations=_LATER,
+    generations=transfer.LATER,
 )
 def _store_two(ins: Instruction, context: Context) -> Executor:
     wide, offsets = _pair(ins)

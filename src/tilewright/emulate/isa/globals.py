@@ -14,18 +14,6 @@ from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Waves
 
-_WORDS = ("dword", "dwordx2", "dwordx3", "dwordx4", "b32", "b64", "b96", "b128")
-_LOADS = (
-    *_WORDS,
-    *("ubyte", "sbyte", "ushort", "sshort", "u8", "i8", "u16", "i16"),
-    *("short_d16", "short_d16_hi", "ubyte_d16", "ubyte_d16_hi", "sbyte_d16", "sbyte_d16_hi"),
-    *("d16_b16", "d16_hi_b16", "d16_u8", "d16_hi_u8", "d16_i8", "d16_hi_i8"),
-)
-_STORES = (
-    *_WORDS,
-    *("byte", "short", "b8", "b16", "byte_d16_hi", "short_d16_hi", "d16_hi_b8", "d16_hi_b16"),
-)
-
 
 def places(
     ins: Instruction, context: Context, address: Operand, base: Operand, size: int
@@ -57,7 +45,8 @@ def places(
     return based
 
 
-@means(*(f"global_load_{word}" for word in _LOADS))
+@means(*(f"global_load_{word}" for word in transfer.GFX9_LOADS), generations=transfer.GFX9)
+@means(*(f"global_load_{word}" for word in transfer.LATER_LOADS), generations=transfer.LATER)
 def _load(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("global_load_"))
     transfer.no_halves(ins, wide, context)
@@ -77,7 +66,8 @@ def _load(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
-@means(*(f"global_store_{word}" for word in _STORES))
+@means(*(f"global_store_{word}" for word in transfer.GFX9_STORES), generations=transfer.GFX9)
+@means(*(f"global_store_{word}" for word in transfer.LATER_STORES), generations=transfer.LATER)
 def _store(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("global_store_"))
     transfer.plain(ins)
@@ -94,7 +84,10 @@ def _store(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
-@means(*(f"global_load_lds_{word}" for word in ("dword", "dwordx3", "dwordx4")))
+@means(
+    *(f"global_load_lds_{word}" for word in ("dword", "dwordx3", "dwordx4")),
+    generations=transfer.GFX9,
+)
 def _load_to_lds(ins: Instruction, context: Context) -> Executor:
     """Straight to LDS, at M0 + the instruction's offset + the lane's number times the size."""
     wide = transfer.width(ins.base.removeprefix("global_load_lds_"))
@@ -128,7 +121,8 @@ def _in_scratch(ins: Instruction, *addresses: Operand) -> int:
     return ins.modifiers.whole("offset")
 
 
-@means(*(f"scratch_load_{word}" for word in _LOADS))
+@means(*(f"scratch_load_{word}" for word in transfer.GFX9_LOADS), generations=transfer.GFX9)
+@means(*(f"scratch_load_{word}" for word in transfer.LATER_LOADS), generations=transfer.LATER)
 def _load_scratch(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("scratch_load_"))
     transfer.no_halves(ins, wide, context)
@@ -143,7 +137,8 @@ def _load_scratch(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
-@means(*(f"scratch_store_{word}" for word in _STORES))
+@means(*(f"scratch_store_{word}" for word in transfer.GFX9_STORES), generations=transfer.GFX9)
+@means(*(f"scratch_store_{word}" for word in transfer.LATER_STORES), generations=transfer.LATER)
 def _store_scratch(ins: Instruction, context: Context) -> Executor:
     wide = transfer.width(ins.base.removeprefix("scratch_store_"))
     address, data, base = ins.operands

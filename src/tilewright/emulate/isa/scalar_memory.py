@@ -11,13 +11,12 @@ from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Waves
 
-_WIDTHS = (
-    *("dword", "dwordx2", "dwordx4", "dwordx8", "dwordx16"),
-    *("b32", "b64", "b96", "b128", "b256", "b512"),
-)
+_GFX9 = ("dword", "dwordx2", "dwordx4", "dwordx8", "dwordx16")
+_LATER = ("b32", "b64", "b96", "b128", "b256", "b512")
 
 
-@means(*(f"s_load_{word}" for word in _WIDTHS))
+@means(*(f"s_load_{word}" for word in _GFX9), generations=transfer.GFX9)
+@means(*(f"s_load_{word}" for word in _LATER), generations=transfer.LATER)
 def _load(ins: Instruction, context: Context) -> Executor:
     """From a base in two scalar registers, a constant or a scalar register, and a further constant.
     The lowest two bits of the address count for nothing."""

@@ -15,6 +15,7 @@ from tilewright.emulate.findings import Kind
 from tilewright.emulate.isa.registry import Context
 from tilewright.emulate.memory import Addresses, Bools, Words
 from tilewright.emulate.operand import Operand
+from tilewright.emulate.target import Generation
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
 from tilewright.errors import UnknownInstruction
@@ -67,6 +68,26 @@ _SIZES = {
     "b512": 64,
 }
 _SIGNED = ("sbyte", "i8", "sshort", "i16")
+
+
+GFX9: tuple[Generation, ...] = ("cdna2", "cdna3", "cdna4")
+LATER: tuple[Generation, ...] = ("rdna3", "rdna4", "gfx1250")
+"""Generations whose mnemonics say ``dwordx4``, and those that say ``b128``."""
+
+GFX9_WORDS = ("dword", "dwordx2", "dwordx3", "dwordx4")
+GFX9_LOADS = (
+    *GFX9_WORDS,
+    *("ubyte", "sbyte", "ushort", "sshort", "ubyte_d16", "ubyte_d16_hi"),
+    *("sbyte_d16", "sbyte_d16_hi", "short_d16", "short_d16_hi"),
+)
+GFX9_STORES = (*GFX9_WORDS, "byte", "short", "byte_d16_hi", "short_d16_hi")
+LATER_WORDS = ("b32", "b64", "b96", "b128")
+LATER_LOADS = (
+    *LATER_WORDS,
+    *("u8", "i8", "u16", "i16", "d16_u8", "d16_hi_u8", "d16_i8", "d16_hi_i8"),
+    *("d16_b16", "d16_hi_b16"),
+)
+LATER_STORES = (*LATER_WORDS, "b8", "b16", "d16_hi_b8", "d16_hi_b16")
 
 
 def width(words: str) -> Width:
