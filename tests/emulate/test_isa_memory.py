@@ -475,7 +475,7 @@ def test_loads_straight_to_lds(target, name, size, offset):
     end = " lds" if name.startswith("buffer") else ""
     before = bench.run(f"{name} {operands} offset:{offset}{end}")
     for wave, lane in bench.each():
-        to = (1024, 8192)[wave] + offset + lane * size
+        to = (1024, 8192)[wave] + offset + lane * (4 if size == 4 else 16)
         expected[to : to + size] = bench.bytes[at[wave, lane] + offset :][:size]
     assert (bench.lds() == expected).all()
     assert (bench.waves.vector == before).all()
@@ -880,3 +880,42 @@ def test_every_instruction_that_touches_memory_is_stated():
             if name in ("s_wait_alu", "s_waitcnt_depctr", "s_wait_idle"):
                 continue
             assert name.startswith(STATED) or name in ELSEWHERE, name
+
+
+@pytest.mark.parametrize(("target", "flushes"), [("gfx90a", 1), ("gfx942", 1), ("gfx1100", 0)])
+@pytest.mark.parametrize("returns", [False, True])
+def test_fp32_atomics_flush_denormals_on_cdna(target, flushes, returns):
+    """Of what is in memory, of what is added, and of the sum."""
+    bench = Bench(target)
+    bench.pointer(4, bench.address)
+    tiny = np.finfo(np.float32).tiny
+    cases = [(tiny / 2, tiny), (tiny, tiny / 4), (1.5 * tiny, -tiny), (-tiny / 2, 0.0)]
+    words = np.zeros(BYTES // 4, np.float32)
+    words[:4] = [one for one, _ in cases]
+    bench.memory.write(bench.address, words.view(np.uint8))
+    bench.waves.activate(np.arange(bench.lanes)[None] < np.array([[4], [0]]))
+    bench.waves.vector[2, 0, :4] = np.arange(4) * 4
+    added = np.array([two for _, two in cases], np.float32)
+    bench.waves.vector[10, 0, :4] = added.view(np.uint32)
+    result = f"v40, v2, v10, s[4:5] {RETURNS[target]}" if returns else "v2, v10, s[4:5]"
+    bench.run(f"global_atomic_add_f32 {result}")
+    kept = [np.float32(one) + np.float32(two) for one, two in cases]
+    flushed = [tiny, tiny, np.float32(0), np.float32(0)]
+    got = bench.image()[:16].view(np.float32)
+    assert got.tolist() == [float(x) for x in (flushed if flushes else kept)]
+
+
+def test_how_many_bits_of_m0_count():
+    """16, and on gfx950 18, so that all of its LDS can be loaded to."""
+    for target, high in (("gfx90a", 1 << 16), ("gfx942", 1 << 16), ("gfx950", 1 << 18)):
+        bench = Bench(target)
+        bench.fill_shared()
+        bench.resource(4, BYTES)
+        bench.waves.vector[2] = 4 * np.arange(bench.lanes)
+        bench.scalars(124, high + 512)
+        bench.waves.activate(np.arange(bench.lanes)[None] < np.array([[8], [0]]))
+        expected = bench.lds()
+        bench.run("buffer_load_dword v2, s[4:7], 0 offen lds")
+        expected[512:544] = bench.bytes[:32]
+        assert (bench.lds() == expected).all()
+    assert not bench.findings

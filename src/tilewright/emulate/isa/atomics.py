@@ -1,7 +1,8 @@
 """Atomics on global memory.
 
 Lanes take their turns in order, and waves in the order of their numbers. On a GPU the order is any,
-so sums of floating-point numbers may differ from a GPU's in their rounding. Denormals are kept.
+so sums of floating-point numbers may differ from a GPU's in their rounding. On CDNA, fp32 atomics
+flush denormals to zero, and others keep them (CDNA3 ISA, 10.3.1).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tilewright.emulate.isa.buffers import placing
 from tilewright.emulate.isa.globals import places
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.transfer import Width
-from tilewright.emulate.memory import Addresses, Bools, Words
+from tilewright.emulate.memory import Addresses, Bools, Memory, Words
 from tilewright.emulate.operand import Operand
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Access, Entry
@@ -98,6 +99,7 @@ def _atomic(ins: Instruction, context: Context) -> Executor:
     result = ins.operands[0] if returns else None
     access: Access = "load" if returns else "store"
     to = transfer.waiting(context, access)
+    flush = kind is np.float32 and context.target.cdna
     # Adding up results in floating point orders nothing.
     orders = np.issubdtype(kind, np.integer)
 
@@ -118,9 +120,14 @@ def _atomic(ins: Instruction, context: Context) -> Executor:
             context.counts.global_access(ins, at, mask, size, True)
         if result is None and name not in ("swap", "cmpswap"):
             operand = np.ascontiguousarray(np.moveaxis(given, 0, -1)).view(kind)
+            if flush:
+                operand = flushed(operand)
+                _flush_memory(context.memory, at, good)
             context.memory.update(at, good, kind, _FUNCTIONS[name], operand)
+            if flush:
+                _flush_memory(context.memory, at, good)
         else:
-            change = _change(name, kind, given, count)
+            change = _change(name, kind, given, count, flush)
             old = context.memory.exchange(at, good, size, change)
             if result is not None:
                 transfer.put(waves, result.first, old, Width(size))
@@ -128,6 +135,18 @@ def _atomic(ins: Instruction, context: Context) -> Executor:
         waves.counters.issue(to, Entry(access, registers, time=time))
 
     return execute
+
+
+def flushed(values: Array) -> Array:
+    """fp32 values, denormals replaced by zeros of their sign."""
+    small = np.abs(values) < np.finfo(np.float32).tiny
+    return np.where(small, np.copysign(np.float32(0), values), values)
+
+
+def _flush_memory(memory: Memory, at: Addresses, mask: Bools) -> None:
+    """Flush fp32 values in memory."""
+    words = memory.load(at, 4, mask)
+    memory.store(at, flushed(words.view(np.float32)).view(np.uint32), 4, mask)
 
 
 def _returns(ins: Instruction) -> bool:
@@ -155,7 +174,9 @@ def _operands(
     return data, lambda waves: (where(waves), waves.active)
 
 
-def _change(name: str, kind: Any, given: Words, count: int) -> Callable[[int, int], int]:
+def _change(
+    name: str, kind: Any, given: Words, count: int, flush: bool
+) -> Callable[[int, int], int]:
     """The new value, of the old one and a lane's index."""
     values = np.ascontiguousarray(np.moveaxis(given, 0, -1)).reshape(-1, len(given))
     own = np.ascontiguousarray(values[:, :count]).view(f"u{4 * count}")[:, 0]
@@ -164,11 +185,12 @@ def _change(name: str, kind: Any, given: Words, count: int) -> Callable[[int, in
     if name == "cmpswap":
         compare = np.ascontiguousarray(values[:, count:]).view(f"u{4 * count}")[:, 0]
         return lambda old, i: int(own[i]) if old == int(compare[i]) else old
-    function, bits_ = _FUNCTIONS[name], np.dtype(f"u{4 * count}")
+    bits_ = np.dtype(f"u{4 * count}")
 
     def change(old: int, i: int) -> int:
-        before: Array = np.array([old], bits_).view(kind)
-        after = function(before, own[i : i + 1].view(kind))
-        return int(after.astype(kind).view(bits_)[0])
+        both = np.array([old, own[i]], bits_).view(kind)
+        before, value = flushed(both) if flush else both.reshape(2, -1)
+        after = np.atleast_1d(_FUNCTIONS[name](before, value)).astype(kind)
+        return int((flushed(after) if flush else after).view(bits_)[0])
 
     return change

@@ -22,7 +22,7 @@ from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.transfer import Width
 from tilewright.emulate.memory import Addresses, Bools, Words
-from tilewright.emulate.operand import M0, Operand
+from tilewright.emulate.operand import Operand
 from tilewright.emulate.scratch import SWIZZLE
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
@@ -142,18 +142,13 @@ def _fetch(
 
 
 def _load_to_lds(ins: Instruction, context: Context, wide: Width) -> Executor:
-    """Straight to LDS: to M0 + the instruction's offset + the lane's number times the size. M0 is
-    taken with all of its bits; see docs/emulation.md on LDS beyond 64 KiB."""
     address, resource, offset = ins.operands
     places = placing(ins, context, address, resource, offset)
-    to, constant = transfer.waiting(context, "load"), ins.modifiers.whole("offset")
-    if wide.size not in (4, 12, 16):
-        raise ValueError(f"{wide.size} bytes to LDS")
-    lane = np.arange(context.target.lanes) * wide.size + constant
+    to, landing = transfer.waiting(context, "load"), transfer.to_lds(ins, context, wide.size)
 
     def execute(waves: Waves) -> None:
         values, time = _fetch(context, ins, waves, places(waves), wide.size, False)
-        at = waves.scalar[M0].astype(np.int64)[:, None] + lane
+        at = landing(waves)
         if context.counts is not None:
             context.counts.lds_access(ins, at, waves.active, wide.size, True)
         lands = context.shared.store(ins, waves, at, values, wide.size, waves.active, flying=True)

@@ -9,7 +9,7 @@ from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.transfer import Places
 from tilewright.emulate.memory import Addresses
-from tilewright.emulate.operand import M0, Operand
+from tilewright.emulate.operand import Operand
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Waves
@@ -89,19 +89,18 @@ def _store(ins: Instruction, context: Context) -> Executor:
     generations=transfer.GFX9,
 )
 def _load_to_lds(ins: Instruction, context: Context) -> Executor:
-    """Straight to LDS, at M0 + the instruction's offset + the lane's number times the size."""
     wide = transfer.width(ins.base.removeprefix("global_load_lds_"))
     coherent = transfer.plain(ins)
     address, base = ins.operands
     where = places(ins, context, address, base, wide.size)
     to = transfer.waiting(context, "load")
-    lane = np.arange(context.target.lanes) * wide.size + ins.modifiers.whole("offset")
+    landing = transfer.to_lds(ins, context, wide.size, low=2)
 
     def execute(waves: Waves) -> None:
         values, time = transfer.load(
             context, ins, waves, where(waves), wide.size, waves.active, coherent=coherent
         )
-        at = waves.scalar[M0].astype(np.int64)[:, None] + lane
+        at = landing(waves)
         if context.counts is not None:
             context.counts.lds_access(ins, at, waves.active, wide.size, True)
         lands = context.shared.store(ins, waves, at, values, wide.size, waves.active, flying=True)

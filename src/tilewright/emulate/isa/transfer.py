@@ -14,7 +14,7 @@ from tilewright.emulate import waits
 from tilewright.emulate.findings import Kind
 from tilewright.emulate.isa.registry import Context
 from tilewright.emulate.memory import Addresses, Bools, Words
-from tilewright.emulate.operand import Operand
+from tilewright.emulate.operand import M0, Operand
 from tilewright.emulate.target import Generation
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
@@ -246,6 +246,28 @@ def taken(waves: Waves, first: int, wide: Width) -> Words:
     """The words (words, waves, lanes) that a store writes."""
     values = waves.vector[first : first + wide.registers]
     return values >> np.uint32(16) if wide.half == "h" else values
+
+
+def to_lds(ins: Instruction, context: Context, size: int, low: int = 0) -> Places:
+    """Where loads straight to LDS put their data: at M0, the instruction's offset, and 4 bytes for
+    each lane, or 16 if it loads three or four words.
+
+    Of M0, bits `low` to 15 count, on gfx950 with its 160 KiB of LDS bits `low` to 17. Sources:
+    CDNA3 and CDNA4 ISA, 9.1.9 "Memory Buffer Load to LDS" (M0[15:0], M0[17:0]), and 10.3 for
+    global loads, which leave out the lowest two bits.
+    """
+    if size not in (4, 12, 16):
+        raise ValueError(f"{size} bytes to LDS")
+    high = 18 if context.target.generation == "cdna4" else 16
+    mask = np.int64((1 << high) - (1 << low))
+    step = 4 if size == 4 else 16
+    lanes = np.arange(context.target.lanes) * step + ins.modifiers.whole("offset")
+
+    def places(waves: Waves) -> Addresses:
+        at: Addresses = (waves.scalar[M0].astype(np.int64) & mask)[:, None] + lanes
+        return at
+
+    return places
 
 
 def no_halves(ins: Instruction, wide: Width, context: Context) -> None:
