@@ -433,7 +433,7 @@ def test_a_buffer_is_larger_than_its_operand_and_the_access_is_found():
         "global_load_dword v10, v2, off",
         "global_load_dword v10, v2, s4",
         "global_load_dword v10, v2, s[4:5] scope:SCOPE_MOON",
-        "scratch_load_dword v10, v2, off",
+        "scratch_load_dword v10, v[2:3], off",
         "s_load_dword s10, s4, 0x0",
         "ds_read_b64 v10, v2",
         "ds_read_b32 v10, v2 gds",
@@ -528,6 +528,28 @@ def test_scratch_through_a_swizzled_buffer_on_gfx90a():
         assert bench.waves.vector[30, wave, lane] == before[20, wave, lane]
         assert bench.waves.vector[31, wave, lane] == before[256 + 20, wave, lane]
     assert (bench.image() == bench.bytes).all()
+
+
+def test_scratch_at_addresses_in_registers():
+    bench = Bench("gfx1100")
+    bench.run("scratch_store_b128 off, v[20:23], off offset:16")
+    bench.run("scratch_store_b128 off, v[24:27], off offset:32")
+    bench.waves.scalar[8] = [16, 32]
+    bench.waves.vector[2] = 4 * (np.arange(bench.lanes) % 4)
+    bench.waves.vector[3] = 24
+    before = bench.run("scratch_load_b32 v30, v2, s8")
+    bench.run("scratch_load_b64 v[31:32], v3, off offset:-8")
+    bench.run("scratch_store_b32 v2, v10, s8 offset:16")
+    bench.run("scratch_load_b128 v[40:43], off, off offset:32")
+    for wave, lane in bench.each():
+        first = (20, 24)[wave]
+        assert bench.waves.vector[30, wave, lane] == before[first + lane % 4, wave, lane]
+        assert (bench.waves.vector[31:33, wave, lane] == before[20:22, wave, lane]).all()
+        expected = before[24:28, wave, lane].copy()
+        if wave == 0:  # the other wave's is 16 bytes further
+            expected[lane % 4] = before[10, wave, lane]
+        assert (bench.waves.vector[40:44, wave, lane] == expected).all()
+    assert not bench.findings
 
 
 def test_more_scratch_than_declared_is_found():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.emulate.findings import Findings
-from tilewright.emulate.memory import Words
+from tilewright.emulate.memory import Addresses, Bools, Words
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
 
@@ -30,41 +30,45 @@ class Scratch:
         self, first: int, count: int, each: int, lanes: int, size: int, findings: Findings
     ) -> None:
         self._first, self._each, self._size = first, each, size
+        self._last = max(-(-size // 4), 1) - 1
         self._findings = findings
-        self._words: Array = np.zeros((count * each, -(-size // 4), lanes), np.uint32)
+        self._words: Array = np.zeros((count * each, self._last + 1, lanes), np.uint32)
 
-    def load(self, ins: Instruction, waves: Waves, at: int, size: int) -> Words:
-        """The `size` bytes at byte `at` of every lane, as (words, waves, lanes). Loads narrower
-        than a word are zero-extended."""
-        if not self._inside(ins, waves, at, size):
-            return np.zeros((-(-size // 4), *waves.active.shape), np.uint32)
-        words = self._words[self._rows(waves), at // 4 : -(-(at + size) // 4)] ^ _POISON
-        values: Words = np.moveaxis(words, 1, 0)
+    def load(self, ins: Instruction, waves: Waves, at: Addresses, size: int, mask: Bools) -> Words:
+        """The `size` bytes at offsets (waves, lanes) where `mask` is set, as (words, waves, lanes).
+        Loads narrower than a word are zero-extended."""
+        at = self._inside(ins, waves, at, size, mask)[0]
+        words = self._words[self._places(waves, at, -(-size // 4))] ^ _POISON
+        values: Words = np.moveaxis(words, -1, 0)
         if size < 4:
-            values = values >> np.uint32(at % 4 * 8) & np.uint32((1 << 8 * size) - 1)
+            values = values >> (at % 4 * 8).astype(np.uint32) & np.uint32((1 << 8 * size) - 1)
         return values
 
-    def store(self, ins: Instruction, waves: Waves, at: int, values: Words, size: int) -> None:
-        """Write the first `size` bytes of (words, waves, lanes) at byte `at` of active lanes."""
-        if not self._inside(ins, waves, at, size):
-            return
-        rows = self._rows(waves)
-        for i in range(-(-size // 4)):
-            old = self._words[rows, at // 4 + i]
-            new = values[i] ^ _POISON
-            if size < 4:
-                shift = np.uint32(at % 4 * 8)
-                mask = np.uint32(((1 << 8 * size) - 1) << int(shift))
-                new = (old & ~mask) | (((values[i] << shift) ^ _POISON) & mask)
-            self._words[rows, at // 4 + i] = np.where(waves.active, new, old)
+    def store(
+        self, ins: Instruction, waves: Waves, at: Addresses, values: Words, size: int, mask: Bools
+    ) -> None:
+        """Write the first `size` bytes of (words, waves, lanes) at offsets where `mask` is set."""
+        at, mask = self._inside(ins, waves, at, size, mask)
+        places = self._places(waves, at, -(-size // 4))
+        old, new = self._words[places], np.moveaxis(values, 0, -1) ^ _POISON
+        if size < 4:
+            shift = (at % 4 * 8).astype(np.uint32)[..., None]
+            kept = ~(np.uint32((1 << 8 * size) - 1) << shift)
+            new = (old & kept) | ((np.moveaxis(values, 0, -1) << shift ^ _POISON) & ~kept)
+        self._words[places] = np.where(mask[..., None], new, old)
 
-    def _inside(self, ins: Instruction, waves: Waves, at: int, size: int) -> bool:
-        aligned = at % 4 == 0 if size >= 4 else at % size == 0
-        if at < 0 or at + size > self._size or not aligned:
-            detail = f"{size} bytes at {at} of {self._size} bytes of scratch"
-            self._findings.report("undeclared resources", ins, waves, detail=detail)
-            return False
-        return True
+    def _inside(
+        self, ins: Instruction, waves: Waves, at: Addresses, size: int, mask: Bools
+    ) -> tuple[Addresses, Bools]:
+        """Offsets, 0 where there is nothing to do, and where there is."""
+        odd = (at < 0) | (at + size > self._size) | (at % min(size, 4) != 0)
+        if (outside := mask & odd).any():
+            detail = f"{size} bytes at {int(at[outside][0])} of {self._size} bytes of scratch"
+            self._findings.report("undeclared resources", ins, waves, outside, detail)
+        return np.where(mask & ~odd, at, 0), mask & ~odd
 
-    def _rows(self, waves: Waves) -> Array:
-        return np.asarray((waves.workgroup - self._first) * self._each + waves.wave)
+    def _places(self, waves: Waves, at: Addresses, count: int) -> tuple[Array, Array, Array]:
+        """Indices of the words, (waves, lanes, count)."""
+        row = (waves.workgroup - self._first) * self._each + waves.wave
+        word = (at // 4)[..., None] + np.arange(count)
+        return row[:, None, None], np.minimum(word, self._last), np.arange(waves.lanes)[:, None]

@@ -110,12 +110,11 @@ def _load(ins: Instruction, context: Context) -> Executor:
     places = placing(ins, context, address, resource, offset)
     to, registers, second = transfer.waiting(context, "load"), bits(data), resource.first + 1
     may_swizzle = context.target.generation == "cdna2"
-    constant = ins.modifiers.whole("offset")
 
     def execute(waves: Waves) -> None:
         time = 0
         if may_swizzle and (waves.scalar[second] & np.uint32(SWIZZLE)).any():
-            values = context.scratch.load(ins, waves, constant, wide.size)
+            values = context.scratch.load(ins, waves, places(waves).at, wide.size, waves.active)
         else:
             values, time = _fetch(context, ins, waves, places(waves), wide.size, coherent)
         transfer.put(waves, first, values, wide)
@@ -167,12 +166,11 @@ def _store(ins: Instruction, context: Context) -> Executor:
     places = placing(ins, context, address, resource, offset)
     to, second = transfer.waiting(context, "store"), resource.first + 1
     may_swizzle = context.target.generation == "cdna2"
-    constant = ins.modifiers.whole("offset")
 
     def execute(waves: Waves) -> None:
         values, time = transfer.taken(waves, first, wide), 0
         if may_swizzle and (waves.scalar[second] & np.uint32(SWIZZLE)).any():
-            context.scratch.store(ins, waves, constant, values, wide.size)
+            context.scratch.store(ins, waves, places(waves).at, values, wide.size, waves.active)
         else:
             placed = places(waves)
             mask, together = whole(placed, wide.size, waves.active)

@@ -112,12 +112,25 @@ def _load_to_lds(ins: Instruction, context: Context) -> Executor:
 # --------------------------------------------------------------------------------------- scratch
 
 
-def _in_scratch(ins: Instruction, *addresses: Operand) -> int:
-    """Where in scratch an instruction accesses: the compiler's spills have constant addresses."""
+def _in_scratch(ins: Instruction, address: Operand, base: Operand) -> Places:
+    """Where in scratch an instruction accesses: at a constant, and 32 bits in a vector and in a
+    scalar register."""
     transfer.plain(ins)
-    if any(each.file != "none" for each in addresses):
-        raise ValueError("an address in a register")
-    return ins.modifiers.whole("offset")
+    constant = ins.modifiers.whole("offset")
+    vector = None if address.file == "none" else transfer.vector(address, 1)
+    if base.file != "none" and (base.file != "s" or base.count != 1):
+        raise ValueError(f"a base {base.text}")
+    scalar = base.first if base.file == "s" else None
+
+    def at(waves: Waves) -> Addresses:
+        place: Addresses = np.full(waves.active.shape, constant, np.int64)
+        if vector is not None:
+            place = place + waves.vector[vector]
+        if scalar is not None:
+            place = place + waves.scalar[scalar][:, None]
+        return place
+
+    return at
 
 
 @means(*(f"scratch_load_{word}" for word in transfer.GFX9_LOADS), generations=transfer.GFX9)
@@ -130,7 +143,8 @@ def _load_scratch(ins: Instruction, context: Context) -> Executor:
     to, registers = transfer.waiting(context, "load"), bits(data)
 
     def execute(waves: Waves) -> None:
-        transfer.put(waves, first, context.scratch.load(ins, waves, at, wide.size), wide)
+        values = context.scratch.load(ins, waves, at(waves), wide.size, waves.active)
+        transfer.put(waves, first, values, wide)
         waves.counters.issue(to, Entry("load", registers))
 
     return execute
@@ -145,7 +159,8 @@ def _store_scratch(ins: Instruction, context: Context) -> Executor:
     to = transfer.waiting(context, "store")
 
     def execute(waves: Waves) -> None:
-        context.scratch.store(ins, waves, at, transfer.taken(waves, first, wide), wide.size)
+        values = transfer.taken(waves, first, wide)
+        context.scratch.store(ins, waves, at(waves), values, wide.size, waves.active)
         waves.counters.issue(to, Entry("store"))
 
     return execute
