@@ -305,9 +305,10 @@ def test_of_two_results_in_a_register_the_later_counts():
 
 def test_rdna3_a_transcendental_may_have_passed_another_way():
     first, second = "v_exp_f32_e32 v0, v1", "v_add_f32_e32 v2, v0, v1"
-    wait = "s_waitcnt_depctr depctr_va_vdst(0)"
     assert found("rdna3", first, second)
-    for between in (wait, "ds_load_b32 v9, v8", "global_load_b32 v9, v[6:7], off"):
+    assert found("rdna3", first, "s_waitcnt_depctr 0xf000", second)
+    waits = ("s_waitcnt_depctr depctr_va_vdst(0)", "s_waitcnt_depctr 0xfff")
+    for between in (*waits, "ds_load_b32 v9, v8", "global_load_b32 v9, v[6:7], off"):
         assert found("rdna3", first, between, second) == []
     other = "v_rcp_f32_e32 v7, v8"
     assert found("rdna3", first, other, second)

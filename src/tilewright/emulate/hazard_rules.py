@@ -420,11 +420,27 @@ _ANY = 1_000_000
 """More than can lie between: the rule is about whatever it is that stops it."""
 
 
+_COUNTERS = {"sa_sdst": (0, 1), "va_vcc": (1, 1), "va_sdst": (9, 3), "va_vdst": (12, 4)}
+"""Of the counters in the operand of ``s_waitcnt_depctr`` and ``s_wait_alu``: the first bit, and the
+number of bits. LLVM's AMDGPUBaseInfo (DepCtr) has all."""
+
+
+def waited(f: Facts) -> set[str]:
+    """The counters of the arithmetic units that an instruction waits for until they are 0."""
+    if f.base not in ("s_waitcnt_depctr", "s_wait_alu"):
+        return set()
+    text = f.ins.operands[0].text
+    if "(" in text:
+        return {name for name in _COUNTERS if f"{name}(0)" in text}
+    value = int(text, 0)
+    return {
+        name for name, (first, size) in _COUNTERS.items() if not value >> first & (1 << size) - 1
+    }
+
+
 def _waits_for_vectors(f: Facts) -> bool:
     """Whether an instruction waits for all vector results."""
-    text = " ".join(each.text for each in f.ins.operands)
-    waits = f.base in ("s_waitcnt_depctr", "s_wait_alu") and "va_vdst(0)" in text
-    return f.memory or f.lds or waits
+    return f.memory or f.lds or "va_vdst" in waited(f)
 
 
 def _transcendental_counts(f: Facts) -> int:

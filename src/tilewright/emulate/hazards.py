@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 import operator
-import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.emulate.effects import SCALAR_BIT, Effects, names, scalar_bits
-from tilewright.emulate.hazard_rules import RULES, Facts, Rule, facts
+from tilewright.emulate.hazard_rules import RULES, Facts, Rule, facts, waited
 from tilewright.emulate.operand import VCC
 from tilewright.emulate.text import Instruction, Program
 
@@ -111,7 +111,6 @@ def _detail(rule: Rule, cause: Facts, shared: int, between: int, asked: int) -> 
 _VCC = scalar_bits(VCC, 2)
 _SCALARS = scalar_bits(0, VCC) | _VCC
 _EVEN = sum(1 << bit for bit in range(SCALAR_BIT, SCALAR_BIT + VCC + 2, 2))
-_CLEARED = re.compile(r"(sa_sdst|va_sdst|va_vcc)\(0\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,23 +142,26 @@ def _uncommitted(
     if program.target.generation != "rdna4":
         return []
     before = [_Uncommitted() for _ in known]
-    found: dict[int, Shortage] = {}
-    ready = [0]
-    seen = {0}
+    ways_in = Counter(index for each in follows for index in each)
+    ready, seen = [0], {0}
     while ready:
         index = ready.pop()
-        here = known[index]
-        after, late = _committed(here, before[index])
-        if late and index not in found:
-            detail = f"{names(late)} was written, and s_wait_alu is missing"
-            found[index] = Shortage(here.ins, here.ins, detail)
+        after, _ = _committed(known[index], before[index])
         for following in follows[index]:
-            joined = before[following].joined(after)
+            # What only this instruction leads to has its state; a state that was known less of may
+            # have had more registers in it.
+            joined = after if ways_in[following] == 1 else before[following].joined(after)
             if following not in seen or joined != before[following]:
                 seen.add(following)
                 before[following] = joined
                 ready.append(following)
-    return [found[index] for index in sorted(found)]
+    found = []
+    for here, state in zip(known, before, strict=True):
+        _, late = _committed(here, state)
+        if late:
+            detail = f"{names(late)} was written, and s_wait_alu is missing"
+            found.append(Shortage(here.ins, here.ins, detail))
+    return found
 
 
 def _committed(here: Facts, state: _Uncommitted) -> tuple[_Uncommitted, int]:
@@ -168,12 +170,11 @@ def _committed(here: Facts, state: _Uncommitted) -> tuple[_Uncommitted, int]:
     scalar, vector = state.scalar, state.vector
     if base.startswith(("s_load", "s_buffer_load")) or (here.memory and base.startswith("buffer")):
         return _Uncommitted(state.read), 0
-    if base in ("s_wait_alu", "s_waitcnt_depctr"):
-        for cleared in _CLEARED.findall(here.ins.text):
-            if cleared == "sa_sdst":
-                scalar = 0
-            else:
-                vector &= _VCC if cleared == "va_sdst" else ~_VCC
+    if base == "s_wait_alu":
+        counters = waited(here)
+        scalar = 0 if "sa_sdst" in counters else scalar
+        vector &= _VCC if "va_sdst" in counters else -1
+        vector &= ~_VCC if "va_vcc" in counters else -1
         return _Uncommitted(state.read, scalar, vector), 0
     if not (here.valu or base.startswith("s_")):
         return state, 0
