@@ -366,6 +366,22 @@ def test_a_loop_leads_back():
     assert found("cdna3", ".loop:", "v_mov_b32_e32 v90, v0", LAST, "s_nop 10", *loop[3:]) == []
 
 
+def test_a_long_jump_leads_on():
+    jump = (
+        LAST,
+        "s_getpc_b64 s[4:5]",
+        ".here:",
+        "s_add_u32 s4, s4, (.far-.here)&4294967295",
+        "s_addc_u32 s5, s5, (.far-.here)>>32",
+        "s_setpc_b64 s[4:5]",
+        "v_mov_b32_e32 v90, v0",
+        ".far:",
+    )
+    use = "v_mov_b32_e32 v91, v0"
+    assert [each.ins.line for each in found("cdna3", *jump, "s_nop 5", use)] == [10]
+    assert found("cdna3", *jump, "s_nop 6", use) == []
+
+
 # Scalar registers of gfx1201 ----------------------------------------------------------------------
 
 READ, WRITE = "v_add_f32_e32 v0, s4, v1", "s_mov_b32 s4, s9"

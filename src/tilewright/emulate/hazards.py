@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,16 +51,24 @@ def shortages(program: Program, touched: Sequence[Effects]) -> list[Shortage]:
     return found + _uncommitted(program, known, follows)
 
 
+_FAR = re.compile(r"\(([\w.$]+)-[\w.$]+\)&4294967295")
+"""What the compiler adds to the program counter for a long jump: a difference of labels."""
+
+
 def _following(program: Program, ins: Instruction) -> tuple[int, ...]:
     """The instructions that may be executed next."""
     behind = (ins.index + 1,) if ins.index + 1 < len(program.instructions) else ()
-    if ins.base.startswith(("s_endpgm", "s_setpc")):
+    if ins.base == "s_endpgm":
         return ()
-    if ins.base == "s_branch":
-        return (program.labels[ins.operands[0].text],)
-    if ins.base.startswith("s_cbranch"):
-        return (*behind, program.labels[ins.operands[0].text])
-    return behind
+    if ins.base in ("s_setpc_b64", "s_set_pc_i64"):
+        address = program.instructions[max(0, ins.index - 4) : ins.index]
+        labels = [found[1] for each in address if (found := _FAR.search(each.text))]
+    elif ins.base.startswith(("s_branch", "s_cbranch")):
+        labels = [ins.operands[0].text]
+    else:
+        return behind
+    target = tuple(program.labels[label] for label in labels if label in program.labels)
+    return behind + target if ins.base.startswith("s_cbranch") else target
 
 
 def _broken(

@@ -9,6 +9,7 @@ from tilewright.emulate.isa import compare as compare
 from tilewright.emulate.isa import control as control
 from tilewright.emulate.isa import convert as convert
 from tilewright.emulate.isa import division as division
+from tilewright.emulate.isa import dot as dot
 from tilewright.emulate.isa import ds as ds
 from tilewright.emulate.isa import dual as dual
 from tilewright.emulate.isa import floats as floats

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.emulate.isa import layouts
+from tilewright.emulate.isa.dot import normal
 from tilewright.emulate.isa.formats import FORMATS, Format
 from tilewright.emulate.isa.layouts import Layout
 from tilewright.emulate.isa.registry import Context, Executor, means
@@ -39,8 +40,6 @@ from tilewright.emulate.waves import Array, Waves
 
 Reader = Callable[[Waves], Array]
 
-_LEAST = 2.0**-126
-"""The smallest normal number of fp32."""
 _EIGHT = [f"{a}_{b}" for a in ("fp8", "bf8") for b in ("fp8", "bf8")]
 _CDNA3 = [
     "mfma_f32_32x32x2_f32",
@@ -294,16 +293,11 @@ def _rounded(generation: Generation, made: Product) -> Callable[[Array, Array], 
     if generation == "rdna3" or (generation == "cdna2" and made.a.least):
 
         def flush(sums: Array, c: Array) -> Array:
-            d = (sums + _normal(c)).astype(np.float32)
-            return _normal(d)
+            d = (sums + normal(c)).astype(np.float32)
+            return normal(d)
 
         return flush
     return lambda sums, c: (sums + c).astype(np.float32)
-
-
-def _normal(values: Array) -> Array:
-    """fp32 with denormals replaced by zeros."""
-    return np.where(np.abs(values) < np.float32(_LEAST), np.float32(0), values)
 
 
 for _generation, _mnemonics in MNEMONICS.items():
