@@ -111,6 +111,17 @@ def facts(ins: Instruction, touched: Effects, generation: Generation) -> Facts:
     )
 
 
+def _nops(missing: int) -> tuple[str, ...]:
+    """Instructions that take wait states, eight at most each."""
+    full, rest = divmod(missing, 8)
+    return ("s_nop 7",) * full + ((f"s_nop {rest - 1}",) if rest else ())
+
+
+def _vector_nops(missing: int) -> tuple[str, ...]:
+    """Vector instructions."""
+    return ("v_nop",) * missing
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An instruction must not come too soon behind another.
@@ -122,6 +133,7 @@ class Rule:
     counts: how many an instruction between them gives, by default those that it takes.
     ends: whether an instruction between them ends the danger; stops: whether so much between them
         does, by default `most`.
+    remedy: instructions that give so many missing wait states, or end the danger.
     """
 
     asks: str
@@ -133,6 +145,7 @@ class Rule:
     counts: Callable[[Facts], int] = lambda f: f.states
     ends: Callable[[Facts], bool] | None = None
     stops: Callable[[int], bool] | None = None
+    remedy: Callable[[int], tuple[str, ...]] = _nops
 
     def asked(self, generation: Generation, cause: Facts, effect: Facts) -> int:
         """The wait states that must lie between two instructions."""
@@ -473,6 +486,7 @@ _RDNA_RULES = (
         lambda f: _EXEC if f.base.startswith("v_permlane") else 0,
         1,
         counts=lambda f: int(f.valu and f.base != "v_nop"),
+        remedy=lambda missing: (),
     ),
     Rule(
         "a transcendental's result is read within five vector instructions without a wait",
@@ -483,6 +497,7 @@ _RDNA_RULES = (
         counts=_transcendental_counts,
         ends=_waits_for_vectors,
         stops=lambda between: between % 1000 > 5 or between // 1000 > 1,
+        remedy=lambda missing: ("s_waitcnt_depctr 0xfff",),
     ),
     Rule(
         "a WMMA's result is A or B of the next vector instruction",
@@ -491,6 +506,7 @@ _RDNA_RULES = (
         lambda f: f.a | f.b,
         1,
         counts=_vector_instructions,
+        remedy=_vector_nops,
     ),
     Rule(
         "a WMMA's result is A or B of another",
@@ -500,6 +516,7 @@ _RDNA_RULES = (
         9,
         _wmma_states,
         _vector_instructions,
+        remedy=_vector_nops,
     ),
     Rule(
         "a WMMA's result is used",
@@ -509,6 +526,7 @@ _RDNA_RULES = (
         9,
         _wmma_states,
         _vector_instructions,
+        remedy=_vector_nops,
     ),
     Rule(
         "A or B of a WMMA is overwritten",
@@ -518,6 +536,7 @@ _RDNA_RULES = (
         9,
         _wmma_states,
         _vector_instructions,
+        remedy=_vector_nops,
     ),
     Rule(
         "a transcendental's result is read by the next vector instruction",
@@ -526,6 +545,7 @@ _RDNA_RULES = (
         lambda f: f.reads if f.valu and not f.transcendental else 0,
         1,
         counts=_vector_instructions,
+        remedy=_vector_nops,
     ),
     Rule(
         "a transcendental's source is overwritten by the next vector instruction",
@@ -534,6 +554,7 @@ _RDNA_RULES = (
         lambda f: f.writes if f.valu and not f.transcendental else 0,
         1,
         counts=_vector_instructions,
+        remedy=_vector_nops,
     ),
 )
 

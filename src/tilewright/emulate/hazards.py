@@ -27,11 +27,13 @@ class Shortage:
     """An instruction that may come too soon behind another.
 
     ins: the later one. cause: the earlier one. detail: what is asked for, and what there is.
+    remedy: instructions that mend it right in front of the later one; empty if none is known.
     """
 
     ins: Instruction
     cause: Instruction
     detail: str
+    remedy: tuple[str, ...]
 
 
 def shortages(program: Program, touched: Sequence[Effects]) -> list[Shortage]:
@@ -94,7 +96,9 @@ def _broken(
                 if asked - between > worst.get(index, 0):
                     worst[index] = asked - between
                     detail = _detail(rule, cause, shared, between, asked)
-                    found[index] = Shortage(here.ins, cause.ins, detail)
+                    found[index] = Shortage(
+                        here.ins, cause.ins, detail, rule.remedy(asked - between)
+                    )
             mask &= ~here.d  # from here on, that is the result of another matrix instruction
             between += counts[index]
             over = between >= rule.most if rule.stops is None else rule.stops(between)
@@ -119,6 +123,8 @@ def _detail(rule: Rule, cause: Facts, shared: int, between: int, asked: int) -> 
 
 _VCC = scalar_bits(VCC, 2)
 _SCALARS = scalar_bits(0, VCC) | _VCC
+_WAIT = "s_wait_alu 0xf1fc"
+"""Waits for every scalar register that any unit writes."""
 _EVEN = sum(1 << bit for bit in range(SCALAR_BIT, SCALAR_BIT + VCC + 2, 2))
 
 
@@ -169,7 +175,7 @@ def _uncommitted(
         _, late = _committed(here, state)
         if late:
             detail = f"{names(late)} was written, and s_wait_alu is missing"
-            found.append(Shortage(here.ins, here.ins, detail))
+            found.append(Shortage(here.ins, here.ins, detail, (_WAIT,)))
     return found
 
 
