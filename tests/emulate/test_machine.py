@@ -304,6 +304,8 @@ def test_many_workgroups_go_in_order():
         ("buffer_atomic_add_u32 v1, v2, s[4:7], 0 offen sc0", "v1, v2, s4, s5, s6, s7", "v1", ""),
         ("v_add_u16_sdwa v1, v2, v3 dst_sel:BYTE_1 dst_unused:UNUSED_PRESERVE", "v2, v3", "", "v1"),
         ("v_mov_b32_dpp v1, v2 row_shl:1 row_mask:0xf bank_mask:0xf", "v2", "", "v1"),
+        ("v_pk_mul_f32 v[0:1], v[2:3], s[4:5] op_sel_hi:[0,1]", "v2, s4, s5", "v0, v1", ""),
+        ("v_pk_add_f32 v[0:1], v[2:3], v[4:5] op_sel:[1,0]", "v3, v4, v5", "v0, v1", ""),
         ("s_waitcnt vmcnt(0)", "", "", ""),
     ],
 )

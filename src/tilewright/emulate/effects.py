@@ -95,6 +95,7 @@ _PARTIAL = re.compile(
 """Instructions that set a part of their destination and keep the rest, on every generation."""
 _TYPE = re.compile(r"_b?[fiub]\d+")
 _NO_HALF = re.compile(r"v_(pk_|cmp|cvt_pk|wmma|swmmac|mfma|smfmac|dot)")
+_PACKED_32 = re.compile(r"v_pk_(add|mul|fma)_f32")
 _SWAPS = re.compile(r"v_(swap|permlane\d+_swap|swaprel)")
 _TWO_RESULTS = re.compile(
     r"v_(add|sub|subrev|addc|subb|subbrev)_co|v_div_scale|v_mad_(co_)?[iu]64_[iu]32"
@@ -117,6 +118,8 @@ def effects(ins: Instruction, target: Target) -> Effects:
             _all(each.tied for each in both),
         )
     base, places = ins.base, [bits(operand) for operand in ins.operands]
+    if _PACKED_32.fullmatch(base):
+        places[1:] = [_halves(ins, number) for number in range(len(ins.operands) - 1)]
     if _NOTHING.match(base):
         return Effects(0, 0)
     reads, writes, tied = _explicit(ins, places, target)
@@ -169,6 +172,19 @@ def _explicit(ins: Instruction, places: list[int], target: Target) -> tuple[int,
     elif _D16.search(base) or _keeps(ins) or _half_result(base, target):
         tied = writes
     return reads, writes, tied
+
+
+def _halves(ins: Instruction, source: int) -> int:
+    """The bits of a 64-bit source of a packed fp32 instruction: of the halves that it selects."""
+    operand, modifiers = ins.operands[source + 1], dict(ins.modifiers)
+    chosen: set[int] = set()
+    for name, default in (("op_sel", 0), ("op_sel_hi", 1)):
+        selects = modifiers.get(name, ())
+        stated = isinstance(selects, tuple) and source < len(selects)
+        chosen.add(selects[source] if isinstance(selects, tuple) and stated else default)
+    whole = bits(operand)
+    low = whole & -whole
+    return _all(low << half for half in chosen) if operand.count == 2 else whole
 
 
 def _unreturned(ins: Instruction) -> bool:

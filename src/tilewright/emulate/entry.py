@@ -84,7 +84,9 @@ def _workgroup_ids(program: Program, waves: Waves, grid: tuple[int, int, int]) -
     z = waves.workgroup // (grid[0] * grid[1])
     if program.target.gfx12:
         waves.scalar[TTMP + 9], waves.scalar[TTMP + 7] = x, y | z << 16
-        return scalar_bits(TTMP + 7) | scalar_bits(TTMP + 9)
+        # gfx1250: the place in a cluster, and the cluster's size less one. There are no clusters.
+        waves.scalar[TTMP + 6] = 0
+        return scalar_bits(TTMP + 6) | scalar_bits(TTMP + 7) | scalar_bits(TTMP + 9)
     at, known = program.descriptor.get("user_sgpr_count", 0), 0
     for axis, number in (("x", x), ("y", y), ("z", z)):
         if program.descriptor.get(f"system_sgpr_workgroup_id_{axis}", 0):
