@@ -217,6 +217,27 @@ s_endpgm
     assert [(f.line, f.detail.partition(";")[0]) for f in execution.findings] == [(5, "v3")]
 
 
+def test_waves_that_came_by_different_ways_know_different_registers():
+    """They meet and part again: only those that skipped the write lack it."""
+    body = """
+v_readfirstlane_b32 s3, v0
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_1
+v_mov_b32_e32 v1, 0
+.LBB0_1:
+s_nop 0
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_2
+v_cmp_eq_u32_e32 vcc, v1, v0
+s_and_saveexec_b64 s[8:9], vcc
+.LBB0_2:
+s_endpgm
+"""
+    assert list(launched(body, waves=2).findings) == []
+    execution = launched(body.replace("s_cbranch_scc1 .LBB0_2\n", ""), waves=2)
+    assert [(f.line, f.wave, f.count) for f in execution.findings] == [(11, 1, 1)]
+
+
 def test_registers_that_the_descriptor_does_not_declare():
     execution = launched(
         "v_mov_b32_e32 v7, 0\nv_mov_b32_e32 v8, 0\ns_mov_b32 s9, 0\nv_accvgpr_write_b32 a3, 0\n"

@@ -214,6 +214,7 @@ class Machine:
                 store=lambda p, x: p.store(x),
                 atomic_add=lambda p, x, sem: p.add(x),
                 debug_barrier=lambda: None,
+                inline_asm_elementwise=lambda *_, **__: None,
                 pointer_type=lambda element: None,
                 cast=lambda x, element: x,
                 cdiv=lambda x, y: -(-x // y),

@@ -106,6 +106,8 @@ class Arch:
     dot: the units that the compiler multiplies Triton's ``tl.dot`` on. ``vector`` where it knows
         the matrix instructions in Gluon and for ``tl.dot_scaled`` only.
     max_ctas: the most workgroups of a cluster, non-portable sizes included; 1: no clusters.
+    stores_done: the instruction that waits until a wave's accesses to global memory are complete,
+        in assembly language, for GPUs whose barriers do not; ``""`` where a barrier does.
     """
 
     name: str
@@ -140,6 +142,7 @@ class Arch:
     kpack: int = 1
     dot: Literal["matrix", "vector"] = "matrix"
     max_ctas: int = 1
+    stores_done: str = ""
 
     def __post_init__(self) -> None:
         for word in self.features:

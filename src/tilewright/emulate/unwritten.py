@@ -8,8 +8,12 @@ finding then names the instruction that read the register first.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from tilewright.emulate.effects import Effects, names, scalar_bits
 from tilewright.emulate.findings import Findings
@@ -36,7 +40,13 @@ def follow(
 
     Call it before the instruction is executed, and in place of counting its results as known.
     """
-    ins, unknown = program[index], effects.reads & ~waves.known
+    ins = program[index]
+    lacking = [effects.reads & ~known for known in waves.known_of_each()]
+    which = np.array([bits != 0 for bits in lacking])
+    if not which.any():
+        waves.known |= effects.writes
+        return
+    unknown = functools.reduce(operator.or_, lacking)
     fresh = unknown
     for bit in waves.origins:
         fresh &= ~(1 << bit)
@@ -47,11 +57,19 @@ def follow(
         for origin, registers in sorted(sources):
             use = "" if origin == index else f"; line {ins.line}, `{ins.text}`, depends on it"
             detail = registers + use
-            findings.report("unwritten register", program[origin], waves, detail=detail)
+            findings.report("unwritten register", program[origin], waves, which, detail)
         waves.known |= unknown | effects.writes  # reported once
         return
     results = _depends(ins, effects, unknown)
-    waves.known = (waves.known | effects.writes) & ~results
+    waves.known |= effects.writes & ~results
+    each = waves.known_of_each()
+    waves.known &= ~results
+    waves.know(
+        [
+            (known & ~results | (0 if lacks else results)) & ~waves.known
+            for known, lacks in zip(each, lacking, strict=True)
+        ]
+    )
     for bit in _each(results):
         waves.origins[bit] = min(sources)
 

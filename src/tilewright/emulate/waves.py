@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -40,6 +42,8 @@ class Waves:
     position: the index of the next instruction.
     known: a bit for each register whose value is known (`effects`): one that was written, in all of
         these waves and in some lane at least, with a value that comes from known ones.
+    further: for each wave, the bits whose values are known in this wave and not in all; None if
+        there are none. Waves that came by different ways differ so.
     origins: for bits whose values come from registers that nothing had written, the index of the
         instruction that read these, and their names (`unwritten`).
     executed: wait states passed so far: one for each instruction, N + 1 for ``s_nop N``.
@@ -53,6 +57,7 @@ class Waves:
         "counters",
         "executed",
         "full",
+        "further",
         "hazards",
         "known",
         "origins",
@@ -84,6 +89,7 @@ class Waves:
         self.wave = wave
         self.position = 0
         self.known = 0
+        self.further: list[int] | None = None
         self.origins: dict[int, tuple[int, str]] = {}
         self.turns = 0
         self.executed = 0
@@ -117,6 +123,20 @@ class Waves:
         self.active = bits.view(bool)
         self.full = bool(self.active.all())
 
+    def known_of_each(self) -> list[int]:
+        """The bits whose values are known, for each wave."""
+        if self.further is None:
+            return [self.known] * self.count
+        return [self.known | bits for bits in self.further]
+
+    def know(self, further: list[int]) -> None:
+        """Set `further`; what all waves know goes to `known`."""
+        common = functools.reduce(operator.and_, further)
+        self.known |= common
+        self.further = [bits & ~common for bits in further]
+        if not any(self.further):
+            self.further = None
+
     def taken(self, indices: Array) -> Waves:
         """Some of the waves, by their indices, as a group of their own."""
         made = object.__new__(Waves)
@@ -127,6 +147,9 @@ class Waves:
         made.full = bool(made.active.all())
         made.workgroup, made.wave = self.workgroup[indices], self.wave[indices]
         made.position, made.known = self.position, self.known
+        made.further = None
+        if self.further is not None:
+            made.know([self.further[index] for index in indices.tolist()])
         made.origins = dict(self.origins)
         made.executed, made.turns = self.executed, self.turns
         made.counters = None if self.counters is None else self.counters.taken(indices)
@@ -155,11 +178,13 @@ class Waves:
         made.position = first.position
         made.executed = max(each.executed for each in groups)
         made.turns = max(each.turns for each in groups)
-        made.known = first.known
+        made.known, made.further = first.known, None
         made.origins = dict(first.origins)
         for each in groups[1:]:
             made.known &= each.known
             made.origins.update(each.origins)
+        if any(each.known != made.known or each.further for each in groups):
+            made.know([bits & ~made.known for each in groups for bits in each.known_of_each()])
         made.counters = first.counters
         if first.counters is not None:
             made.counters = first.counters.joined([each.counters for each in groups[1:]])

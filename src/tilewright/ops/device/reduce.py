@@ -23,6 +23,12 @@ contributor began its range in an earlier tile). `atomic` has one slot, `base`.
 Memory order: all threads of a workgroup store and meet at a barrier. One thread's release addition
 to a flag then publishes the stores to every workgroup that reads the flag with acquire. Partials
 are read bypassing L1, which is not coherent.
+
+On AMD's GPUs the barrier does not wait for stores, and the release waits for those of its own wave
+only: another workgroup may find the flag, and not yet what the other waves stored. (The memory
+model of LLVM's AMDGPU backend allows that for its workgroup fences; its developers changed such
+fences of RDNA for this reason, llvm-project#160501.) So each wave first waits for its own
+accesses, with the instruction `DONE`. Emulation found this; no GPU has shown it.
 """
 
 import triton
@@ -64,6 +70,16 @@ def add(slot, within, part):
 
 
 @triton.jit
+def meet(DONE: tl.constexpr):
+    """A barrier behind which all loads and stores of the workgroup are complete."""
+    if DONE != "":
+        tl.inline_asm_elementwise(
+            DONE + "\ns_mov_b32 $0, 0", "=s,~{memory}", [], tl.int32, is_pure=False, pack=1
+        )
+    tl.debug_barrier()
+
+
+@triton.jit
 def take_turn(flags, count, base, stride, shift, REDUCTION: tl.constexpr):
     """Whether this contributor is the last of `count` to take its turn; always false under
     `tree`."""
@@ -78,10 +94,11 @@ def take_turn(flags, count, base, stride, shift, REDUCTION: tl.constexpr):
 def reduce(
     acc, last, flags, partials, within, i, count, base, stride, shift, REDUCTION: tl.constexpr,
     STORE: tl.constexpr = store, LOAD: tl.constexpr = load, ADD: tl.constexpr = add,
+    DONE: tl.constexpr = "",
 ):  # fmt: skip
     """Contribute `acc`; `within` has the offsets of its elements in a slot, and `last` is the
     result of `take_turn`. Returns (whether this workgroup has the whole sum, the sum). Gluon passes
-    its own STORE, LOAD and ADD."""
+    its own STORE, LOAD and ADD. DONE: see `meet`; ``""`` where the barrier suffices."""
     if REDUCTION == "tree":
         whole = count > 0
         width = count * 0 + 1
@@ -90,7 +107,7 @@ def reduce(
             if right < count:
                 mine = (i // width) * width
                 STORE(_at(partials, slot(mine, base, stride, shift), within), within, acc)
-                tl.debug_barrier()
+                meet(DONE)
                 flag = flags + slot(right, base, stride, shift)
                 whole = tl.atomic_add(flag, 1, sem="acq_rel") == 1
                 if whole:
@@ -108,12 +125,14 @@ def reduce(
             # take its place among the others.
             if (REDUCTION == "linear") & (count > 2):
                 STORE(_at(partials, mine, within), within, acc)
+                meet(DONE)  # what a thread stores, another may load
             delivered = tl.atomic_add(flag, 0, sem="acquire") // DELIVERED
             while delivered < count - 1:
                 delivered = tl.atomic_add(flag, 0, sem="acquire") // DELIVERED
             tl.store(flag, 0)
             if REDUCTION == "atomic":
                 acc += LOAD(_at(partials, meeting, within), within, acc)
+                meet(DONE)  # what a thread clears, another may load
                 STORE(_at(partials, meeting, within), within, (within * 0).to(acc.dtype))
             elif count == 2:
                 theirs = slot(1 - i, base, stride, shift)
@@ -128,7 +147,7 @@ def reduce(
                 ADD(_at(partials, mine, within), within, acc)
             else:
                 STORE(_at(partials, mine, within), within, acc)
-            tl.debug_barrier()
+            meet(DONE)
             tl.atomic_add(flag, DELIVERED, sem="release")
     return whole, acc
 
@@ -149,11 +168,12 @@ def _at(partials, index, within):
 @triton.jit
 def reduce_split(
     acc, flags, partials, tile, i, splits, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
-    REDUCTION: tl.constexpr,
+    REDUCTION: tl.constexpr, DONE: tl.constexpr = "",
 ):  # fmt: skip
     """Contribute `acc`, part `i` of the `splits` of a tile under split-K. Returns as `reduce`."""
     base = tile if REDUCTION == "atomic" else tile * splits
     last = take_turn(flags, splits, base, 1, 0, REDUCTION)
     return reduce(
-        acc, last, flags, partials, within_tile(TILE_M, TILE_N), i, splits, base, 1, 0, REDUCTION
-    )
+        acc, last, flags, partials, within_tile(TILE_M, TILE_N), i, splits, base, 1, 0, REDUCTION,
+        store, load, add, DONE,
+    )  # fmt: skip

@@ -29,8 +29,11 @@ import triton.language as tl
 
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.reduce import (
+    add,
+    load,
     reduce,
     reduce_split,
+    store,
     take_turn,
     within_tile,
 )
@@ -179,7 +182,8 @@ def gemm_basic(
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     TAKES_A: tl.constexpr, TAKES_B: tl.constexpr, LARGEST_AB: tl.constexpr, SCALES: tl.constexpr,
     BATCHING: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
-    ALIGNMENT: tl.constexpr, CHAIN: tl.constexpr, CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
+    ALIGNMENT: tl.constexpr, DONE: tl.constexpr, CHAIN: tl.constexpr,
+    CHAIN_A: tl.constexpr, CHAIN_B: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n.
 
@@ -209,7 +213,9 @@ def gemm_basic(
             TILE_M, TILE_N, TILE_K, A_ROW, B_ROW, PRECISION, INT_ACC, TAKES_A, TAKES_B, LARGEST_AB,
             BATCHING, MASK_M, MASK_N, MASK_K, ALIGNMENT, SCALES, CHAIN_A, CHAIN_B,
         )  # fmt: skip
-        whole, acc = reduce_split(acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION)
+        whole, acc = reduce_split(
+            acc, flags, partials, tile, i, splits, TILE_M, TILE_N, REDUCTION, DONE
+        )
         if whole:
             _write(
                 c, acc, m, n, ldc, extra, batch, z, tile_m, tile_n, TILE_M, TILE_N,
@@ -252,6 +258,7 @@ def gemm_basic(
                     whole, acc = reduce(
                         acc, last, flags, partials, within_tile(TILE_M, TILE_N),
                         first - earliest, count, base, 2, shift, REDUCTION,
+                        store, load, add, DONE,
                     )  # fmt: skip
                 if whole:
                     _write(

@@ -104,7 +104,7 @@ from tilewright.ops.device.gluon_amd_api import (
     wmma,
     wmma_layout,
 )
-from tilewright.ops.device.reduce import reduce, take_turn
+from tilewright.ops.device.reduce import add, load, reduce, store, take_turn
 from tilewright.ops.device.schedule import across_dies, split_range, tile_coordinates
 
 
@@ -344,7 +344,7 @@ def _write(
 def _finish(
     c, acc, m, n, row, col, ldc, extra, flags, partials, tile, i, splits,
     C_ROW: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, DONE: gl.constexpr,
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     CHAIN: gl.constexpr,
 ):  # fmt: skip
@@ -360,7 +360,10 @@ def _finish(
             within = rows * acc.shape[1] + cols
         else:
             within = rows + cols * acc.shape[0]
-        whole, acc = reduce(acc, last, flags, partials, within, i, splits, base, 1, 0, REDUCTION)
+        whole, acc = reduce(
+            acc, last, flags, partials, within, i, splits, base, 1, 0, REDUCTION,
+            store, load, add, DONE,
+        )  # fmt: skip
         if whole:
             _write(c, acc, m, n, row, col, ldc, extra, C_ROW, TAKES, FOLD, LARGEST, CHAIN)
     else:
@@ -424,7 +427,7 @@ def _through_registers(
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     BANK_BYTES: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, DONE: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """Tile number `first` and every `stride`-th after it, `steps` of K each; operands pass through
@@ -462,7 +465,7 @@ def _through_registers(
         )  # fmt: skip
         _finish(
             c, acc, m, n, here[0], here[1], ldc, extra, flags, partials, tile, i, splits, C_ROW,
-            SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+            SCHEDULER, REDUCTION, DONE, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
     else:
         for tile in range(first, tiles, stride):
@@ -475,7 +478,7 @@ def _through_registers(
             )  # fmt: skip
             _finish(
                 c, acc, m, n, here[0], here[1], ldc, extra, flags, partials, tile, i, splits, C_ROW,
-                SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+                SCHEDULER, REDUCTION, DONE, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
             )  # fmt: skip
 
 
@@ -508,7 +511,7 @@ def _direct(
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     MMA: gl.constexpr, DOT_A: gl.constexpr, DOT_B: gl.constexpr, FORMAT: gl.constexpr,
     BANK_BYTES: gl.constexpr, STAGES: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr, DONE: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """Tile number `first` and every `stride`-th after it, `steps` of K each; operands go straight
@@ -558,7 +561,7 @@ def _direct(
             read = gl.where(read + 1 < STAGES, read + 1, 0)
         _finish(
             c, acc, m, n, here[0], here[1], ldc, extra, flags, partials, tile, i, splits, C_ROW,
-            SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
+            SCHEDULER, REDUCTION, DONE, INT_ACC, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
     wait_group(0)
 
@@ -572,7 +575,7 @@ def gemm_gluon_cdna(
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     GENERATION: gl.constexpr, MMA_MN: gl.constexpr, MMA_K: gl.constexpr, K_WIDTH: gl.constexpr,
     FORMAT: gl.constexpr, WARPS_M: gl.constexpr, BANK_BYTES: gl.constexpr,
-    DIRECT: gl.constexpr, STAGES: gl.constexpr, CHAIN: gl.constexpr,
+    DIRECT: gl.constexpr, STAGES: gl.constexpr, DONE: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C = A·B. A is m × k, B is k × n, C is m × n.
 
@@ -604,7 +607,7 @@ def gemm_gluon_cdna(
             flags, partials, i, splits,
             TILE_M, TILE_N, TILE_K, GROUP_M,
             A_ROW, B_ROW, C_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES, STAGES,
-            SCHEDULER, REDUCTION, TAKES, FOLD, LARGEST, CHAIN,
+            SCHEDULER, REDUCTION, DONE, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip
     else:
         _through_registers(
@@ -612,5 +615,5 @@ def gemm_gluon_cdna(
             flags, partials, i, splits,
             TILE_M, TILE_N, TILE_K, GROUP_M,
             A_ROW, B_ROW, C_ROW, INT_ACC, MMA, DOT_A, DOT_B, FORMAT, BANK_BYTES,
-            SCHEDULER, REDUCTION, TAKES, FOLD, LARGEST, CHAIN,
+            SCHEDULER, REDUCTION, DONE, TAKES, FOLD, LARGEST, CHAIN,
         )  # fmt: skip

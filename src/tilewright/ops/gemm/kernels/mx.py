@@ -109,7 +109,7 @@ def gemm_mx(
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
-    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, CHAIN: tl.constexpr,
+    A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, DONE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B. Arguments as in `basic`, except:
 
@@ -136,7 +136,7 @@ def gemm_mx(
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
             acc, flags, partials, program // splits, program % splits, splits,
-            TILE_M, TILE_N, REDUCTION,
+            TILE_M, TILE_N, REDUCTION, DONE,
         )  # fmt: skip
     if whole:
         write(

@@ -105,7 +105,8 @@ def gemm_preshuffle(
     SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, VECTOR: tl.constexpr,
-    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr, CHAIN: tl.constexpr,
+    MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
+    DONE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B as `gemm_basic`, with B shuffled.
 
@@ -131,7 +132,7 @@ def gemm_preshuffle(
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
             acc, flags, partials, tile, first % splits, splits,
-            TILE_M, TILE_N, REDUCTION,
+            TILE_M, TILE_N, REDUCTION, DONE,
         )  # fmt: skip
     if whole:
         write(

@@ -133,7 +133,7 @@ def _zeros(
 def _finish(
     c, acc, m, n, ldc, extra, flags, partials, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, C_ROW: tl.constexpr,
-    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr,
+    SCHEDULER: tl.constexpr, REDUCTION: tl.constexpr, DONE: tl.constexpr,
     INT_ACC: tl.constexpr, TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
@@ -142,7 +142,7 @@ def _finish(
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
             acc, flags, partials, tile, tl.program_id(1), splits,
-            TILE_M, TILE_N, REDUCTION,
+            TILE_M, TILE_N, REDUCTION, DONE,
         )  # fmt: skip
         if whole:
             write(
@@ -165,7 +165,8 @@ def gemm_small_m(
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr,
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
-    K_PARTS: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr, CHAIN: tl.constexpr,
+    K_PARTS: tl.constexpr, VECTOR: tl.constexpr, STAGES: tl.constexpr,
+    DONE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B; arguments as in `gemm_basic`.
 
@@ -199,7 +200,7 @@ def gemm_small_m(
         acc = (parts if K_PARTS == 1 else tl.sum(parts, axis=0)).T
     _finish(
         c, acc, m, n, ldc, extra, flags, partials, splits, TILE_M, TILE_N, C_ROW, SCHEDULER,
-        REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
+        REDUCTION, DONE, INT_ACC, TAKES, FOLD, LARGEST, MASK_M, MASK_N, CHAIN,
     )  # fmt: skip
 
 
@@ -224,5 +225,5 @@ def gemm_small_m_tma(
     acc = (parts if K_PARTS == 1 else tl.sum(parts, axis=0)).T
     _finish(
         c, acc, m, n, ldc, extra, flags, partials, splits, TILE_M, TILE_N, C_ROW, SCHEDULER,
-        REDUCTION, INT_ACC, TAKES, FOLD, LARGEST, True, True, CHAIN,
+        REDUCTION, "", INT_ACC, TAKES, FOLD, LARGEST, True, True, CHAIN,
     )  # fmt: skip

@@ -222,7 +222,8 @@ def gemm_weights(
     MASK_M: tl.constexpr, MASK_N: tl.constexpr, MASK_K: tl.constexpr,
     A_FORMAT: tl.constexpr, B_FORMAT: tl.constexpr, BF16: tl.constexpr, ELEMENTWISE: tl.constexpr,
     PART: tl.constexpr, UNIT: tl.constexpr,
-    A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr, CHAIN: tl.constexpr,
+    A_WORDS: tl.constexpr, A_WORD: tl.constexpr, B_WORD: tl.constexpr,
+    DONE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B with B, and perhaps A, of 4-bit elements: bytes with K contiguous, and `ld*` counted
     in bytes. Arguments as in `basic`, and:
@@ -257,7 +258,7 @@ def gemm_weights(
     if SCHEDULER == "split_k":
         whole, acc = reduce_split(
             acc, flags, partials, program // splits, program % splits, splits,
-            TILE_M, TILE_N, REDUCTION,
+            TILE_M, TILE_N, REDUCTION, DONE,
         )  # fmt: skip
     if whole:
         write(

@@ -65,7 +65,8 @@ BASIC = Pipeline(
     boxes=None,
     arguments=("pre_a", "pre_b", "extra", "scales", "batch", "sharing"),
     constants=(
-        *COMMON, "TAKES_A", "TAKES_B", "LARGEST_AB", "SCALES", "BATCHING", *MASKS, "ALIGNMENT"
+        *COMMON, "TAKES_A", "TAKES_B", "LARGEST_AB", "SCALES", "BATCHING", *MASKS, "ALIGNMENT",
+        "DONE",
     ),
     own_constants={
         "TAKES_A": lambda c, _: takes(c.pre_a),

@@ -53,6 +53,7 @@ SHARED: Mapping[str, Constant] = {
     "C_ROW": lambda c, _: c.layout[2] == "r",
     "SCHEDULER": lambda c, _: c.scheduler,
     "REDUCTION": lambda c, _: c.reduction,
+    "DONE": lambda c, arch: arch.stores_done if c.reduction != "none" else "",
     "PRECISION": lambda c, _: c.precision,
     "INT_ACC": lambda c, _: partial_dtype(c) == "int32",
     **dict.fromkeys(UNSHARED, lambda c, _: 0),

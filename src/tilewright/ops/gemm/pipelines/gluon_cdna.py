@@ -94,7 +94,7 @@ GLUON_CDNA = Pipeline(
     constants=(
         *TILE, *ROWS, *SCHEDULE, "INT_ACC", *UNSHARED, *EPILOGUE,
         "GENERATION", "MMA_MN", "MMA_K", "K_WIDTH", "FORMAT", "WARPS_M", "BANK_BYTES", "DIRECT",
-        "STAGES",
+        "STAGES", "DONE",
     ),
     own_constants={
         "GENERATION": _unit(lambda u: u.generation),

@@ -102,7 +102,8 @@ MX = Pipeline(
     boxes=None,
     arguments=("extra", "scales", "sharing"),
     constants=(
-        *TILE, *ROWS, *SCHEDULE, *UNSHARED, *EPILOGUE, "SCALES", *MASKS, "A_FORMAT", "B_FORMAT"
+        *TILE, *ROWS, *SCHEDULE, *UNSHARED, *EPILOGUE, "SCALES", *MASKS, "A_FORMAT", "B_FORMAT",
+        "DONE",
     ),
     own_constants={
         "A_FORMAT": lambda c, _: FORMATS[c.dtype_a],

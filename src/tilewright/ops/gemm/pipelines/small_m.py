@@ -97,7 +97,7 @@ SMALL_M = Pipeline(
     accumulators=_accumulators,
     boxes=None,
     arguments=("extra", "sharing"),
-    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES"),
+    constants=(*COMMON, *MASKS, "K_PARTS", "VECTOR", "STAGES", "DONE"),
     own_constants={
         "K_PARTS": lambda c, _: small_m.k_parts(c),
         "VECTOR": lambda c, _: vector(c),

@@ -145,7 +145,7 @@ WEIGHTS = Pipeline(
     constants=(
         *TILE, "A_ROW", "C_ROW", *SCHEDULE, *UNSHARED, *EPILOGUE, "SCALES", *MASKS,
         "A_FORMAT", "B_FORMAT", "BF16", "ELEMENTWISE", "PART", "UNIT", "A_WORDS", "A_WORD",
-        "B_WORD",
+        "B_WORD", "DONE",
     ),
     own_constants={
         "A_FORMAT": _of(lambda c: c.dtype_a if DTYPES[c.dtype_a].packed > 1 else ""),
