@@ -295,12 +295,13 @@ def test_an_fp32_result_may_be_c_of_other_types_at_once():
 
 
 def test_of_two_results_in_a_register_the_later_counts():
-    first = mfma(("cdna3", 8), 0, 32, 40, 0)
+    """As in LLVM's tables: the first would have to be 18 wait states away."""
+    first = mfma(("cdna3", 16, "fp32"), 0, 32, 40, 64)
     later = "v_mfma_f32_16x16x16_f16 v[0:3], v[32:33], v[40:41], 0"
-    use = "v_mov_b32_e32 v90, v0"
-    short = found("cdna3", first, "s_nop 8", later, "s_nop 5", use)
-    assert [each.cause.text for each in short if each.ins.text == use] == [later]
-    assert found("cdna3", first, "s_nop 8", later, "s_nop 6", use) == []
+    (short,) = found("cdna3", first, later, *states(6), "v_mov_b32_e32 v90, v0")
+    assert short.cause.text == later
+    assert found("cdna3", first, later, *states(7), "v_mov_b32_e32 v90, v0") == []
+    assert found("cdna3", first, later, *states(7), "v_mov_b32_e32 v90, v9")
 
 
 def test_rdna3_a_transcendental_may_have_passed_another_way():
