@@ -14,9 +14,10 @@ from spelling import exists
 
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.registry import Context, executor
+from tilewright.emulate.target import target_of
 from tilewright.emulate.text import instruction
 from tilewright.emulate.waves import Waves
-from tilewright.errors import UnknownInstruction
+from tilewright.errors import BadArgument, UnknownInstruction
 
 SELECTIONS = {
     "BYTE_0": (0, 8),
@@ -274,6 +275,18 @@ def test_denormals_are_flushed_where_the_descriptor_says() -> None:
     made = waves(target("gfx942"), {2: 0x80800000, 3: 0x3F000000})
     execute("v_mul_f32_e32 v0, v2, v3", target("gfx942"), made)
     assert (made.vector[0] == 0x80400000).all()
+
+
+def test_modes_that_are_not_known_are_errors() -> None:
+    for mode, value in [("float_round_mode_32", 3), ("float_denorm_mode_16_64", 0)]:
+        with pytest.raises(BadArgument, match=f"{mode} to {value}"):
+            target_of("gfx942", 64, {mode: value})
+
+
+def test_rows_change_places_only_where_all_lanes_are_active() -> None:
+    gpu = target("gfx950")
+    with pytest.raises(UnknownInstruction, match="inactive"):
+        execute("v_permlane32_swap_b32 v1, v2", gpu, waves(gpu, active=1))
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ class Target:
 
     name: LLVM's name.
     lanes: of a wave, 32 or 64.
-    denormals_32, denormals_16_64: whether instructions keep denormal inputs and results in fp32,
-        and in fp16 and fp64; otherwise both are flushed to zero.
+    denormals_32: whether instructions keep denormal inputs and results of fp32; otherwise both are
+        flushed to zero.
     ieee: whether minimum and maximum quieten signalling NaNs (the descriptor's IEEE mode).
     """
 
@@ -39,7 +39,6 @@ class Target:
     generation: Generation
     lanes: int
     denormals_32: bool = True
-    denormals_16_64: bool = True
     ieee: bool = False
 
     @property
@@ -56,21 +55,35 @@ class Target:
 def target_of(name: str, lanes: int, descriptor: Mapping[str, int]) -> Target:
     """The target of a kernel. descriptor: its ``.amdhsa_`` directives.
 
-    Raises `BadArgument` for a target that the emulator does not know.
+    Raises `BadArgument` for a target or a mode that the emulator does not know.
     """
     generation = GENERATIONS.get(name)
     if generation is None:
         known = ", ".join(GENERATIONS)
         raise BadArgument(f"the emulator has no instruction set for {name}; it has {known}")
+    for mode, only in _ONLY.items():
+        if descriptor.get(mode, only) != only:
+            raise BadArgument(
+                f"the kernel sets {mode} to {descriptor[mode]}; the emulator knows {only} alone"
+            )
     return Target(
         name,
         generation,
         lanes,
         denormals_32=descriptor.get("float_denorm_mode_32", 0) == _KEPT,
-        denormals_16_64=descriptor.get("float_denorm_mode_16_64", _KEPT) == _KEPT,
         ieee=bool(descriptor.get("ieee_mode", 0)),
     )
 
 
 _KEPT = 3
 """The descriptor's denormal mode that flushes neither inputs nor results."""
+
+_ONLY = {
+    "float_round_mode_32": 0,
+    "float_round_mode_16_64": 0,
+    "float_denorm_mode_16_64": _KEPT,
+    "fp16_overflow": 0,
+    "dx10_clamp": 1,
+}
+"""The modes of the descriptor of which the emulator knows one, Triton's: rounding to nearest,
+denormals of fp16 and fp64 kept, FP16_OVFL clear at the beginning, and clamp that makes NaN zero."""

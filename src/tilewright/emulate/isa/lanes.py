@@ -16,6 +16,7 @@ from tilewright.emulate.isa.access import (
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.errors import UnknownInstruction
 
 
 @means("v_readfirstlane_b32")
@@ -112,7 +113,9 @@ def _swap_rows(ins: Instruction, context: Context) -> Executor:
 
     def execute(waves: Waves) -> None:
         if not waves.full:
-            raise NotImplementedError(f"line {ins.line}: {ins.text} with inactive lanes")
+            raise UnknownInstruction(
+                f"line {ins.line}: `{ins.text}`: the emulator does not know it with inactive lanes"
+            )
         a, b = waves.vector[first.first], waves.vector[second.first]
         moved = a[:, upper]
         a[:, upper] = b[:, lower]

@@ -15,6 +15,7 @@ from tilewright.emulate.isa.access import scalar_destination, scalar_source
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Waves
+from tilewright.errors import UnknownInstruction
 
 _DIFFERENCE = re.compile(r"\(([\w.$]+)-([\w.$]+)\)(&4294967295|>>32)")
 
@@ -47,7 +48,10 @@ def _set_position(ins: Instruction, context: Context) -> Executor:
     def jump(waves: Waves) -> None:
         places = read(waves)
         if (places != places[0]).any():
-            raise NotImplementedError(f"line {ins.line}: {ins.text} with different addresses")
+            raise UnknownInstruction(
+                f"line {ins.line}: `{ins.text}`: the emulator does not know it where waves jump to "
+                "different addresses"
+            )
         waves.position = int(places[0])
 
     return jump
