@@ -30,6 +30,8 @@ OTHERS = {
         v_fma_mixhi_f16 v0, v2, v3, v4
         v_fma_f16 v0, v2, v3, v4 op_sel:[0,0,0,1]
         v_pk_mov_b32 v[2:3], v[2:3], v[4:5] op_sel:[1,0]
+        v_pk_mov_b32 v[2:3], v[4:5], v[6:7]
+        v_pk_fma_f32 v[0:1], v[2:3], v[4:5], v[6:7] op_sel:[0,0,1] op_sel_hi:[0,1,1]
         v_cvt_pk_fp8_f32 v0, v2, v3
         v_cvt_pk_fp8_f32 v0, v2, v3 op_sel:[0,0,1]
         v_cvt_pk_f32_fp8_sdwa v[0:1], v2 src0_sel:WORD_1

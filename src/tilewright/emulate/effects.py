@@ -95,7 +95,7 @@ _PARTIAL = re.compile(
 """Instructions that set a part of their destination and keep the rest, on every generation."""
 _TYPE = re.compile(r"_b?[fiub]\d+")
 _NO_HALF = re.compile(r"v_(pk_|cmp|cvt_pk|wmma|swmmac|mfma|smfmac|dot)")
-_PACKED_32 = re.compile(r"v_pk_(add|mul|fma)_f32")
+_PACKED_32 = re.compile(r"v_pk_((add|mul|fma)_f32|mov_b32)")
 _SWAPS = re.compile(r"v_(swap|permlane\d+_swap|swaprel)")
 _TWO_RESULTS = re.compile(
     r"v_(add|sub|subrev|addc|subb|subbrev)_co|v_div_scale|v_mad_(co_)?[iu]64_[iu]32"
@@ -175,10 +175,12 @@ def _explicit(ins: Instruction, places: list[int], target: Target) -> tuple[int,
 
 
 def _halves(ins: Instruction, source: int) -> int:
-    """The bits of a 64-bit source of a packed fp32 instruction: of the halves that it selects."""
+    """The bits of a 64-bit source of a packed fp32 instruction: of the halves that it selects.
+    ``v_pk_mov_b32`` takes one of each source."""
     operand, modifiers = ins.operands[source + 1], dict(ins.modifiers)
     chosen: set[int] = set()
-    for name, default in (("op_sel", 0), ("op_sel_hi", 1)):
+    moves = ins.base == "v_pk_mov_b32"
+    for name, default in (("op_sel", 0), ("op_sel_hi", 1))[: 1 if moves else 2]:
         selects = modifiers.get(name, ())
         stated = isinstance(selects, tuple) and source < len(selects)
         chosen.add(selects[source] if isinstance(selects, tuple) and stated else default)

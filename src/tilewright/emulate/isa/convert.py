@@ -14,9 +14,10 @@ from tilewright.emulate.isa.access import (
     word,
 )
 from tilewright.emulate.isa.elementwise import elementwise
+from tilewright.emulate.isa.formats import table
 from tilewright.emulate.isa.modes import limited_f16, saturates
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.isa.rounding import decoded, encoded, to_bf16, to_f16_toward_zero
+from tilewright.emulate.isa.rounding import encoded, to_bf16, to_f16_toward_zero
 from tilewright.emulate.target import Generation, Target
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
@@ -126,7 +127,7 @@ def _place(ins: Instruction, size: int) -> int:
 
 @means("v_cvt_f32_fp8", "v_cvt_f32_bf8", generations=("cdna3", "cdna4", "rdna4", "gfx1250"))
 def _from_one(ins: Instruction, context: Context) -> Executor:
-    values = decoded(small_float(ins.base[-3:], context.target))
+    values = table(small_float(ins.base[-3:], context.target))
     if ins.encoding in ("e64", "dpp", "e64_dpp") and not context.target.cdna:
         # ISA of gfx12: byte_sel, which this project's kernels have not used.
         raise ValueError("which byte is read is not known")
@@ -138,7 +139,7 @@ def _from_one(ins: Instruction, context: Context) -> Executor:
 
 @means("v_cvt_pk_f32_fp8", "v_cvt_pk_f32_bf8", generations=("cdna3", "cdna4", "rdna4", "gfx1250"))
 def _from_two(ins: Instruction, context: Context) -> Executor:
-    values = decoded(small_float(ins.base[-3:], context.target))
+    values = table(small_float(ins.base[-3:], context.target))
     return _from_pair(ins, context, values, 8, None)
 
 
@@ -181,7 +182,7 @@ def _scaled_to_f32(ins: Instruction, context: Context) -> Executor:
     """CDNA4 ISA, V_CVT_SCALEF32_PK_F32_FP8: only the scale's exponent counts."""
     name = ins.base[-3:]
     bits = 4 if name == "fp4" else 8
-    values = decoded(small_float(name, context.target))
+    values = table(small_float(name, context.target))
     scale = source(ins, 2, "u32", context.target, number=UNNUMBERED)
     return _from_pair(ins, context, values, bits, scale)
 
@@ -205,7 +206,7 @@ def _scaled_to_half(ins: Instruction, context: Context) -> Executor:
     """Two codes to two halves of 16 bits, times a power of two."""
     wide, name = ins.base.split("_")[-2:]
     bits = 4 if name == "fp4" else 8
-    values, narrow = decoded(small_float(name, context.target)), _narrow(wide)
+    values, narrow = table(small_float(name, context.target)), _narrow(wide)
     read, shift = word(ins.operands[1]), np.uint32(_place(ins, 2 * bits))
     scale = source(ins, 2, "u32", context.target, number=UNNUMBERED)
     write = destination(ins, 0, "u32", context.target)

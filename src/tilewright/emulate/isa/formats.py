@@ -40,13 +40,13 @@ def _looked_up(type_: str) -> Callable[[Array], Array]:
     """Of bytes, by a table of all 256."""
 
     def decode(words: Array) -> Array:
-        return np.take(_table(type_), words.view(np.uint8))
+        return np.take(table(type_), words.view(np.uint8))
 
     return decode
 
 
 @cache
-def _table(type_: str) -> Array:
+def table(type_: str) -> Array:
     """The values of all codes of a type of `ml_dtypes`, as fp32."""
     codes = np.arange(256, dtype=np.uint8)
     return np.asarray(codes.view(getattr(ml_dtypes, type_)).astype(np.float32))
@@ -59,7 +59,7 @@ def _six(type_: str) -> Callable[[Array], Array]:
     def decode(words: Array) -> Array:
         bits = np.unpackbits(words.view(np.uint8), axis=-1, bitorder="little")
         codes = bits.reshape(*bits.shape[:-1], -1, 6) @ weights
-        return np.take(_table(type_), codes)
+        return np.take(table(type_), codes)
 
     return decode
 
@@ -71,7 +71,7 @@ def _nibbles(words: Array) -> Array:
 
 
 def _e2m1(words: Array) -> Array:
-    return np.take(_table("float4_e2m1fn"), _nibbles(words))
+    return np.take(table("float4_e2m1fn"), _nibbles(words))
 
 
 def _s4(words: Array) -> Array:

@@ -124,13 +124,6 @@ def _swap_rows(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
-@means("v_mov_b64")
-def _move_pair(ins: Instruction, context: Context) -> Executor:
-    read = source(ins, 1, "u64", context.target)
-    write = destination(ins, 0, "u64", context.target)
-    return lambda waves: write(waves, read(waves))
-
-
 @means("v_swap_b32")
 def _swap(ins: Instruction, context: Context) -> Executor:
     """Two registers change places in the active lanes."""

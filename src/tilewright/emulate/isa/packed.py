@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.emulate.isa.access import TYPES, Reader, bits, destination, word
+from tilewright.emulate.isa.access import TYPES, Reader, destination, word
 from tilewright.emulate.isa.floats import extreme, maximum, minimum
 from tilewright.emulate.isa.modes import limited_f16
 from tilewright.emulate.isa.registry import Context, Executor, means
@@ -178,6 +178,3 @@ def _move_two(ins: Instruction, context: Context) -> Executor:
         write(waves, lower | (upper << np.uint64(32)))
 
     return execute
-
-
-assert all(bits(kind) == 16 for kind, _, _ in _HALVES.values())

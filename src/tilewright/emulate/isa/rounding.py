@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-
+import ml_dtypes
 import numpy as np
 
 from tilewright.emulate.waves import Array
@@ -85,17 +84,6 @@ def to_f16_toward_zero(x: Array) -> Array:
     ).view(np.float16)
 
 
-@cache
-def decoded(form: str) -> Array:
-    """The fp32 value of every code of an 8-bit or 4-bit format, by ml_dtypes' name of it."""
-    import ml_dtypes
-
-    kind = np.dtype(getattr(ml_dtypes, form))
-    codes = np.arange(16 if "float4" in form else 256, dtype=np.uint8)
-    values: Array = codes.view(kind).astype(np.float32)
-    return values
-
-
 def encoded(x: Array, form: str, saturate: Array) -> Array:
     """fp32 values in an 8-bit or 4-bit format, ties to even, as uint32.
 
@@ -103,8 +91,6 @@ def encoded(x: Array, form: str, saturate: Array) -> Array:
         included, becomes the largest number; elsewhere infinity, or NaN in a format without one.
         Formats with neither saturate anyway. NaN stays NaN where the format has it.
     """
-    import ml_dtypes
-
     kind = np.dtype(getattr(ml_dtypes, form))
     code = x.astype(kind).view(np.uint8).astype(np.uint32)
     if saturate.any():

@@ -27,6 +27,7 @@ def _product(a: Array, b: Array, c: Array) -> Array:
     return a.astype(_Q) * b.astype(_Q) + c
 
 
+elementwise("v_mov_b64", "u64 <- u64", lambda a: a)
 elementwise("v_lshlrev_b64", "u64 <- u32 u64", lambda a, b: b << _by(a))
 elementwise("v_lshrrev_b64", "u64 <- u32 u64", lambda a, b: b >> _by(a))
 elementwise("v_ashrrev_i64", "i64 <- u32 i64", lambda a, b: b >> _by(a).view(np.int64))
