@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 
 from exact import (
     BF16,
@@ -181,6 +182,17 @@ state("v_min_num_f32", F2, smaller)
 state("v_max_num_f32", F2, larger)
 state("v_min3_f32 v_min3_num_f32", F3, lambda a, b, c: smaller(smaller(a, b), c))
 state("v_max3_f32 v_max3_num_f32", F3, lambda a, b, c: larger(larger(a, b), c))
+
+
+def or_nan(choose: Callable[[float, float], float]) -> Callable[..., float]:
+    """NaN if any is, else what is chosen of all."""
+    return lambda *x: math.nan if any(math.isnan(each) for each in x) else reduce(choose, x)
+
+
+state("v_minimum_f32", F2, or_nan(smaller))
+state("v_maximum_f32", F2, or_nan(larger))
+state("v_minimum3_f32", F3, or_nan(smaller))
+state("v_maximum3_f32", F3, or_nan(larger))
 
 
 def middle(a: float, b: float, c: float) -> float:

@@ -114,11 +114,13 @@ _EIGHT = {"BYTE_0": 0, "BYTE_1": 8, "BYTE_2": 16, "BYTE_3": 24, "DWORD": 0}
 
 
 def _place(ins: Instruction, size: int) -> int:
-    """The first bit of what is read: SDWA's selection of the source, or what ``op_sel`` numbers,
-    its first bit the lowest."""
+    """The first bit of what is read: SDWA's selection of the source, or what ``byte_sel`` or
+    ``op_sel`` numbers, the latter's first bit the lowest."""
     chosen = ins.modifiers.get("src0_sel")
     if chosen is not None:
         return (_EIGHT if size == 8 else _SIXTEEN)[str(chosen)]
+    if "byte_sel" in ins.modifiers:  # gfx12
+        return 8 * ins.modifiers.whole("byte_sel")
     bits = ins.modifiers.bits("op_sel")
     if size == 16:
         return 16 * bits[0] if bits else 0
@@ -128,9 +130,6 @@ def _place(ins: Instruction, size: int) -> int:
 @means("v_cvt_f32_fp8", "v_cvt_f32_bf8", generations=("cdna3", "cdna4", "rdna4", "gfx1250"))
 def _from_one(ins: Instruction, context: Context) -> Executor:
     values = table(small_float(ins.base[-3:], context.target))
-    if ins.encoding in ("e64", "dpp", "e64_dpp") and not context.target.cdna:
-        # ISA of gfx12: byte_sel, which this project's kernels have not used.
-        raise ValueError("which byte is read is not known")
     read, shift = word(ins.operands[1]), np.uint32(_place(ins, 8))
     write = destination(ins, 0, "f32", context.target)
     byte = np.uint32(0xFF)

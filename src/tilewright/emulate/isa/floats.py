@@ -38,6 +38,16 @@ def maximum(a: Array, b: Array) -> Array:
     return _ordered(np.fmax(a, b), a, b, np.bitwise_and)
 
 
+def minimum_or_nan(a: Array, b: Array) -> Array:
+    """The smaller number, -0 rather than +0; NaN if either is."""
+    return _ordered(np.minimum(a, b), a, b, np.bitwise_or)
+
+
+def maximum_or_nan(a: Array, b: Array) -> Array:
+    """The larger number, +0 rather than -0; NaN if either is."""
+    return _ordered(np.maximum(a, b), a, b, np.bitwise_and)
+
+
 def _ordered(chosen: Array, a: Array, b: Array, zero: Callable[[Array, Array], Array]) -> Array:
     """`chosen`, but where both are zero, a zero whose bits `zero` makes of theirs."""
     zeros = (a == 0) & (b == 0)
@@ -128,6 +138,10 @@ elementwise("v_fmac_f32", _3, fma32, accumulates=True)
 elementwise("v_med3_f32 v_med3_num_f32", _3, med3)
 elementwise("v_min3_f32 v_min3_num_f32", _3, lambda a, b, c: minimum(minimum(a, b), c))
 elementwise("v_max3_f32 v_max3_num_f32", _3, lambda a, b, c: maximum(maximum(a, b), c))
+elementwise("v_minimum_f32", _2, minimum_or_nan)
+elementwise("v_maximum_f32", _2, maximum_or_nan)
+elementwise("v_minimum3_f32", _3, lambda a, b, c: minimum_or_nan(minimum_or_nan(a, b), c))
+elementwise("v_maximum3_f32", _3, lambda a, b, c: maximum_or_nan(maximum_or_nan(a, b), c))
 elementwise("v_ldexp_f32", "f32 <- f32 i32", _ldexp)
 elementwise("v_rndne_f32", _1, np.rint)
 elementwise("v_trunc_f32", _1, np.trunc)
