@@ -252,6 +252,15 @@ def destination(
     return write
 
 
+def part_destination(ins: Instruction, first: int, size: int) -> Writer:
+    """A writer of `size` bits, as uint32, from bit `first` of vector register operand 0 on. The
+    others stay."""
+    op = ins.operands[0]
+    if op.file != "v" or op.count != 1 or op.half or ins.encoding not in ("", "e64"):
+        raise ValueError(f"{op.text} is no vector register")
+    return _part_writer(op.first, _same, None, first, size, "UNUSED_PRESERVE")
+
+
 def _moved_writer(register: int, modify: Callable[[Array], Array], moved: Move) -> Writer:
     def write(waves: Waves, value: Array) -> None:
         np.copyto(waves.vector[register], modify(value), where=moved.written(waves.active))

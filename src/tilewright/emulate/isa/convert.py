@@ -10,6 +10,7 @@ from tilewright.emulate.isa.access import (
     UNNUMBERED,
     Reader,
     destination,
+    part_destination,
     source,
     word,
 )
@@ -220,30 +221,13 @@ def _scaled_to_half(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
-def _part_of(
-    ins: Instruction, first: int, size: int, context: Context
-) -> Callable[[Waves, Array], None]:
-    """A writer of `size` bits of the destination, which keeps the others."""
-    op = ins.operands[0]
-    if op.file != "v" or op.half or ins.encoding not in ("", "e64"):
-        raise ValueError(f"{op.text} is no vector register")
-    kept = np.uint32(0xFFFFFFFF ^ (((1 << size) - 1) << first))
-    shift = np.uint32(first)
-
-    def write(waves: Waves, value: Array) -> None:
-        held = waves.vector[op.first]
-        np.copyto(held, (held & kept) | (value << shift), where=waves.active)
-
-    return write
-
-
 @means("v_cvt_pk_fp8_f32", "v_cvt_pk_bf8_f32", generations=("cdna3", "cdna4", "rdna4", "gfx1250"))
 def _to_two(ins: Instruction, context: Context) -> Executor:
     """Two fp32 to one half of the destination, which ``op_sel`` chooses."""
     form = small_float(ins.base.split("_")[3], context.target)
     a, b = (source(ins, i, "f32", context.target) for i in (1, 2))
     chosen = ins.modifiers.bits("op_sel", (0, 0, 0))
-    write = _part_of(ins, 16 * chosen[2], 16, context)
+    write = part_destination(ins, 16 * chosen[2], 16)
 
     def execute(waves: Waves) -> None:
         limits = saturates(waves)
@@ -297,7 +281,7 @@ def _scaled_to_small(
     scale = source(ins, index, "u32", context.target, number=UNNUMBERED)
     chosen = (*ins.modifiers.bits("op_sel"), 0, 0, 0, 0)
     place = 16 * chosen[index] if bits == 8 else 8 * (chosen[2] + 2 * chosen[3])
-    write = _part_of(ins, place, 2 * bits, context)
+    write = part_destination(ins, place, 2 * bits)
 
     def execute(waves: Waves) -> None:
         power, limits = _power(scale(waves)), saturates(waves)

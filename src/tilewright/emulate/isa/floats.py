@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.emulate.isa.access import (
     Reader,
     destination,
+    part_destination,
     scalar_destination,
     scalar_source,
     source,
@@ -228,25 +229,11 @@ def _mixed(ins: Instruction, context: Context) -> Executor:
     if ins.base == "v_fma_mix_f32":
         write = destination(ins, 0, "f32", context.target)
         return lambda waves: write(waves, fma32(a(waves), b(waves), c(waves)))
-    into = _half_of(ins, "hi" in ins.base, context)
+    write = part_destination(ins, 16 if "hi" in ins.base else 0, 16)
 
     def execute(waves: Waves) -> None:
         given = a(waves), b(waves), c(waves)
-        into(waves, limited_f16(waves, fma32(*given).astype(np.float16), *given))
+        half = limited_f16(waves, fma32(*given).astype(np.float16), *given)
+        write(waves, half.view(np.uint16).astype(np.uint32))
 
     return execute
-
-
-def _half_of(ins: Instruction, high: bool, context: Context) -> Callable[[Waves, Array], None]:
-    """A writer of fp16 into one half of the destination."""
-    op = ins.operands[0]
-    if op.file != "v" or op.half or "clamp" in ins.flags:
-        raise ValueError(f"{op.text} is no vector register")
-    shift, kept = (np.uint32(16), np.uint32(0xFFFF)) if high else (np.uint32(0), ~np.uint32(0xFFFF))
-
-    def write(waves: Waves, value: Array) -> None:
-        new = value.view(np.uint16).astype(np.uint32) << shift
-        held = waves.vector[op.first]
-        np.copyto(held, (held & kept) | new, where=waves.active)
-
-    return write

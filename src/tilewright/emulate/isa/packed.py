@@ -14,7 +14,7 @@ from tilewright.emulate.isa.access import TYPES, Reader, destination, word
 from tilewright.emulate.isa.floats import extreme, maximum, minimum
 from tilewright.emulate.isa.modes import limited_f16
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.isa.rounding import flushed, fma16, fma32
+from tilewright.emulate.isa.rounding import fma16, fma32
 from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
 
@@ -119,14 +119,13 @@ def _half_source(ins: Instruction, index: int, kind: str) -> Callable[[Waves], t
 def _pairs(ins: Instruction, context: Context) -> Executor:
     count, function = _PAIRS[ins.base]
     _check(ins, count)
-    flush = not context.target.denormals_32
+    if not context.target.denormals_32:
+        raise ValueError("fp32 denormals are flushed")
     lows, highs = [], []
     for number in range(count):
         low, high, negate_low, negate_high = _selected(ins, number)
-        lows.append(_float(_register(ins, 1 + number, low), negate_low, flush))
-        highs.append(_float(_register(ins, 1 + number, high), negate_high, flush))
-    if flush or "clamp" in ins.flags:
-        raise ValueError("a packed result is flushed or clamped")
+        lows.append(_float(_register(ins, 1 + number, low), negate_low))
+        highs.append(_float(_register(ins, 1 + number, high), negate_high))
     first = ins.operands[0]
     if first.file != "v" or first.count != 2:
         raise ValueError(f"{first.text} is no pair of vector registers")
@@ -155,11 +154,9 @@ def _register(ins: Instruction, index: int, half: int) -> Reader:
     return word(op, "f32", half)
 
 
-def _float(read: Reader, negate: int, flush: bool) -> Reader:
+def _float(read: Reader, negate: int) -> Reader:
     if negate:
         return lambda waves: (read(waves) ^ np.uint32(0x80000000)).view(np.float32)
-    if flush:
-        return lambda waves: flushed(read(waves)).view(np.float32)
     return lambda waves: read(waves).view(np.float32)
 
 
