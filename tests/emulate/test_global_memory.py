@@ -120,11 +120,13 @@ def through_memory(target, *, waited=True, met=True):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_waves_exchange_words_through_memory_and_a_barrier(target):
+    """Where they share an L1 that keeps accesses in order, the barrier is enough."""
     assert launch(target, through_memory(target), waves=2).findings == []
     line = [f"global_load_{word(target)} v3, v2, s[4:5]"]
-    for fault in ({"waited": False}, {"met": False}):
-        ran = launch(target, through_memory(target, **fault), waves=2)
-        assert found(ran, "global memory race") == line
+    ran = launch(target, through_memory(target, met=False), waves=2)
+    assert found(ran, "global memory race") == line
+    ran = launch(target, through_memory(target, waited=False), waves=2)
+    assert found(ran, "global memory race") == ([] if target in CDNA else line)
 
 
 FLAG = 4000
@@ -238,9 +240,10 @@ def test_the_later_of_two_returning_atomics_acquires_from_the_earlier(target):
     returns = {"gfx90a": "glc", "gfx942": "sc0", "gfx950": "sc0", "gfx1100": "glc"}.get(
         target, "th:TH_ATOMIC_RETURN scope:SCOPE_DEV"
     )
-    shift = "v_lshl_add_u32 v1, v0, 2, s9\n"
+    shift, other = "v_lshl_add_u32 v1, v0, 2, s9\n", "v_lshl_add_u32 v2, v0, 2, s11\n"
     code = (
-        f"s_lshl_b32 s9, s8, 9\n{shift}v_mov_b32_e32 v4, {FLAG}\nv_mov_b32_e32 v5, 1\n"
+        f"s_lshl_b32 s9, s8, 9\ns_xor_b32 s11, s9, 0x200\n{shift}{other}"
+        + f"v_mov_b32_e32 v4, {FLAG}\nv_mov_b32_e32 v5, 1\n"
         + f"global_store_{w} v1, v0, s[4:5]\n"
         + "v_cmp_eq_u32_e32 VCC, 0, v0\ns_mov_WIDE EXEC, VCC\n"
         + (WRITE_BACK.get(target, "s_nop 0") + "\n")
@@ -250,8 +253,6 @@ def test_the_later_of_two_returning_atomics_acquires_from_the_earlier(target):
         + INVALIDATE[target]
         + "\nv_readfirstlane_b32 s10, v6\ns_mov_WIDE EXEC, -1\n"
         + "s_cmp_eq_u32 s10, 0\ns_cbranch_scc1 .Lend\n"
-        + "s_xor_b32 s11, s9, 0x200\n"
-        + shift.replace("v1,", "v2,").replace("s9", "s11")
         + f"global_load_{w} v3, v2, s[4:5]\n"
         + wait(target, "load")
         + f"global_store_{w} v1, v3, s[4:5] offset:1024\n"

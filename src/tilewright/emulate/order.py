@@ -63,6 +63,10 @@ class Order:
         """When each wave last came to a barrier that its workgroup has passed."""
         self.complete: Array = np.zeros(count, np.int32)
         """Up to which time its global accesses were complete then."""
+        self.within: Array = self.barrier if target.cdna else self.complete
+        """Up to which time its workgroup sees its global accesses. On CDNA, waves of a workgroup
+        share an L1 that keeps their accesses in order, so a barrier alone orders them (LLVM's
+        memory model, workgroup scope, without threadgroup split mode)."""
         self.left: Array = np.zeros(workgroups, np.int32)
         """When each workgroup last passed a barrier."""
         self._acquired: dict[int, _Acquired] = {}

@@ -209,7 +209,7 @@ class Races:
         order = self.order
         group = np.where(by > 0, (by - 1) // order.each, -by - 1)
         inside = group == (mine - 1) // order.each
-        known = np.where(by > 0, order.complete[np.where(by > 0, by - 1, 0)], order.left[group])
+        known = np.where(by > 0, order.within[np.where(by > 0, by - 1, 0)], order.left[group])
         late = when > known
         if not inside.all():
             pairs = np.stack([mine[~inside], by[~inside]], -1)
