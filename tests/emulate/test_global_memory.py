@@ -268,3 +268,23 @@ def test_the_later_of_two_returning_atomics_acquires_from_the_earlier(target):
     for line in (WRITE_BACK.get(target, wait(target, "store").strip()), INVALIDATE[target]):
         ran = launch(target, code.replace(line + "\n", "", 1), groups=2)
         assert found(ran, "global memory race") == [f"global_load_{w} v3, v2, s[4:5]"]
+
+
+@pytest.mark.parametrize("target", ("gfx90a", "gfx1100"))
+def test_an_addition_by_compare_and_swap_begins_with_a_plain_load(target):
+    """As compilers write it. The second workgroup comes after the first."""
+    swap, add, plus = ("cmpswap", "add", "v_add_u32_e32")
+    if target == "gfx1100":
+        swap, add, plus = ("cmpswap_b32", "add_u32", "v_add_nc_u32_e32")
+    load = f"global_load_{word(target)} v5, v1, s[4:5]"
+    swapped = f"global_atomic_{swap} v6, v1, v[4:5], s[4:5] glc\n"
+
+    def twice(atomic):
+        once = f"{load}\n{wait(target, 'load')}{plus} v4, 1, v5\n{atomic}{wait(target, 'load')}"
+        first = f"s_cmp_eq_u32 s8, 0\ns_cbranch_scc0 .Llater\n{once}s_endpgm\n"
+        return launch(target, f"{ADDRESS}{first}.Llater:\n{once}", groups=2)
+
+    assert twice(swapped).findings == []
+    assert twice(swapped).words[: lanes(target)].tolist() == [2] * lanes(target)
+    ran = twice(f"global_atomic_{add} v1, v4, s[4:5]\n")
+    assert found(ran, "global memory race") == [load]

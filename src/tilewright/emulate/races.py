@@ -23,8 +23,9 @@ _MANY = np.iinfo(np.int32).min
 class Races:
     """Notes of one launch.
 
-    For each byte: the wave's number + 1 of the last to write it, to update it by an atomic, and to
-    read it (0 for none, -(workgroup + 1) for several waves of a workgroup), and when.
+    For each byte: the wave's number + 1 of the last to write it, to update it by an atomic
+    (negative for a compare-and-swap), and to read it (0 for none, -(workgroup + 1) for several
+    waves of a workgroup), and when.
     """
 
     def __init__(self, memory: Memory, order: Order, findings: Findings) -> None:
@@ -67,15 +68,14 @@ class Races:
         now = self.order.tick()
         at, lanes = self._bytes(addresses, size, there)
         mine, group = self._waves(waves, lanes)
-        for by, when, what in (
-            (self._writer, self._written, "reads what another wave writes"),
-            (self._updater, self._updated, "reads what an atomic of another wave updates"),
-        ):
-            atomics = by is self._updater
-            if not (coherent and atomics):  # which is how a wave waits for an atomic
-                self._judge(
-                    ins, waves, by[at], when[at], mine, lanes, there, what, coherent, atomics
-                )
+        what = "reads what another wave writes"
+        self._judge(
+            ins, waves, self._writer[at], self._written[at], mine, lanes, there, what, coherent
+        )
+        if not coherent:  # which is how a wave waits for an atomic
+            what = "reads what an atomic of another wave updates"
+            by = np.maximum(self._updater[at], 0)
+            self._judge(ins, waves, by, self._updated[at], mine, lanes, there, what, coherent, True)
         if coherent:
             self._acquire(waves, addresses, there)
         self._note_readers(at, mine, group)
@@ -113,9 +113,8 @@ class Races:
         mine, _ = self._waves(waves, lanes)
         self._writes(ins, waves, at, mine, lanes, there)
         what = "writes what an atomic of another wave updates"
-        self._judge(
-            ins, waves, self._updater[at], self._updated[at], mine, lanes, there, what, False, True
-        )
+        by = np.abs(self._updater[at])
+        self._judge(ins, waves, by, self._updated[at], mine, lanes, there, what, False, True)
         self._writer[at] = mine
         self._written[at] = now
         clash = self._writer[at] != mine
@@ -133,11 +132,14 @@ class Races:
         *,
         orders: bool,
         returns: bool,
+        compares: bool = False,
     ) -> int:
         """Note an atomic, and look for races with plain accesses; its time, 0 if no other wave
         could see it.
 
         orders: it may release and, if it returns, acquire. One that adds up results does not.
+        compares: it is a compare-and-swap. Compilers make additions of them that begin with a plain
+            load, of which any value will do; so plain loads do not race with them here.
         """
         there = self.watches(addresses, mask)
         if there is None:
@@ -146,7 +148,7 @@ class Races:
         at, lanes = self._bytes(addresses, size, there)
         mine, _ = self._waves(waves, lanes)
         self._writes(ins, waves, at, mine, lanes, there)
-        self._updater[at] = mine
+        self._updater[at] = -mine if compares else mine
         self._updated[at] = now
         if orders:
             numbers = self.order.numbers(waves)

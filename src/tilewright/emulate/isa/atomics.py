@@ -115,7 +115,16 @@ def _atomic(ins: Instruction, context: Context) -> Executor:
         given = waves.vector[source : source + data.count]
         time = 0
         if context.checks and context.races is not None:
-            time = context.races.atomic(ins, waves, at, size, good, orders=orders, returns=returns)
+            time = context.races.atomic(
+                ins,
+                waves,
+                at,
+                size,
+                good,
+                orders=orders,
+                returns=returns,
+                compares=name == "cmpswap",
+            )
         if context.counts is not None:
             context.counts.global_access(ins, at, mask, size, True)
         if result is None and name not in ("swap", "cmpswap"):
