@@ -288,3 +288,39 @@ def test_an_addition_by_compare_and_swap_begins_with_a_plain_load(target):
     assert twice(swapped).words[: lanes(target)].tolist() == [2] * lanes(target)
     ran = twice(f"global_atomic_{add} v1, v4, s[4:5]\n")
     assert found(ran, "global memory race") == [load]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_invalidation_before_the_flag_has_arrived_is_none(target):
+    code = handed_over(target)
+    flag = f"global_load_{word(target)} v6, v4, s[4:5] {COHERENT[target]}\n"
+    early = code.replace(INVALIDATE[target] + "\n", "").replace(
+        flag, flag + INVALIDATE[target] + "\n"
+    )
+    assert early != code
+    ran = launch(target, early, groups=2)
+    assert f"global_load_{word(target)} {LINE}" in found(ran, "global memory race")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_loads_past_the_caches_need_no_invalidation(target):
+    code = handed_over(target, invalidated=False)
+    line = f"global_load_{word(target)} {LINE}"
+    ran = launch(target, code.replace(line, f"{line} {COHERENT[target]}"), groups=2)
+    assert ran.findings == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("met", [False, True])
+def test_words_that_other_waves_read_are_not_overwritten(target, met):
+    """Each wave reads all words of the workgroup, and then writes its own."""
+    store = f"global_store_{word(target)} v1, v0, s[4:5]"
+    code = (
+        ADDRESS
+        + f"v_mov_b32_e32 v2, 0\nglobal_load_{word(target)} v3, v2, s[4:5]\n"
+        + wait(target, "load")
+        + (barrier(target) if met else "")
+        + store
+    )
+    ran = launch(target, code, waves=2)
+    assert found(ran, "global memory race") == ([] if met else [store])

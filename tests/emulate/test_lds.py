@@ -172,3 +172,23 @@ def test_words_of_another_wave_need_its_wait_and_the_barrier(target):
     )
     ran = launch(target, late, waves=2, shared=1024)
     assert found(ran, "shared memory race") == ["ds_read_b32 v3, v2"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("met", [False, True])
+def test_a_word_that_several_waves_have_read(target, met):
+    store = f"{ds(target, 'store')}_b32 v1, v0"
+    code = (
+        ADDRESS
+        + store
+        + "\n"
+        + wait(target, "shared")
+        + barrier(target)
+        + f"v_mov_b32_e32 v2, 4\n{ds(target, 'load')}_b32 v3, v2\n"
+        + wait(target, "shared")
+        + (barrier(target) if met else "")
+        + store.replace("v0", "v0 offset:0")
+    )
+    ran = launch(target, code, waves=2, shared=1024)
+    racing = [] if met else [store.replace("v0", "v0 offset:0")]
+    assert found(ran, "shared memory race") == racing

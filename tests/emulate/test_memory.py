@@ -144,3 +144,14 @@ def test_growing_keeps_contents():
     at = memory.allocate(4, "operand a", contents=np.arange(4, dtype=np.uint8))
     memory.allocate(1 << 22, "operand b")
     assert memory.read(at, 4).tolist() == [0, 1, 2, 3]
+
+
+def test_released_memory_is_nobodys():
+    memory = Memory()
+    memory.allocate(64, "temporary flags")
+    first = memory.allocate(64, "operand a")
+    memory.allocate(64, "operand b")
+    memory.release(first)
+    here = lanes(first)
+    assert not memory.readable(here, 4, all_of(here)).any()
+    assert not memory.writable(here, 4, all_of(here)).any()

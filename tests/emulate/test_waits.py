@@ -174,3 +174,13 @@ def test_landings_follow_their_waves():
     assert entries[0].lands.tolist() == [[5, 6], [-1, -1]]
     assert entries[1].lands is None
     assert entries[1].registers == 3
+
+
+@pytest.mark.parametrize("target", GFX12)
+def test_one_number_for_two_counters(target):
+    load = ADDRESS + "ds_store_b32 v1, v0\ns_wait_dscnt 0x0\n"
+    load += "ds_load_b32 v2, v1\nglobal_load_b32 v3, v1, s[6:7]\n"
+    uses = ["v_mov_b32_e32 v4, v2", "v_mov_b32_e32 v5, v3"]
+    for number, left in ((0x0, []), (0x1, uses[:1]), (0x100, uses[1:]), (0x101, uses)):
+        code = load + f"s_wait_loadcnt_dscnt {number:#x}\n" + "\n".join(uses)
+        assert flagged(launch(target, code, shared=1024)) == left
