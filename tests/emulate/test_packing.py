@@ -7,7 +7,6 @@ listing (the emulated library reads them from the code object).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 import sys
@@ -25,7 +24,6 @@ from tilewright.compile import find, inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.emulate.device import EmulatedGpu
 from tilewright.emulate.text import parse
-from tilewright.errors import UnsupportedProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.nouns import Descriptor, Given, Pointer, Scalar
@@ -89,14 +87,15 @@ def kernels(name):
 
     shared = {"scheduler": "split_k", "split_k": 3, "dtype_a": "fp16", "epilogue": "bias+gelu"}
     plain = {"dtype_a": "fp16", "layout": "rcr"}
-    total, axpy = (ops.family(f"custom_{word}").problem_type for word in ("total", "axpy"))
+    tile = {"tile_m": 32, "tile_n": 32, "tile_k": 32}
+    moments = [("two kernels, descriptors", MomentsProblem(2, 5, 11, 40, "fp16", bias=True), None)]
     sizes = ((67, 45, 83), (0, 45, 83), (5, 9, 16))
     return [
         ("one kernel", GemmProblem(67, 45, 83, dtype_a="fp16"), None),
         (
             "workspace that is kept zero, optional operand",
             GemmProblem(130, 64, 192, dtype_a="fp16", epilogue="bias+gelu"),
-            gemm_cases.config(name, reduction="linear", **shared),
+            gemm_cases.config(name, reduction="linear", **tile, **shared),
         ),
         (
             "batch of pointers",
@@ -111,10 +110,18 @@ def kernels(name):
         (
             "list of groups",
             GroupedGemmProblem("list", sizes=sizes, alignment=1, **plain),
-            grouped_cases.config(name, form="list", alignment=1, **plain),
+            grouped_cases.config(name, form="list", alignment=1, **tile, **plain),
         ),
-        ("two kernels, descriptors", MomentsProblem(2, 5, 11, 40, "fp16", bias=True), None),
-        ("an operation of a user's", total(length=1000, dtype="fp16"), None),
+        # Triton 3.6 fails to link kernels of few arguments for gfx1250.
+        *(moments if name != "gfx1250" else []),
+    ]
+
+
+def own_kernels():
+    """The same, for a user's own operations."""
+    total, axpy = (ops.family(f"custom_{word}").problem_type for word in ("total", "axpy"))
+    return [
+        ("two kernels, scratch", total(length=1000, dtype="fp16"), None),
         ("inout, scalar", axpy(rows=7, dtype="fp16", has_bias=True, negate=True), None),
     ]
 
@@ -196,12 +203,18 @@ def temporary(name, launch, held):
 @pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("name", ARCHS)
 def test_every_kernel_reads_what_its_launch_says(name, store, dispatched):
+    check(name, kernels(name), store, dispatched)
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.parametrize("name", ["gfx942", "gfx1201"])
+def test_the_kernels_of_a_user_read_what_their_launch_says(name, store, dispatched):
+    check(name, own_kernels(), store, dispatched)
+
+
+def check(name, asked, store, dispatched):
     dispatcher = Dispatcher(device=f"emulated:{name}", store=store)
-    cases = []
-    for label, problem, config in kernels(name):
-        with contextlib.suppress(UnsupportedProblem):
-            cases.append((label, problem, config or dispatcher.select(problem).config))
-    assert len(cases) > 6
+    cases = [(label, p, config or dispatcher.select(p).config) for label, p, config in asked]
     build_once([(config, name) for _, _, config in cases], store).raise_if_failed()
     for label, problem, config in cases:
         family = ops.family(problem.family)
