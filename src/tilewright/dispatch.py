@@ -32,6 +32,7 @@ from tilewright.errors import (
     NotInBundle,
     UnsupportedProblem,
     WrongDevice,
+    listed,
 )
 from tilewright.ops.nouns import View
 from tilewright.plan import Plan, Planner, live_device
@@ -514,11 +515,7 @@ class Dispatcher(Planner):
         )
         found = tuple(text for one in self.ran for text in one.findings)
         if found:
-            raise FindingsFound(
-                f"{ready.plan.config.name} on {given.problem}, emulated, has {len(found)} "
-                f"findings: {'; '.join(found)}",
-                found,
-            )
+            raise FindingsFound(f"{given.problem}, emulated: {listed(found)}", found)
 
 
 def _triton_is_here() -> bool:

@@ -7,7 +7,7 @@ Each message is one sentence: what was wrong, where, and what to do about it. Ca
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -115,6 +115,16 @@ class NoCompiler(TilewrightError):
 
 class VerificationFailed(TilewrightError):
     """A kernel's output differs from the reference by more than the tolerance."""
+
+
+MOST_LISTED = 3
+
+
+def listed(findings: Sequence[str]) -> str:
+    """Findings for a message: their number, and the first of them."""
+    more = f"; and {len(findings) - MOST_LISTED} more" if len(findings) > MOST_LISTED else ""
+    word = "finding" if len(findings) == 1 else "findings"
+    return f"{len(findings)} {word}: {'; '.join(findings[:MOST_LISTED])}{more}"
 
 
 LONGEST_HINT = 200

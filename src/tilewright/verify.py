@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import arrays, calls, ops
 from tilewright.arch import words
-from tilewright.errors import FindingsFound, VerificationFailed, WrongDevice
+from tilewright.errors import FindingsFound, VerificationFailed, WrongDevice, listed
 from tilewright.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Check:
     def __str__(self) -> str:
         word = "within" if self.within else "outside"
         where = f" in output {self.output}" if self.output else ""
-        found = f"; {len(self.findings)} findings: {self.findings[0]}" if self.findings else ""
+        found = f"; {listed(self.findings)}" if self.findings else ""
         return (
             f"{word} tolerance{where}: {self.share:.4%} of elements, worst at {self.worst:.3g} of "
             f"it, max error {self.max:.3g} where the result's rms is {self.rms_reference:.3g}"

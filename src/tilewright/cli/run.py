@@ -34,7 +34,7 @@ from tilewright.cli.options import (
 )
 from tilewright.cli.options import store as open_store
 from tilewright.cli.vocabulary import LARGE, ODD, SMALL
-from tilewright.errors import BadArgument, FindingsFound
+from tilewright.errors import BadArgument, FindingsFound, listed
 
 if TYPE_CHECKING:
     from tilewright.arch.model import Device
@@ -196,7 +196,7 @@ class Ran:
         )
         return {
             "executed": "; ".join(each),
-            "findings": "\n".join(self.findings) or "none",
+            "findings": listed(self.findings) if self.findings else "none",
         }
 
 

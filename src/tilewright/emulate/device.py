@@ -128,14 +128,15 @@ class EmulatedGpu:
         x, y, z = dispatch.threads
         if (y, z) != (1, 1):
             raise LaunchFailed(f"{kernel.called} is launched with a block of {dispatch.threads}")
-        execution = self._machine(dispatch.image).launch(
-            dispatch.grid,
-            x,
-            dispatch.arguments,
-            dispatch.shared,
-            self._memory,
-            limits=self._limits,
-        )
+        with np.errstate(all="ignore"):  # a GPU does not warn of infinities and NaNs either
+            execution = self._machine(dispatch.image).launch(
+                dispatch.grid,
+                x,
+                dispatch.arguments,
+                dispatch.shared,
+                self._memory,
+                limits=self._limits,
+            )
         self._ran.append(Ran(kernel, execution))
 
     def fill(self, address: int, byte: int, count: int) -> None:

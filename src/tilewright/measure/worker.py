@@ -38,6 +38,7 @@ from tilewright.errors import (
     StoreError,
     UnknownInstruction,
     UnsupportedProblem,
+    listed,
 )
 from tilewright.jsonfile import convert
 from tilewright.measure import timing
@@ -265,8 +266,7 @@ class Worker:
             written = work.operands.written(work.problem)
             check = verify.compare_all(work.problem, config, written, work.reference)
             made = {**asdict(verify.with_findings(check, findings)), "seed": work.seed}
-        more = f"; and {len(findings) - 1} more" if len(findings) > 1 else ""
-        return {"status": "finding", "reason": f"{findings[0]}{more}"[:1000], "check": made}
+        return {"status": "finding", "reason": listed(findings)[:1000], "check": made}
 
     def _time(self, message: Message) -> Message:
         """Time the ``kernels`` that passed, in turns."""
