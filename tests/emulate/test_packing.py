@@ -244,3 +244,11 @@ def check_lists(held, lists):
         operand = what.removeprefix("addresses of ")
         places = [held[f"operand {operand}[{i}]"] for i in range(len(addresses))]
         assert places == [*addresses]
+
+
+def test_several_kernels_and_lists_of_addresses_are_executed(store):
+    dispatcher = Dispatcher(device="emulated:gfx942", store=store)
+    listed = {label: problem for label, problem, _ in kernels("gfx942")}
+    for label, count in (("two kernels, descriptors", 2), ("batch of pointers", 1)):
+        assert verify.verify(dispatcher, listed[label], seed=1).ok, label
+        assert len(dispatcher.ran) == count

@@ -7,7 +7,7 @@ listings, where the proof is switched off.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import gemm_cases
 import numpy as np
@@ -17,7 +17,9 @@ import tilewright
 from shared_builds import build_once
 from tilewright import arrays, capturing, dispatch, verify
 from tilewright.arch.resolve import emulated
+from tilewright.bundle import Bundle, Content, write
 from tilewright.cli.run import run_once
+from tilewright.compile import find
 from tilewright.dispatch import Dispatcher
 from tilewright.emulate.device import EmulatedGpu
 from tilewright.emulate.machine import Limits
@@ -34,7 +36,7 @@ from tilewright.errors import (
 )
 from tilewright.measure import places
 from tilewright.measure.crew import Crew, Task
-from tilewright.measure.measurement import Settings
+from tilewright.measure.measurement import Settings, problem_text, text
 from tilewright.measure.worker import Worker, blame
 from tilewright.ops.gemm import GemmProblem
 from tilewright.registry import Registry
@@ -184,11 +186,13 @@ def test_memory_that_cannot_be_written_is_no_output(dispatcher):
 
 
 def test_a_kernel_from_a_bundle_has_no_listing(store, tmp_path):
-    from tilewright.bundle import write
-
-    file = write.bundle(tmp_path / "b.twb", [(PLAIN, "gfx942")], store)
+    content = Content()
+    for kernel in find(PLAIN, "gfx942", store).values():
+        content.add(kernel, store.read(kernel))
+    write(content, tmp_path / "one.bundle")
+    bundle = Bundle(tmp_path / "one.bundle", trusted=True)
     with pytest.raises(NotInBundle, match="no listing"):
-        Dispatcher(device=GPU, bundle=file).run("gemm", *inputs())
+        Dispatcher(device=GPU, bundle=bundle).run("gemm", *inputs())
 
 
 # --- temporaries ----------------------------------------------------------------------------------
@@ -206,7 +210,7 @@ def test_a_temporary_that_is_not_left_zero_is_an_error(store, monkeypatch):
 
     def spoil(gpu, given):
         execute(gpu, given)
-        (kept,) = (x for x in gpu._memory.allocations if x.name.startswith("temporary"))
+        (kept,) = (x for x in gpu._memory.allocations if x.name == "temporary flags")
         gpu._memory.write(kept.address, np.ones(1, np.uint8))
 
     monkeypatch.setattr(EmulatedGpu, "execute", spoil)
@@ -323,10 +327,8 @@ def test_a_sweep_executes_and_times_nothing(store):
 def test_a_finding_is_a_status(store, planted):
     planted("s_waitcnt vmcnt(0)", "s_nop 0")
     (place,) = places.parse(GPU)
-    worker, fields = Worker(), json.loads(json.dumps(opening(place, store)))
-    assert worker.answer(fields) == {}
-    from tilewright.measure.measurement import problem_text, text
-
+    worker = Worker()
+    assert worker.answer(opening(place, store)) == {}
     problem = {"do": "problem", "problem": problem_text(PROBLEM), "arch": "gfx942"}
     assert worker.answer(problem) == {}
     step = {"do": "verify", "kernel": PLAIN.name, "device": json.loads(text(place.device))}
@@ -336,8 +338,6 @@ def test_a_finding_is_a_status(store, planted):
 
 
 def opening(place, store):
-    from dataclasses import asdict
-
     return {
         "do": "open",
         "uuid": place.uuid,

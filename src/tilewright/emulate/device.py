@@ -24,9 +24,9 @@ from tilewright.emulate.text import parse
 from tilewright.errors import BadArgument, KernelCrashed, LaunchFailed
 from tilewright.ops.nouns import Launch, Temporary
 from tilewright.pointer_array import Pointers
-from tilewright.runtime import temporaries
 from tilewright.runtime.bound import BoundLaunch, Loaded
 from tilewright.runtime.hip import HipDriver
+from tilewright.runtime.temporaries import Layout, layout
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -109,7 +109,7 @@ class EmulatedGpu:
             memory = self._memory = Memory()
             ran = self._ran = []
             placed = _Placed(memory, operands, written)
-            places = temporaries.layout(launch.temporaries)
+            places = layout(launch.temporaries)
             kept = _kept_zero(memory, launch.temporaries, places)
             scratch = _scratch(memory, launch.temporaries, places)
             try:
@@ -203,7 +203,7 @@ def _refuse_read_only(operands: Mapping[str, Array | Pointers], written: Collect
                 raise BadArgument(f"operand {name} is an output but a read-only array")
 
 
-def _kept_zero(memory: Memory, stated: Sequence[Temporary], places: temporaries.Layout) -> int:
+def _kept_zero(memory: Memory, stated: Sequence[Temporary], places: Layout) -> int:
     """The address of the kept-zero buffer; 0 for none."""
     size = places.kept_zero_bytes
     if not size:
@@ -216,7 +216,7 @@ def _kept_zero(memory: Memory, stated: Sequence[Temporary], places: temporaries.
     )
 
 
-def _scratch(memory: Memory, stated: Sequence[Temporary], places: temporaries.Layout) -> int:
+def _scratch(memory: Memory, stated: Sequence[Temporary], places: Layout) -> int:
     """The address of the scratch buffer, in which nothing is written; 0 for none."""
     size = places.scratch_bytes
     if not size:
@@ -239,9 +239,7 @@ def _own(size: int, stated: Sequence[Temporary], offsets: Mapping[str, int]) -> 
     return own
 
 
-def _check_kept(
-    memory: Memory, stated: Sequence[Temporary], places: temporaries.Layout, kept: int
-) -> None:
+def _check_kept(memory: Memory, stated: Sequence[Temporary], places: Layout, kept: int) -> None:
     """Raise `KernelCrashed` if a temporary that every launch must leave zero is not zero."""
     for one in stated:
         if one.initial != "kept_zero":
