@@ -94,6 +94,16 @@ def test_loads_end_in_order(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_a_load_with_as_many_behind_it_as_the_counter_counts_has_ended(target):
+    """The counter's largest value is 63: with 63 loads behind it, the first is none of them."""
+    more = [f"global_load_{word(target)} v3, v1, s[6:7]\n"]
+    use = "v_mov_b32_e32 v4, v2"
+    first = ADDRESS + LOADS["load"](target)
+    assert flagged(launch(target, first + "".join(more * 62) + use)) == [use]
+    assert flagged(launch(target, first + "".join(more * 63) + use)) == []
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_scalar_loads_end_in_any_order(target):
     loads = "".join(f"s_load_{word(target)} s{register}, s[6:7], 0x0\n" for register in (9, 10))
     ran = launch(target, loads + wait(target, "scalar", 1) + "s_mov_b32 s11, s9")

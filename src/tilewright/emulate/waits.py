@@ -49,6 +49,12 @@ _GFX12: dict[Access, Counter] = {
 }
 
 
+MOST = 63
+"""The largest value of the counters of vector memory, which have 6 bits on every generation here.
+The compiler leaves out the wait for a load that has this many behind it."""
+_VECTOR = frozenset({"vm", "vs", "load", "store"})
+
+
 def counter(target: Target, access: Access) -> Counter:
     """The counter that an access adds to."""
     if target.gfx12:
@@ -87,9 +93,13 @@ class Counters:
         self.queues: dict[Counter, deque[Entry]] = {}
 
     def issue(self, to: Counter, entry: Entry) -> None:
-        """Add an access in flight."""
-        self.queues.setdefault(to, deque()).append(entry)
+        """Add an access in flight. At its largest value, a counter of vector memory lets none be
+        issued, so an access with that many behind it has ended without a wait."""
+        queue = self.queues.setdefault(to, deque())
+        queue.append(entry)
         self.pending |= entry.registers
+        if len(queue) > MOST and to in _VECTOR and queue[0].lands is None:
+            self.wait(to, MOST)
 
     def wait(self, of: Counter, left: int) -> list[Entry]:
         """Wait until `left` accesses of a counter are in flight; those that have ended.
