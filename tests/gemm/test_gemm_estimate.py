@@ -16,6 +16,7 @@ from tilewright.errors import UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.estimate import estimate as breakdown
+from tilewright.ops.gemm.waves import laid, waves
 
 H200 = device("h200_sxm")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -228,3 +229,72 @@ def test_estimates_are_near_what_an_h200_measured():
         problem = GemmProblem(row["m"], row["n"], row["k"])
         measured = problem.flops / row["tflops"] / 1e6
         assert us(FAMILY.parse_name(row["kernel"]), problem) == pytest.approx(measured, rel=0.2)
+
+
+COUNTED = [
+    # On AMD GPUs: how often waves repeat the products of a tile, over the clocks that the published
+    # rate needs, as executed kernels were counted (benchmarks/results/emulated_counts.json).
+    ("gfx942", {"tile_m": 128, "tile_n": 128}, 1),
+    ("gfx942", {"tile_m": 128, "num_warps": 8}, 1),
+    ("gfx942", {"num_warps": 8}, 2),
+    ("gfx942", {"tile_m": 32, "tile_n": 32}, 4),
+    ("gfx942", {"tile_m": 32, "tile_n": 32, "num_warps": 2}, 2),
+    ("gfx942", {"tile_m": 32, "tile_n": 32, "mma": (16, 16, 16)}, 1),
+    ("gfx942", {"tile_m": 32}, 4),
+    ("gfx942", {"tile_n": 32}, 2),
+    ("gfx942", {"tile_m": 32, "tile_n": 128, "num_warps": 8}, 8),
+    ("gfx942", {"tile_m": 16}, 1),
+    ("gfx942", {"tile_m": 16, "tile_n": 16}, 4),
+    ("gfx942", {"pipeline": "gluon_cdna", "num_warps": 8}, 1),
+    ("gfx950", {"tile_m": 16, "tile_n": 16, "tile_k": 16, "num_warps": 1}, 2),
+    ("gfx950", {"dtype_a": "e4m3fn", "tile_k": 32}, 2),
+    ("gfx950", {"dtype_a": "e4m3fn", "tile_m": 16}, 2),
+    ("gfx950", {"dtype_a": "e4m3fn", "tile_m": 16, "tile_k": 128}, 1),
+    ("gfx950", {"dtype_a": "e4m3fn"}, 1),
+    ("gfx1201", {"tile_m": 32, "tile_n": 32}, 1),
+    ("gfx1201", {"tile_m": 16, "tile_n": 16}, 4),
+]
+
+
+@pytest.mark.parametrize(("name", "fields", "again"), COUNTED)
+def test_the_products_of_amd_kernels_are_those_that_were_counted(name, fields, again) -> None:
+    kernel = config(name, **{"dtype_a": "fp16", **fields})
+    found = waves(kernel, arch(name))
+    assert found is not None
+    assert found.again / found.share == again
+
+
+def test_waves_that_find_no_columns_lie_along_the_rows() -> None:
+    assert laid(32, 64, 4, 32) == (4, 1)  # four waves across would be too many: all repeat a row
+    assert laid(32, 128, 8, 32) == (8, 1)
+    assert laid(64, 64, 8, 32) == (4, 2)
+    assert laid(128, 256, 8, 32) == (2, 4)
+    assert laid(64, 128, 4, 32) == (1, 4)
+    assert laid(16, 64, 4, 16) == (1, 4)
+    assert laid(64, 16, 4, 16) == (4, 1)
+
+
+def test_shared_memory_of_amd_gpus_is_read_as_its_banks_and_instructions_have_it() -> None:
+    """Clocks of 64x64x64 tiles with four waves, as they were counted: each matrix goes in once and
+    is read by two waves."""
+    matrix = 64 * 64 * 2
+    clocks = {
+        "gfx942": (2 + 4) * matrix / 128,
+        "gfx950": 2 * matrix / 128 + 4 * matrix / 256,  # twice the banks, for reads
+        "gfx1201": (2 + 4) * matrix / 128,
+        "gfx1100": (2 + 8) * matrix / 128,  # two lanes read each element
+    }
+    one = GemmProblem(64, 64, 64 * 100)
+    for name, of_a_step in clocks.items():
+        gpu = next(d for d in devices().values() if d.arch == name)
+        found = breakdown(config(name, dtype_a="fp16"), one, gpu)
+        assert found.shared_us * gpu.clock_mhz == pytest.approx(100 * of_a_step)
+
+
+def test_waves_are_laid_out_on_amd_gpus_only_and_over_whole_tiles() -> None:
+    assert waves(TILE, arch("sm_90")) is None
+    few = config("gfx942", pipeline="small_m", tile_m=16, group_m=1)
+    assert waves(few, arch("gfx942")) is None
+    on_vector_units = config("gfx1201", dtype_a="fp32")
+    assert waves(on_vector_units, arch("gfx1201")) is None
+    assert waves(config("gfx1250", dtype_a="fp16"), arch("gfx1250")) is None

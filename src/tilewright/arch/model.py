@@ -108,6 +108,8 @@ class Arch:
     max_ctas: the most workgroups of a cluster, non-portable sizes included; 1: no clusters.
     stores_done: the instruction that waits until a wave's accesses to global memory are complete,
         in assembly language, for GPUs whose barriers do not; ``""`` where a barrier does.
+    operand_copies: lanes of a wave that each hold, for a matrix instruction, the same elements of A
+        and B.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Arch:
     dot: Literal["matrix", "vector"] = "matrix"
     max_ctas: int = 1
     stores_done: str = ""
+    operand_copies: int = 1
 
     def __post_init__(self) -> None:
         for word in self.features:

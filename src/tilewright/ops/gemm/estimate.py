@@ -46,6 +46,7 @@ from tilewright.ops.gemm.sizes import (
     vector_dot,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
+from tilewright.ops.gemm.waves import Waves, waves
 
 MIDDLE_GROUP = 6
 """The `group_m` that ties prefer: 4 and 8 go before 2, and 2 before 16."""
@@ -208,16 +209,22 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     b = DTYPES[config.dtype_b].size(config.tile_n * config.tile_k)
     rows = _rows(config)
     feeds_itself = this.async_mma and rows >= WARPGROUP_ROWS
-    products = _products(config, device, this, feeds_itself)
+    on_amd = waves(config, this)
+    at_peak = _flops(config) / _flops_per_us(device, operand_dtype(config))
+    if on_amd:
+        at_peak *= on_amd.again / on_amd.share
+    products = _products(config, device, this, feeds_itself, on_amd)
     issue = float(config.num_warps * rates.WARP_CLOCKS)
     if not feeds_itself:
-        issue *= _idle(config, this)
+        issue *= on_amd.again if on_amd else _idle(config, this)
     if record.reads == "pointers":
         copies = (a + b) / (16 * this.warp_size * config.num_warps)
         issue += copies * rates.COPY_CLOCKS
     issue /= clock
     shared = float(a + b)  # in; and out:
-    if feeds_itself:  # A once, and B once for the rows of each instruction
+    if on_amd:
+        shared += _read_by_waves(config, on_amd, a, b) / _faster_reads(this)
+    elif feeds_itself:  # A once, and B once for the rows of each instruction
         tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
         first, second = (b, a) if record.few_rows else (a, b)
         shared += first + second * max(1.0, rows / tallest)
@@ -234,7 +241,7 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     groups = config.num_warps // WARPGROUP if record.takes_turns else 1
     return _Step(
         products=products,
-        at_peak=_flops(config) / _flops_per_us(device, operand_dtype(config)),
+        at_peak=at_peak,
         shared=shared / (rates.SHARED_BYTES_PER_CLOCK * clock),
         read=(a + b) / port,
         issue=0.0 if record.loads_apart else issue,
@@ -257,12 +264,16 @@ def _port(device: Device) -> float:
     return rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz
 
 
-def _products(config: GemmConfig, device: Device, this: Arch, feeds_itself: bool) -> float:
+def _products(
+    config: GemmConfig, device: Device, this: Arch, feeds_itself: bool, on_amd: Waves | None
+) -> float:
     """Microseconds that a step's products take on one compute unit."""
     of_pipeline = pipelines.of(config).rates
     assert of_pipeline is not None, f"pipeline {config.pipeline} is not estimated by tiles"
     reached = of_pipeline.share
-    if not feeds_itself:
+    if on_amd:
+        reached = min(reached, rates.BASIC) * on_amd.share / on_amd.again
+    elif not feeds_itself:
         reached = min(reached, rates.BASIC) / _idle(config, this)
     unpacked = 0.0
     if not _scales_in_hardware(config, this):
@@ -295,6 +306,20 @@ def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
     ways = (1 << i for i in range(config.num_warps.bit_length()) if 1 << i <= max(1, down))
     each = ((rows, config.num_warps / rows) for rows in ways)
     return min(a * columns + b * rows * max(1.0, columns / across) for rows, columns in each)
+
+
+def _read_by_waves(config: GemmConfig, on_amd: Waves, a: float, b: float) -> float:
+    """The same on AMD GPUs."""
+    if pipelines.of(config).b_in_registers:
+        b = 0.0
+    return config.num_warps * on_amd.reads * (a / on_amd.down + b / on_amd.across)
+
+
+def _faster_reads(this: Arch) -> float:
+    """How much more a clock is read from shared memory than written to it."""
+    if this.cdna is None:
+        return 1.0
+    return this.cdna.bank_bytes / rates.SHARED_BYTES_PER_CLOCK
 
 
 def _rows(config: GemmConfig) -> int:
