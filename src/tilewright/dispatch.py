@@ -127,6 +127,8 @@ class Dispatcher(Planner):
         """Whether calls run on an emulated GPU."""
         self.ran: tuple[Ran, ...] = ()
         """What the kernels of the last call on an emulated GPU did."""
+        self.counting = False
+        """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
         self._gpu: EmulatedGpu | None = None
         capturing.watch(self)
 
@@ -474,6 +476,7 @@ class Dispatcher(Planner):
         with self._lock:
             if self._gpu is None:
                 self._gpu = EmulatedGpu(self.device_for_planning())
+            self._gpu.counting = self.counting
             return self._gpu
 
     def _load_emulated(self, config: Any, target: Device) -> dict[str, Loaded]:

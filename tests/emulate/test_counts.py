@@ -222,6 +222,15 @@ def test_lanes_that_access_nothing_count_nothing() -> None:
     assert (found.accesses, found.requested, found.distinct, found.segments) == (1, 64, 64, 1)
 
 
+def test_scalar_loads_are_counted_apart() -> None:
+    counts = Counts(CDNA3)
+    load = instruction("s_load_dwordx2 s[0:1], s[2:3], 0x0")
+    counts.global_access(load, np.full((2, 1), 4096), np.ones((2, 1), bool), 8, False)
+    found = counts.counted([], [])
+    assert (found.scalar_read.requested, found.scalar_read.distinct) == (16, 8)
+    assert found.read.requested == 0
+
+
 def test_lds_bytes_clocks_and_conflicts() -> None:
     counts = Counts(CDNA3)
     rows = np.arange(64)[None] * 16

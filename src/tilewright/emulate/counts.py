@@ -7,7 +7,7 @@ over all waves: how much of this overlaps, and what waits for what, they do not 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -75,7 +75,8 @@ class Counted:
     instructions: executions by kind, each of one wave. mnemonics: the same by mnemonic.
     matrix_clocks, vector_clocks: that they hold the matrix units and the vector units of SIMDs
         for.
-    read, written: global memory.
+    read, written: global memory. scalar_read: what scalar memory instructions read of it, such as
+        the kernel's arguments.
     """
 
     instructions: Mapping[Kind, int]
@@ -84,6 +85,7 @@ class Counted:
     vector_clocks: int
     read: Traffic
     written: Traffic
+    scalar_read: Traffic
     shared: Shared
 
 
@@ -147,7 +149,7 @@ class Counts:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._read, self._written = _Direction(), _Direction()
+        self._read, self._written, self._scalar = _Direction(), _Direction(), _Direction()
         self._shared = Counter[str]()
 
     def global_access(
@@ -155,7 +157,10 @@ class Counts:
     ) -> None:
         """Count an access of global memory."""
         addresses, mask = np.broadcast_arrays(addresses, mask)
-        (self._written if write else self._read).add(addresses, mask, size)
+        direction = self._written if write else self._read
+        if kind_of(ins.base) == "scalar memory":
+            direction = self._scalar
+        direction.add(addresses, mask, size)
 
     def lds_access(
         self, ins: Instruction, addresses: Addresses, mask: Mask, size: int, write: bool
@@ -169,7 +174,7 @@ class Counts:
         self._shared["clocks"] += int(taken.sum())
         self._shared["conflicts"] += int((taken - least).sum())
 
-    def counted(self, instructions: Sequence[Instruction], executed: Sequence[int]) -> Counted:
+    def counted(self, instructions: Sequence[Instruction], executed: Iterable[int]) -> Counted:
         """The sum. executed: how many waves executed each of the program's instructions."""
         by_kind = dict.fromkeys(KINDS, 0)
         mnemonics = Counter[str]()
@@ -189,6 +194,7 @@ class Counts:
             clocks["vector"],
             self._read.traffic,
             self._written.traffic,
+            self._scalar.traffic,
             Shared(**self._shared),
         )
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.arch.model import Device
 from tilewright.compile.kernel import Kernel
+from tilewright.emulate.counts import Counted, Counts
 from tilewright.emulate.hip import Dispatch, EmulatedHip
 from tilewright.emulate.machine import Execution, Limits, Machine
 from tilewright.emulate.memory import Memory
@@ -36,10 +37,14 @@ _MACHINES_KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A kernel that a launch executed, and what it did."""
+    """A kernel that a launch executed, and what it did.
+
+    counted: what it did, counted; None if nobody asked.
+    """
 
     kernel: Kernel
     execution: Execution
+    counted: Counted | None = None
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -53,12 +58,14 @@ class EmulatedGpu:
     several threads.
 
     limits: when a kernel is given up. checks: whether findings are looked for.
+    counting: whether launches count what they do, which takes about as long again.
     """
 
     def __init__(
         self, device: Device, *, limits: Limits | None = None, checks: bool = True
     ) -> None:
         self.device = device
+        self.counting = False
         self.driver = HipDriver(hip := EmulatedHip(self))
         self._hip, self._limits, self._checks = hip, limits or Limits(), checks
         self._listings: dict[bytes, tuple[Kernel, str]] = {}
@@ -128,16 +135,22 @@ class EmulatedGpu:
         x, y, z = dispatch.threads
         if (y, z) != (1, 1):
             raise LaunchFailed(f"{kernel.called} is launched with a block of {dispatch.threads}")
+        machine = self._machine(dispatch.image)
+        counts = Counts(machine.program.target) if self.counting else None
         with np.errstate(all="ignore"):  # a GPU does not warn of infinities and NaNs either
-            execution = self._machine(dispatch.image).launch(
+            execution = machine.launch(
                 dispatch.grid,
                 x,
                 dispatch.arguments,
                 dispatch.shared,
                 self._memory,
                 limits=self._limits,
+                counts=counts,
             )
-        self._ran.append(Ran(kernel, execution))
+        counted = None
+        if counts is not None:
+            counted = counts.counted(machine.program.instructions, execution.executed)
+        self._ran.append(Ran(kernel, execution, counted))
 
     def fill(self, address: int, byte: int, count: int) -> None:
         """Set bytes; see `hip.Executor`."""

@@ -13,11 +13,11 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tilewright.emulate import unwritten, waits
+from tilewright.emulate.counts import Counts
 from tilewright.emulate.effects import effects
 from tilewright.emulate.entry import begin
 from tilewright.emulate.findings import Findings
@@ -72,14 +72,13 @@ class Machine:
     """One kernel, ready to be launched any number of times.
 
     checks: whether findings are looked for. Results are the same without, and come sooner.
-    counts: what memory accesses are counted in (`counts`), or None.
 
     Raises `UnknownInstruction`.
     """
 
-    def __init__(self, program: Program, *, checks: bool = True, counts: Any = None) -> None:
+    def __init__(self, program: Program, *, checks: bool = True) -> None:
         self.program = program
-        self._checks, self._counts = checks, counts
+        self._checks = checks
         self._effects = [effects(ins, program.target) for ins in program.instructions]
         self._shortages = shortages(program, self._effects) if checks else []
         self._registers = _vector_registers(program)
@@ -94,12 +93,14 @@ class Machine:
         *,
         limits: Limits | None = None,
         preload: bool = True,
+        counts: Counts | None = None,
     ) -> Execution:
         """Execute a whole grid.
 
         threads: of a workgroup, along x. arguments: the kernel's argument segment.
         shared: bytes of shared memory (LDS) of a workgroup.
         preload: see `entry.begin`.
+        counts: what memory accesses are counted in, if they are.
 
         Raises `LaunchFailed` if the launch does not fit the kernel, `KernelCrashed` for a deadlock,
         `KernelEndless` at a limit, and `UnknownInstruction`.
@@ -115,7 +116,7 @@ class Machine:
             contents=np.frombuffer(arguments, np.uint8),
         )
         order = Order(math.prod(grid), threads // lanes, program.target)
-        run = _Run(self, memory, findings, limits or Limits(), order, shared)
+        run = _Run(self, memory, findings, limits or Limits(), order, shared, counts)
         try:
             if self._checks:
                 undeclared(program, shared, findings)
@@ -168,6 +169,7 @@ class _Run:
         limits: Limits,
         order: Order,
         shared: int,
+        counts: Counts | None,
     ) -> None:
         self.waves_each = waves_each = order.each
         self.together = max(1, MOST_WAVES // waves_each)
@@ -185,7 +187,7 @@ class _Run:
             memory,
             order=order,
             races=Races(memory, order, findings) if machine._checks else None,
-            counts=machine._counts,
+            counts=counts,
             checks=machine._checks,
         )
         self._program, self._shared, self._granule = program, shared, granule(program)
