@@ -65,6 +65,42 @@ def estimate(config: GemmConfig, problem: GemmProblem, device: Device) -> Breakd
     return _tiled(config, problem, device)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the estimate takes the tiles of a problem to cost, in what can be counted.
+
+    matrix_clocks: of all matrix units, at the rate of the tile's instruction.
+    shared_clocks: of shared memory.
+    read_bytes: of A and B that enter compute units from L2.
+    memory_bytes: that have to move between the device's memory and L2.
+    resident: workgroups on a compute unit at once.
+    """
+
+    matrix_clocks: float
+    shared_clocks: float
+    read_bytes: float
+    memory_bytes: int
+    resident: int
+
+
+def work(config: GemmConfig, problem: GemmProblem, device: Device) -> Work | None:
+    """The work of a kernel that is estimated by tiles; None for the others. Sums that workgroups
+    put together, and what an epilogue reads, are not in it."""
+    record, this = pipelines.of(config), arch(device.arch)
+    if record.estimate == "unpacking" or (record.few_rows and small_m.vector(config)):
+        return None
+    step = _step(config, device)
+    steps = tiles_of(config, problem) * -(-problem.k // config.tile_k)
+    clocks = steps * device.clock_mhz
+    return Work(
+        matrix_clocks=step.at_peak * clocks * this.simds_per_cu,
+        shared_clocks=step.shared * clocks,
+        read_bytes=step.read * _port(device) * steps,
+        memory_bytes=_least(problem),
+        resident=_resident(config, this),
+    )
+
+
 def key(config: GemmConfig, found: Breakdown) -> tuple[float, float, bool, int, int, int, str]:
     """What to sort by, best first. Ties of the estimate go to the kernel
 
