@@ -23,11 +23,13 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
+from tilewright.cli.profile_counts import profile_counts
 from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 from tilewright.errors import BadArgument
 from tilewright.throughput import gb_per_s
 
 if TYPE_CHECKING:
+    from tilewright.arch.model import Device
     from tilewright.compile import Store
     from tilewright.measure.measurement import Measurement
     from tilewright.measure.profile import Profile
@@ -47,6 +49,7 @@ def add_to(app: typer.Typer) -> None:
             f"tilewright profile {FEW} --registry r.json --top 5",
             f"tilewright profile {SMALL} --kernel NAME --json",
             f"tilewright profile {SMALL} --no-counters",
+            f"tilewright profile {SMALL} --on emulated:mi300x --top 3",
         ),
     )(profile)
 
@@ -63,8 +66,17 @@ def profile(
         str,
         typer.Option("--devices", help="Devices of one kind: GPUs (all, 1, 0,3, a UUID), or cpu."),
     ] = "1",
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            help="An emulated AMD GPU, as emulated:mi300x: count what kernels do on it, and time "
+            "nothing.",
+        ),
+    ] = None,
     top: Annotated[
-        int, typer.Option("--top", min=1, help="Number of ranked kernels to show.")
+        int,
+        typer.Option("--top", min=1, help="Number of ranked kernels to show, or to count."),
     ] = 20,
     timeout: Timeout = 30.0,
     counters: Annotated[
@@ -84,9 +96,14 @@ def profile(
     kernel (or the named one), the command shows its place on the roofline, its resources on a
     compute unit and, if Nsight Compute is installed, hardware counters. Exits with 1 if no kernel
     was timed.
+
+    On an emulated GPU nothing is timed. The command counts what the kernels with the least
+    estimated times do: instructions by kind, clocks of the units, bytes by level, bank conflicts.
+    It exits with 1 if one is wrong or has findings.
     """
     from tilewright import ops
     from tilewright.arch import arch
+    from tilewright.arch import words as words_of_gpus
     from tilewright.measure import profile as tune
     from tilewright.measure.groups import groups
     from tilewright.measure.measurement import Settings
@@ -95,18 +112,28 @@ def profile(
     if registry is not None and kernel:
         raise BadArgument("give --registry or --kernel, not both")
     kept = open_store(store, trust_store)
+
+    def configs_for(problem: Any, device: Device) -> list[Any]:
+        if registry is not None:
+            return [entry.config for entry in Registry.load(registry)]
+        return tune.candidates(problem, device, kernel or ())
+
+    if on is not None:
+        if not words_of_gpus.emulated(on):
+            raise BadArgument(
+                f"--on takes an emulated GPU, as emulated:mi300x, and not '{on}': --devices says "
+                "which devices measure"
+            )
+        if not profile_counts(words(pairs), on, family, configs_for, top, kept, as_json):
+            raise typer.Exit(FAILED)
+        return
     found, start = groups(devices, kept, Settings(), timeout=timeout)
     if len(found) != 1:
         kinds = "; ".join(group.device.name for group in found)
         raise BadArgument(f"a problem is profiled on one kind of device, not {len(found)}: {kinds}")
     this = arch(found[0].device.arch)
     problem = ops.family(family).parse_problem(words(pairs), this)
-    configs = (
-        [entry.config for entry in Registry.load(registry)]
-        if registry is not None
-        else tune.candidates(problem, found[0].device, kernel or ())
-    )
-    done = _measured(problem, configs, found[0], start, kept)
+    done = _measured(problem, configs_for(problem, found[0].device), found[0], start, kept)
     counted = _counted(done, devices, kept) if counters and done.ranked else {}
     if as_json:
         output.emit({**_document(done, found[0], kept), **counted})
