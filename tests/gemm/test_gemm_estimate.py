@@ -298,3 +298,22 @@ def test_waves_are_laid_out_on_amd_gpus_only_and_over_whole_tiles() -> None:
     on_vector_units = config("gfx1201", dtype_a="fp32")
     assert waves(on_vector_units, arch("gfx1201")) is None
     assert waves(config("gfx1250", dtype_a="fp16"), arch("gfx1250")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "clocks"),
+    [("gfx942", "e4m3fn", 6612), ("gfx942", "e5m2", 468), ("gfx1100", "e5m2fnuz", 6290)],
+)
+def test_types_without_instructions_cost_their_conversion_on_amd_gpus(name, dtype, clocks) -> None:
+    """Clocks of the vector units for a step of a 64x64x64 tile, counted of executed kernels."""
+    gpu = next(d for d in devices().values() if d.arch == name)
+    found = {
+        each: breakdown(
+            config(name, dtype_a=each, dtype_c="fp16"),
+            GemmProblem(64, 64, 64 * 100, dtype_a=each, dtype_c="fp16"),
+            gpu,
+        ).compute_us
+        for each in (dtype, "fp16")
+    }
+    more = (found[dtype] - found["fp16"]) * gpu.clock_mhz / 100
+    assert more == pytest.approx(clocks, rel=0.3)

@@ -326,7 +326,21 @@ def _products(
     if vector_dot(config, this):
         rate = 2 * lanes * device.clock_mhz
     multiplying = flops / (rate * reached)
+    if on_amd:
+        multiplying += _converting(config, device, this, on_amd)
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
+
+
+def _converting(config: GemmConfig, device: Device, this: Arch, on_amd: Waves) -> float:
+    """Microseconds in which a step's operands of a type without matrix instructions are converted
+    on AMD GPUs."""
+    dtype = operand_dtype(config)
+    if this.dtypes[dtype].support != "emulated":
+        return 0.0
+    rows = config.tile_m / on_amd.down + config.tile_n / on_amd.across
+    elements = config.num_warps * on_amd.reads * rows * config.tile_k
+    lanes = this.fma_flops_per_cu_per_clock / 4  # of a clock: published rates have two products
+    return elements * rates.CONVERTING.get(dtype, 0) / (lanes * device.clock_mhz)
 
 
 def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:

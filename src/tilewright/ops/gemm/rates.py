@@ -16,6 +16,8 @@ Ratios: of a pipeline that the sweep did not have to a pipeline that it had, gue
 single measurements.
 
 Guesses: round figures.
+
+Counted: instructions of machine code for AMD GPUs, executed by the emulator.
 """
 
 from __future__ import annotations
@@ -76,6 +78,10 @@ architecture measured has tma_ws."""
 MX_CONVERTED = 0.5
 """Factor on the rate of pipeline mx where the compiler first multiplies 8-bit elements by scales,
 for bf16 instructions. A ratio."""
+
+CONVERTING = {"e4m3fn": 26, "e4m3fnuz": 26, "e5m2": 2, "e5m2fnuz": 12}
+"""Vector instructions for each element that an AMD GPU without instructions for its type converts
+to fp16 first. Each wave converts what it multiplies. Counted (25 to 27, 1.8 to 2.0, 12)."""
 
 SCALED = 0.55
 """Factor on the rate of a kernel that adds scaled products while the matrix units wait. A ratio."""
