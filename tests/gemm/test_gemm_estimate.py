@@ -317,3 +317,21 @@ def test_types_without_instructions_cost_their_conversion_on_amd_gpus(name, dtyp
     }
     more = (found[dtype] - found["fp16"]) * gpu.clock_mhz / 100
     assert more == pytest.approx(clocks, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("name", "tile", "clocks"),
+    [
+        ("gfx1201", (64, 64, 32, 4), 5248), ("gfx1100", (64, 64, 32, 4), 6272),
+        ("gfx1201", (32, 32, 32, 4), 2624), ("gfx1100", (128, 128, 16, 8), 6336),
+    ],
+)  # fmt: skip
+def test_products_on_the_vector_units_of_rdna_wait_for_shared_memory(name, tile, clocks) -> None:
+    """Clocks of shared memory for a step of K, as they were counted."""
+    m, n, k, warps = tile
+    gpu = next(d for d in devices().values() if d.arch == name)
+    kernel = config(name, dtype_a="fp32", tile_m=m, tile_n=n, tile_k=k, num_warps=warps)
+    problem = GemmProblem(m, n, k * 100, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32")
+    found = breakdown(kernel, problem, gpu)
+    assert found.shared_us * gpu.clock_mhz / 100 == pytest.approx(clocks, rel=0.2)
+    assert found.limiter == "shared memory"

@@ -266,6 +266,8 @@ def _step(config: GemmConfig, device: Device) -> _Step:
         shared += first + second * max(1.0, rows / tallest)
     else:
         shared += _read_by_warps(config, this, a, b)
+        if this.backend == "hip" and not record.few_rows:  # no matrix units
+            shared *= rates.SHARED_OF_VECTORS
     waits = (rates.LATENCY_US + (a + b) / port) / max(1, config.num_stages - 1) + issue
     if not feeds_itself:
         waits += rates.SERIAL_PRODUCTS * products

@@ -83,6 +83,10 @@ CONVERTING = {"e4m3fn": 26, "e4m3fnuz": 26, "e5m2": 2, "e5m2fnuz": 12}
 """Vector instructions for each element that an AMD GPU without instructions for its type converts
 to fp16 first. Each wave converts what it multiplies. Counted (25 to 27, 1.8 to 2.0, 12)."""
 
+SHARED_OF_VECTORS = 14.0
+"""Factor on the time of shared memory where an AMD GPU multiplies tiles on its vector units: lanes
+read elements one by one, from the same banks. Counted for fp32 on RDNA (11 to 20)."""
+
 SCALED = 0.55
 """Factor on the rate of a kernel that adds scaled products while the matrix units wait. A ratio."""
 
