@@ -76,6 +76,12 @@ def test_which_lanes_go_together() -> None:
     assert meet("rdna4", 16, 0, 7, lanes=32) and not meet("rdna4", 16, 0, 20, lanes=32)
 
 
+def test_three_words_go_as_four() -> None:
+    for write in (False, True):
+        found, wide = (banks.phases("cdna3", 64, size, write).lanes for size in (12, 16))
+        assert (found == wide).all()
+
+
 def test_gfx950_reads_wide_words_from_64_banks_and_all_else_from_32() -> None:
     two = [True, True, *[False] * 62]
     offsets = [0, 128, *[0] * 62]  # one bank of 32, two of 64

@@ -115,6 +115,32 @@ def test_vector_clocks_agree_with_the_rates_of_the_data_files(name: str) -> None
         assert lanes / clocks == this.exp_per_cu_per_clock
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "clocks"),
+    [
+        # As AMD's Matrix Instruction Calculator has them; gfx950's f64 as LLVM's scheduling model.
+        ("gfx90a", "v_mfma_f32_16x16x8bf16", 32),
+        ("gfx90a", "v_mfma_f32_4x4x4f16", 8),
+        ("gfx90a", "v_mfma_f64_16x16x4f64", 32),
+        ("gfx942", "v_mfma_f32_16x16x4_4b_f16", 32),
+        ("gfx942", "v_mfma_f32_32x32x1_2b_f32", 64),
+        ("gfx942", "v_mfma_f32_4x4x4_16b_f16", 8),
+        ("gfx942", "v_mfma_f64_4x4x4_4b_f64", 16),
+        ("gfx942", "v_smfmac_f32_16x16x32_f16", 16),
+        ("gfx942", "v_smfmac_i32_32x32x32_i8", 32),
+        ("gfx950", "v_mfma_f64_16x16x4_f64", 64),
+        ("gfx950", "v_mfma_f32_16x16x16_f16", 16),
+        ("gfx1100", "v_wmma_i32_16x16x16_iu4", 16),
+        ("gfx1100", "v_wmma_f16_16x16x16_f16", 32),
+        ("gfx1201", "v_swmmac_f32_16x16x32_bf16", 16),
+        ("gfx1201", "v_swmmac_i32_16x16x64_iu4", 8),
+        ("gfx1201", "v_wmma_f32_16x16x16_fp8_bf8", 8),
+    ],
+)
+def test_clocks_of_instructions_that_no_data_file_lists(name, text, clocks) -> None:
+    assert issue_cycles(instruction(text + " v0"), target(name)) == clocks
+
+
 def test_an_operand_of_8_bits_takes_twice_the_clocks_of_f8f6f4() -> None:
     def clocks(modifiers: str) -> int:
         text = f"v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[0:3] {modifiers}"
@@ -139,6 +165,13 @@ def test_vector_clocks_of_each_line() -> None:
     multiply, shift = "v_mul_lo_u32 v0, v1, v2", "v_lshlrev_b64 v[0:1], 2, v[2:3]"
     assert [clocks("gfx942", t) for t in (add, exp, multiply, shift)] == [4, 16, 4, 4]
     assert [clocks("gfx1201", t) for t in (add, exp, multiply, shift)] == [1, 4, 4, 2]
+    of_64 = Target("gfx1201", "rdna4", 64)
+    assert [issue_cycles(instruction(t), of_64) for t in (add, exp, multiply, shift)] == [
+        2,
+        8,
+        8,
+        4,
+    ]
     both = "v_dual_add_f32 v0, v1, v2 :: v_dual_mul_f32 v3, v4, v5"
     assert clocks("gfx1100", both) == 1
 

@@ -16,6 +16,7 @@ from tilewright.errors import UnsupportedProblem
 from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.estimate import estimate as breakdown
+from tilewright.ops.gemm.estimate import work
 from tilewright.ops.gemm.waves import laid, waves
 
 H200 = device("h200_sxm")
@@ -259,9 +260,19 @@ COUNTED = [
 @pytest.mark.parametrize(("name", "fields", "again"), COUNTED)
 def test_the_products_of_amd_kernels_are_those_that_were_counted(name, fields, again) -> None:
     kernel = config(name, **{"dtype_a": "fp16", **fields})
-    found = waves(kernel, arch(name))
+    this, problem = arch(name), GemmProblem(128, 128, 1280, dtype_a=kernel.dtype_a)
+    found = waves(kernel, this)
     assert found is not None
     assert found.again / found.share == again
+    gpu = next(d for d in devices().values() if d.arch == name)
+    least = again * problem.flops / peak_tflops(this, gpu, kernel.dtype_a) / 1e6  # of all units
+    claimed = work(kernel, problem, gpu)
+    assert claimed is not None
+    clocks = least * gpu.clock_mhz * gpu.compute_units * this.simds_per_cu
+    assert claimed.matrix_clocks == pytest.approx(clocks)
+    estimated = breakdown(kernel, problem, gpu)
+    tiles = -(-128 // kernel.tile_m) * -(-128 // kernel.tile_n)
+    assert estimated.compute_us > 1.05 * least * gpu.compute_units / tiles
 
 
 def test_waves_that_find_no_columns_lie_along_the_rows() -> None:
@@ -272,6 +283,7 @@ def test_waves_that_find_no_columns_lie_along_the_rows() -> None:
     assert laid(64, 128, 4, 32) == (1, 4)
     assert laid(16, 64, 4, 16) == (1, 4)
     assert laid(64, 16, 4, 16) == (4, 1)
+    assert laid(16, 16, 4, 16) == (4, 1)
 
 
 def test_shared_memory_of_amd_gpus_is_read_as_its_banks_and_instructions_have_it() -> None:
