@@ -247,6 +247,8 @@ COUNTED = [
     ("gfx942", {"tile_m": 16}, 1),
     ("gfx942", {"tile_m": 16, "tile_n": 16}, 4),
     ("gfx942", {"pipeline": "gluon_cdna", "num_warps": 8}, 1),
+    ("gfx942", {"pipeline": "small_m", "tile_m": 16, "group_m": 1}, 1),
+    ("gfx942", {"pipeline": "small_m", "tile_m": 32, "group_m": 1}, 2),
     ("gfx950", {"tile_m": 16, "tile_n": 16, "tile_k": 16, "num_warps": 1}, 2),
     ("gfx950", {"dtype_a": "e4m3fn", "tile_k": 32}, 2),
     ("gfx950", {"dtype_a": "e4m3fn", "tile_m": 16}, 2),
@@ -305,8 +307,9 @@ def test_shared_memory_of_amd_gpus_is_read_as_its_banks_and_instructions_have_it
 
 def test_waves_are_laid_out_on_amd_gpus_only_and_over_whole_tiles() -> None:
     assert waves(TILE, arch("sm_90")) is None
-    few = config("gfx942", pipeline="small_m", tile_m=16, group_m=1)
-    assert waves(few, arch("gfx942")) is None
+    for few in ({"tile_m": 16, "tile_n": 32, "tile_k": 128}, {"tile_m": 1, "tile_n": 16}):
+        shares_k = config("gfx942", pipeline="small_m", group_m=1, **few)
+        assert waves(shares_k, arch("gfx942")) is None
     on_vector_units = config("gfx1201", dtype_a="fp32")
     assert waves(on_vector_units, arch("gfx1201")) is None
     assert waves(config("gfx1250", dtype_a="fp16"), arch("gfx1250")) is None

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from tilewright.arch.model import Arch
 from tilewright.ops.gemm import cdna, pipelines
 from tilewright.ops.gemm.config import GemmConfig
-from tilewright.ops.gemm.sizes import operand_dtype
+from tilewright.ops.gemm.sizes import k_parts, operand_dtype
+from tilewright.ops.gemm.small_m import vector
 
 OLDER_SHARE = 0.5
 """Share of the matrix rate where a tile is too shallow for every instruction of its architecture's
@@ -44,7 +45,8 @@ def waves(config: GemmConfig, arch: Arch) -> Waves | None:
     word = arch.dtypes[dtype].via or dtype
     units = [unit for unit in arch.mma if word in unit.dtypes]
     on_matrix_units = bool(units) and (arch.dot == "matrix" or not record.dot)
-    if arch.backend != "hip" or record.few_rows or not on_matrix_units:
+    shares_k = record.few_rows and (vector(config) or k_parts(config) > 1)
+    if arch.backend != "hip" or shares_k or not on_matrix_units:
         return None
     if record.language == "gluon":
         mapping = cdna.mapping(config, arch)
@@ -53,7 +55,10 @@ def waves(config: GemmConfig, arch: Arch) -> Waves | None:
         widths = {shape[0] for unit in units for shape in unit.shapes}
         least = min(config.tile_m, config.tile_n)
         edge = config.mma[0] or max((w for w in widths if w <= least), default=min(widths))
-        lie = laid(config.tile_m, config.tile_n, config.num_warps, edge)
+        if record.transposed:
+            lie = laid(config.tile_n, config.tile_m, config.num_warps, edge)[::-1]
+        else:
+            lie = laid(config.tile_m, config.tile_n, config.num_warps, edge)
     down = min(lie[0], -(-config.tile_m // edge))
     across = min(lie[1], -(-config.tile_n // edge))
     published = max(unit.flops_per_cu_per_clock for unit in units)
