@@ -58,7 +58,7 @@ class EmulatedGpu:
     several threads.
 
     limits: when a kernel is given up. checks: whether findings are looked for.
-    counting: whether launches count what they do, which takes about as long again.
+    counting: whether launches count what they do, which takes about a third longer.
     """
 
     def __init__(
