@@ -17,7 +17,7 @@ from tilewright.ops.gemm import FAMILY, GemmProblem
 from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.estimate import estimate as breakdown
 from tilewright.ops.gemm.estimate import work
-from tilewright.ops.gemm.waves import laid, waves
+from tilewright.ops.gemm.warps import laid, warps
 
 H200 = device("h200_sxm")
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -263,7 +263,7 @@ COUNTED = [
 def test_the_products_of_amd_kernels_are_those_that_were_counted(name, fields, again) -> None:
     kernel = config(name, **{"dtype_a": "fp16", **fields})
     this, problem = arch(name), GemmProblem(128, 128, 1280, dtype_a=kernel.dtype_a)
-    found = waves(kernel, this)
+    found = warps(kernel, this)
     assert found is not None
     assert found.again / found.share == again
     gpu = next(d for d in devices().values() if d.arch == name)
@@ -306,13 +306,13 @@ def test_shared_memory_of_amd_gpus_is_read_as_its_banks_and_instructions_have_it
 
 
 def test_waves_are_laid_out_on_amd_gpus_only_and_over_whole_tiles() -> None:
-    assert waves(TILE, arch("sm_90")) is None
+    assert warps(TILE, arch("sm_90")) is None
     for few in ({"tile_m": 16, "tile_n": 32, "tile_k": 128}, {"tile_m": 1, "tile_n": 16}):
         shares_k = config("gfx942", pipeline="small_m", group_m=1, **few)
-        assert waves(shares_k, arch("gfx942")) is None
+        assert warps(shares_k, arch("gfx942")) is None
     on_vector_units = config("gfx1201", dtype_a="fp32")
-    assert waves(on_vector_units, arch("gfx1201")) is None
-    assert waves(config("gfx1250", dtype_a="fp16"), arch("gfx1250")) is None
+    assert warps(on_vector_units, arch("gfx1201")) is None
+    assert warps(config("gfx1250", dtype_a="fp16"), arch("gfx1250")) is None
 
 
 @pytest.mark.parametrize(

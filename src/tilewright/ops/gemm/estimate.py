@@ -46,7 +46,7 @@ from tilewright.ops.gemm.sizes import (
     vector_dot,
 )
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.gemm.waves import Waves, waves
+from tilewright.ops.gemm.warps import Warps, warps
 
 MIDDLE_GROUP = 6
 """The `group_m` that ties prefer: 4 and 8 go before 2, and 2 before 16."""
@@ -245,7 +245,7 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     b = DTYPES[config.dtype_b].size(config.tile_n * config.tile_k)
     rows = _rows(config)
     feeds_itself = this.async_mma and rows >= WARPGROUP_ROWS
-    on_amd = waves(config, this)
+    on_amd = warps(config, this)
     at_peak = _flops(config) / _flops_per_us(device, operand_dtype(config))
     if on_amd:
         at_peak *= on_amd.again / on_amd.share
@@ -259,7 +259,7 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     issue /= clock
     shared = float(a + b)  # in; and out:
     if on_amd:
-        shared += _read_by_waves(config, on_amd, a, b) / _faster_reads(this)
+        shared += _read_by_warps_on_amd(config, on_amd, a, b) / _faster_reads(this)
     elif feeds_itself:  # A once, and B once for the rows of each instruction
         tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
         first, second = (b, a) if record.few_rows else (a, b)
@@ -303,7 +303,7 @@ def _port(device: Device) -> float:
 
 
 def _products(
-    config: GemmConfig, device: Device, this: Arch, feeds_itself: bool, on_amd: Waves | None
+    config: GemmConfig, device: Device, this: Arch, feeds_itself: bool, on_amd: Warps | None
 ) -> float:
     """Microseconds that a step's products take on one compute unit."""
     of_pipeline = pipelines.of(config).rates
@@ -333,7 +333,7 @@ def _products(
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
 
 
-def _converting(config: GemmConfig, device: Device, this: Arch, on_amd: Waves) -> float:
+def _converting(config: GemmConfig, device: Device, this: Arch, on_amd: Warps) -> float:
     """Microseconds in which a step's operands of a type without matrix instructions are converted
     on AMD GPUs."""
     dtype = operand_dtype(config)
@@ -360,7 +360,7 @@ def _read_by_warps(config: GemmConfig, this: Arch, a: float, b: float) -> float:
     return min(a * columns + b * rows * max(1.0, columns / across) for rows, columns in each)
 
 
-def _read_by_waves(config: GemmConfig, on_amd: Waves, a: float, b: float) -> float:
+def _read_by_warps_on_amd(config: GemmConfig, on_amd: Warps, a: float, b: float) -> float:
     """The same on AMD GPUs."""
     if pipelines.of(config).b_in_registers:
         b = 0.0

@@ -1,7 +1,7 @@
-"""What a workgroup's waves do with a tile on AMD GPUs, as the estimate needs it.
+"""What a workgroup's warps (waves) do with a tile on AMD GPUs, as the estimate needs it.
 
 Counts of executed kernels agree with this (`benchmarks/emulated_counts.py`): products that several
-waves repeat, the rate of the instruction that a tile gets, bytes that waves read from shared
+warps repeat, the rate of the instruction that a tile gets, bytes that warps read from shared
 memory.
 """
 
@@ -21,13 +21,13 @@ list, so that the compiler takes one of the generation before (gfx950)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waves:
-    """Waves of a workgroup over a tile.
+class Warps:
+    """Warps of a workgroup over a tile.
 
-    down, across: into how many parts waves divide the tile's rows and columns.
-    again: how many waves compute each part.
+    down, across: into how many parts warps divide the tile's rows and columns.
+    again: how many warps compute each part.
     share: of the published matrix rate of the operands, what the tile's instruction has.
-    reads: how many lanes read each element of A and B that a wave multiplies.
+    reads: how many lanes read each element of A and B that a warp multiplies.
     """
 
     down: int
@@ -37,9 +37,9 @@ class Waves:
     reads: int
 
 
-def waves(config: GemmConfig, arch: Arch) -> Waves | None:
-    """The waves of a kernel that multiplies whole tiles on matrix units. None on other GPUs, for
-    products on the vector units, and where waves share out K."""
+def warps(config: GemmConfig, arch: Arch) -> Warps | None:
+    """The warps of a kernel that multiplies whole tiles on matrix units. None on other GPUs, for
+    products on the vector units, and where warps share out K."""
     record = pipelines.of(config)
     dtype = operand_dtype(config)
     word = arch.dtypes[dtype].via or dtype
@@ -69,11 +69,11 @@ def waves(config: GemmConfig, arch: Arch) -> Waves | None:
         if shape[0] == edge and config.tile_k % shape[2] == 0
     ]
     share = max(fitting)[1] / published if fitting else OLDER_SHARE
-    return Waves(down, across, config.num_warps / (down * across), share, arch.operand_copies)
+    return Warps(down, across, config.num_warps / (down * across), share, arch.operand_copies)
 
 
 def laid(tile_m: int, tile_n: int, num_warps: int, edge: int) -> tuple[int, int]:
-    """How many waves Triton lays along M and along N, for instructions of `edge` rows and columns
+    """How many warps Triton lays along M and along N, for instructions of `edge` rows and columns
     (`warpsPerTile` in its AccelerateAMDMatmul.cpp, for a single product)."""
     down, across = 1, 1
     while down * across < num_warps:
