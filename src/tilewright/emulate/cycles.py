@@ -3,11 +3,11 @@
 These are the architecture's issue rates: clocks during which the unit takes no other instruction.
 They say nothing of latency, of waits, or of what other units do meanwhile.
 
-Sources: for MFMA of CDNA 2 and 3 and for WMMA of RDNA, the cycles of AMD's Matrix Instruction
-Calculator; for CDNA 4 and gfx1250, the clocks that LLVM's scheduling model (SISchedule.td) holds
-the matrix unit for, an MFMA's pass being four. For vector instructions LLVM's model again: a wave
-of 64 takes four clocks of CDNA's 16 lanes, one of 32 takes one clock of RDNA's, and transcendental
-instructions have a quarter of that rate.
+Sources: for MFMA `passes`, with which the cycles of AMD's Matrix Instruction Calculator agree; for
+WMMA of RDNA that calculator; for gfx1250, the clocks that LLVM's scheduling model (SISchedule.td)
+holds the matrix unit for. For vector instructions LLVM's model again: a wave of 64 takes four
+clocks of CDNA's 16 lanes, one of 32 takes one clock of RDNA's, and transcendental instructions have
+a quarter of that rate.
 """
 
 from __future__ import annotations
@@ -15,39 +15,12 @@ from __future__ import annotations
 import re
 
 from tilewright.emulate.kinds import kind_of
-from tilewright.emulate.target import Generation, Target
+from tilewright.emulate.passes import passes
+from tilewright.emulate.target import CDNA, Generation, Target
 from tilewright.emulate.text import Instruction
 from tilewright.errors import UnknownInstruction
 
-_F64 = ((r"v_mfma_f64_16x16x4_?f64", 32), (r"v_mfma_f64_4x4x4_?(4b_?)?f64", 16))
-
-_CDNA3 = (
-    (r"v_mfma_.32_4x4x.*", 8),
-    (r"v_mfma_.32_16x16x[14]_.*", 32),
-    (r"v_mfma_.32_16x16x(8_xf32|16_.*|32_.*)", 16),
-    (r"v_mfma_.32_32x32x(4_xf32|8_.*|16_.*)", 32),
-    (r"v_mfma_.32_32x32x[124]_.*", 64),
-    (r"v_smfmac_.32_16x16x.*", 16),
-    (r"v_smfmac_.32_32x32x.*", 32),
-)
-
-MATRIX: dict[Generation, tuple[tuple[str, int], ...]] = {
-    "cdna2": (
-        *_F64,
-        (r"v_mfma_.32_4x4x.*", 8),
-        (r"v_mfma_.32_16x16x.*", 32),
-        (r"v_mfma_.32_32x32x.*", 64),
-    ),
-    "cdna3": (*_F64, *_CDNA3),
-    "cdna4": (
-        (r"v_mfma_f64_16x16x4_f64", 64),
-        (r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 16),
-        (r"v_mfma_(scale_)?f32_32x32x64_f8f6f4", 32),
-        (r"v_mfma_i32_16x16x64_i8", 16),
-        (r"v_mfma_i32_32x32x32_i8", 32),
-        *_F64,
-        *_CDNA3,
-    ),
+WMMA: dict[Generation, tuple[tuple[str, int], ...]] = {
     "rdna3": ((r"v_wmma_.*_16x16x16_(f16|bf16|iu8)", 32), (r"v_wmma_.*_16x16x16_iu4", 16)),
     "rdna4": (
         (r"v_s?wmmac?_.*_(f16|bf16)", 16),
@@ -64,11 +37,13 @@ MATRIX: dict[Generation, tuple[tuple[str, int], ...]] = {
         (r"v_wmma_(scale(16)?_)?f32_32x16x128_f4", 8),
     ),
 }
-"""Clocks of each matrix instruction, by the first pattern that matches its whole mnemonic. Those of
-f8f6f4 are for operands of 4 and 6 bits; an operand of 8 bits doubles them."""
+"""Clocks of each WMMA, by the first pattern that matches its whole mnemonic. Those of f8f6f4 are
+for operands of 4 and 6 bits; an operand of 8 bits doubles them."""
 
-_EIGHT_BITS = {"0", "1", "MATRIX_FMT_FP8", "MATRIX_FMT_BF8"}
-_FORMATS = {"cdna4": ("cbsz", "blgp"), "gfx1250": ("matrix_a_fmt", "matrix_b_fmt")}
+_EIGHT_BITS = {"0", "MATRIX_FMT_FP8", "MATRIX_FMT_BF8"}
+
+_PASS = 4
+"""Clocks of a pass of an MFMA."""
 
 _SLOW_ON_RDNA = (
     (r"v_mul_(lo|hi)_[ui]32|v_mad_.*64_[ui]32|v_mad_u32|v_mul_u64", 4),
@@ -98,16 +73,20 @@ def issue_cycles(ins: Instruction, target: Target) -> int:
 
 
 def _matrix(ins: Instruction, generation: Generation) -> int:
-    for pattern, clocks in MATRIX[generation]:
-        if re.fullmatch(pattern, ins.base):
-            return clocks * (2 if _reads_8_bits(ins, generation) else 1)
-    raise UnknownInstruction(
-        f"line {ins.line}: `{ins.text}`: the matrix rates of {generation} lack this instruction"
-    )
+    try:
+        if generation in CDNA:
+            return _PASS * passes(ins, generation)
+        clocks = next(c for pattern, c in WMMA[generation] if re.fullmatch(pattern, ins.base))
+    except (ValueError, StopIteration):
+        raise UnknownInstruction(
+            f"line {ins.line}: `{ins.text}`: the matrix rates of {generation} lack this instruction"
+        ) from None
+    return clocks * (2 if _reads_8_bits(ins) else 1)
 
 
-def _reads_8_bits(ins: Instruction, generation: Generation) -> bool:
+def _reads_8_bits(ins: Instruction) -> bool:
+    """Whether a WMMA of mixed formats has an operand of 8 bits, as it has by default."""
     if not ins.base.endswith("f8f6f4"):
         return False
-    formats = (str(ins.modifiers.get(name, 0)) for name in _FORMATS[generation])
+    formats = (str(ins.modifiers.get(f"matrix_{x}_fmt", 0)) for x in "ab")
     return any(format_ in _EIGHT_BITS for format_ in formats)
