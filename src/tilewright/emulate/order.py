@@ -43,6 +43,11 @@ class _Acquired:
     seen: list[tuple[int, Known]] = field(default_factory=list)
     known: Known = field(default_factory=dict)
 
+    def see(self, time: int, published: Known) -> None:
+        """Read a release. To read the same one again, as waves do that wait, says nothing new."""
+        if all(known is not published for _, known in self.seen):
+            self.seen.append((time, published))
+
 
 class Order:
     """The order of a launch's accesses.
@@ -111,7 +116,8 @@ class Order:
         if found:
             together = _Acquired()
             for one in found:
-                together.seen += one.seen
+                for time, published in one.seen:
+                    together.see(time, published)
                 together.known = _joined(together.known, one.known)
             for number in range_:
                 self._acquired[number] = _Acquired(list(together.seen), together.known)
@@ -136,7 +142,7 @@ class Order:
         """A load or a returning atomic of a wave reads `address`."""
         published = self._released.get(address)
         if published:
-            self._acquired.setdefault(number, _Acquired()).seen.append((self.now, published))
+            self._acquired.setdefault(number, _Acquired()).see(self.now, published)
 
     @property
     def released(self) -> Mapping[int, Known]:
