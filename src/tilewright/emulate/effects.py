@@ -142,7 +142,7 @@ def effects(ins: Instruction, target: Target) -> Effects:
             reads |= vcc
         if base.startswith("v_cmpx"):
             writes |= exec_
-    elif "lds" in ins.flags.asked | set(ins.flags) or "_lds_" in base:
+    elif "lds" in set(ins.flags) or "_lds_" in base:
         reads |= scalar_bits(M0)
     return Effects(reads & ~tied, writes, tied)
 
