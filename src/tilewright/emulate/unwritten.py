@@ -26,6 +26,7 @@ _LASTS = re.compile(
     r"ds_(?!bpermute|permute|swizzle)"
 )
 _EXEC = scalar_bits(EXEC, 2)
+_STORE = re.compile(r"(scratch|buffer)_store")
 _WIDE_PRODUCT = re.compile(r"v_mad_(co_|nc_)?[iu]64_[iu]32")
 
 
@@ -53,7 +54,7 @@ def follow(
     sources = {waves.origins[bit] for bit in _each(unknown & ~fresh)}
     if fresh:
         sources.add((index, names(fresh)))
-    if _LASTS.match(ins.base) or effects.writes & _EXEC:
+    if not _spills(ins) and (_LASTS.match(ins.base) or effects.writes & _EXEC):
         for origin, registers in sorted(sources):
             use = "" if origin == index else f"; line {ins.line}, `{ins.text}`, depends on it"
             detail = registers + use
@@ -72,6 +73,15 @@ def follow(
     )
     for bit in _each(results):
         waves.origins[bit] = min(sources)
+
+
+def _spills(ins: Instruction) -> bool:
+    """Whether the compiler keeps registers in scratch, those without a value too: at addresses that
+    no lane decides. What is stored there is not followed."""
+    if not _STORE.match(ins.base):
+        return False
+    address = ins.operands[0 if ins.base.startswith("scratch") else 1]
+    return address.file == "none"
 
 
 def _depends(ins: Instruction, effects: Effects, unknown: int) -> int:
