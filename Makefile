@@ -3,13 +3,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs versions check setup clean
+.PHONY: demo test emulate docs versions check setup clean
 
 demo: .venv/demo.stamp
 	$(BIN)/tilewright demo
 
 test: .venv/dev.stamp check
 	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+# Every pipeline, dtype, layout, epilogue and kind of problem on emulated AMD GPUs.
+emulate: .venv/dev.stamp
+	$(BIN)/python benchmarks/emulated.py
 
 # The site, in build/site. A broken link, a page that the navigation lacks and a public name without a
 # docstring are errors.

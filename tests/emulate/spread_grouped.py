@@ -1,0 +1,94 @@
+"""Grouped GEMM's axes of the spread, and the problems that a kernel is executed on."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import spread_gemm
+from spread import Axes, Values
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+from tilewright.ops.gemm.config import ALIGNMENTS, INDEX_BITS, STORES
+from tilewright.ops.gemm.epilogues import OPERATIONS, fold
+from tilewright.ops.gemm.problem import LAYOUTS
+from tilewright.ops.grouped_gemm import FAMILY, GroupedGemmConfig, GroupedGemmProblem
+from tilewright.ops.grouped_gemm.pipelines import on
+from tilewright.ops.grouped_gemm.problem import FORMS
+
+GROUPS = 4
+
+
+def axes(arch: Arch) -> Axes:
+    """Grouped GEMM's axes on an architecture."""
+    each: dict[str, Values] = {
+        "signature": {
+            word: fields
+            for word, fields in spread_gemm.signatures(arch)
+            if fields["dtype_a"] == fields["dtype_b"]
+        },
+        "form": {form: {"form": form} for form in FORMS},
+        "list layout": {word: {"form": "list", "layout": word} for word in LAYOUTS},
+        **{
+            axis: {str(value): {axis: value} for value in values}
+            for axis, values in (
+                ("layout", ("rcr", "rrr")),
+                ("alignment", ALIGNMENTS),
+                ("index_bits", INDEX_BITS),
+                ("pad_n", (True, False)),
+                ("pad_k", (True, False)),
+                ("store", STORES),
+                ("num_warps", sorted(arch.num_warps, key=lambda warps: abs(warps - 4))),
+                (
+                    "num_stages",
+                    sorted({*arch.num_stages, *spread_gemm.DEEP}, key=lambda n: abs(n - 2)),
+                ),
+            )
+        },
+    }
+    chains = (*OPERATIONS, "bias+silu", "row_scale+col_scale+add")
+    once: dict[str, Values] = {"epilogue": {chain: {"epilogue": chain} for chain in chains}}
+    problems = {
+        "ragged": partial(_problem, ragged=True),
+        "whole": _problem,
+        "bounds": partial(_problem, ragged=True, bounds=True),
+        "strides": partial(_problem, ragged=True, room=True),
+    }
+    return Axes(FAMILY, on(arch), "signature", each, once, spread_gemm.TILES, problems, {})
+
+
+_TOLD = ("form", "dtype_a", "dtype_b", "dtype_c", "dtype_acc", "layout", "precision", "epilogue")
+
+
+def _problem(
+    config: GroupedGemmConfig, ragged: bool = False, bounds: bool = False, room: bool = False
+) -> GroupedGemmProblem:
+    """Groups of more and of less than a tile, with one that is empty where a form has such.
+
+    ragged: with last tiles as small as the config's alignment allows. bounds: the vector of ends
+    begins with the first group's start. room: with space behind each row and each B.
+    """
+    c = config
+    said = {name: getattr(c, name) for name in _TOLD}
+    unit = max(1, c.alignment // min(DTYPES[d].bytes for d in (c.dtype_a, c.dtype_c)))
+    unit *= fold(c.epilogue)
+    part = unit if ragged else 0
+    n, k = c.tile_n + (part or c.tile_n), 2 * c.tile_k + part
+    if c.form == "list":
+        if bounds or room:
+            raise BadArgument("the leading dimensions of a list are in its table")
+        sizes = (
+            (c.tile_m + unit, n, k), (0, n, k), (unit, c.tile_n, c.tile_k),
+            (3 * unit, fold(c.epilogue) * c.tile_n, 0),
+        )  # fmt: skip
+        return GroupedGemmProblem(sizes=sizes, alignment=c.alignment, **said)
+    m = GROUPS * c.tile_m // 2 + 5 if c.form == "contiguous" else c.tile_m + 5
+    tight = GroupedGemmProblem(groups=GROUPS, m=m, n=n, k=k, bounds=bounds, **said)
+    if not room:
+        return tight
+    lds: dict[str, Any] = {f"ld{x}": getattr(tight, f"ld{x}") + 16 * unit for x in "abc"}
+    wide = GroupedGemmProblem(groups=GROUPS, m=m, n=n, k=k, **said, **lds)
+    stride = wide.packed_b + 16 * unit
+    return GroupedGemmProblem(groups=GROUPS, m=m, n=n, k=k, stride_b=stride, **said, **lds)

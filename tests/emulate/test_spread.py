@@ -1,0 +1,121 @@
+"""A spread of each AMD architecture's kernels is executed; the whole of it by `make emulate`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import verdict_cases
+from emulated_cases import ARCHS, cases
+from executing import dispatcher, execute
+from spread import Case
+
+from shared_builds import build_once
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.errors import EmptySpace
+from tilewright.ops.gemm import GemmProblem, pipelines
+from tilewright.ops.gemm.problem import OUTPUTS
+from tilewright.ops.grouped_gemm import GroupedGemmProblem
+from tilewright.ops.grouped_gemm.pipelines import on as grouped_on
+
+EACH = 1
+"""How many cases of every pipeline run here."""
+
+
+@cache
+def chosen(name: str) -> list[Case]:
+    """The first `EACH` cases of every pipeline, which have the most values."""
+    seen: dict[tuple[str, str], int] = {}
+    first = []
+    for case in cases(name):
+        key = (case.config.family, case.config.pipeline)
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= EACH:
+            first.append(case)
+    return first
+
+
+@pytest.fixture(scope="module")
+def on(store):
+    """Dispatchers by architecture, whose kernels are built together."""
+    build_once([(case.config, name) for name in ARCHS for case in chosen(name)], store)
+    return {name: dispatcher(name, chosen(name), store) for name in ARCHS}
+
+
+@pytest.mark.parametrize(
+    "case", [case for name in ARCHS for case in chosen(name)], ids=lambda case: case.label
+)
+def test_is_right_and_nothing_is_found(case, on):
+    outcome = execute(case, on[case.arch])
+    assert outcome.status == "right", outcome.detail
+    assert outcome.instructions > 0
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_every_pipeline_is_there(name):
+    here = {("gemm", pipeline) for pipeline in pipelines.on(arch(name))}
+    here |= {("grouped_gemm", pipeline) for pipeline in grouped_on(arch(name))}
+    assert {(case.config.family, case.config.pipeline) for case in cases(name)} == here
+
+
+EACH_PIPELINE = (
+    "form", "layout", "store", "batching", "alignment", "index_bits", "pad_m", "pad_n", "pad_k",
+    "mma", "num_warps", "num_stages",
+)  # fmt: skip
+ONCE = ("epilogue", "pre_a", "pre_b")
+
+
+def values(config) -> set[tuple[object, ...]]:
+    """What a kernel has of each axis, by pipeline or, where all share it, by family."""
+    where = (config.family, config.pipeline)
+    found: set[tuple[object, ...]] = {
+        (*where, field, getattr(config, field)) for field in EACH_PIPELINE if hasattr(config, field)
+    }
+    found.add((*where, getattr(config, "scheduler", ""), getattr(config, "reduction", "")))
+    if config.dtype_c in OUTPUTS[config.dtype_a]:
+        types = (config.dtype_a, config.dtype_b, config.dtype_c, config.precision)
+        found.add((*where, *types))
+    else:
+        found.add((config.family, config.dtype_c))
+    found.add((*where, *(bool(getattr(config, f"scale_{x}", "")) for x in "ab")))
+    for field in ONCE:
+        for operation in filter(None, getattr(config, field, "").split("+")):
+            found.add((config.family, field, operation))
+    return found
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_every_value_of_the_kernels_that_other_tests_build_is_executed(name):
+    this = arch(name)
+    executed = set().union(*(values(case.config) for case in cases(name)))
+    for config, _ in verdict_cases.bases(name):
+        if ops.family(config.family).judge(config, this):
+            assert values(config) <= executed, (config.name, values(config) - executed)
+
+
+def problems(name: str) -> Iterator[Any]:
+    """Problems of which each has another default space or list for tuning."""
+    for dtype, how in arch(name).dtypes.items():
+        if how.support == "native" and dtype in OUTPUTS and dtype != "e2m1":
+            yield GemmProblem(4096, 4096, 4096, dtype_a=dtype)
+            yield GemmProblem(4, 4096, 4096, dtype_a=dtype, layout="rrr")
+            yield GemmProblem(512, 4096, 4096, dtype_a=dtype, layout="rsr")
+            yield GroupedGemmProblem("masked", groups=8, m=64, n=4096, k=4096, dtype_a=dtype)
+    yield GemmProblem(512, 512, 512, batch=8, batching="pointers")
+    yield GemmProblem(16, 4096, 4096, dtype_b="int4", scale_b="128x1-bf16")
+    yield GemmProblem(512, 4096, 4096, dtype_a="fp16", dtype_b="e2m1", scale_b="32x1-e8m0")
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_every_value_of_the_spaces_is_executed(name):
+    this = arch(name)
+    executed = set().union(*(values(case.config) for case in cases(name)))
+    for problem in problems(name):
+        for space in ops.family(problem.family).tuning_spaces(problem, this):
+            with contextlib.suppress(EmptySpace):
+                for config in space.expand(this).configs:
+                    assert values(config) <= executed, (config.name, values(config) - executed)
