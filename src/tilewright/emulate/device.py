@@ -127,6 +127,20 @@ class EmulatedGpu:
             placed.write_back()
         return tuple(ran)
 
+    def stand_in(
+        self, kernel: Kernel, machine: Machine | None, limits: Limits | None = None
+    ) -> None:
+        """Run `machine` wherever a loaded kernel is launched: a mutant of it, or a machine that
+        counts or watches. None brings the kernel back. limits: when launches are given up from now
+        on; by default as before."""
+        with self._lock:
+            for image, (loaded, _) in self._listings.items():
+                if loaded.key == kernel.key:
+                    self._machines.pop(image, None)
+                    if machine is not None:
+                        self._machines[image] = machine
+            self._limits = limits or self._limits
+
     # --- what the library asks for ------------------------------------------------------------
 
     def execute(self, dispatch: Dispatch) -> None:

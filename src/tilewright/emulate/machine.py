@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,12 +72,20 @@ class Machine:
     """One kernel, ready to be launched any number of times.
 
     checks: whether findings are looked for. Results are the same without, and come sooner.
+    watch: called before waves execute an instruction, with its index and the waves.
 
     Raises `UnknownInstruction`.
     """
 
-    def __init__(self, program: Program, *, checks: bool = True) -> None:
+    def __init__(
+        self,
+        program: Program,
+        *,
+        checks: bool = True,
+        watch: Callable[[int, Waves], None] | None = None,
+    ) -> None:
         self.program = program
+        self._watch = watch
         self._checks = checks
         self._effects = [effects(ins, program.target) for ins in program.instructions]
         self._shortages = shortages(program, self._effects) if checks else []
@@ -179,7 +187,7 @@ class _Run:
         self.executed = [0] * len(program.instructions)
         self._name, self._instructions = program.name, program.instructions
         self._limits, self._findings = limits, findings
-        self._effects = machine._effects
+        self._effects, self._watch = machine._effects, machine._watch
         self._context = Context(
             program.target,
             findings,
@@ -231,7 +239,7 @@ class _Run:
         """Execute a group until it ends, waits, splits, meets another group, leaves the group
         behind that was furthest behind, or its turn is over."""
         executors, executed = self._executors, self.executed
-        checks, turn = self._context.checks, self.steps + _TURN
+        checks, watch, turn = self._context.checks, self._watch, self.steps + _TURN
         places = {each.position for each in ready}
         lowest = min(places, default=len(executors))
         if waves.position > lowest:
@@ -251,6 +259,8 @@ class _Run:
             waves.position = index + 1
             executed[index] += waves.count
             self.steps += 1
+            if watch is not None:
+                watch(index, waves)
             if checks:
                 self._look(index, waves)
             signal = executors[index](waves)
