@@ -106,7 +106,7 @@ def tolerance(
 
         error, step = combined * _FP32_ERROR, DTYPES[stored].eps
         scaled += _MOST_SIGMAS * (math.sqrt(error * step) + error)
-        scaled += _LARGE_TERM * step / math.sqrt(terms)
+        scaled += _LARGE_TERM * step / math.sqrt(max(1, terms))
     if amplified:
         scaled = (scaled + _FP32_ERROR) * amplified
     if to_integer:
