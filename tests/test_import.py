@@ -129,7 +129,6 @@ def test_families_that_import_each_other_are_found():
 
 OTHER_MEANING = {
     "arrays": {"layout"},  # a torch tensor's
-    "emulate.device": {"layout"},  # of temporaries
     "errors": {"n"},  # difflib's
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
     "ops.device.schedule": {"m", "n", "split_k"},
