@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from small import FIRST_LINE, listing
 
+from tilewright.arch import arch as find_arch
+from tilewright.compile import Store, build, inspect
 from tilewright.emulate.effects import effects
 from tilewright.emulate.hazards import shortages
 from tilewright.emulate.padding import padded
+from tilewright.emulate.proof import prover
 from tilewright.emulate.text import parse
+from tilewright.ops.gemm import FAMILY
 
 
 def code(target: str, text: str) -> list[str]:
@@ -82,3 +86,19 @@ v_readfirstlane_b32 s0, v90"""
     assert (
         order.index("v_readfirstlane_b32 s0, v90") == order.index("v_add_f32_e32 v90, v0, v1") + 2
     )
+
+
+def test_a_kernel_whose_compiler_left_out_a_wait_state(tmp_path):
+    """gluon_cdna of 64x64x64, for which Triton's LLVM puts ten wait states where eleven are needed:
+    what is stored has them, and its listing is still the code object's."""
+    arch = "gfx942"
+    axes = {**FAMILY.axes(), "tile_m": 64, "tile_n": 64, "tile_k": 64, "num_warps": 4}
+    fields = {"num_stages": 2, "pipeline": "gluon_cdna", "layout": "rrr", "dtype_a": "fp16"}
+    config = FAMILY.make_config({**axes, **fields}, find_arch(arch))
+    store = Store(tmp_path)
+    (result,) = build([(config, arch)], store=store).results
+    text = inspect(result.kernel, store, "amdgcn")
+    made = parse(text)
+    assert "\ts_nop 0\n\tv_cvt_f16_f32" in text
+    assert shortages(made, [effects(ins, made.target) for ins in made.instructions]) == []
+    prover().prove(text, store.read(result.kernel), arch)

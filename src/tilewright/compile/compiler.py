@@ -14,6 +14,8 @@ import msgspec
 
 from tilewright.compile.kernel import Kernel
 from tilewright.compile.resources import Resources, amd_resources, nvidia_resources
+from tilewright.emulate.padding import padded
+from tilewright.emulate.target import GENERATIONS
 from tilewright.errors import BuildFailed
 from tilewright.ops.nouns import MAIN, KernelSource
 
@@ -89,6 +91,8 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     binary, *texts = KEPT[job.backend]
     files: dict[str, bytes] = {binary: built.asm[binary]}
     files |= {kind: built.asm[kind].encode() for kind in texts}
+    if job.backend == "hip" and job.target in GENERATIONS:
+        files |= _waiting(built.asm["amdgcn"], target, dict(source.options))
     made_by = str(triton.__version__)
     return _kernel(job, made_by, built.metadata._asdict(), _resources(job, built)), files
 
@@ -149,6 +153,19 @@ def _attributes(source: KernelSource, names: list[str]) -> dict[tuple[int, ...],
     for name in source.pointer_range_32:
         attributes.setdefault(place(name), []).append(["tt.pointer_range", 32])
     return attributes
+
+
+def _waiting(listing: str, target: Any, options: dict[str, Any]) -> dict[str, bytes]:
+    """The listing with the wait states that the compiler left out, and the code object that it
+    assembles to; nothing if the compiler left out none."""
+    complete = padded(listing)
+    if complete == listing:
+        return {}
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target)
+    binary = backend.make_hsaco(complete, {}, backend.parse_options(options))
+    return {"amdgcn": complete.encode(), "hsaco": binary}
 
 
 def _resources(job: Job, built: Any) -> Resources:

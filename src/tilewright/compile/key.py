@@ -25,6 +25,17 @@ from tilewright.errors import BuildFailed
 from tilewright.ops.nouns import MAIN, KernelSource
 
 _SMALL = 1 << 20
+_WAITING = (
+    "padding.py",
+    "hazards.py",
+    "hazard_rules.py",
+    "passes.py",
+    "effects.py",
+    "operand.py",
+    "target.py",
+    "text.py",
+)
+"""The modules that decide which wait states a listing for AMD gets."""
 
 
 def build_key(
@@ -47,7 +58,7 @@ def build_key(
                 "modules": module_digest,
                 "target": [arch.name, arch.backend, arch.target, arch.warp_size],
                 "compiler": compiler_digest(),
-                "driver": _driver_digest(),
+                "driver": _driver_digest(arch.backend),
             }
         )
     )
@@ -213,7 +224,11 @@ def compiler_digest() -> str:
 
 
 @cache
-def _driver_digest() -> str:
-    """A digest of the code here that drives the compiler and reads resources from its output."""
+def _driver_digest(backend: str) -> str:
+    """A digest of the code here that drives the compiler, reads resources from its output, and, for
+    AMD, adds wait states to that."""
     here = Path(__file__).parent
-    return sha256(b"".join((here / f).read_bytes() for f in ("compiler.py", "resources.py")))
+    files = [here / name for name in ("compiler.py", "resources.py")]
+    if backend == "hip":
+        files += [here.parent / "emulate" / name for name in _WAITING]
+    return sha256(b"".join(file.read_bytes() for file in files))
