@@ -47,10 +47,10 @@ from tilewright.compile.kernel import Kernel
 from tilewright.dispatch import Dispatcher
 from tilewright.emulate.machine import Limits, Machine
 from tilewright.emulate.mutants import KINDS, Mutant, mutants, sample
-from tilewright.emulate.text import Program
 from tilewright.emulate.waits import Counters
 from tilewright.emulate.waves import Waves
 from tilewright.errors import FindingsFound, TilewrightError
+from tilewright.listing.text import Program
 
 NOTICED = ("finding", "wrong", "failed")
 UNNOTICED = ("nothing in flight", "waited for later", "same result", "within tolerance")

@@ -11,10 +11,10 @@ import numpy as np
 import tilewright.emulate.isa  # fills the table of meanings
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.registry import Context, executor
-from tilewright.emulate.operand import EXEC, MODE
-from tilewright.emulate.target import GENERATIONS, Target
-from tilewright.emulate.text import instruction
 from tilewright.emulate.waves import Waves
+from tilewright.listing.operand import EXEC, MODE
+from tilewright.listing.target import GENERATIONS, Target
+from tilewright.listing.text import instruction
 
 assert tilewright.emulate.isa
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tilewright.emulate.machine import Limits, Machine
 from tilewright.emulate.memory import Memory
-from tilewright.emulate.text import parse
+from tilewright.listing.text import parse
 
 LANES = {"gfx90a": 64, "gfx942": 64, "gfx950": 64, "gfx1100": 32, "gfx1201": 32, "gfx1250": 32}
 TARGETS = tuple(LANES)

@@ -11,9 +11,9 @@ from tilewright.arch import arch
 from tilewright.emulate.counts import Counts
 from tilewright.emulate.cycles import issue_cycles
 from tilewright.emulate.kinds import KINDS, kind_of
-from tilewright.emulate.target import GENERATIONS, Target
-from tilewright.emulate.text import instruction
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.target import GENERATIONS, Target
+from tilewright.listing.text import instruction
 
 CDNA3 = Target("gfx942", "cdna3", 64)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.emulate.effects import effects
-from tilewright.emulate.hazard_rules import RULES
-from tilewright.emulate.hazards import Shortage, shortages
-from tilewright.emulate.target import GENERATIONS, Target
-from tilewright.emulate.text import Program, instruction
+from tilewright.listing.effects import effects
+from tilewright.listing.hazard_rules import RULES
+from tilewright.listing.hazards import Shortage, shortages
+from tilewright.listing.target import GENERATIONS, Target
+from tilewright.listing.text import Program, instruction
 
 NAMES = {generation: name for name, generation in GENERATIONS.items()}
 CDNA = ("cdna2", "cdna3", "cdna4")

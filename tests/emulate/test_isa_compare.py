@@ -13,8 +13,8 @@ from one import execute, target, waves
 from spelling import spelt
 from test_isa_vector import SEED
 
-from tilewright.emulate.operand import EXEC, VCC
 from tilewright.emulate.waves import Waves
+from tilewright.listing.operand import EXEC, VCC
 
 ACTIVE = (None, 0x9669_F00D_1234_8001)
 ASKED: dict[str, Callable[[float, float], bool]] = {

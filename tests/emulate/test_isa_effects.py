@@ -12,10 +12,10 @@ from spelling import exists, spelt
 from test_isa_vector import operands
 from vector_statements import STATEMENTS
 
-from tilewright.emulate.effects import SCALAR_BIT, SCC_BIT, effects, names
-from tilewright.emulate.operand import EXEC, MODE, SCALARS
-from tilewright.emulate.text import instruction
 from tilewright.emulate.waves import Waves
+from tilewright.listing.effects import SCALAR_BIT, SCC_BIT, effects, names
+from tilewright.listing.operand import EXEC, MODE, SCALARS
+from tilewright.listing.text import instruction
 
 OTHERS = {
     "gfx942": """

@@ -15,8 +15,8 @@ from one import execute, target, waves
 from spelling import CDNA, RDNA, exists
 from test_isa_vector import SEED
 
-from tilewright.emulate.target import Target
 from tilewright.emulate.waves import Waves
+from tilewright.listing.target import Target
 
 
 def same(got: float, wanted: float) -> bool:

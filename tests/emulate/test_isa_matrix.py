@@ -16,10 +16,10 @@ from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.formats import FORMATS
 from tilewright.emulate.isa.matrix import MNEMONICS
 from tilewright.emulate.isa.registry import Context, executor
-from tilewright.emulate.target import GENERATIONS, Target
-from tilewright.emulate.text import instruction
 from tilewright.emulate.waves import Waves
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.target import GENERATIONS, Target
+from tilewright.listing.text import instruction
 
 WAVES = 2
 NAMES = {generation: name for name, generation in GENERATIONS.items()}

@@ -17,11 +17,11 @@ from tilewright.emulate.lds import Shared
 from tilewright.emulate.memory import Memory
 from tilewright.emulate.order import Order
 from tilewright.emulate.scratch import RESOURCE, Scratch
-from tilewright.emulate.target import GENERATIONS, target_of
-from tilewright.emulate.text import instruction
 from tilewright.emulate.waits import Counters
 from tilewright.emulate.waves import Waves
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.target import GENERATIONS, target_of
+from tilewright.listing.text import instruction
 
 assert isa
 TARGET = {generation: name for name, generation in GENERATIONS.items()}

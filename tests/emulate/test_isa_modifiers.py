@@ -14,10 +14,10 @@ from spelling import exists
 
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.registry import Context, executor
-from tilewright.emulate.target import target_of
-from tilewright.emulate.text import instruction
 from tilewright.emulate.waves import Waves
 from tilewright.errors import BadArgument, UnknownInstruction
+from tilewright.listing.target import target_of
+from tilewright.listing.text import instruction
 
 SELECTIONS = {
     "BYTE_0": (0, 8),

@@ -30,8 +30,8 @@ from test_isa_vector import SEED
 
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.registry import Context
-from tilewright.emulate.operand import EXEC, MODE, VCC
 from tilewright.emulate.waves import Waves
+from tilewright.listing.operand import EXEC, MODE, VCC
 
 Scc = bool | None
 """What SCC becomes; None: it stays."""

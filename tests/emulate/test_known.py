@@ -18,8 +18,8 @@ import pytest
 from tilewright.emulate import isa as isa
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.isa.registry import Context, executor
-from tilewright.emulate.target import CDNA, GENERATIONS, Target
-from tilewright.emulate.text import instruction
+from tilewright.listing.target import CDNA, GENERATIONS, Target
+from tilewright.listing.text import instruction
 
 SEEN: dict[str, dict[str, list[str]]] = json.loads(
     Path(__file__).with_name("instructions.json").read_text()

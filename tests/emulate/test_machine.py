@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.emulate.effects import effects, names
 from tilewright.emulate.machine import Limits, Machine
 from tilewright.emulate.memory import Memory
-from tilewright.emulate.target import target_of
-from tilewright.emulate.text import instruction, parse
 from tilewright.errors import KernelCrashed, KernelEndless, LaunchFailed, UnknownInstruction
+from tilewright.listing.effects import effects, names
+from tilewright.listing.target import target_of
+from tilewright.listing.text import instruction, parse
 
 CDNA, RDNA = "gfx942", "gfx1201"
 

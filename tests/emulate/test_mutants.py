@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.emulate.mutants import KINDS, NOTHING, mutants, sample
-from tilewright.emulate.text import parse
+from tilewright.listing.text import parse
 
 HEAD = '\t.amdgcn_target "amdgcn-amd-amdhsa--{}"\n\t.text\n\t.type\tkernel,@function\nkernel:\n'
 TAIL = """

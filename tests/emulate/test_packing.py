@@ -23,7 +23,7 @@ from tilewright.arch import arch
 from tilewright.compile import find, inspect
 from tilewright.dispatch import Dispatcher
 from tilewright.emulate.device import EmulatedGpu
-from tilewright.emulate.text import parse
+from tilewright.listing.text import parse
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.nouns import Descriptor, Given, Pointer, Scalar

@@ -7,11 +7,11 @@ from small import FIRST_LINE, listing
 
 from tilewright.arch import arch as find_arch
 from tilewright.compile import Store, build, inspect
-from tilewright.emulate.effects import effects
-from tilewright.emulate.hazards import shortages
-from tilewright.emulate.padding import padded
 from tilewright.emulate.proof import prover
-from tilewright.emulate.text import parse
+from tilewright.listing.effects import effects
+from tilewright.listing.hazards import shortages
+from tilewright.listing.padding import padded
+from tilewright.listing.text import parse
 from tilewright.ops.gemm import FAMILY
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.emulate.operand import ACCUMULATION, EXEC, M0, TTMP, VCC, operand
-from tilewright.emulate.text import instruction, parse
 from tilewright.errors import BadArgument, BadFile
+from tilewright.listing.operand import ACCUMULATION, EXEC, M0, TTMP, VCC, operand
+from tilewright.listing.text import instruction, parse
 
 LISTING = """\
 \t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"

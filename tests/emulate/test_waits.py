@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from small import TARGETS, launch
 
-from tilewright.emulate.target import target_of
 from tilewright.emulate.waits import Counters, Entry, counter
+from tilewright.listing.target import target_of
 
 CDNA = ("gfx90a", "gfx942", "gfx950")
 GFX12 = ("gfx1201", "gfx1250")

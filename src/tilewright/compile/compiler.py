@@ -14,9 +14,9 @@ import msgspec
 
 from tilewright.compile.kernel import Kernel
 from tilewright.compile.resources import Resources, amd_resources, nvidia_resources
-from tilewright.emulate.padding import padded
-from tilewright.emulate.target import GENERATIONS
-from tilewright.errors import BuildFailed
+from tilewright.errors import BuildFailed, TilewrightError
+from tilewright.listing.padding import padded
+from tilewright.listing.target import GENERATIONS
 from tilewright.ops.nouns import MAIN, KernelSource
 
 _INHERITED = frozenset(
@@ -157,8 +157,12 @@ def _attributes(source: KernelSource, names: list[str]) -> dict[tuple[int, ...],
 
 def _waiting(listing: str, target: Any, options: dict[str, Any]) -> dict[str, bytes]:
     """The listing with the wait states that the compiler left out, and the code object that it
-    assembles to; nothing if the compiler left out none."""
-    complete = padded(listing)
+    assembles to; nothing if the compiler left out none, or if the listing is of a kind that cannot
+    be read here."""
+    try:
+        complete = padded(listing)
+    except TilewrightError:
+        return {}
     if complete == listing:
         return {}
     from triton.compiler.compiler import make_backend

@@ -25,17 +25,6 @@ from tilewright.errors import BuildFailed
 from tilewright.ops.nouns import MAIN, KernelSource
 
 _SMALL = 1 << 20
-_WAITING = (
-    "padding.py",
-    "hazards.py",
-    "hazard_rules.py",
-    "passes.py",
-    "effects.py",
-    "operand.py",
-    "target.py",
-    "text.py",
-)
-"""The modules that decide which wait states a listing for AMD gets."""
 
 
 def build_key(
@@ -230,5 +219,5 @@ def _driver_digest(backend: str) -> str:
     here = Path(__file__).parent
     files = [here / name for name in ("compiler.py", "resources.py")]
     if backend == "hip":
-        files += [here.parent / "emulate" / name for name in _WAITING]
+        files += sorted((here.parent / "listing").glob("*.py"))
     return sha256(b"".join(file.read_bytes() for file in files))

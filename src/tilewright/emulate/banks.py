@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.emulate.target import Generation
+from tilewright.listing.target import Generation
 
 Addresses = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tilewright.emulate import banks
 from tilewright.emulate.cycles import issue_cycles
 from tilewright.emulate.kinds import KINDS, Kind, kind_of
-from tilewright.emulate.target import Target
-from tilewright.emulate.text import Instruction
+from tilewright.listing.target import Target
+from tilewright.listing.text import Instruction
 
 Addresses = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -15,10 +15,10 @@ from __future__ import annotations
 import re
 
 from tilewright.emulate.kinds import kind_of
-from tilewright.emulate.passes import passes
-from tilewright.emulate.target import CDNA, Generation, Target
-from tilewright.emulate.text import Instruction
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.passes import passes
+from tilewright.listing.target import CDNA, Generation, Target
+from tilewright.listing.text import Instruction
 
 WMMA: dict[Generation, tuple[tuple[str, int], ...]] = {
     "rdna3": ((r"v_wmma_.*_16x16x16_(f16|bf16|iu8)", 32), (r"v_wmma_.*_16x16x16_iu4", 16)),

@@ -21,8 +21,8 @@ from tilewright.emulate.hip import Dispatch, EmulatedHip
 from tilewright.emulate.machine import Execution, Limits, Machine
 from tilewright.emulate.memory import Memory
 from tilewright.emulate.proof import prover
-from tilewright.emulate.text import parse
 from tilewright.errors import BadArgument, KernelCrashed, LaunchFailed
+from tilewright.listing.text import parse
 from tilewright.ops.nouns import Launch, Temporary
 from tilewright.pointer_array import Pointers
 from tilewright.runtime.bound import BoundLaunch, Loaded

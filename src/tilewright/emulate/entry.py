@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.emulate.effects import scalar_bits, vector_bits
-from tilewright.emulate.operand import EXEC, TTMP
 from tilewright.emulate.scratch import RESOURCE
-from tilewright.emulate.text import Program
 from tilewright.emulate.waves import Waves
 from tilewright.errors import LaunchFailed
+from tilewright.listing.effects import scalar_bits, vector_bits
+from tilewright.listing.operand import EXEC, TTMP
+from tilewright.listing.text import Program
 
 _USER = (
     ("private_segment_buffer", 4),

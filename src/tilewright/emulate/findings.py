@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.text import Instruction
 
 KINDS = {
     "unwaited register": "a register is used before the wait that covers its load",

@@ -14,8 +14,8 @@ import numpy as np
 from tilewright.emulate.findings import Findings, Kind
 from tilewright.emulate.memory import Addresses, Bools, Bytes, Words, gather, scatter
 from tilewright.emulate.order import Order
-from tilewright.emulate.text import Instruction, Program
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.text import Instruction, Program
 
 UNWRITTEN = 0xFF
 """What every byte holds that nothing has written: NaN in every float type."""

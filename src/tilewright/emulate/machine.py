@@ -18,10 +18,8 @@ import numpy as np
 
 from tilewright.emulate import unwritten, waits
 from tilewright.emulate.counts import Counts
-from tilewright.emulate.effects import effects
 from tilewright.emulate.entry import begin
 from tilewright.emulate.findings import Findings
-from tilewright.emulate.hazards import shortages
 from tilewright.emulate.isa.control import BARRIER, END
 from tilewright.emulate.isa.registry import Context, executor
 from tilewright.emulate.lds import Shared, granule
@@ -30,9 +28,11 @@ from tilewright.emulate.order import Order
 from tilewright.emulate.races import Races
 from tilewright.emulate.resources import undeclared
 from tilewright.emulate.scratch import Scratch
-from tilewright.emulate.text import Program
 from tilewright.emulate.waves import Array, Waves
 from tilewright.errors import KernelCrashed, KernelEndless, LaunchFailed
+from tilewright.listing.effects import effects
+from tilewright.listing.hazards import shortages
+from tilewright.listing.text import Program
 
 MOST_WAVES = 2048
 """Waves that execute together. 128 KiB of registers each, where a kernel uses all of them."""

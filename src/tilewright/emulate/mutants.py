@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tilewright.emulate.effects import SCALAR_BIT, effects
-from tilewright.emulate.operand import ACCUMULATION, EXEC, Operand
-from tilewright.emulate.text import Instruction, Program, instruction
+from tilewright.listing.effects import SCALAR_BIT, effects
+from tilewright.listing.operand import ACCUMULATION, EXEC, Operand
+from tilewright.listing.text import Instruction, Program, instruction
 
 Kind = Literal["barrier", "wait", "address", "operand", "instruction"]
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tilewright.emulate.target import Target
 from tilewright.emulate.waits import Counters
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.target import Target
 
 WRITES_BACK = frozenset({"cdna3", "cdna4", "gfx1250"})
 """Generations whose L2 must be written back before other workgroups see a store: a GPU has several

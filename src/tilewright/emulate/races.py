@@ -13,8 +13,8 @@ import numpy as np
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.memory import Addresses, Bools, Memory
 from tilewright.emulate.order import Order
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.text import Instruction
 
 _MANY = np.iinfo(np.int32).min
 """The reader of bytes that several workgroups have read."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.emulate.findings import Findings
-from tilewright.emulate.operand import ACCUMULATION, TTMP, VCC
-from tilewright.emulate.text import Instruction, Program
+from tilewright.listing.operand import ACCUMULATION, TTMP, VCC
+from tilewright.listing.text import Instruction, Program
 
 
 def undeclared(program: Program, shared: int, findings: Findings) -> None:

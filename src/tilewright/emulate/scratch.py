@@ -6,8 +6,8 @@ import numpy as np
 
 from tilewright.emulate.findings import Findings
 from tilewright.emulate.memory import Addresses, Bools, Words
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.text import Instruction
 
 _POISON = np.uint32(0xFFC0DEAD)
 """What unwritten words read as. They are kept xor this, so that untouched pages stay zero."""

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tilewright.emulate.effects import Effects, names, scalar_bits
 from tilewright.emulate.findings import Findings
-from tilewright.emulate.operand import EXEC
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Waves
+from tilewright.listing.effects import Effects, names, scalar_bits
+from tilewright.listing.operand import EXEC
+from tilewright.listing.text import Instruction
 
 _LASTS = re.compile(
     r"(buffer|global|flat|scratch|s_load|s_buffer|tensor)_|s_cbranch|s_setreg|s_setpc|"

@@ -17,11 +17,11 @@ from typing import Literal
 
 import numpy as np
 
-from tilewright.emulate.effects import Effects, names
 from tilewright.emulate.findings import Findings
-from tilewright.emulate.target import Target
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.effects import Effects, names
+from tilewright.listing.target import Target
+from tilewright.listing.text import Instruction
 
 Access = Literal["load", "store", "flush", "shared", "scalar", "async", "tensor"]
 """What kind of access: global loads (also atomics that return); global stores (also atomics that do

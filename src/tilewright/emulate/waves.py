@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.emulate.operand import EXEC, MODE, SCALARS
+from tilewright.listing.operand import EXEC, MODE, SCALARS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from tilewright.emulate.isa import rounding
 from tilewright.emulate.isa.dpp import Move, move
-from tilewright.emulate.operand import EXEC, Operand
-from tilewright.emulate.target import Target
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.operand import EXEC, Operand
+from tilewright.listing.target import Target
+from tilewright.listing.text import Instruction
 
 Reader = Callable[[Waves], Array]
 Writer = Callable[[Waves, Array], None]

@@ -14,17 +14,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.emulate.effects import bits
 from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.buffers import placing
 from tilewright.emulate.isa.globals import places
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.transfer import Width
 from tilewright.emulate.memory import Addresses, Bools, Memory, Words
-from tilewright.emulate.operand import Operand
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Access, Entry
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.effects import bits
+from tilewright.listing.operand import Operand
+from tilewright.listing.text import Instruction
 
 _FUNCTIONS: dict[str, np.ufunc] = {
     "add": np.add,

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.emulate.effects import bits
 from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.transfer import Width
 from tilewright.emulate.memory import Addresses, Bools, Words
-from tilewright.emulate.operand import Operand
 from tilewright.emulate.scratch import SWIZZLE
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.effects import bits
+from tilewright.listing.operand import Operand
+from tilewright.listing.text import Instruction
 
 
 @dataclass(frozen=True, slots=True)

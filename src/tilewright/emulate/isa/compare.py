@@ -15,9 +15,9 @@ from tilewright.emulate.isa.access import (
     source,
 )
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.operand import operand
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.operand import operand
+from tilewright.listing.text import Instruction
 
 Predicate = Callable[[Array, Array], Array]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.operand import VCC
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.operand import VCC
+from tilewright.listing.text import Instruction
 
 
 class Signal:

@@ -19,9 +19,9 @@ from tilewright.emulate.isa.formats import table
 from tilewright.emulate.isa.modes import limited_f16, saturates
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.rounding import encoded, to_bf16, to_f16_toward_zero
-from tilewright.emulate.target import Generation, Target
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.target import Generation, Target
+from tilewright.listing.text import Instruction
 
 _LOW = np.uint32(0xFFFF)
 

@@ -20,9 +20,9 @@ from tilewright.emulate.isa.access import (
 from tilewright.emulate.isa.elementwise import elementwise
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.rounding import odd, two_sum
-from tilewright.emulate.operand import operand
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.operand import operand
+from tilewright.listing.text import Instruction
 
 _TINY = float(np.finfo(np.float32).tiny)
 _UP, _DOWN = np.float32(2.0**64), np.float32(2.0**-64)

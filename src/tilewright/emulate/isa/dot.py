@@ -18,9 +18,9 @@ import numpy as np
 from tilewright.emulate.isa.access import destination, source
 from tilewright.emulate.isa.formats import FORMATS, Format
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 _CDNA: tuple[Generation, ...] = ("cdna2", "cdna3", "cdna4")
 _ACCUMULATING = ("v_dot2acc_f32_f16", "v_dot2c_f32_f16", "v_dot4c_i32_i8")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array
+from tilewright.listing.text import Instruction
 
 _LANES = 64
 _ROW = 16

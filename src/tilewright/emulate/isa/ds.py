@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilewright.emulate.effects import bits
 from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.transfer import Width
 from tilewright.emulate.memory import Addresses, Words
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.effects import bits
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 _WORDS = ("b32", "b64", "b96", "b128")
 _LOADS = (*_WORDS, "u8", "i8", "u16", "i16")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.emulate.isa.registry import Context, Executor, executor, means
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Waves
+from tilewright.listing.text import Instruction
 
 
 @means("v_dual", generations=("rdna3", "rdna4", "gfx1250"))

@@ -9,9 +9,9 @@ import numpy as np
 
 from tilewright.emulate.isa.access import TYPES, Reader, Writer, destination, source
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 Function = Callable[..., Array]
 

@@ -24,9 +24,9 @@ from tilewright.emulate.isa.elementwise import elementwise
 from tilewright.emulate.isa.modes import limited_f16
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.rounding import flushed, fma16, fma32
-from tilewright.emulate.target import Target
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.target import Target
+from tilewright.listing.text import Instruction
 
 
 def minimum(a: Array, b: Array) -> Array:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.emulate.effects import bits
 from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.transfer import Places
 from tilewright.emulate.memory import Addresses
-from tilewright.emulate.operand import Operand
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Waves
+from tilewright.listing.effects import bits
+from tilewright.listing.operand import Operand
+from tilewright.listing.text import Instruction
 
 
 def places(

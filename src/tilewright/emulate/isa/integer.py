@@ -9,8 +9,8 @@ import numpy as np
 from tilewright.emulate.isa.access import Reader, destination, source
 from tilewright.emulate.isa.elementwise import elementwise
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.text import Instruction
 
 _U = np.uint32
 _Q = np.uint64

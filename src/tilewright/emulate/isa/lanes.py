@@ -14,9 +14,9 @@ from tilewright.emulate.isa.access import (
     word,
 )
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.text import Instruction
 
 
 @means("v_readfirstlane_b32")

@@ -32,8 +32,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.emulate.target import Generation
 from tilewright.emulate.waves import Array
+from tilewright.listing.target import Generation
 
 MFMA_ROWS = 4
 """Consecutive rows of C and D in a lane of MFMA."""

@@ -33,10 +33,10 @@ from tilewright.emulate.isa.dot import normal
 from tilewright.emulate.isa.formats import FORMATS, Format
 from tilewright.emulate.isa.layouts import Layout
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.operand import Operand
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.operand import Operand
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 Reader = Callable[[Waves], Array]
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from tilewright.emulate.isa.access import scalar_destination
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.operand import MODE
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.operand import MODE
+from tilewright.listing.text import Instruction
 
 _OVERFLOW = 23
 """The bit FP16_OVFL: a number too large for fp16 becomes the largest, and for an 8-bit float too,

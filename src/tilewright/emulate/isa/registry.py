@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.emulate.findings import Findings
-from tilewright.emulate.target import GENERATIONS, Generation, Target
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Waves
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.target import GENERATIONS, Generation, Target
+from tilewright.listing.text import Instruction
 
 
 @dataclass(slots=True)

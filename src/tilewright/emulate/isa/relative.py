@@ -13,9 +13,9 @@ import numpy as np
 
 from tilewright.emulate.isa.access import scalar_destination, scalar_source
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Waves
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.text import Instruction
 
 _DIFFERENCE = re.compile(r"\(([\w.$]+)-([\w.$]+)\)(&4294967295|>>32)")
 

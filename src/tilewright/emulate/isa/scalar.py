@@ -21,9 +21,9 @@ from tilewright.emulate.isa.access import (
 from tilewright.emulate.isa.integer import popcount
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.relative import relative
-from tilewright.emulate.operand import EXEC
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.operand import EXEC
+from tilewright.listing.text import Instruction
 
 _U, _Q = np.uint32, np.uint64
 Function = Callable[..., Array]

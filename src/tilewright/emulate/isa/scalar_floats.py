@@ -13,8 +13,8 @@ from tilewright.emulate.isa.floats import maximum, minimum
 from tilewright.emulate.isa.modes import limited_f16
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.isa.rounding import fma32
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.text import Instruction
 
 Function = Callable[..., Array]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.emulate.effects import bits
 from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Entry
 from tilewright.emulate.waves import Waves
+from tilewright.listing.effects import bits
+from tilewright.listing.text import Instruction
 
 _GFX9 = ("dword", "dwordx2", "dwordx4", "dwordx8", "dwordx16")
 _LATER = ("b32", "b64", "b96", "b128", "b256", "b512")

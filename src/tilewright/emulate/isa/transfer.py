@@ -14,11 +14,11 @@ from tilewright.emulate import waits
 from tilewright.emulate.findings import Kind
 from tilewright.emulate.isa.registry import Context
 from tilewright.emulate.memory import Addresses, Bools, Words
-from tilewright.emulate.operand import M0, Operand
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
 from tilewright.errors import UnknownInstruction
+from tilewright.listing.operand import M0, Operand
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 Places = Callable[[Waves], Addresses]
 """Addresses (waves, lanes) of an instruction."""

@@ -7,10 +7,10 @@ import re
 from tilewright.emulate.isa import transfer
 from tilewright.emulate.isa.control import BARRIER
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waits import Counter, Entry
 from tilewright.emulate.waves import Waves
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 
 def _wait(context: Context, stated: dict[Counter, int]) -> Executor:

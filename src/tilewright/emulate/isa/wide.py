@@ -7,8 +7,8 @@ import numpy as np
 from tilewright.emulate.isa.access import destination, lane_mask, put_lane_mask, source
 from tilewright.emulate.isa.elementwise import elementwise
 from tilewright.emulate.isa.registry import Context, Executor, means
-from tilewright.emulate.text import Instruction
 from tilewright.emulate.waves import Array, Waves
+from tilewright.listing.text import Instruction
 
 _Q = np.uint64
 

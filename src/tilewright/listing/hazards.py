@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.emulate.effects import SCALAR_BIT, Effects, names, scalar_bits
-from tilewright.emulate.hazard_rules import RULES, Facts, Rule, facts, waited
-from tilewright.emulate.operand import VCC
-from tilewright.emulate.text import Instruction, Program
+from tilewright.listing.effects import SCALAR_BIT, Effects, names, scalar_bits
+from tilewright.listing.hazard_rules import RULES, Facts, Rule, facts, waited
+from tilewright.listing.operand import VCC
+from tilewright.listing.text import Instruction, Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.emulate.effects import SCC_BIT, Effects, bits, scalar_bits, vector_bits
-from tilewright.emulate.operand import EXEC, M0, VCC
-from tilewright.emulate.passes import passes
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
+from tilewright.listing.effects import SCC_BIT, Effects, bits, scalar_bits, vector_bits
+from tilewright.listing.operand import EXEC, M0, VCC
+from tilewright.listing.passes import passes
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 _VECTOR = vector_bits(0, 1024)
 _SCALAR = scalar_bits(0, VCC + 2)

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.emulate.operand import Operand, operand
-from tilewright.emulate.target import Target, target_of
 from tilewright.errors import BadFile
+from tilewright.listing.operand import Operand, operand
+from tilewright.listing.target import Target, target_of
 
 Value = int | str | tuple[int, ...]
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilewright.emulate.operand import EXEC, M0, SCALARS, VCC, Operand
-from tilewright.emulate.target import Target
-from tilewright.emulate.text import Instruction
+from tilewright.listing.operand import EXEC, M0, SCALARS, VCC, Operand
+from tilewright.listing.target import Target
+from tilewright.listing.text import Instruction
 
 SCALAR_BIT = 1024
 """The bit of scalar register 0."""

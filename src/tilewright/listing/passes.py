@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from tilewright.emulate.target import Generation
-from tilewright.emulate.text import Instruction
+from tilewright.listing.target import Generation
+from tilewright.listing.text import Instruction
 
 _SHAPE = re.compile(r"v_mfma_(?:scale_)?[fi]32_(\d+)x\d+x\d+_?([a-z]\w*)")
 _FP8 = (0, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.emulate.effects import effects
-from tilewright.emulate.hazards import shortages
-from tilewright.emulate.text import parse
+from tilewright.listing.effects import effects
+from tilewright.listing.hazards import shortages
+from tilewright.listing.text import parse
 
 _ROUNDS = 8
 """How often a listing is looked at again: an inserted wait may end one danger and not another."""
