@@ -4,6 +4,8 @@ import pytest
 from small import TARGETS, launch
 from test_waits import ADDRESS, CDNA, ds, wait, word
 
+from tilewright.errors import KernelCrashed
+
 GFX12 = ("gfx1201", "gfx1250")
 
 
@@ -192,3 +194,30 @@ def test_a_word_that_several_waves_have_read(target, met):
     ran = launch(target, code, waves=2, shared=1024)
     racing = [] if met else [store.replace("v0", "v0 offset:0")]
     assert found(ran, "shared memory race") == racing
+
+
+@pytest.mark.parametrize("target", GFX12)
+@pytest.mark.parametrize("half, why", [("signal", "has not signalled"), ("wait", "again")])
+def test_a_barrier_with_one_half_holds_nobody(target, half, why):
+    halves = {"signal": "s_barrier_signal -1\n", "wait": "s_barrier_wait -1\n"}
+    lame = "".join(text for name, text in halves.items() if name != half)
+    with pytest.raises(KernelCrashed, match=why):
+        launch(target, lame + barrier(target), waves=2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_last_word_may_be_read_beside_words_that_are_not_aligned(target):
+    mask = "vcc" if target in CDNA else "vcc_lo"
+    ran = launch(
+        target,
+        "v_mov_b32 v1, 0xfffc\n"
+        + f"{ds(target, 'store')}_b32 v1, v0\n"
+        + "v_mov_b32 v2, 0xfffa\n"
+        + f"v_cmp_eq_u32 {mask}, 0, v0\ns_nop 4\n"
+        + f"v_cndmask_b32 v2, v2, v1, {mask}\n"
+        + wait(target, "shared")
+        + f"{ds(target, 'load')}_b32 v3, v2\n"
+        + wait(target, "shared"),
+        shared=65536,
+    )
+    assert {kind for kind, _ in ran.findings} <= {"shared memory race", "unwritten shared memory"}

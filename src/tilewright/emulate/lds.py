@@ -171,7 +171,9 @@ class Shared:
         each = self._granule
         first = at // each
         if each > 1 and (at % each).any():
-            return first[..., None] + np.arange(size // each + 1)
+            last = (at + size - 1) // each
+            found = first[..., None] + np.arange(size // each + 1)
+            return np.asarray(np.minimum(found, last[..., None]))
         return np.asarray(first[..., None] + np.arange(-(-size // each)))
 
     def _check_load(

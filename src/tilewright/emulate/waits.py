@@ -83,13 +83,15 @@ class Counters:
     """The accesses that a group of waves has in flight.
 
     count: how many waves. pending: the registers that the accesses load.
+    signalled: whether the waves have signalled a barrier that they have not waited at (gfx12).
     """
 
-    __slots__ = ("count", "pending", "queues")
+    __slots__ = ("count", "pending", "queues", "signalled")
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.pending = 0
+        self.signalled = False
         self.queues: dict[Counter, deque[Entry]] = {}
 
     def issue(self, to: Counter, entry: Entry) -> None:
@@ -145,7 +147,7 @@ class Counters:
     def taken(self, indices: Array) -> Counters:
         """Those of some of the waves."""
         made = Counters(len(indices))
-        made.pending = self.pending
+        made.pending, made.signalled = self.pending, self.signalled
         for name, queue in self.queues.items():
             made.queues[name] = deque(
                 entry if entry.lands is None else replace(entry, lands=entry.lands[indices])
@@ -166,6 +168,7 @@ class Counters:
             )
         for group in groups:
             made.pending |= group.pending
+        made.signalled = all(group.signalled for group in groups)
         return made
 
 

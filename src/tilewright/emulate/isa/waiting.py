@@ -9,6 +9,7 @@ from tilewright.emulate.isa.control import BARRIER
 from tilewright.emulate.isa.registry import Context, Executor, means
 from tilewright.emulate.waits import Counter, Entry
 from tilewright.emulate.waves import Waves
+from tilewright.errors import KernelCrashed
 from tilewright.listing.target import Generation
 from tilewright.listing.text import Instruction
 
@@ -119,15 +120,38 @@ def _barrier(ins: Instruction, context: Context) -> Executor:
 
 @means("s_barrier_signal", generations=_GFX12)
 def _signal(ins: Instruction, context: Context) -> Executor:
-    """The workgroup's barrier is number -1; the wait that follows is where waves are held."""
+    """The workgroup's barrier is number -1; the wait that follows is where waves are held. Signals
+    are counted (RDNA4 ISA, "Barriers"), so one too many or too few lets waves pass alone, or none.
+    """
     _workgroups(ins)
-    return lambda waves: _arrive(ins, context, waves)
+
+    def execute(waves: Waves) -> None:
+        if waves.counters.signalled:
+            raise _broken(ins, waves, "signals a barrier again, which it has not waited at")
+        waves.counters.signalled = True
+        _arrive(ins, context, waves)
+
+    return execute
 
 
 @means("s_barrier_wait", generations=_GFX12)
 def _barrier_wait(ins: Instruction, context: Context) -> Executor:
     _workgroups(ins)
-    return lambda waves: BARRIER
+
+    def execute(waves: Waves) -> object:
+        if not waves.counters.signalled:
+            raise _broken(ins, waves, "waits at a barrier that it has not signalled")
+        waves.counters.signalled = False
+        return BARRIER
+
+    return execute
+
+
+def _broken(ins: Instruction, waves: Waves, what: str) -> KernelCrashed:
+    return KernelCrashed(
+        f"line {ins.line}, `{ins.text}`: wave {waves.wave[0]} of workgroup {waves.workgroup[0]} "
+        f"{what}"
+    )
 
 
 def _workgroups(ins: Instruction) -> None:
