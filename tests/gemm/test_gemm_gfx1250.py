@@ -115,6 +115,11 @@ def test_the_source_gives_the_product(number, layout):
         (kernel(num_stages=3), "cdna", "2 stages on gfx1250"),
         (kernel(tile_m=256, tile_n=256), "cdna", "registers a thread, over 512"),
         (config(NAME, pipeline="tma", scheduler="persistent"), "pipeline", "has no pipeline tma"),
+        (
+            config(NAME, **MX | {"scale_a": "", "dtype_b": "e2m1"}),
+            "packed",
+            "does not multiply bf16 and e2m1",
+        ),
     ],
 )
 def test_what_it_does_not_do(made, rule, reason):

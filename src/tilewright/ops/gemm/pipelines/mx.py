@@ -51,6 +51,11 @@ def _objection(c: GemmConfig, arch: Arch) -> str | None:
             for words in ((c.scale_a, c.scale_b), want)
         )
         return f"pipeline mx takes scales {wanted} with A in {c.dtype_a}, not {have}"
+    if plain and arch.dot == "vector":
+        return (
+            f"the compiler does not multiply {c.dtype_a} and e2m1 for {arch.name}; pipeline "
+            "weights unpacks e2m1"
+        )
     if c.dtype_a == "fp16" and arch.dtypes["e4m3fn"].support == "refused":
         return f"the compiler makes fp16 of e2m1 by way of e4m3fn, which {arch.name} does not take"
     if c.tile_k < LEAST_K:
