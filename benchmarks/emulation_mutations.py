@@ -210,20 +210,23 @@ def subjects(arch: str) -> Iterator[int]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Shares of noticed mutants, by architecture and kind."""
-    lines = [f"{'architecture':14}{'kernels':>8}" + "".join(f"{kind:>24}" for kind in KINDS)]
+    """Shares of mutants that were noticed, by architecture and kind, of those that break something;
+    and why the others were not."""
+    head = f"{'architecture':14}{'kernels':>8}  {'kind':12}{'mutants':>8}{'noticed':>8}{'share':>7}"
+    lines = [head + "".join(f"{word:>19}" for word in UNNOTICED)]
     for arch in dict.fromkeys(result["arch"] for result in results):
         those = [result for result in results if result["arch"] == arch]
-        cells = []
         for kind in KINDS:
             words: Counter[str] = Counter()
             for result in those:
                 words.update(result["mutants"][kind])
-            idle = words.pop("nothing in flight", 0)
-            noticed, all_ = sum(words[word] for word in NOTICED), sum(words.values())
-            share = f"{noticed}/{all_} {noticed / max(1, all_):.0%}"
-            cells.append(share + (f" (+{idle} idle)" if idle else ""))
-        lines.append(f"{arch:14}{len(those):>8}" + "".join(f"{cell:>24}" for cell in cells))
+            noticed = sum(words[word] for word in NOTICED)
+            faults = words.total() - words["nothing in flight"]
+            lines.append(
+                f"{arch:14}{len(those):>8}  {kind:12}{words.total():>8}{noticed:>8}"
+                f"{noticed / max(1, faults):>7.0%}"
+                + "".join(f"{words[word] or '':>19}" for word in UNNOTICED)
+            )
     return "\n".join(lines)
 
 
