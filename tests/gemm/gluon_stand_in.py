@@ -228,6 +228,7 @@ class Machine:
             ),
             "TURN": reduce.TURN.value,
             "DELIVERED": reduce.DELIVERED.value,
+            "BY_BARRIER": reduce.BY_BARRIER.value,
             "AMDMFMALayout": lambda *_: None,
             "buffer_load": lambda base, offsets, mask: base.load(offsets, mask),
             "buffer_store": self.buffer_store,

@@ -37,6 +37,8 @@ import triton.language as tl
 TURN = tl.constexpr(1)
 DELIVERED = tl.constexpr(1 << 16)
 """The low half of a flag counts arrivals, the high half deliveries."""
+BY_BARRIER = tl.constexpr("")
+"""The value of DONE where a barrier makes accesses complete."""
 
 
 @triton.jit
@@ -72,7 +74,7 @@ def add(slot, within, part):
 @triton.jit
 def meet(DONE: tl.constexpr):
     """A barrier behind which all loads and stores of the workgroup are complete."""
-    if DONE != "":
+    if DONE != BY_BARRIER:
         tl.inline_asm_elementwise(
             DONE + "\ns_mov_b32 $0, 0", "=s,~{memory}", [], tl.int32, is_pure=False, pack=1
         )
@@ -94,11 +96,11 @@ def take_turn(flags, count, base, stride, shift, REDUCTION: tl.constexpr):
 def reduce(
     acc, last, flags, partials, within, i, count, base, stride, shift, REDUCTION: tl.constexpr,
     STORE: tl.constexpr = store, LOAD: tl.constexpr = load, ADD: tl.constexpr = add,
-    DONE: tl.constexpr = "",
+    DONE: tl.constexpr = BY_BARRIER,
 ):  # fmt: skip
     """Contribute `acc`; `within` has the offsets of its elements in a slot, and `last` is the
     result of `take_turn`. Returns (whether this workgroup has the whole sum, the sum). Gluon passes
-    its own STORE, LOAD and ADD. DONE: see `meet`; ``""`` where the barrier suffices."""
+    its own STORE, LOAD and ADD. DONE: see `meet`."""
     if REDUCTION == "tree":
         whole = count > 0
         width = count * 0 + 1
@@ -114,6 +116,7 @@ def reduce(
                     tl.store(flag, 0)
                     theirs = slot(tl.where(mine < right, right, right - width), base, stride, shift)
                     acc += LOAD(_at(partials, theirs, within), within, acc)
+                    meet(DONE)  # the next level may store into the slot that others still load
             width *= 2
     else:
         meeting = _meeting(base, stride, shift, REDUCTION)
@@ -168,7 +171,7 @@ def _at(partials, index, within):
 @triton.jit
 def reduce_split(
     acc, flags, partials, tile, i, splits, TILE_M: tl.constexpr, TILE_N: tl.constexpr,
-    REDUCTION: tl.constexpr, DONE: tl.constexpr = "",
+    REDUCTION: tl.constexpr, DONE: tl.constexpr = BY_BARRIER,
 ):  # fmt: skip
     """Contribute `acc`, part `i` of the `splits` of a tile under split-K. Returns as `reduce`."""
     base = tile if REDUCTION == "atomic" else tile * splits
