@@ -81,7 +81,7 @@ class OutOfMemory(LaunchFailed):
 
 
 class KernelCrashed(LaunchFailed):
-    """An interpreted kernel raised, or ended its process; an emulated kernel waits for ever."""
+    """An interpreted kernel raised, or ended its process."""
 
 
 class KernelEndless(LaunchFailed):

@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.emulate.machine import Limits, Machine
 from tilewright.emulate.memory import Memory
-from tilewright.errors import KernelCrashed, KernelEndless, LaunchFailed, UnknownInstruction
+from tilewright.errors import KernelEndless, LaunchFailed, UnknownInstruction
 from tilewright.listing.effects import effects, names
 from tilewright.listing.target import target_of
 from tilewright.listing.text import instruction, parse
@@ -122,20 +122,99 @@ s_endpgm
     assert counts(execution)["s_barrier"] == 4
 
 
+def test_a_barrier_counts_waves_wherever_they_wait():
+    """One wave comes to two barriers, the other to a loop's, twice."""
+    execution = launched(
+        """
+v_readfirstlane_b32 s3, v0
+s_mov_b32 s4, 2
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_1
+s_barrier
+s_barrier
+s_endpgm
+.LBB0_1:
+s_barrier
+s_sub_i32 s4, s4, 1
+s_cmp_lg_u32 s4, 0
+s_cbranch_scc1 .LBB0_1
+s_endpgm
+""",
+        groups=3,
+        waves=2,
+    )
+    assert execution.executed.tolist()[4:9] == [3, 3, 3, 6, 6]
+
+
 def test_a_barrier_that_some_never_reach():
-    with pytest.raises(KernelCrashed, match=r"workgroup 0 come to the barrier at line 7"):
+    """The first wave waits at a second barrier, the other in a loop for ever at none."""
+    with pytest.raises(KernelEndless):
         launched(
             """
 v_readfirstlane_b32 s3, v0
 s_cmp_lg_u32 s3, 0
 s_cbranch_scc1 .LBB0_1
 s_barrier
-.LBB0_1:
-s_barrier
 s_endpgm
+.LBB0_1:
+s_branch .LBB0_1
 """,
             waves=2,
+            limits=Limits(steps=5000),
         )
+
+
+def test_waves_pass_a_barrier_while_another_workgroup_waits_for_them_in_a_loop():
+    """Both waves of workgroup 0 come to the barrier by different ways, then set a flag; workgroup 1
+    looks at it until it is set."""
+    memory = Memory()
+    flag = memory.allocate(4, "flag", contents=np.zeros(4, np.uint8))
+    body = """
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_mov_b32_e32 v1, 0
+v_mov_b32_e32 v2, 1
+s_waitcnt lgkmcnt(0)
+s_cmp_lg_u32 s2, 0
+s_cbranch_scc1 .LBB0_3
+v_readfirstlane_b32 s3, v0
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_1
+s_barrier
+s_branch .LBB0_2
+.LBB0_1:
+s_barrier
+.LBB0_2:
+global_atomic_add v1, v2, s[4:5]
+s_endpgm
+.LBB0_3:
+global_load_dword v3, v1, s[4:5] sc1
+s_waitcnt vmcnt(0)
+v_readfirstlane_b32 s3, v3
+s_cmp_eq_u32 s3, 0
+s_cbranch_scc1 .LBB0_3
+s_endpgm
+"""
+    machine = Machine(parse(listing(body)), checks=False)
+    arguments = flag.to_bytes(8, "little")
+    machine.launch((2, 1, 1), 128, arguments, 0, memory, limits=Limits(steps=100_000))
+    assert memory.read(flag, 4).view(np.uint32) == 128
+
+
+def test_a_value_that_only_inactive_lanes_lack():
+    """The compiler merges masks of lanes so, and spills registers before they have a value."""
+    execution = launched(
+        """
+s_andn2_b64 s[4:5], s[10:11], exec
+v_writelane_b32 v1, s12, 3
+v_mov_b32_e32 v2, v1
+s_mov_b64 vcc, s[4:5]
+s_and_saveexec_b64 s[8:9], vcc
+v_cmp_eq_u32_e32 vcc, v2, v0
+s_and_saveexec_b64 s[8:9], vcc
+s_endpgm
+"""
+    )
+    assert list(execution.findings) == []
 
 
 def test_waves_that_have_ended_hold_nobody():

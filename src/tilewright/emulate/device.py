@@ -106,7 +106,7 @@ class EmulatedGpu:
             touch nothing. Operands that share memory are separate copies to the kernels.
         scalars: as `BoundLaunch` takes them.
 
-        Raises `KernelEndless` at a limit, `KernelCrashed` for a deadlock and for a temporary that
+        Raises `KernelEndless` at a limit, `KernelCrashed` for a temporary that
         is not left zero as it must be, `UnknownInstruction`, `LaunchFailed`, and `BadArgument` for
         an output that is read-only or a scalar that is no value of its type. The operands are then
         unchanged.

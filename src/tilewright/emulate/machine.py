@@ -29,7 +29,7 @@ from tilewright.emulate.races import Races
 from tilewright.emulate.resources import undeclared
 from tilewright.emulate.scratch import Scratch
 from tilewright.emulate.waves import Array, Waves
-from tilewright.errors import KernelCrashed, KernelEndless, LaunchFailed
+from tilewright.errors import KernelEndless, LaunchFailed
 from tilewright.listing.effects import effects
 from tilewright.listing.hazards import shortages
 from tilewright.listing.text import Program
@@ -110,8 +110,8 @@ class Machine:
         preload: see `entry.begin`.
         counts: what memory accesses are counted in, if they are.
 
-        Raises `LaunchFailed` if the launch does not fit the kernel, `KernelCrashed` for a deadlock,
-        `KernelEndless` at a limit, and `UnknownInstruction`.
+        Raises `LaunchFailed` if the launch does not fit the kernel, `KernelEndless` at a limit,
+        and `UnknownInstruction`.
         """
         program, lanes = self.program, self.program.target.lanes
         if threads % lanes:
@@ -228,12 +228,13 @@ class _Run:
         ready: list[Waves] = [waves]
         parked: list[Waves] = []
         while ready or parked:
-            if not ready:
-                ready, parked = self._released(parked)
             ready = _met(ready)
             group = min(ready, key=lambda each: (each.turns, each.position))
             ready.remove(group)
             self._advance(group, ready, parked)
+            if parked:
+                passed, parked = self._released(parked)
+                ready += passed
 
     def _advance(self, waves: Waves, ready: list[Waves], parked: list[Waves]) -> None:
         """Execute a group until it ends, waits, splits, meets another group, leaves the group
@@ -288,14 +289,16 @@ class _Run:
         if effects.touches & waves.counters.pending:
             waits.look(ins, effects, self._loads[index], waves, self._findings)
 
-    def _whole(self, waves: Waves) -> Array:
-        """For each wave, whether all of its workgroup that have not ended are here."""
-        here = np.bincount(waves.workgroup)
+    def _whole(self, waves: Waves, here: Array | None = None) -> Array:
+        """For each wave, whether all of its workgroup that have not ended are here.
+
+        here: how many waves of each workgroup are; by default those of `waves`.
+        """
+        here = np.bincount(waves.workgroup) if here is None else here.copy()
         for workgroup, count in self._ended.items():
             if workgroup < len(here):
                 here[workgroup] += count
-        whole: Array = here[waves.workgroup] == self.waves_each
-        return whole
+        return np.asarray(here[waves.workgroup] == self.waves_each)
 
     def _pass(self, waves: Waves) -> None:
         """Whole workgroups pass a barrier."""
@@ -303,25 +306,22 @@ class _Run:
             self._context.order.leave(waves)
 
     def _released(self, parked: list[Waves]) -> tuple[list[Waves], list[Waves]]:
-        """Groups that may pass the barriers that they wait at, and those that stay.
-
-        Raises `KernelCrashed` if none may.
-        """
+        """Groups that pass their barriers, and those that stay. The hardware counts waves: those of
+        a workgroup may wait at different barriers, and waves that have ended are not waited for.
+        Others may wait in a loop for these, so they pass as soon as they can."""
         passed, staying = [], []
-        for group in _met(parked):
-            whole = self._whole(group)
-            if whole.any():
+        here = np.bincount(np.concatenate([group.workgroup for group in parked]))
+        for group in parked:
+            whole = self._whole(group, here)
+            if whole.all():
+                passed.append(group)
+            elif whole.any():
                 passed.append(group.taken(np.flatnonzero(whole)))
-                self._pass(passed[-1])
-            if not whole.all():
                 staying.append(group.taken(np.flatnonzero(~whole)))
-        if not passed:
-            ins = self._instructions[parked[0].position - 1]
-            workgroup = int(parked[0].workgroup[0])
-            raise KernelCrashed(
-                f"{self._name} waits for ever: not all waves of workgroup {workgroup} come to the "
-                f"barrier at line {ins.line}, `{ins.text}`"
-            )
+            else:
+                staying.append(group)
+        for group in passed:
+            self._pass(group)
         return passed, staying
 
     def _check_limits(self) -> None:

@@ -78,6 +78,9 @@ class Races:
             self._judge(ins, waves, by, self._updated[at], mine, lanes, there, what, coherent, True)
         if coherent:
             self._acquire(waves, addresses, there)
+        if coherent:  # one lane that reads so is an atomic load, and no plain reader
+            plain = (there.sum(1) != 1)[lanes // waves.lanes]
+            at, mine, group = at[plain], mine[plain], group[plain]
         self._note_readers(at, mine, group)
         self._read[at] = now
         return now

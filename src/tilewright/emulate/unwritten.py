@@ -27,6 +27,7 @@ _LASTS = re.compile(
 )
 _EXEC = scalar_bits(EXEC, 2)
 _STORE = re.compile(r"(scratch|buffer)_store")
+_MERGED = re.compile(r"s_(andn2|and_not1)_b(32|64)")
 _WIDE_PRODUCT = re.compile(r"v_mad_(co_|nc_)?[iu]64_[iu]32")
 
 
@@ -86,6 +87,10 @@ def _spills(ins: Instruction) -> bool:
 
 def _depends(ins: Instruction, effects: Effects, unknown: int) -> int:
     """The results that depend on registers whose values are not known."""
+    if ins.base == "v_writelane_b32":
+        return 0  # a spilled register, perhaps one of several that a load of all brings back
+    if _MERGED.match(ins.base) and ins.operands[2].text in ("exec", "exec_lo"):
+        return 0  # lanes that are not active keep their bits, which the compiler need not set
     if _WIDE_PRODUCT.match(ins.base):
         product, addend = ins.operands[0], ins.operands[-1]
         upper = 1 << addend.first + 1 if addend.file == "v" else 0
