@@ -1,6 +1,6 @@
 """The library that stands for HIP's: what its functions return, and how it reads a code object.
 
-The driver is the one that real GPUs get; `test_packing` compares what launches pass.
+The driver is the one that real GPUs get; `test_packed_arguments` compares what launches pass.
 """
 
 from __future__ import annotations
