@@ -22,3 +22,11 @@ def tile(a, b, c, k, BLOCK: tl.constexpr):
 @triton.jit
 def wrong(x, y, n, BLOCK: tl.constexpr):
     tl.store(y, tl.load(x) + tl.arange(0, 3))  # 3 is no power of two
+
+
+@triton.jit
+def total(x, numbers):
+    made = tl.program_id(0)
+    for i in tl.static_range(len(numbers)):
+        made += numbers[i]
+    tl.store(x, made)

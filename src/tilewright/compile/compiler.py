@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tilewright.compile.kernel import Kernel
+from tilewright.compile.preloading import stages_hook
 from tilewright.compile.resources import Resources, amd_resources, nvidia_resources
 from tilewright.errors import BuildFailed, TilewrightError
 from tilewright.listing.padding import padded
@@ -66,6 +67,7 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     """Compile one kernel. Returns its manifest without blobs, and its files by kind. Raises
     whatever the compiler raises, and `BuildFailed`."""
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
 
     source = job.source
@@ -87,6 +89,7 @@ def compile_kernel(job: Job) -> tuple[Kernel, dict[str, bytes]]:
     made = _FRONT_ENDS[source.language](function, signature, constants, attributes)
     with tempfile.TemporaryDirectory() as cache:  # Triton insists on one; the user's stays as is
         os.environ["TRITON_CACHE_DIR"] = cache
+        knobs.runtime.add_stages_inspection_hook = stages_hook(job.target)
         built = triton.compile(made, target=target, options=dict(source.options))
     binary, *texts = KEPT[job.backend]
     files: dict[str, bytes] = {binary: built.asm[binary]}

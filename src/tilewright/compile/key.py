@@ -215,9 +215,9 @@ def compiler_digest() -> str:
 @cache
 def _driver_digest(backend: str) -> str:
     """A digest of the code here that drives the compiler, reads resources from its output, and, for
-    AMD, adds wait states to that."""
+    AMD, says which arguments are preloaded and adds wait states."""
     here = Path(__file__).parent
     files = [here / name for name in ("compiler.py", "resources.py")]
     if backend == "hip":
-        files += sorted((here.parent / "listing").glob("*.py"))
+        files += [here / "preloading.py", *sorted((here.parent / "listing").glob("*.py"))]
     return sha256(b"".join(file.read_bytes() for file in files))
