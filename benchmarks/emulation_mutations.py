@@ -3,17 +3,24 @@
     python benchmarks/emulation_mutations.py --json benchmarks/results/emulation_mutations.json
 
 For each architecture, kernels of several pipelines from the spread that `make emulate` runs, all
-right and without findings. Every barrier and every wait of a kernel is broken, and some of its
-addresses, operands and instructions (`tilewright.emulate.mutants` says how). A mutant is *noticed*
-if something is found, if its result is outside tolerance of float64, if the launch fails, or if it
-does not end. What is not noticed is explained:
+right and without findings. Some of a kernel's barriers, waits, addresses, operands and instructions
+are broken (`tilewright.emulate.mutants` says how). A mutant is *noticed* if something is found, if
+its result is outside tolerance of float64, if the launch fails, or if it does not end.
+
+A mutant that is not noticed is *equivalent* if that is proven by watched runs of the kernel and of
+the mutant (`tilewright.emulate.equivalence`):
 
     nothing in flight   a wait: whenever it was executed, nothing was in flight that it waits for
-    waited for later    a wait: all that it waits for is waited for again before anybody uses it
-    same result         every bit of the outputs is the same: the instruction does nothing there
-    within tolerance    the outputs differ, and are still right
+    waited for later    a wait: all that it waits for is waited for again before anybody could tell
+    orders nothing      a barrier: no two waves access the same bytes in the intervals about it
+    same value          the other register held the same in all lanes whenever it was read
+    same memory         all memory that the kernel may write is the same, bit for bit, twice: with
+                        other data too. A barrier or a wait is never called equivalent for this
 
-The first is no fault at all, and is counted apart.
+The share is of the mutants that are not equivalent. Of what is left:
+
+    within tolerance    the outputs differ, and are still right
+    not explained       the outputs are the same, and nothing is proven
 """
 
 from __future__ import annotations
@@ -21,13 +28,10 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import multiprocessing
-import os
-import re
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,22 +49,28 @@ from tilewright import verify
 from tilewright.compile import Store, build, find
 from tilewright.compile.kernel import Kernel
 from tilewright.dispatch import Dispatcher
+from tilewright.emulate.equivalence import Watched, waited_for_later
 from tilewright.emulate.machine import Limits, Machine
 from tilewright.emulate.mutants import KINDS, Mutant, mutants, sample
-from tilewright.emulate.waits import Counters
-from tilewright.emulate.waves import Waves
 from tilewright.errors import FindingsFound, TilewrightError
 from tilewright.listing.text import Program
 
 NOTICED = ("finding", "wrong", "failed")
-UNNOTICED = ("nothing in flight", "waited for later", "same result", "within tolerance")
-MOST_INSTRUCTIONS = 3000
+EQUIVALENT = (
+    "nothing in flight",
+    "waited for later",
+    "orders nothing",
+    "same value",
+    "same memory",
+)
+MISSED = ("within tolerance", "not explained")
+MOST_INSTRUCTIONS = 1600
 """Longer kernels are left to others: each mutant is parsed, checked and executed anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant: a word of `NOTICED` or of `UNNOTICED`, and more about it."""
+    """What became of a mutant: a word of `NOTICED`, `EQUIVALENT` or `MISSED`, and more about it."""
 
     mutant: Mutant
     word: str
@@ -77,9 +87,8 @@ class Subject:
 
     def __init__(self, case: Case, on: Dispatcher, kernel: Kernel) -> None:
         self._case, self._on, self._kernel = case, on, kernel
-        self._operands = verify.operands_of(case.problem, SEED)
-        self._wanted = verify.reference(case.problem, self._operands.inputs)
-        self._before = verify.snapshot(case.problem, self._operands.inputs)
+        self._seed = -1
+        self._load(SEED)
         word, detail = self._run()
         if word != "right" or len(on.ran) != 1:
             raise ValueError(f"{case.label}: {word}: {detail}")
@@ -88,20 +97,35 @@ class Subject:
         self.executed: Sequence[int] = execution.executed.tolist()
         self._right = self._outputs()
         self._limits = Limits(steps=4 * execution.steps + 20000, seconds=120.0)
+        self._logged: Watched | None = None
 
     def judge(self, mutant: Mutant) -> Verdict:
         """Run a mutant."""
+        word, detail = self._on_machine(lambda: Machine(mutant.program(self.program)))
+        if word != "right":
+            return Verdict(mutant, word, detail[:300])
+        within = self._outputs() != self._right
+        if reason := self._equivalent(mutant):
+            return Verdict(mutant, reason)
+        return Verdict(mutant, "within tolerance" if within else "not explained")
+
+    def _load(self, seed: int) -> None:
+        if seed != self._seed:
+            self._seed, problem = seed, self._case.problem
+            self._operands = verify.operands_of(problem, seed)
+            self._wanted = verify.reference(problem, self._operands.inputs)
+            self._before = verify.snapshot(problem, self._operands.inputs)
+
+    def _on_machine(self, made: Callable[[], Machine]) -> tuple[str, str]:
+        """Run another machine in place of the kernel's."""
         gpu = self._on._emulator()
         try:
-            gpu.stand_in(self._kernel, Machine(mutant.program(self.program)), self._limits)
-            word, detail = self._run()
+            gpu.stand_in(self._kernel, made(), self._limits)
+            return self._run()
         except TilewrightError as error:
-            word, detail = "failed", f"{type(error).__name__}: {error}"
+            return "failed", f"{type(error).__name__}: {error}"
         finally:
             gpu.stand_in(self._kernel, None)
-        if word == "right":
-            return Verdict(mutant, self._explained(mutant))
-        return Verdict(mutant, word, detail[:300])
 
     def _run(self) -> tuple[str, str]:
         problem, name = self._case.problem, self._case.config.name
@@ -120,49 +144,45 @@ class Subject:
         written = self._operands.written(self._case.problem)
         return {name: np.ascontiguousarray(array).tobytes() for name, array in written.items()}
 
-    def _explained(self, mutant: Mutant) -> str:
+    def _watched(
+        self, mutant: Mutant | None = None, *, broken: bool = False, log: bool = False
+    ) -> Watched | None:
+        """A watched run of the kernel, or of the mutant; None if something is noticed of it."""
+        program = mutant.program(self.program) if mutant and broken else self.program
+        machine = Watched(program, mutant, log=log)
+        word, _ = self._on_machine(lambda: machine)
+        return machine if word == "right" else None
+
+    def _log(self) -> Watched:
+        if self._logged is None:
+            self._logged = self._watched(log=True)
+        assert self._logged is not None
+        return self._logged
+
+    def _equivalent(self, mutant: Mutant) -> str:
+        """Why a mutant makes no difference; ``""`` if that is not proven."""
+        if mutant.kind == "barrier":
+            return "orders nothing" if self._log().orders_nothing(mutant.index) else ""
+        kernel = self._watched(mutant)
+        assert kernel is not None
         if mutant.kind == "wait":
-            return self._wait(mutant)
-        return "same result" if self._outputs() == self._right else "within tolerance"
+            if not kernel.ended:
+                return "nothing in flight"
+            broken = self._watched(mutant, broken=True)
+            later = broken is not None and waited_for_later(kernel, broken, self._log())
+            return "waited for later" if later else ""
+        if kernel.same_value:
+            return "same value"
+        try:
+            same = all(self._same_memory(mutant, seed) for seed in (SEED, SEED + 1))
+        finally:
+            self._load(SEED)
+        return "same memory" if same else ""
 
-    def _wait(self, mutant: Mutant) -> str:
-        """Whether a wait ever ended anything that the mutant leaves in flight."""
-        ended = 0
-
-        def watch(index: int, waves: Waves) -> None:
-            nonlocal ended
-            if index == mutant.index:
-                before = in_flight(waves.counters)
-                ended += stated(mutant.before, before) != stated(mutant.after, before)
-
-        gpu = self._on._emulator()
-        gpu.stand_in(self._kernel, Machine(self.program, watch=watch), self._limits)
-        self._run()
-        gpu.stand_in(self._kernel, None)
-        return "waited for later" if ended else "nothing in flight"
-
-
-def in_flight(counters: Counters) -> dict[str, int]:
-    """How many accesses each counter has in flight."""
-    return {name: len(queue) for name, queue in counters.queues.items()}
-
-
-_NAMES = {"vmcnt": "vm", "lgkmcnt": "lgkm", "vscnt": "vs"}
-
-
-def stated(text: str, before: dict[str, int]) -> dict[str, int]:
-    """How many accesses are in flight behind a wait, of those `before` it."""
-
-    left: dict[str, int] = {}
-    if text.startswith("s_waitcnt_vscnt"):
-        left["vs"] = int(text.split(",")[-1], 0)
-    elif text.startswith("s_waitcnt"):
-        left = {_NAMES.get(m[1], m[1]): int(m[2]) for m in re.finditer(r"(\w+)\((\d+)\)", text)}
-    elif found := re.match(r"s_wait_(\w+)\s+(\w+)", text):
-        words, value = found[1].split("_"), int(found[2], 0)
-        values = [value] if len(words) == 1 else [value >> 8 & 0x3F, value & 0x3F]
-        left = {word.removesuffix("cnt"): n for word, n in zip(words, values, strict=True)}
-    return {name: min(count, left.get(name, count)) for name, count in before.items()}
+    def _same_memory(self, mutant: Mutant, seed: int) -> bool:
+        self._load(seed)
+        kernel, broken = self._watched(), self._watched(mutant, broken=True)
+        return kernel is not None and broken is not None and kernel.memory == broken.memory
 
 
 @functools.cache
@@ -170,12 +190,15 @@ def _on(arch: str, store: str) -> Dispatcher:
     return dispatcher(arch, cases(arch), Store(store))
 
 
-def run(arch: str, number: int, store: str, most: int, waits: int | None) -> dict[str, Any] | None:
+def run(
+    arch: str, number: int, store: str, most: int, waits: int, barriers: int
+) -> dict[str, Any] | None:
     """The verdicts on one kernel's mutants; None if it is no subject."""
     case, on = cases(arch)[number], _on(arch, store)
     kernels = find(case.config, arch, on.store)
     if kernels is None or len(kernels) != 1:
         return None
+    began = time.monotonic()
     try:
         subject = Subject(case, on, *kernels.values())
     except (ValueError, TilewrightError) as error:
@@ -183,20 +206,21 @@ def run(arch: str, number: int, store: str, most: int, waits: int | None) -> dic
         return None
     if len(subject.program.instructions) > MOST_INSTRUCTIONS:
         return None
-    found = sample(mutants(subject.program, subject.executed), most, waits)
+    found = sample(mutants(subject.program, subject.executed), most, waits, barriers)
     verdicts = [subject.judge(mutant) for mutant in found]
     return {
         "arch": arch,
         "kernel": case.config.name,
         "problem": str(case.problem),
         "instructions": len(subject.program.instructions),
+        "seconds": round(time.monotonic() - began, 1),
         "mutants": {
             kind: dict(Counter(v.word for v in verdicts if v.mutant.kind == kind)) for kind in KINDS
         },
         "unnoticed": [
             {"mutant": str(v.mutant), "because": v.word}
             for v in verdicts
-            if v.word in UNNOTICED and v.word != "nothing in flight"
+            if v.word not in NOTICED and v.word != "nothing in flight"
         ],
     }
 
@@ -210,22 +234,23 @@ def subjects(arch: str) -> Iterator[int]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Shares of mutants that were noticed, by architecture and kind, of those that break something;
-    and why the others were not."""
-    head = f"{'architecture':14}{'kernels':>8}  {'kind':12}{'mutants':>8}{'noticed':>8}{'share':>7}"
-    lines = [head + "".join(f"{word:>19}" for word in UNNOTICED)]
+    """By architecture and kind: the mutants that could be noticed, how many were, and the others;
+    then the equivalent ones, by their proofs."""
+    head = f"{'architecture':14}{'kernels':>7}  {'kind':12}{'could':>6}{'noticed':>8}{'share':>6}"
+    words = (*MISSED, *EQUIVALENT)
+    lines = [head + "".join(f"{word:>19}" for word in words)]
     for arch in dict.fromkeys(result["arch"] for result in results):
         those = [result for result in results if result["arch"] == arch]
         for kind in KINDS:
-            words: Counter[str] = Counter()
+            count: Counter[str] = Counter()
             for result in those:
-                words.update(result["mutants"][kind])
-            noticed = sum(words[word] for word in NOTICED)
-            faults = words.total() - words["nothing in flight"]
+                count.update(result["mutants"][kind])
+            noticed = sum(count[word] for word in NOTICED)
+            could = noticed + sum(count[word] for word in MISSED)
             lines.append(
-                f"{arch:14}{len(those):>8}  {kind:12}{words.total():>8}{noticed:>8}"
-                f"{noticed / max(1, faults):>7.0%}"
-                + "".join(f"{words[word] or '':>19}" for word in UNNOTICED)
+                f"{arch:14}{len(those):>7}  {kind:12}{could:>6}{noticed:>8}"
+                f"{noticed / max(1, could):>6.0%}"
+                + "".join(f"{count[word] or '':>19}" for word in words)
             )
     return "\n".join(lines)
 
@@ -234,33 +259,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", action="append", choices=ARCHS, help="only this one; repeatable")
     parser.add_argument("--kernels", type=int, default=10, help="of each architecture")
-    parser.add_argument("--most", type=int, default=12, help="mutants of a kind, of each kernel")
-    parser.add_argument("--waits", type=int, help="mutants of waits; by default all of them")
+    parser.add_argument("--most", type=int, default=6, help="mutants of a kind, of each kernel")
+    parser.add_argument("--waits", type=int, default=12, help="mutants of waits")
+    parser.add_argument("--barriers", type=int, default=8, help="mutants of barriers")
     parser.add_argument("--store", type=Path, help="kernels' store; by default the user's")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
     store = Store(options.store) if options.store else Store()
+    began = time.monotonic()
     results: list[dict[str, Any]] = []
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
-        for arch in options.arch or ARCHS:
-            waiting = list(subjects(arch))
-            found: list[dict[str, Any]] = []
-            while waiting and len(found) < options.kernels:
-                some = waiting[: options.kernels - len(found)]
-                waiting = waiting[len(some) :]
-                build([(cases(arch)[n].config, arch) for n in some], store=store, timeout=600.0)
-                how = (str(store.path), options.most, options.waits)
-                futures = [pool.submit(run, arch, number, *how) for number in some]
-                for future in as_completed(futures):
-                    if (result := future.result()) is not None:
-                        found.append(result)
-                        print(f"{arch} {result['kernel']}: {result['mutants']}", file=sys.stderr)
-            results += found
-            if options.json:
-                document = {"environment": environment(), "kinds": KINDS, "kernels": results}
-                options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    for arch in options.arch or ARCHS:
+        waiting = list(subjects(arch))
+        found = 0
+        while waiting and found < options.kernels:
+            some = waiting[: options.kernels - found]
+            waiting = waiting[len(some) :]
+            build([(cases(arch)[n].config, arch) for n in some], store=store, timeout=600.0)
+            for number in some:
+                counts = options.most, options.waits, options.barriers
+                result = run(arch, number, str(store.path), *counts)
+                if result is not None:
+                    results.append(result)
+                    found += 1
+                    said = f"{arch} {result['kernel']}: {result['seconds']} s {result['mutants']}"
+                    print(said, file=sys.stderr)
+        if options.json:
+            document = {
+                "environment": environment(),
+                "command": ["python", "benchmarks/emulation_mutations.py", *sys.argv[1:]],
+                "seconds": round(time.monotonic() - began),
+                "kinds": KINDS,
+                "kernels": results,
+            }
+            options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     print(table(results))
 
 

@@ -254,9 +254,9 @@ class Shared:
         return (self.order.numbers(waves) + 1).astype(np.int32)[:, None, None]
 
     def _passed(self, reader: Array, read: Array) -> Array:
-        """Whether readers have passed a barrier since they read."""
-        one = self.order.barrier[np.where(reader > 0, reader - 1, 0)]
-        several = self.order.left[np.where(reader < 0, -reader - 1, 0)]
+        """Whether readers have passed a barrier since their reads ended."""
+        one = self.order.read[np.where(reader > 0, reader - 1, 0)]
+        several = self.order.left_read[np.where(reader < 0, -reader - 1, 0)]
         return np.asarray(read <= np.where(reader > 0, one, several))
 
     def _race(self, ins: Instruction, waves: Waves, clash: Array, what: str) -> None:

@@ -82,20 +82,17 @@ def mutants(program: Program, executed: Sequence[int], seed: int = 0) -> list[Mu
 
 
 def sample(
-    found: Iterable[Mutant], most: int, waits: int | None = None, seed: int = 0
+    found: Iterable[Mutant], most: int, waits: int, barriers: int, seed: int = 0
 ) -> list[Mutant]:
-    """All barriers, and at most so many mutants of each other kind, drawn at random.
-
-    waits: of waits; by default all.
-    """
+    """At most so many mutants of waits, of barriers, and of each other kind, drawn at random."""
     by_kind: dict[Kind, list[Mutant]] = {kind: [] for kind in KINDS}
     for each in found:
         by_kind[each.kind].append(each)
     rng = random.Random(seed)
     chosen = []
     for kind, those in by_kind.items():
-        limit = {"barrier": None, "wait": waits}.get(kind, most)
-        if limit is not None and limit < len(those):
+        limit = {"barrier": barriers, "wait": waits}.get(kind, most)
+        if limit < len(those):
             those = sorted(rng.sample(those, limit), key=lambda mutant: mutant.index)
         chosen += those
     return chosen

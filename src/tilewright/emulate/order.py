@@ -28,6 +28,8 @@ WRITES_BACK = frozenset({"cdna3", "cdna4", "gfx1250"})
 """Generations whose L2 must be written back before other workgroups see a store: a GPU has several
 L2s there. On the others, stores go through to the L2 that all share."""
 
+_LATE = np.iinfo(np.int32).max
+
 Known = dict[int, Array]
 """For workgroups by number, up to which time the accesses of each of their waves are known to be
 complete: int32 (2, waves of a workgroup), plain accesses and atomics."""
@@ -66,6 +68,10 @@ class Order:
         self._written_back = np.zeros(count, np.int32)
         self.barrier: Array = np.zeros(count, np.int32)
         """When each wave last came to a barrier that its workgroup has passed."""
+        self._read = np.zeros(count, np.int32)
+        self.read: Array = np.zeros(count, np.int32)
+        """Up to which time its reads of LDS had ended then. A read in flight may come after what
+        another wave writes behind the barrier."""
         self.complete: Array = np.zeros(count, np.int32)
         """Up to which time its global accesses were complete then."""
         self.within: Array = self.barrier if target.cdna else self.complete
@@ -74,6 +80,8 @@ class Order:
         memory model, workgroup scope, without threadgroup split mode)."""
         self.left: Array = np.zeros(workgroups, np.int32)
         """When each workgroup last passed a barrier."""
+        self.left_read: Array = np.zeros(workgroups, np.int32)
+        """Up to which time all its reads of LDS had ended then."""
         self._acquired: dict[int, _Acquired] = {}
         self._released: dict[int, Known] = {}
 
@@ -93,13 +101,17 @@ class Order:
         numbers = self.numbers(waves)
         self._arrived[numbers] = self.tick()
         self._completed[numbers] = self._complete(waves.counters)
+        oldest = waves.counters.oldest_read()
+        self._read[numbers] = _LATE if oldest is None else oldest - 1
 
     def leave(self, waves: Waves) -> None:
         """Whole workgroups pass a barrier: each wave knows what the others did before it."""
         numbers = self.numbers(waves)
         self.barrier[numbers] = self._arrived[numbers]
         self.complete[numbers] = self._completed[numbers]
-        self.left[waves.workgroup] = self.now
+        self.read[numbers] = np.minimum(self._arrived[numbers], self._read[numbers])
+        self.left[waves.workgroup] = self.left_read[waves.workgroup] = self.now
+        np.minimum.at(self.left_read, waves.workgroup, self._read[numbers])
         if self._writes_back:
             for workgroup in np.unique(waves.workgroup).tolist():
                 first = workgroup * self.each

@@ -68,7 +68,8 @@ class Entry:
 
     registers: that it loads, as bits of `effects`.
     writes: whether it writes LDS from registers.
-    time: of `order.Order`, when it was issued; 0 if no other wave could see it.
+    time: of `order.Order`, when it was issued; 0 if no other wave could see it. read: the same of a
+        read of LDS; 0 for any other access.
     lands: what it loads into LDS, `lds.Shared`'s granules for each wave (waves, any), -1 for none.
     """
 
@@ -77,6 +78,7 @@ class Entry:
     writes: bool = False
     time: int = 0
     lands: Array | None = None
+    read: int = 0
 
 
 class Counters:
@@ -128,6 +130,10 @@ class Counters:
     def oldest(self) -> int | None:
         """When the oldest access in flight that other waves could see was issued."""
         return min((entry.time for entry in self.entries() if entry.time), default=None)
+
+    def oldest_read(self) -> int | None:
+        """When the oldest read of LDS in flight was issued."""
+        return min((entry.read for entry in self.entries() if entry.read), default=None)
 
     def exempt(self, to: Counter, access: Access) -> int:
         """Pending registers that a further load of this kind may overwrite without a wait: those
@@ -185,6 +191,7 @@ def _together(entries: Sequence[Entry | None], groups: Sequence[Counters]) -> En
         any(entry.writes for entry in present),
         min((entry.time for entry in present if entry.time), default=0),
         _landings(entries, groups),
+        min((entry.read for entry in present if entry.read), default=0),
     )
 
 

@@ -39,6 +39,11 @@ def _read(context: Context, ins: Instruction, waves: Waves, at: Addresses, size:
     return loaded
 
 
+def _next(context: Context) -> int:
+    """When the next access will be noted."""
+    return int(context.order.now) + 1 if context.checks else 0
+
+
 def _write(
     context: Context, ins: Instruction, waves: Waves, at: Addresses, values: Words, size: int
 ) -> None:
@@ -58,9 +63,10 @@ def _load(ins: Instruction, context: Context) -> Executor:
     offset = ins.modifiers.whole("offset")
 
     def execute(waves: Waves) -> None:
+        began = _next(context)
         values = _read(context, ins, waves, _address(waves, register, offset), wide.size)
         transfer.put(waves, first, values, wide)
-        waves.counters.issue(to, Entry("shared", registers))
+        waves.counters.issue(to, Entry("shared", registers, read=began))
 
     return execute
 
@@ -114,12 +120,13 @@ def _load_two(ins: Instruction, context: Context) -> Executor:
     to, registers = transfer.waiting(context, "shared"), bits(data)
 
     def execute(waves: Waves) -> None:
+        began = _next(context)
         parts = [
             _read(context, ins, waves, _address(waves, register, offset), wide.size)
             for offset in offsets
         ]
         transfer.put(waves, first, np.concatenate(parts), wide)
-        waves.counters.issue(to, Entry("shared", registers))
+        waves.counters.issue(to, Entry("shared", registers, read=began))
 
     return execute
 
@@ -192,11 +199,12 @@ def _transposing(
     column = np.broadcast_to(lane % rows.size, giving.shape)
 
     def execute(waves: Waves) -> None:
+        began = _next(context)
         values = _read(context, ins, waves, _address(waves, register, offset), 8)
         elements = _elements(np.moveaxis(values, 0, -1), wide)
         transposed = _packed(elements[:, giving, column], wide)
         transfer.put(waves, first, np.moveaxis(transposed, -1, 0), Width(8))
-        waves.counters.issue(to, Entry("shared", registers))
+        waves.counters.issue(to, Entry("shared", registers, read=began))
 
     return execute
 
