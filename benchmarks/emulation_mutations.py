@@ -89,6 +89,7 @@ class Subject:
         self._case, self._on, self._kernel = case, on, kernel
         self._seed = -1
         self._load(SEED)
+        on._emulator().stand_in(kernel, None, Limits())
         word, detail = self._run()
         if word != "right" or len(on.ran) != 1:
             raise ValueError(f"{case.label}: {word}: {detail}")

@@ -74,11 +74,22 @@ def listing(target, code, *, shared=0, scratch=0, user=2, buffer=0):
     )
 
 
-def launch(target, code, *, waves=1, groups=1, shared=0, words=1024, given=None, limits=None):
+def launch(
+    target,
+    code,
+    *,
+    waves=1,
+    groups=1,
+    shared=0,
+    words=1024,
+    given=None,
+    limits=None,
+    machine=Machine,
+):
     """Run code on an output array c of zeros and an input array a of words 0, 1, 2…
 
     The code finds in v0 the thread's number in its workgroup; in s[4:5] and s[6:7] the addresses of
-    c and a; in s8 the workgroup's number.
+    c and a; in s8 the workgroup's number. machine: makes the machine from the program.
     """
     loads = _BEGIN_GFX12 if target.startswith("gfx12") else _BEGIN
     load = "s_load_dwordx4" if LANES[target] == 64 else "s_load_b128"
@@ -89,7 +100,7 @@ def launch(target, code, *, waves=1, groups=1, shared=0, words=1024, given=None,
     c = np.zeros(words, np.uint32)
     output = memory.place(c, "operand c", writable=True)
     arguments = output.to_bytes(8, "little") + source.to_bytes(8, "little")
-    made = Machine(program).launch(
+    made = machine(program).launch(
         (groups, 1, 1),
         waves * LANES[target],
         arguments,

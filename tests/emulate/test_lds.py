@@ -196,6 +196,41 @@ def test_a_word_that_several_waves_have_read(target, met):
     assert found(ran, "shared memory race") == racing
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("waited", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_read_in_flight_at_a_barrier_races_with_a_write_behind_it(target, waited, several):
+    at = "v_mov_b32_e32 v2, 4\n" if several else ""
+    store = f"{ds(target, 'store')}_b32 v1, v0 offset:0"
+    code = (
+        exchange(target).rpartition(f"{ds(target, 'load')}_b32")[0]
+        + at
+        + f"{ds(target, 'load')}_b32 v3, v2\n"
+        + (wait(target, "shared") if waited else "")
+        + barrier(target)
+        + f"{store}\n"
+        + wait(target, "shared")
+    )
+    ran = launch(target, code, waves=2, shared=1024)
+    assert ran.findings == ([] if waited else [("shared memory race", store)])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_read_after_which_so_few_are_in_flight_has_ended(target):
+    """The first of two reads has ended, and only the place of the second may not be written."""
+    load = f"{ds(target, 'load')}_b32"
+    code = (
+        exchange(target).rpartition(load)[0]
+        + f"{load} v3, v2\nv_or_b32_e32 v4, 0x200, v1\n{ds(target, 'store')}_b32 v4, v4\n"
+        + wait(target, "shared")
+        + f"{load} v5, v4\n"
+        + barrier(target)
+        + f"{ds(target, 'store')}_b32 v1, v0 offset:0\n"
+        + wait(target, "shared")
+    )
+    assert launch(target, code, waves=2, shared=1024).findings == []
+
+
 @pytest.mark.parametrize("target", GFX12)
 @pytest.mark.parametrize("half, why", [("signal", "has not signalled"), ("wait", "again")])
 def test_a_barrier_with_one_half_holds_nobody(target, half, why):

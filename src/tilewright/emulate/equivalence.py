@@ -160,6 +160,7 @@ class Watched(Machine):
         self._mutant, self._logs = mutant, log
         self._replaced = None if mutant is None else replaced(mutant)
         self._log: _Log | None = None
+        self._accesses: Accesses | None = None
         self.steps: list[Step] = []
         self.ended = False
         self.same_value = self._replaced is not None
@@ -180,7 +181,9 @@ class Watched(Machine):
     def orders_nothing(self, index: int) -> bool:
         """Whether a barrier orders no accesses (see `orders_nothing`); needs `log`."""
         assert self._log is not None
-        return orders_nothing(self._log.accesses(), self._log.passed, index)
+        if self._accesses is None:
+            self._accesses = self._log.accesses()
+        return orders_nothing(self._accesses, self._log.passed, index)
 
     def _see(self, index: int, waves: Waves) -> None:
         used = self._all[index].touches & waves.counters.pending
@@ -289,15 +292,17 @@ def orders_nothing(
     merged = _merged_epochs(accesses, passed, index)
     near, merged = accesses.where(merged >= 0), merged[merged >= 0]
     at, row = near.touched()
-    places = np.stack([near.workgroup[row], merged[row], near.shared[row], at], -1)
-    if _conflict(places, near.wave[row], near.write[row]):
+    place = at - at.min(initial=0)
+    for column in (near.shared[row], near.workgroup[row], merged[row]):
+        place = place * (int(column.max(initial=0)) + 1) + column
+    if _several(place, near.wave[row], near.write[row]).size:
         return False
     others = accesses.where(~accesses.shared)
     every, of = others.touched()
     counters = np.unique(every[others.counter[of]])
     if not len(counters):
         return True
-    common = _common(every, others.workgroup[of], others.write[of])
+    common = _several(every, others.workgroup[of], others.write[of])
     outside = ~near.shared[row]
     counts = outside & np.isin(at, counters)
     shared = outside & np.isin(at, common)
@@ -316,12 +321,6 @@ def orders_nothing(
                 if releases or acquires:
                     return False
     return True
-
-
-def _common(at: Array, workgroup: Array, write: Array) -> Array:
-    """The bytes that several workgroups access, one of them writing."""
-    bytes_, group = np.unique(at, return_inverse=True)
-    return np.asarray(bytes_[_clashes(group.reshape(-1), len(bytes_), workgroup, write)])
 
 
 def _merged_epochs(
@@ -343,23 +342,16 @@ def _merged_epochs(
     return made
 
 
-def _conflict(places: Array, wave: Array, write: Array) -> bool:
-    """Whether two waves have the same place (a row of `places`), and one of them writes."""
-    if not len(wave):
-        return False
-    _, group = np.unique(places, axis=0, return_inverse=True)
+def _several(place: Array, by: Array, write: Array) -> Array:
+    """The places that several access, one of them writing."""
+    places, group = np.unique(place, return_inverse=True)
     group = group.reshape(-1)
-    return bool(_clashes(group, int(group.max()) + 1, wave, write).any())
-
-
-def _clashes(group: Array, count: int, by: Array, write: Array) -> Array:
-    """For each of `count` groups of accesses, whether several are in it and one of them writes."""
-    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+    low, high = np.full(len(places), np.iinfo(np.int64).max), np.full(len(places), -1)
     np.minimum.at(low, group, by)
     np.maximum.at(high, group, by)
-    written = np.zeros(count, bool)
+    written = np.zeros(len(places), bool)
     written[group[write]] = True
-    return np.asarray(written & (low != high))
+    return np.asarray(places[written & (low != high)])
 
 
 # ---------------------------------------------------------------------------------------- waits
