@@ -189,7 +189,10 @@ class Watched(Machine):
         used = self._all[index].touches & waves.counters.pending
         if used or self._orders[index]:
             first = int(waves.wave[0]), int(waves.workgroup[0])
-            left = _visible(waves.counters) if self._orders[index] else ()
+            left: tuple[tuple[str, int], ...] = ()
+            if self._orders[index]:
+                barrier = self.program.instructions[index].base.startswith("s_barrier")
+                left = _visible(waves.counters, shared=barrier)
             self.steps.append(Step(index, first, waves.count, used, left))
         if self._log is not None:
             self._log.see(index, waves)
@@ -221,17 +224,22 @@ def replaced(mutant: Mutant) -> tuple[Operand, Operand] | None:
     return (one, two) if alike else None
 
 
-def _visible(counters: Counters) -> tuple[tuple[str, int], ...]:
-    """How many accesses are in flight that other waves could know of, by counter."""
+def _visible(counters: Counters, *, shared: bool) -> tuple[tuple[str, int], ...]:
+    """How many accesses are in flight that other waves could know of, by counter.
+
+    shared: whether those of LDS count: barriers order them, caches and atomics do not.
+    """
     return tuple(
         (name, count)
         for name, queue in sorted(counters.queues.items())
-        if (count := sum(map(_known_to_others, queue)))
+        if (count := sum(_known_to_others(one, shared) for one in queue))
     )
 
 
-def _known_to_others(entry: Entry) -> bool:
+def _known_to_others(entry: Entry, shared: bool) -> bool:
     """Whether it is more than a load of what nobody writes."""
+    if entry.access == "shared":
+        return shared
     return entry.access != "scalar" and (
         entry.access != "load" or entry.time != 0 or entry.lands is not None
     )
