@@ -87,7 +87,8 @@ class Subject:
 
     def __init__(self, case: Case, on: Dispatcher, kernel: Kernel) -> None:
         self._case, self._on, self._kernel = case, on, kernel
-        self._seed = -1
+        self._data: dict[int, tuple[verify.Operands, dict[str, Any], dict[str, Any]]] = {}
+        self._memory: dict[int, list[bytes]] = {}
         self._load(SEED)
         on._emulator().stand_in(kernel, None, Limits())
         word, detail = self._run()
@@ -111,11 +112,13 @@ class Subject:
         return Verdict(mutant, "within tolerance" if within else "not explained")
 
     def _load(self, seed: int) -> None:
-        if seed != self._seed:
-            self._seed, problem = seed, self._case.problem
-            self._operands = verify.operands_of(problem, seed)
-            self._wanted = verify.reference(problem, self._operands.inputs)
-            self._before = verify.snapshot(problem, self._operands.inputs)
+        """Use the data of a seed from now on."""
+        if seed not in self._data:
+            problem = self._case.problem
+            operands = verify.operands_of(problem, seed)
+            wanted = verify.reference(problem, operands.inputs)
+            self._data[seed] = operands, wanted, verify.snapshot(problem, operands.inputs)
+        self._operands, self._wanted, self._before = self._data[seed]
 
     def _on_machine(self, made: Callable[[], Machine]) -> tuple[str, str]:
         """Run another machine in place of the kernel's."""
@@ -182,8 +185,13 @@ class Subject:
 
     def _same_memory(self, mutant: Mutant, seed: int) -> bool:
         self._load(seed)
-        kernel, broken = self._watched(), self._watched(mutant, broken=True)
-        return kernel is not None and broken is not None and kernel.memory == broken.memory
+        if seed not in self._memory:
+            kernel = self._watched()
+            if kernel is None:
+                return False
+            self._memory[seed] = kernel.memory
+        broken = self._watched(mutant, broken=True)
+        return broken is not None and broken.memory == self._memory[seed]
 
 
 @functools.cache
@@ -256,6 +264,18 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def write(to: Path, results: list[dict[str, Any]], seconds: float) -> None:
+    """Write the record: the environment, the command, and the kernels so far."""
+    document = {
+        "environment": environment(),
+        "command": ["python", "benchmarks/emulation_mutations.py", *sys.argv[1:]],
+        "seconds": round(seconds),
+        "kinds": KINDS,
+        "kernels": results,
+    }
+    to.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", action="append", choices=ARCHS, help="only this one; repeatable")
@@ -284,15 +304,8 @@ def main() -> None:
                     found += 1
                     said = f"{arch} {result['kernel']}: {result['seconds']} s {result['mutants']}"
                     print(said, file=sys.stderr)
-        if options.json:
-            document = {
-                "environment": environment(),
-                "command": ["python", "benchmarks/emulation_mutations.py", *sys.argv[1:]],
-                "seconds": round(time.monotonic() - began),
-                "kinds": KINDS,
-                "kernels": results,
-            }
-            options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+                    if options.json:
+                        write(options.json, results, time.monotonic() - began)
     print(table(results))
 
 
