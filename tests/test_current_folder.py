@@ -14,6 +14,7 @@ from tilewright.child import command, import_path, program
 MODULES = (
     "tilewright.arch.asked",
     "tilewright.compile.worker",
+    "tilewright.emulate.assembler",
     "tilewright.runtime.interpreter_worker",
     "tilewright.measure.counted",
     "tilewright.measure.worker",
