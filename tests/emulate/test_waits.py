@@ -194,3 +194,13 @@ def test_one_number_for_two_counters(target):
     for number, left in ((0x0, []), (0x1, uses[:1]), (0x100, uses[1:]), (0x101, uses)):
         code = load + f"s_wait_loadcnt_dscnt {number:#x}\n" + "\n".join(uses)
         assert flagged(launch(target, code, shared=1024)) == left
+
+
+def test_a_load_and_a_store_of_waves_that_meet_are_a_load():
+    """A further load into the register needs no wait, whichever waves come first."""
+    loading, storing = Counters(1), Counters(1)
+    loading.issue("vm", Entry("load", registers=1 << 5))
+    storing.issue("vm", Entry("store"))
+    for first, second in ((loading, storing), (storing, loading)):
+        together = first.joined([second])
+        assert together.pending == together.exempt("vm", "load") == 1 << 5

@@ -185,8 +185,9 @@ def _together(entries: Sequence[Entry | None], groups: Sequence[Counters]) -> En
     for entry in present:
         registers |= entry.registers
     scalar = any(entry.access == "scalar" for entry in present)
+    loading = next((entry.access for entry in present if entry.registers), present[0].access)
     return Entry(
-        "scalar" if scalar else present[0].access,
+        "scalar" if scalar else loading,
         registers,
         any(entry.writes for entry in present),
         min((entry.time for entry in present if entry.time), default=0),
