@@ -11,26 +11,6 @@ import numpy as np
 from tilewright.emulate.waves import Array, Waves
 from tilewright.listing.text import Instruction
 
-KINDS = {
-    "unwaited register": "a register is used before the wait that covers its load",
-    "unwritten register": "a register is read that nothing has written",
-    "unwritten shared memory": "shared memory is read that nothing has written",
-    "shared memory race": "two waves access the same shared memory, one of them writing, with no "
-    "barrier between",
-    "unwaited shared memory": "shared memory is read or passed to a barrier while a load into it "
-    "or a write to it is in flight",
-    "outside shared memory": "an access lies outside the shared memory of the workgroup",
-    "unwritten memory": "global memory is read that neither the host nor a kernel has written",
-    "outside operands": "an access lies outside every operand and temporary",
-    "read-only operand": "an operand that the kernel only reads is written",
-    "global memory race": "two workgroups or waves access the same memory, one of them writing, "
-    "with nothing that orders them",
-    "wait states": "a result is used before the wait states have passed that the architecture asks "
-    "for",
-    "undeclared resources": "the kernel uses more than its launch declares",
-}
-"""Every kind of finding, and what it means."""
-
 Kind = Literal[
     "unwaited register",
     "unwritten register",
@@ -45,6 +25,7 @@ Kind = Literal[
     "wait states",
     "undeclared resources",
 ]
+"""The kinds of findings; docs/emulation.md says what each means."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,16 +15,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 UNWRITTEN = 0x7FC0BAD0
 """What registers hold that nothing has written: a NaN in fp32 and in bf16."""
-
-
-class Part(Protocol):
-    """State that a wave has besides its registers, kept for a group of waves."""
-
-    def taken(self, indices: Array) -> Part:
-        """That of some of the waves, as state of their own."""
-
-    def joined(self, others: Sequence[Any]) -> Part:
-        """That of these waves and of others behind them, which are at the same instruction."""
 
 
 class Waves:
@@ -46,19 +36,15 @@ class Waves:
         there are none. Waves that came by different ways differ so.
     origins: for bits whose values come from registers that nothing had written, the index of the
         instruction that read these, and their names (`unwritten`).
-    executed: wait states passed so far: one for each instruction, N + 1 for ``s_nop N``.
     turns: how often it made way for groups that were ahead, waiting in a loop perhaps.
     counters: loads and stores in flight (`waits.Counters`).
-    hazards: results that must not be used yet (`hazards`); None if nobody looks.
     """
 
     __slots__ = (
         "active",
         "counters",
-        "executed",
         "full",
         "further",
-        "hazards",
         "known",
         "origins",
         "position",
@@ -77,7 +63,6 @@ class Waves:
         lanes: int,
         registers: int,
         counters: Any = None,
-        hazards: Any = None,
     ) -> None:
         count = len(workgroup)
         self.vector: Array = np.full((registers, count, lanes), UNWRITTEN, np.uint32)
@@ -92,9 +77,7 @@ class Waves:
         self.further: list[int] | None = None
         self.origins: dict[int, tuple[int, str]] = {}
         self.turns = 0
-        self.executed = 0
         self.counters: Any = counters
-        self.hazards: Any = hazards
         self.scalar[MODE] = 0
         self.scalar[EXEC : EXEC + 2] = 0
         self.scalar[EXEC : EXEC + lanes // 32] = 0xFFFFFFFF
@@ -151,9 +134,8 @@ class Waves:
         if self.further is not None:
             made.know([self.further[index] for index in indices.tolist()])
         made.origins = dict(self.origins)
-        made.executed, made.turns = self.executed, self.turns
+        made.turns = self.turns
         made.counters = None if self.counters is None else self.counters.taken(indices)
-        made.hazards = None if self.hazards is None else self.hazards.taken(indices)
         return made
 
     def become(self, other: Waves) -> None:
@@ -176,7 +158,6 @@ class Waves:
         made.workgroup = np.concatenate([each.workgroup for each in groups])
         made.wave = np.concatenate([each.wave for each in groups])
         made.position = first.position
-        made.executed = max(each.executed for each in groups)
         made.turns = max(each.turns for each in groups)
         made.known, made.further = first.known, None
         made.origins = dict(first.origins)
@@ -188,7 +169,4 @@ class Waves:
         made.counters = first.counters
         if first.counters is not None:
             made.counters = first.counters.joined([each.counters for each in groups[1:]])
-        made.hazards = first.hazards
-        if first.hazards is not None:
-            made.hazards = first.hazards.joined([each.hazards for each in groups[1:]])
         return made
