@@ -18,7 +18,7 @@ from tilewright.ops.gemm.estimate import work
 
 SIZE = 128
 KERNELS = [
-    # What it is called, its architecture and fields; how many (m, n, k) its instruction multiplies.
+    # Device, architecture, fields of the config, and the shape (m, n, k) of its matrix instruction.
     ("emulated:mi210", "gfx90a", {}, (32, 32, 8)),
     ("emulated:mi300x", "gfx942", {}, (32, 32, 8)),
     ("emulated:mi300x", "gfx942", {"dtype_a": "e4m3fnuz"}, (32, 32, 16)),

@@ -26,7 +26,8 @@ from tilewright.listing.text import Instruction, Program
 class Shortage:
     """An instruction that may come too soon behind another.
 
-    ins: the later instruction. cause: the earlier one. detail: the wait states asked for and present.
+    ins: the later instruction. cause: the earlier one.
+    detail: the wait states asked for and present.
     remedy: instructions that mend it right in front of the later one; empty if none is known.
     """
 
