@@ -19,10 +19,11 @@ import json
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ from tilewright.compile import Store, build
 from tilewright.compile.report import BuildResult
 from tilewright.dispatch import Dispatcher
 
+QUIET_SECONDS = 60
+"""If no case ends for so long, those under way are named."""
 STATUSES = ("right", "wrong", "finding", "error", "not built")
 
 
@@ -48,6 +51,30 @@ def _on(arch: str, store: str) -> Dispatcher:
 def run(arch: str, number: int, store: str, seed: int) -> Outcome:
     """Execute one case; in a process that keeps its emulated GPUs."""
     return execute(cases(arch)[number], _on(arch, store), seed)
+
+
+def end_with_parent() -> None:
+    """Begin a worker: it exits when the process that started it ends, killed or not."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def ended(futures: dict[Future[Outcome], str]) -> Iterator[Future[Outcome]]:
+    """Each future when it is done; `futures` gives their labels. Those that keep all others
+    waiting are named."""
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, QUIET_SECONDS, return_when="FIRST_COMPLETED")
+        if not done:
+            for label in (futures[future] for future in pending if future.running()):
+                print(f"still under way, or next: {label}", file=sys.stderr)
+        yield from done
 
 
 def build_all(archs: Iterable[str], store: Store, workers: int) -> dict[str, float]:
@@ -132,10 +159,11 @@ def main() -> int:
         if options.match in case.config.name
     ]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(options.workers, context, end_with_parent) as pool:
         how = (str(store.path), options.seed)
         futures = {pool.submit(run, *which, *how): which for which in wanted}
-        for number, future in enumerate(as_completed(futures), 1):
+        labels = {future: cases(name)[n].label for future, (name, n) in futures.items()}
+        for number, future in enumerate(ended(labels), 1):
             outcome = outcomes[futures[future]] = future.result()
             if outcome.status != "right":
                 print(f"{outcome.status}: {outcome.case.label}: {outcome.detail}", file=sys.stderr)

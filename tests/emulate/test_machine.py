@@ -200,6 +200,41 @@ s_endpgm
     assert memory.read(flag, 4).view(np.uint32) == 128
 
 
+def test_waves_that_part_and_meet_in_a_loop_let_others_pass():
+    """Both waves of workgroup 0 wait in a loop in which they take two ways. Workgroup 1, which is
+    further down, sets the flag."""
+    memory = Memory()
+    flag = memory.allocate(4, "flag", contents=np.zeros(4, np.uint8))
+    body = """
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_mov_b32_e32 v1, 0
+v_mov_b32_e32 v2, 1
+v_readfirstlane_b32 s3, v0
+s_waitcnt lgkmcnt(0)
+s_cmp_lg_u32 s2, 0
+s_cbranch_scc1 .LBB0_3
+.LBB0_1:
+s_cmp_lg_u32 s3, 0
+s_cbranch_scc1 .LBB0_2
+s_nop 0
+.LBB0_2:
+global_load_dword v3, v1, s[4:5] sc1
+s_waitcnt vmcnt(0)
+v_readfirstlane_b32 s6, v3
+s_cmp_eq_u32 s6, 0
+s_cbranch_scc1 .LBB0_1
+s_endpgm
+.LBB0_3:
+s_nop 0
+global_atomic_add v1, v2, s[4:5]
+s_endpgm
+"""
+    machine = Machine(parse(listing(body)), checks=False)
+    arguments = flag.to_bytes(8, "little")
+    machine.launch((2, 1, 1), 128, arguments, 0, memory, limits=Limits(steps=100_000))
+    assert memory.read(flag, 4).view(np.uint32) == 128
+
+
 def test_a_value_that_only_inactive_lanes_lack():
     """The compiler merges masks of lanes so, and spills registers before they have a value."""
     execution = launched(

@@ -227,11 +227,17 @@ class _Run:
         """Execute waves until all have ended."""
         ready: list[Waves] = [waves]
         parked: list[Waves] = []
+        check = self.steps + _TURN
         while ready or parked:
             ready = _met(ready)
-            group = min(ready, key=lambda each: (each.turns, each.position))
+            group = min(ready, key=lambda each: (each.spent // _TURN, each.position))
             ready.remove(group)
+            before = self.steps
             self._advance(group, ready, parked)
+            group.spent += self.steps - before
+            if self.steps >= check:
+                self._check_limits()
+                check = self.steps + _TURN
             if parked:
                 passed, parked = self._released(parked)
                 ready += passed
@@ -251,12 +257,8 @@ class _Run:
                 ready.append(waves)
                 return
             if self.steps >= turn:
-                self._check_limits()
-                turn = self.steps + _TURN
-                if ready:
-                    waves.turns += 1
-                    ready.append(waves)
-                    return
+                ready.append(waves)
+                return
             waves.position = index + 1
             executed[index] += waves.count
             self.steps += 1

@@ -36,7 +36,8 @@ class Waves:
         there are none. Waves that came by different ways differ so.
     origins: for bits whose values come from registers that nothing had written, the index of the
         instruction that read these, and their names (`unwritten`).
-    turns: how often it made way for groups that were ahead, waiting in a loop perhaps.
+    spent: instructions that it executed. Groups that executed many make way for others, which they
+        may be waiting for in a loop.
     counters: loads and stores in flight (`waits.Counters`).
     """
 
@@ -50,7 +51,7 @@ class Waves:
         "position",
         "scalar",
         "scc",
-        "turns",
+        "spent",
         "vector",
         "wave",
         "workgroup",
@@ -76,7 +77,7 @@ class Waves:
         self.known = 0
         self.further: list[int] | None = None
         self.origins: dict[int, tuple[int, str]] = {}
-        self.turns = 0
+        self.spent = 0
         self.counters: Any = counters
         self.scalar[MODE] = 0
         self.scalar[EXEC : EXEC + 2] = 0
@@ -134,7 +135,7 @@ class Waves:
         if self.further is not None:
             made.know([self.further[index] for index in indices.tolist()])
         made.origins = dict(self.origins)
-        made.turns = self.turns
+        made.spent = self.spent
         made.counters = None if self.counters is None else self.counters.taken(indices)
         return made
 
@@ -158,7 +159,7 @@ class Waves:
         made.workgroup = np.concatenate([each.workgroup for each in groups])
         made.wave = np.concatenate([each.wave for each in groups])
         made.position = first.position
-        made.turns = max(each.turns for each in groups)
+        made.spent = max(each.spent for each in groups)
         made.known, made.further = first.known, None
         made.origins = dict(first.origins)
         for each in groups[1:]:
