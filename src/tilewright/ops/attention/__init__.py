@@ -1,0 +1,140 @@
+"""Fused attention: O = softmax(mask(scale · Q·Kᵀ))·V."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from tilewright import checks
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import resolve
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.attention import config as config_module
+from tilewright.ops.attention import estimate as estimate_module
+from tilewright.ops.attention import features, operands, pipelines, rules, spaces
+from tilewright.ops.attention import launch as launch_module
+from tilewright.ops.attention import reference as reference_module
+from tilewright.ops.attention import source as source_module
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.problem import FP8, AttentionProblem
+from tilewright.ops.defaults import Defaults
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.tolerance import Tolerance
+from tilewright.verdict import Verdict
+
+__all__ = ["FAMILY", "AttentionConfig", "AttentionProblem"]
+
+
+class AttentionFamily(Defaults):
+    """See `tilewright.ops.protocols.Family`."""
+
+    name = "attention"
+    problem_type = AttentionProblem
+    config_type = AttentionConfig
+    scalars = ("scale", "seed", "offset")
+
+    def parse_name(self, name: str) -> AttentionConfig:
+        return config_module.parse(name, tuple(pipelines.PIPELINES))
+
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> AttentionProblem:
+        known = [f.name for f in fields(AttentionProblem)]
+        values: dict[str, Any] = {}
+        others: set[str] = set()
+        for word, text in words.items():
+            if word == "features":
+                others = set(features.split(text))
+            elif word == "mask":
+                if text not in ("none", "causal"):
+                    raise BadArgument(f"mask = {text!r} is neither none nor causal")
+                values["right"] = 0 if text == "causal" else None
+            elif word not in known:
+                raise BadArgument(f"an attention problem has no '{word}'{nearest(word, known)}")
+            elif word.startswith("dtype"):
+                values[word] = resolve(text, arch.fp8)
+            elif word in ("layout", "kv_layout", "corner"):
+                values[word] = text
+            else:
+                values[word] = checks.parse_whole(word, text, -checks.MOST_WHOLE)
+        missing = [
+            size for size in ("batch", "heads", "q_len", "kv_len", "head_dim") if size not in values
+        ]
+        if missing:
+            raise BadArgument(f"an attention problem needs {', '.join(missing)} (as in batch=4)")
+        return AttentionProblem(**values, others=features.join(others))
+
+    def pipelines(self, arch: Arch) -> Sequence[str]:
+        return pipelines.on(arch)
+
+    def axes(self) -> Mapping[str, Any]:
+        return spaces.AXES
+
+    def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
+        return spaces.wildcard(axis, arch)
+
+    def make_config(self, fields: Mapping[str, Any], arch: Arch) -> AttentionConfig:
+        values = dict(fields)
+        dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
+        values["dtype_kv"] = resolve(values["dtype_kv"] or dtype, arch.fp8)
+        default = "bf16" if dtype in FP8 else dtype
+        values["dtype_o"] = resolve(values["dtype_o"] or default, arch.fp8)
+        values["head_dim_v"] = values["head_dim_v"] or values["head_dim"]
+        return config_module.check(AttentionConfig(**values), tuple(pipelines.PIPELINES))
+
+    def default_space(self, problem: AttentionProblem, arch: Arch) -> Any:
+        return spaces.default_space(problem, arch)
+
+    def tuning_spaces(self, problem: AttentionProblem, arch: Arch) -> Any:
+        return spaces.tuning_spaces(problem, arch)
+
+    def judge(self, config: AttentionConfig, arch: Arch) -> Verdict:
+        return rules.judge(config, arch)
+
+    def supports(self, config: AttentionConfig, problem: AttentionProblem, arch: Arch) -> Verdict:
+        return rules.supports(config, problem, arch)
+
+    def estimate(
+        self, config: AttentionConfig, problem: AttentionProblem, device: Device
+    ) -> Estimate:
+        return estimate_module.estimate(config, problem, device)
+
+    def sources(self, config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        return source_module.sources(config, arch)
+
+    def interpreted(self, config: AttentionConfig) -> AttentionConfig:
+        record = pipelines.of(config)
+        if record.sibling == record.name:
+            return config
+        return replace(config, pipeline=record.sibling, tile_q=64, tile_kv=64, scheduler=(
+            "split" if config.scheduler == "split" else "tile"))  # fmt: skip
+
+    def launch(self, config: AttentionConfig, problem: AttentionProblem, device: Device) -> Launch:
+        return launch_module.launch(config, problem, device)
+
+    def operands(self, problem: AttentionProblem) -> tuple[Operand, ...]:
+        return operands.operands(problem)
+
+    def problem_of(self, call: Call, config: AttentionConfig | None = None) -> AttentionProblem:
+        return operands.problem_of(call)
+
+    def options(self, problem: AttentionProblem) -> dict[str, Any]:
+        return operands.options(problem)
+
+    def scalar_defaults(self, problem: AttentionProblem) -> Mapping[str, int | float]:
+        found: dict[str, int | float] = {"scale": problem.head_dim**-0.5, "offset": 0}
+        return found if problem.dropout else found | {"seed": 0}
+
+    def make_inputs(self, problem: AttentionProblem, rng: Any) -> Mapping[str, Any]:
+        return reference_module.make_inputs(problem, rng)
+
+    def reference(self, problem: AttentionProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return reference_module.reference(problem, inputs)
+
+    def tolerances(
+        self, problem: AttentionProblem, config: AttentionConfig | None
+    ) -> Mapping[str, Tolerance]:
+        return reference_module.tolerances(problem, config)
+
+
+FAMILY = AttentionFamily()

@@ -1,0 +1,174 @@
+"""`AttentionConfig`: one attention kernel, or the kernels of one plan, and its name.
+
+    attention_bf16_bf16_bf16_d128x128_causal_128x64_w4_s2_basic_tile_al16
+                Q   KV   O    |        |     tile   |  |  |     |    +- bytes of alignment
+        head dims, of V too --+      mask   warps --+  |  |     +- scheduler
+                                             stages ---+  +- pipeline
+
+Other fields follow only where they differ from the default, in this order:
+
+    page16                   rows of a page
+    pack                     the query heads of a head of keys are rows of one tile
+    f-lse-softcap            features (``lse+softcap``), always last
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tilewright import checks
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, UnknownName, shown
+from tilewright.ops.attention import features
+from tilewright.ops.attention.mask import MASKS
+
+SCHEDULERS = ("tile", "persistent", "split")
+ALIGNMENTS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConfig:
+    """How to compute attention. The signature is the fields up to `mask`, `page_size` and
+    `features`; the others are the algorithm.
+
+    dtype, dtype_kv, dtype_o, head_dim, head_dim_v, page_size, features: as in `AttentionProblem`.
+    mask: the kind of mask (`mask.MASKS`).
+    tile_q, tile_kv: rows of Q that a workgroup computes, and rows of K and V of a step.
+    num_warps: warps (waves) of a workgroup. Kernels in Gluon for sm_90 count those that multiply.
+    num_stages: steps whose K and V are in shared memory at once.
+    pipeline: the kernel; each has a record in `pipelines`.
+    scheduler: ``tile`` (a workgroup for each tile of Q, long ones first), ``persistent`` (a
+        workgroup for each compute unit, which takes tiles in turn), or ``split`` (several
+        workgroups for each tile, which share its keys; a second kernel combines their results).
+    split_len: under ``split``, the keys of a split, whatever else is computed; 0: each sequence's
+        keys in equal parts, of which the launch chooses the number.
+    pack: whether rows of a tile are the query heads that share a head of keys, for each query.
+    alignment: bytes that addresses and strides are multiples of.
+    """
+
+    family: ClassVar[str] = "attention"
+
+    dtype: str
+    dtype_kv: str
+    dtype_o: str
+    head_dim: int
+    head_dim_v: int
+    mask: str
+    tile_q: int
+    tile_kv: int
+    num_warps: int
+    num_stages: int
+    pipeline: str
+    scheduler: str
+    split_len: int = 0
+    alignment: int = 16
+    page_size: int = 0
+    pack: bool = False
+    features: str = ""
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Its features, as a set."""
+        return features.split(self.features)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name; `parse` is its exact inverse."""
+        name = (
+            f"attention_{self.dtype}_{self.dtype_kv}_{self.dtype_o}"
+            f"_d{self.head_dim}x{self.head_dim_v}_{self.mask}_{self.tile_q}x{self.tile_kv}"
+            f"_w{self.num_warps}_s{self.num_stages}_{self.pipeline}"
+            f"_{self.scheduler}{self.split_len or ''}_al{self.alignment}"
+        )
+        if self.page_size:
+            name += f"_page{self.page_size}"
+        if self.pack:
+            name += "_pack"
+        if self.features:
+            name += "_f-" + self.features.replace("+", "-")
+        return name
+
+
+def check(config: AttentionConfig, pipelines: tuple[str, ...]) -> AttentionConfig:
+    """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
+    c = config
+    for field in ("dtype", "dtype_kv", "dtype_o"):
+        if getattr(c, field) not in DTYPES:
+            raise BadArgument(f"{field} = {getattr(c, field)!r} is no dtype")
+    for field, known in (
+        ("mask", MASKS),
+        ("scheduler", SCHEDULERS),
+        ("alignment", ALIGNMENTS),
+        ("pipeline", pipelines),
+    ):
+        if getattr(c, field) not in known:
+            listed = ", ".join(map(str, known))
+            raise BadArgument(f"{field} = {getattr(c, field)!r} is not one of {listed}")
+    for field in ("head_dim", "head_dim_v", "tile_q", "tile_kv", "num_warps", "num_stages"):
+        checks.whole(field, getattr(c, field), 1)
+    for field in ("split_len", "page_size"):
+        checks.whole(field, getattr(c, field))
+    if type(c.pack) is not bool:
+        raise BadArgument(f"pack = {c.pack!r} is not true or false")
+    if c.split_len and c.scheduler != "split":
+        raise BadArgument(
+            f"split_len = {c.split_len} with scheduler {c.scheduler}; only split has it"
+        )
+    paged = bool(features.split(c.features) & {"pagetable", "pagelist"})
+    if paged != (c.page_size > 0):
+        raise BadArgument("page_size, and pagetable or pagelist, are said together")
+    return config
+
+
+def _one(field: str, words: tuple[object, ...]) -> str:
+    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
+
+
+def _count(field: str) -> str:
+    return rf"(?P<{field}>[1-9]\d{{0,9}})"
+
+
+_TYPES = "_".join(_one(field, tuple(DTYPES)) for field in ("dtype", "dtype_kv", "dtype_o"))
+_PATTERN = re.compile(
+    f"attention_{_TYPES}_d{_count('head_dim')}x{_count('head_dim_v')}_{_one('mask', MASKS)}"
+    f"_{_count('tile_q')}x{_count('tile_kv')}_w{_count('num_warps')}_s{_count('num_stages')}"
+    f"_(?P<pipeline>[a-z0-9_]+?)_{_one('scheduler', SCHEDULERS)}(?:{_count('split_len')})?"
+    f"_al{_one('alignment', ALIGNMENTS)}(?:_page{_count('page_size')})?(?:_(?P<pack>pack))?"
+    "(?:_f-(?P<features>[a-z0-9-]+))?",
+    re.ASCII,
+)
+_COUNTS = (
+    "head_dim", "head_dim_v", "tile_q", "tile_kv", "num_warps", "num_stages", "alignment",
+)  # fmt: skip
+_WORDS = ("dtype", "dtype_kv", "dtype_o", "mask", "pipeline", "scheduler")
+
+
+def parse(name: str, pipelines: tuple[str, ...]) -> AttentionConfig:
+    """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
+    one whose fields contradict each other."""
+    match = _PATTERN.fullmatch(name)
+    if match is None:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of an attention kernel; one looks like "
+            "attention_bf16_bf16_bf16_d128x128_causal_128x64_w4_s2_basic_tile_al16"
+        )
+    said = match.groupdict()
+    fields: dict[str, Any] = {field: said[field] for field in _WORDS}
+    fields |= {field: int(said[field]) for field in _COUNTS}
+    fields |= {field: int(said[field] or 0) for field in ("split_len", "page_size")}
+    words = (said["features"] or "").replace("-", "+")
+    try:
+        config = check(
+            AttentionConfig(**fields, pack=said["pack"] is not None, features=words), pipelines
+        )
+    except BadArgument as error:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of an attention kernel: {error}"
+        ) from None
+    if config.name != name:
+        raise UnknownName(
+            f"'{name}' is not the name of an attention kernel; near it is '{config.name}'"
+        )
+    return config

@@ -1,0 +1,439 @@
+"""The operands of attention, by name; the problem that a call states, and the options that state a
+problem.
+
+    q, k, v                     by position; without v, attention is latent
+    bias, slopes, sinks         what is added to scores
+    q_offsets, kv_offsets       [batch + 1], the first row of each sequence in packed rows
+    q_used, kv_used, left_pad   [batch], rows that a sequence has, and keys that it leaves out
+    page_table                  [batch, entries], each sequence's pages in order
+    page_list, page_starts      [entries] and [batch + 1], the same as one list
+    q_scale, k_scale, v_scale, o_scale
+    new_k, new_v                rows to append, and the angles to rotate them and Q by:
+    rotary_cos, rotary_sin      [places, rotary_dim / 2]
+    o, lse, random              outputs
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.attention import features
+from tilewright.ops.attention.problem import FP8, LAYOUTS, AttentionProblem, Strides
+from tilewright.ops.nouns import Call, Operand, Role, View
+
+VECTOR_BYTES = 16
+"""Bytes of a group of elements in vectorised pages."""
+
+_NAMED = (
+    "bias", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used", "kv_used", "left_pad",
+    "page_table", "page_list", "page_starts", "q_scale", "k_scale", "v_scale", "o_scale", "new_k",
+    "new_v", "rotary_cos", "rotary_sin",
+)  # fmt: skip
+
+_WORD_OF = {
+    "slopes": "alibi",
+    "sinks": "sinks",
+    "q_offsets": "packedq",
+    "kv_offsets": "packedkv",
+    "q_used": "usedq",
+    "kv_used": "usedkv",
+    "left_pad": "leftpad",
+    "page_table": "pagetable",
+    "page_list": "pagelist",
+    "o_scale": "oscale",
+}
+"""Operands passed by keyword that each say a feature."""
+
+
+# --- shapes ------------------------------------------------------------------------------------
+
+
+def dense(shape: Sequence[int]) -> Strides:
+    """The strides of a contiguous array."""
+    found, step = [], 1
+    for size in reversed(shape):
+        found.append(step)
+        step *= max(1, size)
+    return tuple(reversed(found))
+
+
+def vector(p: AttentionProblem) -> int:
+    """Elements of a group in vectorised pages."""
+    return VECTOR_BYTES // DTYPES[p.dtype_kv].bytes
+
+
+def _in_layout(four: Sequence[int], layout: str) -> tuple[int, ...]:
+    """Sizes or strides of (batch, row, head, dim), in a layout's order."""
+    outer, row, head, dim = four
+    return (outer, row, head, dim) if layout == "bshd" else (outer, head, row, dim)
+
+
+def _rows(p: AttentionProblem, name: str) -> tuple[tuple[int, ...], Strides]:
+    """Shape and strides of Q, K, V or O."""
+    dim = p.head_dim if name in ("q", "k") else p.head_dim_v
+    words = p.words
+    if name in ("q", "o"):
+        packed, outer, rows, heads, layout = "packedq", p.batch, p.q_len, p.heads, p.layout
+        total = p.total_q
+    else:
+        packed, outer, rows, heads, layout = "packedkv", p.batch, p.kv_len, p.kv_heads, p.kv_layout
+        total = p.total_kv
+        if p.paged:
+            outer, rows = p.pages, p.page_size
+    strides: Strides = getattr(p, f"{name}_strides")
+    if name in ("k", "v") and "vectorised" in words:
+        x = vector(p)
+        inner = (dim // x, rows, x) if name == "k" else (rows // x, dim, x)
+        shape: tuple[int, ...] = (outer, heads, *inner)
+        return shape, dense(shape)
+    if packed in words:
+        shape = (total, heads, dim)
+        return shape, strides[1:] or dense(shape)
+    shape = _in_layout((outer, rows, heads, dim), layout)
+    return shape, _in_layout(strides, layout) if strides else dense(shape)
+
+
+def strides_of(p: AttentionProblem, name: str) -> Strides:
+    """Strides of Q, K, V or O in elements, of (batch or page, row, head, dim). A packed array's
+    first is 0. Not for vectorised pages."""
+    if "latent" in p.words and name == "v":
+        name = "k"
+    _, strides = _rows(p, name)
+    if ("packedq" if name in ("q", "o") else "packedkv") in p.words:
+        return (0, *strides)
+    return _in_layout(strides, p.layout if name in ("q", "o") else p.kv_layout)
+
+
+def _shapes(p: AttentionProblem) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shapes and dtypes of the operands passed by keyword that `p` has, in order."""
+    words, found = p.words, {}
+    float_type = "bf16" if p.dtype in FP8 else p.dtype
+    if p.bias_shape:
+        found["bias"] = (*p.bias_shape, p.q_len, p.kv_len), float_type
+    if "alibi" in words:
+        found["slopes"] = (p.batch, p.heads) if p.slopes_batched else (p.heads,), "fp32"
+    if "sinks" in words:
+        found["sinks"] = (p.heads,), "fp32"
+    for name, word in (("q_offsets", "packedq"), ("kv_offsets", "packedkv")):
+        if word in words:
+            found[name] = (p.batch + 1,), "int32"
+    for name, word in (("q_used", "usedq"), ("kv_used", "usedkv"), ("left_pad", "leftpad")):
+        if word in words:
+            found[name] = (p.batch,), "int32"
+    if "pagetable" in words:
+        found["page_table"] = (p.batch, p.page_entries), "int32"
+    if "pagelist" in words:
+        found["page_list"] = (p.page_entries,), "int32"
+        found["page_starts"] = (p.batch + 1,), "int32"
+    for name in _scaled(p):
+        found[name] = _scale_shape(p, name), "fp32"
+    if "oscale" in words:
+        found["o_scale"] = (1,), "fp32"
+    if "append" in words:
+        found["new_k"] = (p.batch, p.new_kv, p.kv_heads, p.head_dim), p.dtype
+        found["new_v"] = (p.batch, p.new_kv, p.kv_heads, p.head_dim_v), p.dtype
+    if p.rotary_dim:
+        for name in ("rotary_cos", "rotary_sin"):
+            found[name] = (p.rotary_len, p.rotary_dim // 2), float_type
+    return found
+
+
+def _scaled(p: AttentionProblem) -> tuple[str, ...]:
+    """The scales that `p` has: of operands in fp8."""
+    if not p.words & {"tscale", "hscale", "bscale"}:
+        return ()
+    of_q = ("q_scale",) if p.dtype in FP8 else ()
+    return (*of_q, "k_scale") if "latent" in p.words else (*of_q, "k_scale", "v_scale")
+
+
+def _scale_shape(p: AttentionProblem, name: str) -> tuple[int, ...]:
+    if "tscale" in p.words:
+        return (1,)
+    if "hscale" in p.words:
+        return (p.batch, p.kv_heads)
+    heads, rows = (p.heads, p.q_len) if name == "q_scale" else (p.kv_heads, p.kv_len)
+    return (p.batch, heads, -(-rows // p.scale_block))
+
+
+def operands(p: AttentionProblem) -> tuple[Operand, ...]:
+    """The operands of `p`: by position, by keyword, outputs."""
+    words = p.words
+    cache: Role = "inout" if "append" in words else "in"
+    types = {"q": p.dtype, "k": p.dtype_kv, "v": p.dtype_kv, "o": p.dtype_o}
+    roles: dict[str, Role] = {"q": "in", "k": cache, "v": cache, "o": "out"}
+    named = ("q", "k") if "latent" in words else ("q", "k", "v")
+    first = [Operand(name, *_rows(p, name), types[name], roles[name]) for name in named]
+    later = [
+        Operand(name, shape, dense(shape), dtype, keyword=True)
+        for name, (shape, dtype) in _shapes(p).items()
+    ]
+    outputs = [Operand("o", *_rows(p, "o"), p.dtype_o, "out")]
+    if "lse" in words:
+        shape = lse_shape(p)
+        outputs.append(Operand("lse", shape, dense(shape), "fp32", "out"))
+    if "random" in words:
+        shape = (p.batch, p.heads, p.q_len, p.kv_len)
+        outputs.append(Operand("random", shape, dense(shape), "uint8", "out"))
+    return (*first, *later, *outputs)
+
+
+def lse_shape(p: AttentionProblem) -> tuple[int, ...]:
+    """[heads, rows] of packed Q, else [batch, heads, rows], as FlashAttention has it."""
+    return (p.heads, p.total_q) if "packedq" in p.words else (p.batch, p.heads, p.q_len)
+
+
+# --- from a call to its problem ----------------------------------------------------------------
+
+_OPTIONS = (
+    "mask", "window", "first", "corner", "softcap", "dropout", "lse", "random", "layout",
+    "kv_layout", "max_q", "max_kv", "head_dim_v", "scale_block", "rotary", "dtype_o",
+)  # fmt: skip
+_ROTARY = {"interleaved": "rotaryi", "half": "rotaryh"}
+
+
+def problem_of(call: Call) -> AttentionProblem:
+    """The problem that a call states. Raises `BadArgument`."""
+    said = dict(call.options)
+    for name in said:
+        if name not in _OPTIONS:
+            raise BadArgument(
+                f"attention has no option '{name}'{nearest(name, (*_OPTIONS, *_NAMED))}; it has "
+                f"{', '.join(_OPTIONS)}, and takes {', '.join(_NAMED)}"
+            )
+    for name in call.named:
+        if name not in _NAMED:
+            raise BadArgument(
+                f"attention takes no operand '{name}'{nearest(name, _NAMED)}; it takes "
+                f"{', '.join(_NAMED)} by keyword"
+            )
+    if len(call.inputs) not in (2, 3):
+        raise BadArgument(
+            f"attention takes q, k, v (or, latent, q and k) and was given {len(call.inputs)} arrays"
+        )
+    q, k, *v = call.inputs
+    named = call.named
+    words = {word for name, word in _WORD_OF.items() if name in named}
+    words |= {word for word in ("lse", "random") if said.pop(word, False)}
+    layout = _layout("layout", said.pop("layout", "bshd"))
+    paged = bool(words & {"pagetable", "pagelist"})
+    kv_layout = _layout("kv_layout", said.pop("kv_layout", "bshd" if paged else layout))
+    fields: dict[str, Any] = {"layout": layout, "kv_layout": kv_layout}
+    fields |= _q_fields(q, layout, named, said)
+    if not v:
+        words.add("latent")
+        fields["head_dim_v"] = said.pop("head_dim_v", k.shape[-1] if k.shape else 0)
+    fields |= _kv_fields(k, v[0] if v else None, kv_layout, named, words, said)
+    fields |= _mask_fields(said)
+    fields |= _scale_fields(named, words, said)
+    if "new_k" in named:
+        _rank("new_k", named["new_k"], 4)
+        fields["new_kv"] = named["new_k"].shape[1]
+    fields |= _rotary_fields(named, words, said)
+    if "bias" in named:
+        _rank("bias", named["bias"], 4)
+        fields["bias_shape"] = tuple(named["bias"].shape[:2])
+    if "slopes" in named:
+        fields["slopes_batched"] = len(named["slopes"].shape) == 2
+    fields |= {name: said.pop(name) for name in ("softcap", "dropout") if name in said}
+    target = call.outputs[0] if call.outputs else None
+    fields["dtype_o"] = said.pop("dtype_o", target.dtype if target is not None else "")
+    if target is not None:
+        fields["o_strides"] = _strides("o", target, layout, "q_offsets" in named)
+    for name in ("max_q", "max_kv", "head_dim_v", "scale_block", "rotary"):
+        if name in said:
+            raise BadArgument(f"{name}={said[name]!r} says nothing in this call; leave it out")
+    views = {"q": q, "k": k, **({"v": v[0]} if v else {}), **({"o": target} if target else {})}
+    problem = AttentionProblem(
+        others=features.join(words), alignment=_alignment(views.values()), **fields
+    )
+    _check(problem, {**views, **named})
+    return problem
+
+
+def _layout(name: str, word: Any) -> str:
+    if word not in LAYOUTS:
+        raise BadArgument(f"{name} = {word!r} is not one of {', '.join(LAYOUTS)}")
+    return str(word)
+
+
+def _rank(name: str, view: View, rank: int) -> None:
+    if len(view.shape) != rank:
+        raise BadArgument(f"{name} has {len(view.shape)} dimensions, not {rank}")
+
+
+def _strides(name: str, view: View, layout: str, packed: bool) -> Strides:
+    """The strides of (batch, row, head, dim); () if the array is contiguous."""
+    _rank(name, view, 3 if packed else 4)
+    if view.strides == dense(view.shape) or 0 in view.shape:
+        return ()
+    if packed:
+        return (0, *view.strides)
+    return _in_layout(view.strides, layout)
+
+
+def _q_fields(q: View, layout: str, named: Any, said: dict[str, Any]) -> dict[str, Any]:
+    packed = "q_offsets" in named
+    strides = _strides("q", q, layout, packed)
+    found: dict[str, Any] = {"q_strides": strides, "dtype": q.dtype, "head_dim": q.shape[-1]}
+    if packed:
+        if "max_q" not in said:
+            raise BadArgument(
+                "packed queries (q_offsets) need max_q=, the most that a sequence has"
+            )
+        batch = max(0, named["q_offsets"].shape[0] - 1)
+        return found | {
+            "batch": batch, "q_len": said.pop("max_q"), "total_q": q.shape[0], "heads": q.shape[1],
+        }  # fmt: skip
+    batch, rows, heads, _ = _in_layout(q.shape, layout)
+    return found | {"batch": batch, "q_len": rows, "heads": heads}
+
+
+def _kv_fields(
+    k: View, v: View | None, layout: str, named: Any, words: set[str], said: dict[str, Any]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"dtype_kv": k.dtype}
+    paged = bool(words & {"pagetable", "pagelist"})
+    if paged and len(k.shape) == 5:
+        words.add("vectorised")
+        rows, heads, dim_v = k.shape[3], k.shape[1], v.shape[3] if v else 0
+    else:
+        packed = "packedkv" in words
+        found["k_strides"] = _strides("k", k, layout, packed)
+        if v is not None:
+            found["v_strides"] = _strides("v", v, layout, packed)
+        if packed:
+            if "max_kv" not in said:
+                raise BadArgument(
+                    "packed keys (kv_offsets) need max_kv=, the most that a sequence has"
+                )
+            found["total_kv"], rows, heads = k.shape[0], said.pop("max_kv"), k.shape[1]
+        else:
+            _, rows, heads, _ = _in_layout(k.shape, layout)
+        dim_v = v.shape[-1] if v is not None else 0
+    if dim_v:
+        found["head_dim_v"] = dim_v
+    if paged:
+        name = "page_table" if "pagetable" in words else "page_list"
+        entries = named[name].shape[-1]
+        found |= {"pages": k.shape[0], "page_size": rows, "page_entries": entries}
+        if name == "page_list" and "max_kv" not in said:
+            raise BadArgument("a page list needs max_kv=, the most keys that a sequence has")
+        rows = said.pop("max_kv", entries * rows)
+    return found | {"kv_len": rows, "kv_heads": heads}
+
+
+def _mask_fields(said: dict[str, Any]) -> dict[str, Any]:
+    mask = said.pop("mask", "none")
+    if mask not in ("none", "causal"):
+        raise BadArgument(f"mask = {mask!r} is neither none nor causal; windows are window=(l, r)")
+    window = said.pop("window", (None, None))
+    if not isinstance(window, tuple | list) or len(window) != 2:
+        raise BadArgument(f"window = {window!r} is not (left, right)")
+    left, right = window
+    if mask == "causal":
+        right = 0 if right is None else min(0, right)
+    found = {"left": left, "right": right}
+    return found | {name: said.pop(name) for name in ("first", "corner") if name in said}
+
+
+def _scale_fields(named: Any, words: set[str], said: dict[str, Any]) -> dict[str, Any]:
+    if "k_scale" not in named:
+        return {}
+    rank = len(named["k_scale"].shape)
+    words.add({1: "tscale", 2: "hscale", 3: "bscale"}.get(rank, "tscale"))
+    if rank == 3:
+        if "scale_block" not in said:
+            raise BadArgument("scales of blocks need scale_block=, the rows that share one")
+        return {"scale_block": said.pop("scale_block")}
+    return {}
+
+
+def _rotary_fields(named: Any, words: set[str], said: dict[str, Any]) -> dict[str, Any]:
+    if "rotary_cos" not in named:
+        return {}
+    style = said.pop("rotary", "half")
+    if style not in _ROTARY:
+        raise BadArgument(f"rotary = {style!r} is neither interleaved nor half")
+    words.add(_ROTARY[style])
+    _rank("rotary_cos", named["rotary_cos"], 2)
+    places, half = named["rotary_cos"].shape
+    return {"rotary_len": places, "rotary_dim": 2 * half}
+
+
+def _alignment(views: Any) -> int:
+    """Bytes, at most 16, that all addresses and all strides but those of 1 are multiples of."""
+    found = 16
+    for view in views:
+        size = DTYPES[view.dtype].bytes
+        numbers = [view.address]
+        for extent, stride in zip(view.shape, view.strides, strict=True):
+            if stride != 1 and extent > 1:
+                numbers.append(stride * size)
+        found = math.gcd(found, *numbers)
+    return found
+
+
+def _check(p: AttentionProblem, views: dict[str, View]) -> None:
+    """Raise `BadArgument` unless the arrays are the problem's operands."""
+    declared = {one.name: one for one in operands(p)}
+    for name, view in views.items():
+        one = declared.get(name)
+        if one is None:
+            continue  # told by the caller, with what there is
+        if one.shape != tuple(view.shape):
+            raise BadArgument(
+                f"{name} is {_size(view.shape)}, but beside the others must be {_size(one.shape)}"
+            )
+        if one.dtype != view.dtype:
+            raise BadArgument(f"{name} is {view.dtype}, but must be {one.dtype}")
+        free = name in ("q", "k", "v", "o") and "vectorised" not in p.words
+        if not free and 0 not in view.shape and not _contiguous(view):
+            raise BadArgument(f"{name} is not contiguous; pass {name}.contiguous()")
+
+
+def _contiguous(view: View) -> bool:
+    wanted = dense(view.shape)
+    return all(
+        size == 1 or have == want
+        for size, have, want in zip(view.shape, view.strides, wanted, strict=True)
+    )
+
+
+def _size(shape: Sequence[int]) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def options(p: AttentionProblem) -> dict[str, Any]:
+    """The options that, with the operands, state `p`."""
+    words = p.words
+    said: dict[str, Any] = {}
+    if p.left is not None or p.right is not None:
+        said["window"] = (p.left, p.right)
+    if p.first:
+        said["first"] = p.first
+    if p.corner != "bottom_right":
+        said["corner"] = p.corner
+    said |= {
+        name: getattr(p, name) for name in ("softcap", "dropout", "scale_block") if getattr(p, name)
+    }
+    said |= {name: True for name in ("lse", "random") if name in words}
+    if p.layout != "bshd":
+        said["layout"] = p.layout
+    if p.kv_layout != ("bshd" if p.paged else p.layout):
+        said["kv_layout"] = p.kv_layout
+    if "packedq" in words:
+        said["max_q"] = p.q_len
+    if words & {"packedkv", "pagelist"} or (p.paged and p.kv_len != p.page_entries * p.page_size):
+        said["max_kv"] = p.kv_len
+    if "latent" in words:
+        said["head_dim_v"] = p.head_dim_v
+    for style, word in _ROTARY.items():
+        if word in words:
+            said["rotary"] = style
+    if p.dtype_o != ("bf16" if p.dtype in FP8 else p.dtype):
+        said["dtype_o"] = p.dtype_o
+    return said

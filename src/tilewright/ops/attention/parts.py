@@ -1,0 +1,54 @@
+"""The kernels that stand before and behind a pipeline's own in a launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel in Triton that every pipeline shares.
+
+    name: of the part. module, function: where it is. num_warps: it runs with.
+    arguments, constants: names in the catalogue (`arguments`), in the kernel's order.
+    """
+
+    name: str
+    module: str
+    function: str
+    num_warps: int
+    arguments: tuple[str, ...]
+    constants: tuple[str, ...]
+
+
+APPEND = Part(
+    name="append",
+    module="append",
+    function="append",
+    num_warps=4,
+    arguments=(
+        "q", "rotated_q", "k", "v", "new_k", "new_v", "rotary_cos", "rotary_sin", "q_offsets",
+        "q_used", "kv_used", "left_pad", "page_table", "page_list", "page_starts", "k_scale",
+        "v_scale", "given_q_strides", "q_strides", "k_strides", "v_strides", "kv_scale_strides",
+        "batch", "heads", "kv_heads", "q_len", "new_kv", "page_entries", "rotary_dim",
+        "scale_block", "left", "right",
+    ),
+    constants=(
+        "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "PACKEDQ", "USEDQ", "LEFTPAD", "PAGETABLE",
+        "PAGELIST", "VECTORISED", "TSCALE", "HSCALE", "BSCALE", "ROTARYI", "ROTARYH",
+    ),
+)  # fmt: skip
+"""Writes new keys and values behind those of the cache, and rotates them and Q."""
+
+COMBINE = Part(
+    name="combine",
+    module="combine",
+    function="combine",
+    num_warps=4,
+    arguments=(
+        "partial_o", "partial_lse", "o", "lse", "sinks", "q_offsets", "q_used", "o_scale",
+        "o_strides", "batch", "heads", "q_len", "total_q", "rows", "splits",
+    ),
+    constants=("HEAD_DIM_V", "LSE", "SINKS", "PACKEDQ", "USEDQ", "OSCALE", "LARGEST_O"),
+)  # fmt: skip
+"""Adds up what the splits of each row found."""

@@ -1,0 +1,23 @@
+"""The pipelines of attention: a record for each, in a file of its own."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tilewright.arch.model import Arch
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.pipelines.basic import BASIC
+from tilewright.ops.attention.pipelines.record import Pipeline
+
+PIPELINES: dict[str, Pipeline] = {record.name: record for record in (BASIC,)}
+
+
+def of(config: AttentionConfig) -> Pipeline:
+    """The record of a config's pipeline."""
+    return PIPELINES[config.pipeline]
+
+
+@cache
+def on(arch: Arch) -> tuple[str, ...]:
+    """Names of the pipelines that an architecture can run."""
+    return tuple(name for name, record in PIPELINES.items() if record.runs_on(arch))

@@ -1,0 +1,92 @@
+"""`Pipeline`: everything about an attention kernel that is not in the kernel's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tilewright.arch.model import Arch, Device
+from tilewright.ops.attention.arguments import Value
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.problem import AttentionProblem
+
+Rule = Callable[[AttentionConfig, Arch], "str | None"]
+"""Why a config is not legal on an architecture, or None."""
+
+Support = Callable[[AttentionConfig, AttentionProblem], "str | None"]
+"""Why a config cannot compute a problem, or None."""
+
+Box = tuple[int, ...]
+"""The tile that one copy of a descriptor moves, outermost dimension first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A descriptor's view of an operand: shape and strides in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One attention kernel: what it is called, needs, accepts and takes. No field has a default, so
+    a record that forgets one is a `TypeError` that names the field.
+
+    name: the word in `AttentionConfig.pipeline` and in kernels' names.
+    module, function: where the kernel is.
+    language: the compiler's front end.
+    sibling: the pipeline in Triton that computes the same, which the interpreter runs; its own name
+        if it is in Triton.
+    needs: what an architecture must have, in the words of `Arch.has`.
+    features: the words of `features.FEATURES` that its kernel knows. The steps of ``append`` are
+        kernels of their own, so every pipeline that reads the cache knows these.
+    masks, schedulers, packs, dtypes: legal values of the config's fields; `dtypes` are pairs of
+        (dtype, dtype_kv).
+    rules: its own rules of legality, by name. supports: its own rules of support, by name.
+    boxes: for each operand that it reaches by a descriptor, the box; {} for pointers alone.
+    views: the descriptors' views, for the same operands.
+    arguments, constants: names in the catalogue (`arguments`), in the kernel's order.
+    own_constants: constants of its own, by name.
+    options: for the compiler.
+    grid: workgroups in x, y and z, for a problem and a number of splits.
+    counter: whether it takes tiles from a counter, a temporary that begins at zero.
+    shared_memory: bytes of a workgroup; None where the compiler decides.
+    registers: 32-bit registers of a thread that the sums and the scores of a tile take at least.
+    share: of the published matrix rate that it reaches when nothing else holds it up; measured, see
+        the kernel's file.
+    algorithms: fields of the algorithm that the default space has for a problem on an architecture.
+    tuned: the further ones that a tuning tries.
+    """
+
+    name: str
+    module: str
+    function: str
+    language: Literal["triton", "gluon"]
+    sibling: str
+    needs: tuple[str, ...]
+    features: frozenset[str]
+    masks: tuple[str, ...]
+    schedulers: tuple[str, ...]
+    packs: tuple[bool, ...]
+    dtypes: tuple[tuple[str, str], ...]
+    rules: Mapping[str, Rule]
+    supports: Mapping[str, Support]
+    boxes: Callable[[AttentionConfig], Mapping[str, Box]]
+    views: Callable[[AttentionConfig, AttentionProblem], Mapping[str, Described]]
+    arguments: tuple[str, ...]
+    constants: tuple[str, ...]
+    own_constants: Mapping[str, Callable[[AttentionConfig, Arch], Value]]
+    options: Callable[[AttentionConfig, Arch], tuple[tuple[str, Value], ...]]
+    grid: Callable[[AttentionConfig, AttentionProblem, Device, int], tuple[int, int, int]]
+    counter: bool
+    shared_memory: Callable[[AttentionConfig, Arch], int] | None
+    registers: Callable[[AttentionConfig, Arch], int]
+    share: float
+    algorithms: Callable[[AttentionProblem, Arch], Sequence[Mapping[str, Any]]]
+    tuned: Callable[[AttentionProblem, Arch], Sequence[Mapping[str, Any]]]
+
+    def runs_on(self, arch: Arch) -> bool:
+        """Whether an architecture has what the kernel needs."""
+        return all(map(arch.has, self.needs))

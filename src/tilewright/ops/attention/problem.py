@@ -1,0 +1,282 @@
+"""`AttentionProblem`: O = softmax(mask(scale · Q·Kᵀ))·V, as the caller states it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright import checks
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, nearest
+from tilewright.ops.attention import features
+from tilewright.ops.attention.mask import CORNERS, Mask
+from tilewright.ops.problem import Problem
+
+LAYOUTS = ("bshd", "bhsd")
+"""Order of the dimensions: batch, sequence, heads, head dim. Pages: ``bshd`` is FlashInfer's NHD,
+[pages, page, heads, dim], and ``bhsd`` its HND."""
+
+FP8 = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")
+
+MOST_HEAD_DIM = 576
+MAX_SIZE = 2**30
+"""Most tokens, heads, pages."""
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionProblem(Problem):
+    """Attention of `batch` sequences, forward. A sequence's queries and keys are its rows.
+
+    Sizes:
+
+    batch: sequences.
+    heads, kv_heads: of Q and O, and of K and V; `heads` is a multiple of `kv_heads`, and
+        neighbouring query heads share one. 0: as many as `heads`.
+    q_len, kv_len: rows of Q and of K, of each sequence. Where sequences have their own, the most
+        that one may have.
+    head_dim, head_dim_v: elements of a row of Q and K, and of V and O. 0: as `head_dim`.
+    total_q, total_kv: rows of packed Q and of packed K, all sequences'.
+    pages, page_size: pages of the cache, and rows of a page.
+    page_entries: entries of the page list, or of a row of the page table.
+    new_kv: rows of keys and values that are appended to each sequence.
+
+    Types: dtype of Q; dtype_kv of K and V; dtype_o of O. ``""``: `dtype`, and of O bf16 where
+    `dtype` is an fp8.
+
+    What is computed:
+
+    left, right, first, corner: see `mask`.
+    softcap: the cap; 0 for none.
+    bias_shape: batch and heads of the bias, each 1 or all.
+    slopes_batched: whether ALiBi's slopes are [batch, heads] and not [heads].
+    dropout: the share of weights that become zero: a multiple of 1/256.
+    scale_block: rows that share a scale, with feature ``bscale``.
+    rotary_dim: elements of a row that are rotated.
+    rotary_len: places that the tables of angles have.
+    others: features that no other field says, by their words (`features.FEATURES`), joined by
+        ``+``.
+
+    How it lies in memory:
+
+    layout: of Q and O; kv_layout: of K and V. Packed rows are [rows, heads, dim].
+    q_strides, k_strides, v_strides, o_strides: in elements, of (batch or page, row, head, dim); ()
+        for contiguous arrays, and always of vectorised pages.
+    alignment: bytes that all addresses are multiples of, and all strides but the innermost.
+    """
+
+    family: ClassVar[str] = "attention"
+
+    batch: int
+    heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    kv_heads: int = 0
+    head_dim_v: int = 0
+    dtype: str = "bf16"
+    dtype_kv: str = ""
+    dtype_o: str = ""
+    left: int | None = None
+    right: int | None = None
+    first: int = 0
+    corner: str = "bottom_right"
+    softcap: float = 0.0
+    bias_shape: tuple[int, ...] = ()
+    slopes_batched: bool = False
+    dropout: float = 0.0
+    scale_block: int = 0
+    rotary_dim: int = 0
+    rotary_len: int = 0
+    total_q: int = 0
+    total_kv: int = 0
+    pages: int = 0
+    page_size: int = 0
+    page_entries: int = 0
+    new_kv: int = 0
+    others: str = ""
+    layout: str = "bshd"
+    kv_layout: str = "bshd"
+    q_strides: Strides = ()
+    k_strides: Strides = ()
+    v_strides: Strides = ()
+    o_strides: Strides = ()
+    alignment: int = 16
+
+    def _complete(self) -> None:
+        for name, default in (
+            ("kv_heads", self.heads),
+            ("head_dim_v", self.head_dim),
+            ("dtype_kv", self.dtype),
+            ("dtype_o", "bf16" if self.dtype in FP8 else self.dtype),
+        ):
+            if not getattr(self, name):
+                object.__setattr__(self, name, default)
+        for name in ("heads", "kv_heads"):
+            checks.whole(name, getattr(self, name), 1, MAX_SIZE)
+        for name in ("head_dim", "head_dim_v"):
+            checks.whole(name, getattr(self, name), 1, MOST_HEAD_DIM)
+        for name in _COUNTS:
+            checks.whole(name, getattr(self, name), 0, MAX_SIZE)
+        for name in ("left", "right"):
+            if getattr(self, name) is not None:
+                checks.whole(name, getattr(self, name), -MAX_SIZE, MAX_SIZE)
+        if self.heads % self.kv_heads:
+            raise BadArgument(
+                f"{self.heads} query heads cannot share {self.kv_heads} heads of keys equally; "
+                "heads must be a multiple of kv_heads"
+            )
+        self._check_dtypes()
+        self._check_words()
+        checks.number("softcap", self.softcap, 0.0, 1e4)
+        checks.number("dropout", self.dropout, 0.0, 255 / 256)
+        if self.dropout * 256 % 1:
+            raise BadArgument(f"dropout = {self.dropout} is not a multiple of 1/256")
+        if self.first and self.left is None:
+            raise BadArgument(f"first = {self.first} keeps keys from a left bound; give left too")
+        if self.mask.kind == "none" and self.corner != CORNERS[0] and "alibi" not in self.words:
+            object.__setattr__(self, "corner", CORNERS[0])  # it says nothing
+
+    def _check_dtypes(self) -> None:
+        for name in ("dtype", "dtype_kv", "dtype_o"):
+            if (given := getattr(self, name)) not in OUTPUTS:
+                raise BadArgument(f"{name} = {given!r} is not one of {', '.join(OUTPUTS)}")
+        cache = self.dtype in ("bf16", "fp16") and self.dtype_kv in FP8
+        if self.dtype_kv != self.dtype and not cache:
+            raise BadArgument(
+                f"K and V are {self.dtype_kv} but Q is {self.dtype}; they must be of one dtype, or "
+                "fp8 under bf16 or fp16"
+            )
+        outputs = OUTPUTS[self.dtype]
+        if self.dtype_o not in outputs:
+            raise BadArgument(
+                f"attention of {self.dtype} does not write {self.dtype_o}; it writes "
+                f"{', '.join(outputs)}"
+            )
+
+    def _check_words(self) -> None:
+        words = features.split(self.others)
+        said = {word for word in words if word in _SAID}
+        if said:
+            raise BadArgument(f"'{min(said)}' is said by a field of its own, not in others")
+        features.split(self.features)
+        if self.corner not in CORNERS:
+            raise BadArgument(
+                f"corner = {self.corner!r}{nearest(self.corner, CORNERS)} is not one of "
+                f"{', '.join(CORNERS)}"
+            )
+        for name in ("layout", "kv_layout"):
+            if getattr(self, name) not in LAYOUTS:
+                raise BadArgument(
+                    f"{name} = {getattr(self, name)!r} is not one of {', '.join(LAYOUTS)}"
+                )
+        if self.bias_shape and (
+            len(self.bias_shape) != 2
+            or self.bias_shape[0] not in (1, self.batch)
+            or self.bias_shape[1] not in (1, self.heads)
+        ):
+            raise BadArgument(
+                f"bias_shape = {self.bias_shape} must be 1 or {self.batch} sequences and 1 or "
+                f"{self.heads} heads"
+            )
+        if self.paged != (self.page_size > 0):
+            raise BadArgument("page_size, and a page table or a page list, are said together")
+        if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
+            raise BadArgument(
+                f"rotary_dim = {self.rotary_dim} is not an even number up to {self.head_dim}"
+            )
+        if (self.rotary_dim > 0) != bool(self.words & {"rotaryi", "rotaryh"}):
+            raise BadArgument("rotary_dim, and rotaryi or rotaryh, are said together")
+        if "latent" in self.words and (self.kv_heads != 1 or self.head_dim_v > self.head_dim):
+            raise BadArgument(
+                "latent attention has one head of keys, and values no longer than them; not "
+                f"{self.kv_heads} heads with {self.head_dim} and {self.head_dim_v} elements"
+            )
+        if ("bscale" in self.words) != (self.scale_block > 0):
+            raise BadArgument("scale_block and bscale are said together")
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys a query sees."""
+        return Mask(self.left, self.right, self.first, self.corner == CORNERS[0])
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Its features, as a set."""
+        return features.split(self.features)
+
+    @property
+    def features(self) -> str:
+        """The words of `features.FEATURES` that hold of it, joined."""
+        words = set(features.split(self.others))
+        words |= {word for word, says in _SAID.items() if says(self)}
+        return features.join(words)
+
+    @property
+    def paged(self) -> bool:
+        """Whether keys and values lie in pages."""
+        return "pagetable" in self.others or "pagelist" in self.others
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a head of keys."""
+        return self.heads // self.kv_heads
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Queries and keys that a sequence has on average, as far as the sizes say."""
+        n_q, n_kv = self.q_len, self.kv_len
+        if "packedq" in self.words and self.batch:
+            n_q = min(n_q, -(-self.total_q // self.batch))
+        if "packedkv" in self.words and self.batch:
+            n_kv = min(n_kv, -(-self.total_kv // self.batch))
+        return n_q, n_kv
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key that it sees, of one head of all sequences, on average."""
+        return self.batch * self.mask.pairs(*self.lengths)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
+
+    @property
+    def work(self) -> Mapping[str, int]:
+        return {self.dtype: self.flops, "exp": self.heads * self.pairs}
+
+    @property
+    def min_bytes(self) -> int:
+        n_q, n_kv = (self.batch * n for n in self.lengths)
+        kv = self.head_dim + (0 if "latent" in self.words else self.head_dim_v)
+        moved = n_q * self.heads * self.head_dim * DTYPES[self.dtype].bytes
+        moved += n_q * self.heads * self.head_dim_v * DTYPES[self.dtype_o].bytes
+        moved += n_kv * self.kv_heads * kv * DTYPES[self.dtype_kv].bytes
+        if self.bias_shape:
+            rows = self.bias_shape[0] * self.bias_shape[1] * self.lengths[0]
+            moved += rows * self.lengths[1] * DTYPES[self.dtype].bytes
+        return moved
+
+
+_COUNTS = (
+    "batch", "q_len", "kv_len", "total_q", "total_kv", "pages", "page_size", "page_entries",
+    "new_kv", "first", "scale_block", "rotary_dim", "rotary_len",
+)  # fmt: skip
+
+_SAID: dict[str, Callable[[AttentionProblem], bool]] = {
+    "softcap": lambda p: p.softcap > 0,
+    "bias": lambda p: bool(p.bias_shape),
+    "dropout": lambda p: p.dropout > 0,
+    "append": lambda p: p.new_kv > 0,
+}
+"""Words that fields say."""
+
+OUTPUTS: dict[str, tuple[str, ...]] = {
+    "bf16": ("bf16", "fp32"),
+    "fp16": ("fp16", "fp32"),
+    "fp32": ("fp32",),
+    **{d: ("bf16", "fp16", "fp32", d) for d in FP8},
+}
+"""Dtypes of O for each dtype of Q, the default first."""

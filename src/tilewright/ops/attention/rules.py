@@ -1,0 +1,145 @@
+"""The rules of attention: which configs an architecture can build, and which problems a config can
+serve. Each rule is a function that returns a reason, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.arch.model import Arch
+from tilewright.ops.attention import pipelines
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.verdict import YES, Verdict, no
+
+INT32_SPAN = 2**31
+OVERHEAD_REGISTERS = 40
+"""Registers of a thread beside scores and sums: addresses, maxima, masks."""
+
+
+def _pipeline(c: AttentionConfig, arch: Arch) -> str | None:
+    if not pipelines.of(c).runs_on(arch):
+        has = ", ".join(pipelines.on(arch))
+        return f"{arch.name} has no pipeline {c.pipeline}; it has {has}"
+    return None
+
+
+def _dtype(c: AttentionConfig, arch: Arch) -> str | None:
+    for name in dict.fromkeys((c.dtype, c.dtype_kv, c.dtype_o)):
+        support = arch.dtypes.get(name)
+        if support is None or support.support == "refused":
+            why = f": {support.note}" if support is not None and support.note else ""
+            return f"{arch.name} does not take {name}{why}"
+    if (c.dtype, c.dtype_kv) not in pipelines.of(c).dtypes:
+        return f"pipeline {c.pipeline} does not multiply {c.dtype} by {c.dtype_kv}"
+    return None
+
+
+def _combination(c: AttentionConfig, arch: Arch) -> str | None:
+    record = pipelines.of(c)
+    for field, value, known in (
+        ("mask", c.mask, record.masks),
+        ("scheduler", c.scheduler, record.schedulers),
+        ("pack", c.pack, record.packs),
+    ):
+        if value not in known:
+            listed = ", ".join(str(one).lower() for one in known)
+            return f"pipeline {c.pipeline} has {field} {listed}, not {str(value).lower()}"
+    for word in sorted(c.words - record.features):
+        return f"pipeline {c.pipeline} does not know {word}"
+    return None
+
+
+def _tile(c: AttentionConfig, arch: Arch) -> str | None:
+    for field, size, least in (("tile_q", c.tile_q, 16), ("tile_kv", c.tile_kv, 16)):
+        if size & (size - 1) and field not in ("tile_q",):
+            return f"{field} = {size} is not a power of two"
+        if not least <= size <= 512:
+            return f"{field} = {size} is not from {least} to 512"
+    return None
+
+
+def _warps(c: AttentionConfig, arch: Arch) -> str | None:
+    threads = c.num_warps * arch.warp_size
+    if threads > arch.max_threads:
+        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
+    return None
+
+
+def _registers(c: AttentionConfig, arch: Arch) -> str | None:
+    need = pipelines.of(c).registers(c, arch) + OVERHEAD_REGISTERS
+    if need > arch.max_registers:
+        return f"a thread needs about {need} registers, over {arch.max_registers}"
+    return None
+
+
+def _shared_memory(c: AttentionConfig, arch: Arch) -> str | None:
+    said = pipelines.of(c).shared_memory
+    if said is not None and (need := said(c, arch)) > arch.shared_memory:
+        return f"{need} bytes of shared memory, over {arch.shared_memory}"
+    return None
+
+
+LEGALITY: tuple[tuple[str, Callable[[AttentionConfig, Arch], str | None]], ...] = (
+    ("pipeline", _pipeline),
+    ("dtype", _dtype),
+    ("combination", _combination),
+    ("tile", _tile),
+    ("warps", _warps),
+    ("registers", _registers),
+    ("shared_memory", _shared_memory),
+)
+
+
+def judge(config: AttentionConfig, arch: Arch) -> Verdict:
+    """May `config` be built for `arch`? The first rule that refuses it, else its pipeline's own."""
+    for name, rule in LEGALITY:
+        if (reason := rule(config, arch)) is not None:
+            return no(name, reason)
+    for name, rule in pipelines.of(config).rules.items():
+        if (reason := rule(config, arch)) is not None:
+            return no(name, reason)
+    return YES
+
+
+# --- support: can this config compute this problem? --------------------------------------------
+
+
+def _signature(c: AttentionConfig, p: AttentionProblem) -> str | None:
+    for field in ("dtype", "dtype_kv", "dtype_o", "head_dim", "head_dim_v", "page_size"):
+        if (has := getattr(c, field)) != (wants := getattr(p, field)):
+            return f"is for {field} {has}, not {wants}"
+    if c.mask != p.mask.kind:
+        return f"is for mask {c.mask}, not {p.mask.kind}"
+    if c.features != p.features:
+        return f"is for features '{c.features}', not '{p.features}'"
+    return None
+
+
+def _aligned(c: AttentionConfig, p: AttentionProblem) -> str | None:
+    if p.alignment < c.alignment:
+        return f"addresses and rows are aligned to {p.alignment} bytes, under {c.alignment}"
+    return None
+
+
+def _scales(c: AttentionConfig, p: AttentionProblem) -> str | None:
+    if p.scale_block and (p.scale_block % c.tile_kv or p.scale_block % c.tile_q):
+        return f"blocks of {p.scale_block} rows are no multiple of tiles {c.tile_q}x{c.tile_kv}"
+    return None
+
+
+SUPPORT: tuple[tuple[str, Callable[[AttentionConfig, AttentionProblem], str | None]], ...] = (
+    ("signature", _signature),
+    ("vector_width", _aligned),
+    ("scale_blocks", _scales),
+)
+
+
+def supports(config: AttentionConfig, problem: AttentionProblem, arch: Arch) -> Verdict:
+    """Can `config`, built for `arch`, compute `problem`?"""
+    for name, rule in SUPPORT:
+        if (reason := rule(config, problem)) is not None:
+            return no(name, reason)
+    for name, support in pipelines.of(config).supports.items():
+        if (reason := support(config, problem)) is not None:
+            return no(name, reason)
+    return judge(config, arch)

@@ -1,0 +1,125 @@
+"""From a config to what is compiled: the same for every pipeline, from its record.
+
+A config has up to three parts: ``append`` writes new keys and values into the cache, and rotates
+them and Q; `MAIN` is the pipeline's kernel; ``combine`` adds up what splits of the keys found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention import parts, pipelines
+from tilewright.ops.attention.arguments import ARGUMENTS, CONSTANTS, Value, rotates
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.nouns import MAIN, KernelSource
+
+_ALIGNED = ("q", "k", "v", "o", "rotated_q")
+"""Pointers whose alignment the config promises, with their strides."""
+
+
+def sources(config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
+    """What to compile for `config` on `arch`, by part."""
+    found = {}
+    if "append" in config.words:
+        found[parts.APPEND.name] = _of_part(parts.APPEND, config, arch)
+    found[MAIN] = main(config, arch)
+    if config.scheduler == "split":
+        found[parts.COMBINE.name] = _of_part(parts.COMBINE, config, arch)
+    return found
+
+
+def main(config: AttentionConfig, arch: Arch) -> KernelSource:
+    """The pipeline's kernel."""
+    record = pipelines.of(config)
+    boxes = record.boxes(config)
+    own = tuple((name, made(config, arch)) for name, made in record.own_constants.items())
+    return _source(
+        config,
+        (record.module, record.function, record.language),
+        tuple(record.arguments),
+        {name: CONSTANTS[name](config) for name in record.constants} | dict(own),
+        {name: _described(config, name, box) for name, box in boxes.items()},
+        record.options(config, arch),
+    )
+
+
+def _of_part(part: parts.Part, config: AttentionConfig, arch: Arch) -> KernelSource:
+    constants = {name: CONSTANTS[name](config) for name in part.constants}
+    return _source(
+        config,
+        (part.module, part.function, "triton"),
+        part.arguments,
+        constants,
+        {},
+        (("num_warps", part.num_warps), ("num_stages", 1)),
+    )
+
+
+def _described(config: AttentionConfig, name: str, box: tuple[int, ...]) -> str:
+    dtype = {"q": config.dtype, "o": config.dtype_o}.get(name, config.dtype_kv)
+    return f"tensordesc<{DTYPES[dtype].triton}[{', '.join(map(str, box))}]>"
+
+
+def q_name(config: AttentionConfig, name: str) -> str:
+    """The operand that argument `name` is: Q is read from the temporary if it is rotated."""
+    return "rotated_q" if name == "q" and rotates(config) else name
+
+
+def _source(
+    config: AttentionConfig,
+    where: tuple[str, str, str],
+    names: tuple[str, ...],
+    constants: Mapping[str, Value],
+    described: Mapping[str, str],
+    options: tuple[tuple[str, Value], ...],
+) -> KernelSource:
+    module, function, language = where
+    signature: list[tuple[str, str]] = []
+    values: list[tuple[str, Value]] = []
+    promises: dict[str, int] = {}
+    for name in names:
+        one = ARGUMENTS[name]
+        if not one.passed(config):
+            signature.append((name, "constexpr"))
+            values.append((name, 0))
+        elif name in described:
+            signature.append((name, described[name]))
+        elif one.is_tuple:
+            types = one.types(config)
+            signature += [(f"{name}.{i}", kind) for i, kind in enumerate(types)]
+            promises |= _strides_promise(config, name)
+        else:
+            signature += [(name, kind) for kind in one.types(config)]
+            promises |= _promise(config, name)
+    values += constants.items()
+    signature += [(name, "constexpr") for name in constants]
+    assert language in ("triton", "gluon")
+    return KernelSource(
+        module=f"tilewright.ops.attention.kernels.{module}",
+        function=function,
+        signature=tuple(signature),
+        constants=tuple(values),
+        divisibility=tuple(promises.items()),
+        options=options,
+        language="gluon" if language == "gluon" else "triton",
+    )
+
+
+def _promise(config: AttentionConfig, name: str) -> dict[str, int]:
+    if name in ("partial_o", "partial_lse", "counter", "rotated_q"):
+        return {name: 16}  # temporaries come from an allocator
+    if name in _ALIGNED and config.alignment > 1:
+        return {name: config.alignment}
+    return {}
+
+
+def _strides_promise(config: AttentionConfig, name: str) -> dict[str, int]:
+    """Strides of all dimensions but the innermost are multiples of the alignment."""
+    operand, _, kind = name.partition("_")
+    if kind != "strides" or operand not in _ALIGNED:
+        return {}
+    dtype = {"q": config.dtype, "o": config.dtype_o}.get(operand, config.dtype_kv)
+    count = config.alignment // DTYPES[dtype].bytes
+    return {f"{name}.{i}": count for i in range(3)} if count > 1 else {}
