@@ -11,7 +11,9 @@ from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.verdict import YES, Verdict, no
 
-INT32_SPAN = 2**31
+LEAST_TILE, MOST_TILE = 16, 512
+"""Rows of a tile: matrix instructions take 16 at least."""
+
 OVERHEAD_REGISTERS = 40
 """Registers of a thread beside scores and sums: addresses, maxima, masks."""
 
@@ -50,11 +52,16 @@ def _combination(c: AttentionConfig, arch: Arch) -> str | None:
 
 
 def _tile(c: AttentionConfig, arch: Arch) -> str | None:
-    for field, size, least in (("tile_q", c.tile_q, 16), ("tile_kv", c.tile_kv, 16)):
-        if size & (size - 1) and field not in ("tile_q",):
-            return f"{field} = {size} is not a power of two"
-        if not least <= size <= 512:
-            return f"{field} = {size} is not from {least} to 512"
+    record = pipelines.of(c)
+    for field, size, odd in (
+        ("tile_q", c.tile_q, record.odd_rows),
+        ("tile_kv", c.tile_kv, record.odd_columns),
+    ):
+        if size & (size - 1) and size not in odd:
+            also = f" or {', '.join(map(str, odd))}" if odd else ""
+            return f"{field} = {size} is not a power of two{also}, as pipeline {c.pipeline} needs"
+        if not LEAST_TILE <= size <= MOST_TILE:
+            return f"{field} = {size} is not from {LEAST_TILE} to {MOST_TILE}"
     return None
 
 

@@ -44,6 +44,7 @@ class Pipeline:
         kernels of their own, so every pipeline that reads the cache knows these.
     masks, schedulers, packs, dtypes: legal values of the config's fields; `dtypes` are pairs of
         (dtype, dtype_kv).
+    odd_rows, odd_columns: legal tile_q and tile_kv that are no powers of two.
     rules: its own rules of legality, by name. supports: its own rules of support, by name.
     boxes: for each operand that it reaches by a descriptor, the box; {} for pointers alone.
     views: the descriptors' views, for the same operands.
@@ -71,6 +72,8 @@ class Pipeline:
     schedulers: tuple[str, ...]
     packs: tuple[bool, ...]
     dtypes: tuple[tuple[str, str], ...]
+    odd_rows: tuple[int, ...]
+    odd_columns: tuple[int, ...]
     rules: Mapping[str, Rule]
     supports: Mapping[str, Support]
     boxes: Callable[[AttentionConfig], Mapping[str, Box]]
