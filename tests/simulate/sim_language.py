@@ -1,0 +1,456 @@
+"""Gluon's and Triton's functions, as simulated kernels call them."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from sim_shared import Barrier, Barriers, Shared, View, fenced
+from sim_values import (
+    Fault,
+    Float,
+    Int,
+    Pointer,
+    Tensor,
+    cast,
+    numpy_of,
+    reduced,
+    scalar,
+)
+from sim_world import Product
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+
+from tilewright.ops.device import gluon_api
+
+world: Any = None
+"""The workgroup that is executed (`sim_world.World`)."""
+
+ASSEMBLY: dict[str, Callable[..., Any]] = {}
+"""Meanings of pieces of assembly language, by a string that they have."""
+
+
+def _elementwise(function: Callable[..., Any], *arguments: Any, dtype: Any = None) -> Any:
+    tensors = [a for a in arguments if isinstance(a, Tensor)]
+    if not tensors:
+        return scalar(function(*arguments))
+    data = [a.data if isinstance(a, Tensor) else a for a in arguments]
+    kind = dtype or tensors[0].dtype
+    found = np.asarray(function(*data))
+    layout = next((t.layout for t in tensors if t.layout is not None), None)
+    return Tensor(found.astype(numpy_of(kind)), kind, layout)
+
+
+def _extreme(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b, **_: _elementwise(function, a, b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    tensors = [t for t in (a, b) if isinstance(t, Tensor)]
+    if isinstance(a, Pointer):
+        picked = np.where(
+            condition.data if isinstance(condition, Tensor) else condition, a.at, b.at
+        )
+        return Pointer(a.memory, picked, a.layout)
+    if not isinstance(condition, Tensor) and not tensors:
+        return a if condition else b
+    kind = tensors[0].dtype if tensors else gl.float32 if isinstance(a, float) else gl.int32
+    data = [t.data if isinstance(t, Tensor) else t for t in (condition, a, b)]
+    layout = next((t.layout for t in (condition, *tensors) if isinstance(t, Tensor)), None)
+    return Tensor(np.where(*data).astype(numpy_of(kind)), kind, layout)
+
+
+def full(shape: Any, value: Any, dtype: Any, layout: Any = None) -> Tensor:
+    value = value.data if isinstance(value, Tensor) else value
+    shape = [int(n) for n in shape]
+    return Tensor(np.full(shape, value).astype(numpy_of(dtype)), dtype, layout)
+
+
+def arange(start: int, end: int, layout: Any = None) -> Tensor:
+    return Tensor(np.arange(start, end, dtype=np.int64), gl.int32, layout)
+
+
+def convert_layout(x: Tensor, layout: Any, assert_trivial: bool = False) -> Tensor:
+    return Tensor(x.data, x.dtype, layout)
+
+
+def expand_dims(x: Tensor, axis: int) -> Tensor:
+    layout = x.layout
+    if isinstance(layout, gl.SliceLayout):
+        if layout.dim != axis:
+            raise Fault(f"expand_dims at {axis} of a slice along {layout.dim}")
+        layout = layout.parent
+    return Tensor(np.expand_dims(x.data, axis), x.dtype, layout)
+
+
+def _getitem(self: Tensor, key: Any) -> Tensor:
+    """``x[:, None]`` and ``x[None, :]``."""
+    key = key if isinstance(key, tuple) else (key,)
+    for axis, one in enumerate(key):
+        if one is None:
+            self = expand_dims(self, axis)
+    return self
+
+
+Tensor.__getitem__ = _getitem  # type: ignore[method-assign]
+
+
+def allocate_shared_memory(dtype: Any, shape: Any, layout: Any, value: Any = None) -> Any:
+    if dtype == gl.int64 and isinstance(layout, type(hopper.mbarrier.MBarrierLayout())):
+        return Barriers(shape)
+    shape = [int(n) for n in shape]
+    data = np.empty(shape, numpy_of(dtype))
+    tile = world.allocate(Shared(data, dtype, layout, np.zeros(shape, bool)))
+    if value is not None:
+        tile.store(value)
+    return tile
+
+
+def warp_specialize(
+    parts: Any, warps: Any = None, registers: Any = None, *_: Any, **__: Any
+) -> None:
+    named = [
+        (f"partition {i} ({function.name})", lambda f=function, a=arguments: f(*a))
+        for i, (function, arguments) in enumerate(parts)
+    ]
+    world.specialise(named)
+
+
+def _pointer_op(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(pointer: Pointer, value: Any, mask: Any = None, **_: Any) -> Any:
+        old = pointer.load(mask)
+        new = (
+            _elementwise(function, old, value) if isinstance(old, Tensor) else function(old, value)
+        )
+        pointer.store(new, mask)
+        return old
+
+    return call
+
+
+def _load(pointer: Pointer, mask: Any = None, other: Any = None, **_: Any) -> Any:
+    return pointer.load(mask, other)
+
+
+def _store(pointer: Pointer, value: Any, mask: Any = None, **_: Any) -> None:
+    pointer.store(value, mask)
+
+
+def dot_fma(a: Tensor, b: Tensor, acc: Tensor) -> Tensor:
+    return Tensor(
+        acc.data + a.data.astype(np.float32) @ b.data.astype(np.float32), acc.dtype, acc.layout
+    )
+
+
+def warpgroup_mma(
+    a: Any, b: Any, acc: Tensor, *, use_acc: Any = True, precision: Any = None,
+    max_num_imprecise_acc: Any = None, is_async: bool = False,
+) -> Tensor:  # fmt: skip
+    """The product of two tiles; `a` in shared memory or in registers."""
+    reads = []
+    values = []
+    for tile in (a, b):
+        if isinstance(tile, Shared):
+            fenced(tile, "a wgmma")
+            reads.append((tile, tile.data.copy()))
+            values.append(reads[-1][1])
+        else:
+            values.append(tile.data)
+    if acc.token is not None and not world.in_flight(acc):
+        raise Fault("a wgmma adds to a result that was never waited for")
+    wide = np.float32 if acc.dtype.is_floating() else np.int64
+    product = values[0].astype(wide) @ values[1].astype(wide)
+    before = acc._data if bool(use_acc) else 0  # of a product in flight, in order
+    found = Tensor((before + product).astype(numpy_of(acc.dtype)), acc.dtype, acc.layout, object())
+    world.now.products.append(Product(found, reads))
+    world.pause()
+    if not is_async:
+        return warpgroup_mma_wait(0, (found,))
+    return found
+
+
+def warpgroup_mma_wait(num_outstanding: Any = 0, deps: Any = None) -> Any:
+    world.wait_products(int(num_outstanding))
+    flying = [product.result.token for product in world.now.products]
+    found = tuple(_settled(x, flying) for x in deps)
+    world.pause()
+    return found[0] if len(found) == 1 else found
+
+
+def _settled(x: Any, flying: list[Any]) -> Any:
+    if not isinstance(x, Tensor) or x.token is None or any(x.token is t for t in flying):
+        return x
+    return Tensor(x._data, x.dtype, x.layout)
+
+
+def join(a: Tensor, b: Tensor) -> Tensor:
+    return Tensor(np.stack([a.data, b.data], -1), a.dtype, a.layout)
+
+
+def inline_asm_elementwise(
+    asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int
+) -> Any:
+    for piece, meaning in ASSEMBLY.items():
+        if piece in asm:
+            return meaning(asm, *args)
+    words = asm.replace(";", " ").replace(",", " ").split()
+    for word in ("bar.sync", "bar.arrive"):
+        if word in words:
+            name, threads = words[words.index(word) + 1 : words.index(word) + 3]
+            # 128 threads are a warp group, which is a partition here.
+            world.meet(name, int(threads) // 128, stays=word == "bar.sync")
+            return args[0] if args else None
+    raise Fault(f"the simulation does not know the assembly {asm!r}")
+
+
+def _exp2(x: Any) -> Any:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.exp2(np.asarray(x, np.float32))
+
+
+def _reduce(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, axis=None, **_: reduced(function, x, axis)
+
+
+def _wait(barrier: Barrier, phase: Any, pred: Any = True, deps: Any = ()) -> None:
+    if bool(pred):
+        world.wait(barrier, int(phase), f"a barrier's phase {int(phase)}")
+
+
+def _arrive(barrier: Barrier, *, count: Any = 1, pred: Any = True) -> None:
+    if bool(pred):
+        barrier.arrive(count)
+    world.pause()
+
+
+def _expect(barrier: Barrier, size: Any, pred: Any = True) -> None:
+    if bool(pred):
+        barrier.expect(size)
+
+
+def _tma_load(
+    view: View, at: Any, barrier: Barrier, tile: Shared, pred: Any = True, **_: Any
+) -> None:
+    if bool(pred):
+        world.load(view, at, barrier, tile)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "program_id": lambda axis=0: Int(world.program[axis]),
+    "num_programs": lambda axis=0: Int(world.programs[axis]),
+    "arange": arange,
+    "full": full,
+    "zeros": lambda shape, dtype, layout=None: full(shape, 0, dtype, layout),
+    "full_like": lambda x, value, **_: full(x.shape, value, x.dtype, x.layout),
+    "zeros_like": lambda x, **_: full(x.shape, 0, x.dtype, x.layout),
+    "where": where,
+    "maximum": _extreme(np.maximum),
+    "minimum": _extreme(np.minimum),
+    "max": _reduce(np.max),
+    "min": _reduce(np.min),
+    "sum": _reduce(np.sum),
+    "exp2": lambda x: _elementwise(_exp2, x),
+    "exp": lambda x: _elementwise(np.exp, x),
+    "log2": lambda x: _elementwise(np.log2, x),
+    "log": lambda x: _elementwise(np.log, x),
+    "abs": lambda x: _elementwise(np.abs, x),
+    "sqrt": lambda x: _elementwise(np.sqrt, x),
+    "fma": lambda a, b, c: a * b + c,
+    "fdiv": lambda a, b, **_: a / b,
+    "cdiv": lambda a, b: scalar(-(-int(a) // int(b))),
+    "cast": lambda x, dtype, **_: cast(x, dtype),
+    "convert_layout": convert_layout,
+    "set_auto_layout": convert_layout,
+    "expand_dims": expand_dims,
+    "allocate_shared_memory": allocate_shared_memory,
+    "warp_specialize": warp_specialize,
+    "load": _load,
+    "store": _store,
+    "atomic_add": _pointer_op(lambda a, b: a + b),
+    "atomic_max": _pointer_op(lambda a, b: np.maximum(a, b)),
+    "join": join,
+    "split": lambda x: x.split(),
+    "reshape": lambda x, *shape, **_: x.reshape(*shape),
+    "permute": lambda x, *order: x.permute(*order),
+    "trans": lambda x, *order: x.permute(*order) if order else x.T,
+    "broadcast_to": lambda x, shape: Tensor(np.broadcast_to(x.data, shape), x.dtype, x.layout),
+    "static_range": lambda *a: range(*(int(x) for x in a)),
+    "static_assert": lambda condition, *_: None,
+    "thread_barrier": lambda: None,
+    "barrier": lambda: None,
+    "debug_barrier": lambda: None,
+    "multiple_of": lambda x, *_: x,
+    "max_contiguous": lambda x, *_: x,
+    "assume": lambda *_: None,
+    "num_warps": lambda: 4,
+    "dot_fma": dot_fma,
+    "inline_asm_elementwise": inline_asm_elementwise,
+    "to_tensor": lambda x: scalar(x),
+    "device_assert": lambda *_: None,
+    "div_rn": lambda a, b: a / b,
+}
+BARRIER = {
+    "init": lambda barrier, count: barrier.init(count),
+    "wait": _wait,
+    "arrive": _arrive,
+    "expect": _expect,
+    "invalidate": lambda barrier: None,
+}
+COPIES = {
+    "async_copy_global_to_shared": _tma_load,
+    "async_load": _tma_load,
+    "async_copy_shared_to_global": lambda view, at, tile: world.store(view, at, tile),
+    "async_store": lambda view, at, tile: world.store(view, at, tile),
+    "store_wait": lambda pendings: world.wait_stores(int(pendings)),
+}
+OBJECTS: dict[int, Any] = {}
+"""Functions that kernels import by name: the simulation's, by the real one's identity."""
+for _module, _functions in ((hopper.tma, COPIES), (hopper.mbarrier, BARRIER)):
+    for _name, _function in _functions.items():
+        if hasattr(_module, _name):
+            OBJECTS[id(getattr(_module, _name))] = _function
+for _name, _function in (
+    ("warpgroup_mma", warpgroup_mma),
+    ("warpgroup_mma_wait", warpgroup_mma_wait),
+    ("fence_async_shared", lambda **_: world.fence()),
+):
+    OBJECTS[id(getattr(hopper, _name))] = _function
+for _name, _function in (
+    ("reinterpreted", lambda tile, dtype, shape, layout: tile.reinterpret(dtype, shape, layout)),
+):
+    OBJECTS[id(getattr(gluon_api, _name))] = _function
+
+
+class _Module:
+    """A module of which some names are simulated."""
+
+    def __init__(self, real: Any, functions: dict[str, Any]) -> None:
+        self._real, self._functions = real, functions
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._functions:
+            return self._functions[name]
+        found = getattr(self._real, name)
+        if isinstance(found, types.ModuleType):
+            return simulated(found)
+        known = OBJECTS.get(id(found))
+        if known is not None:
+            return known
+        if (
+            callable(found)
+            and not isinstance(found, type)
+            and not hasattr(found, "primitive_bitwidth")
+        ):
+            raise Fault(f"the simulation does not know {self._real.__name__}.{name}")
+        return found
+
+
+_MODULES = {
+    id(gl): _Module(gl, FUNCTIONS),
+    id(tl): _Module(tl, FUNCTIONS),
+    id(tl.math): _Module(tl.math, FUNCTIONS),
+    id(hopper.mbarrier): _Module(hopper.mbarrier, BARRIER),
+    id(hopper.tma): _Module(hopper.tma, COPIES),
+}
+
+
+class Function:
+    """A device function, run by Python with simulated names."""
+
+    def __init__(self, real: Any) -> None:
+        self._python = real.fn
+        self.name = real.fn.__name__
+        self._runs: Any = None
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._runs is None:
+            old = self._python
+            names = {
+                name: simulated(value)
+                for name, value in old.__globals__.items()
+                if name in _names(old.__code__)
+            }
+            names["__builtins__"] = {
+                **vars(__import__("builtins")),
+                "range": _range,
+                "min": _least,
+                "max": _most,
+            }
+            self._runs = types.FunctionType(
+                old.__code__, names, old.__name__, old.__defaults__, old.__closure__
+            )
+            self._runs.__kwdefaults__ = old.__kwdefaults__
+        return self._runs(*arguments, **keywords)
+
+
+def _least(*values: Any) -> Any:
+    if any(isinstance(v, Tensor) for v in values):
+        return FUNCTIONS["minimum"](*values)
+    return scalar(min(*values))
+
+
+def _most(*values: Any) -> Any:
+    if any(isinstance(v, Tensor) for v in values):
+        return FUNCTIONS["maximum"](*values)
+    return scalar(max(*values))
+
+
+def _range(*limits: Any, **_: Any) -> Any:
+    return map(Int, range(*(int(x) for x in limits)))
+
+
+FUNCTIONS["range"] = _range
+
+
+def _names(code: Any) -> set[str]:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
+
+
+known_functions: dict[int, Any] = {}
+
+
+def simulated(value: Any) -> Any:
+    """What stands for a global of a kernel's module."""
+    known = _MODULES.get(id(value)) or OBJECTS.get(id(value))
+    if known is not None:
+        return known
+    if isinstance(value, tl.constexpr):
+        return simulated_constant(value.value)
+    if isinstance(value, types.ModuleType):
+        return _Module(value, {}) if value.__name__.startswith("triton") else value
+    if type(value).__name__ in ("GluonJITFunction", "JITFunction"):
+        if id(value) not in known_functions:
+            known_functions[id(value)] = Function(value)
+        return known_functions[id(value)]
+    if type(value).__name__ == "ConstexprFunction":
+        return lambda *a, **k: simulated_constant(_plain(value.fn(*map(_plain, a), **k)))
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tl.constexpr):
+        return value.value
+    if isinstance(value, Int):
+        return int(value)
+    return value
+
+
+def simulated_constant(value: Any) -> Any:
+    """A compile-time constant."""
+    if isinstance(value, tl.constexpr):
+        return simulated_constant(value.value)
+    if isinstance(value, tuple):
+        return tuple(map(simulated_constant, value))
+    return scalar(value) if isinstance(value, int | float) else value
+
+
+__all__ = ["ASSEMBLY", "Float", "Function", "gluon", "math", "simulated", "simulated_constant"]

@@ -1,0 +1,213 @@
+"""Shared memory, barriers, and what is in flight, of simulated Gluon kernels.
+
+Copies end at a random time after they were asked for. From the first moment on the bytes that a
+copy writes are NaN, so that whoever reads too early, or is read from too long, computes NaN.
+A product reads its operands twice: when it is asked for and when it is waited for. The two must be
+the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sim_values import Fault, Int, Kind, Tensor, cast, numpy_of
+
+
+class Shared:
+    """A tile in shared memory, or a view of one.
+
+    data: a view of the bytes' array. root: of the whole allocation, with `written`: which elements
+    were stored by threads since the last fence, and so are not seen by copies and products.
+    """
+
+    def __init__(self, data: Any, dtype: Any, layout: Any, written: Any) -> None:
+        self.data, self.dtype, self.layout, self.written = data, dtype, layout, written
+
+    @property
+    def shape(self) -> list[int]:
+        return list(self.data.shape)
+
+    @property
+    def type(self) -> Kind:
+        return Kind(self.dtype, tuple(self.data.shape), self.layout)
+
+    @property
+    def numel(self) -> int:
+        return int(self.data.size)
+
+    def _view(self, how: Callable[[Any], Any]) -> Shared:
+        return Shared(how(self.data), self.dtype, self.layout, how(self.written))
+
+    def index(self, i: Any) -> Shared:
+        if not 0 <= int(i) < self.data.shape[0]:
+            raise Fault(f"tile {int(i)} of {self.data.shape[0]} in shared memory")
+        return self._view(lambda x: x[int(i)])
+
+    def slice(self, start: Any, length: Any, dim: int = 0) -> Shared:
+        if not 0 <= int(start) <= int(start) + int(length) <= self.data.shape[dim]:
+            raise Fault(f"slice {int(start)}+{int(length)} of {self.data.shape[dim]}")
+        cut = (slice(None),) * dim + (slice(int(start), int(start) + int(length)),)
+        return self._view(lambda x: x[cut])
+
+    def permute(self, order: Any) -> Shared:
+        return self._view(lambda x: x.transpose(order))
+
+    def reshape(self, shape: Any) -> Shared:
+        return self._view(lambda x: x.reshape([int(n) for n in shape]))
+
+    def reinterpret(self, dtype: Any, shape: Any, layout: Any) -> Shared:
+        """The same bytes with another type, shape and layout."""
+        shape = [int(n) for n in shape]
+        if numpy_of(dtype) == self.data.dtype:
+            flat, written = self.data.reshape(-1), self.written.reshape(-1)
+            count = math.prod(shape)
+            if count > flat.size:
+                raise Fault(f"{shape} is read of {self.shape} in shared memory")
+            return Shared(
+                flat[:count].reshape(shape), dtype, layout, written[:count].reshape(shape)
+            )
+        flat = self.data.reshape(-1).view(numpy_of(dtype))[: math.prod(shape)]
+        return Shared(flat.reshape(shape), dtype, layout, np.zeros(shape, bool))
+
+    _reinterpret = reinterpret
+
+    def load(self, layout: Any = None) -> Tensor:
+        return Tensor(self.data.copy(), self.dtype, layout)
+
+    def store(self, value: Tensor) -> None:
+        self.data[...] = cast(value, self.dtype).data
+        self.written[...] = True
+
+
+class Barrier:
+    """An mbarrier: it completes a phase when all arrivals and bytes have come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.missing = self.bytes = self.completed = 0
+
+    def init(self, count: int) -> None:
+        self.count = self.missing = int(count)
+        self.bytes = self.completed = 0
+
+    def arrive(self, count: int = 1) -> None:
+        if not self.count:
+            raise Fault("a barrier is used that nothing has initialised")
+        self.missing -= int(count)
+        if self.missing < 0:
+            raise Fault("more arrive at a barrier than it was initialised for")
+        self._step()
+
+    def expect(self, count: int) -> None:
+        self.bytes += int(count)
+        self.arrive()
+
+    def came(self, count: int) -> None:
+        self.bytes -= count
+        self._step()
+
+    def passed(self, phase: Any) -> bool:
+        """Whether the phase of this parity is complete."""
+        if not self.count:
+            raise Fault("a barrier is waited for that nothing has initialised")
+        return self.completed % 2 != int(phase)
+
+    def _step(self) -> None:
+        if self.missing == 0 and self.bytes == 0:
+            self.completed += 1
+            self.missing = self.count
+
+
+class Barriers:
+    """Shared memory of mbarriers."""
+
+    dtype = None
+
+    def __init__(self, shape: Any) -> None:
+        self.many = [Barrier() for _ in range(int(shape[0]) if len(shape) > 1 else 1)]
+
+    def index(self, i: Any) -> Barrier:
+        if not 0 <= int(i) < len(self.many):
+            raise Fault(f"barrier {int(i)} of {len(self.many)}")
+        return self.many[int(i)]
+
+
+class View:
+    """A tensor descriptor: a strided view of an array in global memory, and the box of a copy."""
+
+    def __init__(
+        self, memory: Any, shape: Any, strides: Any, block: Any, layout: Any, offset: int = 0
+    ) -> None:
+        self.memory, self.layout = memory, layout
+        self.shape, self.strides = tuple(shape), tuple(strides)
+        self.block_shape, self.offset = list(block), offset
+        self.dtype = memory.dtype
+
+    @property
+    def block_type(self) -> Any:
+        kind = Kind(self.dtype, tuple(self.block_shape), self.layout)
+        kind.nbytes = math.prod(self.block_shape) * self.dtype.primitive_bitwidth // 8  # type: ignore[attr-defined]
+        return kind
+
+    @property
+    def type(self) -> Any:
+        return self.block_type
+
+    def places(self, at: Any) -> tuple[Any, Any]:
+        """Elements of the memory under the box at `at`, and which of them are inside."""
+        where = np.zeros(self.block_shape, np.int64) + self.offset
+        inside = np.ones(self.block_shape, bool)
+        for axis, (start, size) in enumerate(zip(at, self.block_shape, strict=True)):
+            index = int(start) + np.arange(size)
+            line = [1] * len(self.block_shape)
+            line[axis] = size
+            index = index.reshape(line)
+            where = where + index * self.strides[axis]
+            inside = inside & (index >= 0) & (index < self.shape[axis])
+        if inside.any():
+            touched = where[inside]
+            if touched.min() < 0 or touched.max() >= self.memory.flat.size:
+                raise Fault(f"{self.memory.name}: the tensor map describes elements that it lacks")
+        return where, inside
+
+    def read(self, at: Any) -> Any:
+        """The box at `at`, with zeros outside."""
+        where, inside = self.places(at)
+        found = np.zeros(where.shape, self.memory.flat.dtype)
+        found[inside] = self.memory.flat[where[inside]]
+        return found
+
+    def write(self, at: Any, tile: Any) -> None:
+        where, inside = self.places(at)
+        self.memory.flat[where[inside]] = tile[inside]
+
+    def add(self, at: Any, tile: Any) -> None:
+        where, inside = self.places(at)
+        self.memory.flat[where[inside]] += tile[inside]
+
+
+def poison(data: Any) -> None:
+    """NaN, or a large number, in every element."""
+    if np.dtype(data.dtype).kind in "iub":
+        data[...] = np.iinfo(data.dtype).max if data.dtype != np.bool_ else True
+    else:
+        data[...] = np.nan
+
+
+def fenced(tile: Shared, reader: str) -> None:
+    """Raise `Fault` if threads stored to a tile after the last fence."""
+    if tile.written.any():
+        raise Fault(f"{reader} reads shared memory that threads wrote, without fence_async_shared")
+
+
+def unchanged(before: Any, after: Any, reader: str) -> None:
+    """Raise `Fault` if the bytes that are read in flight changed."""
+    before, after = (np.ascontiguousarray(x).view(np.uint8) for x in (before, after))
+    if not np.array_equal(before, after):
+        raise Fault(f"shared memory changed while {reader} was reading it")
+
+
+__all__ = ["Barrier", "Barriers", "Int", "Shared", "View", "fenced", "poison", "unchanged"]

@@ -1,0 +1,232 @@
+"""Partitions of one workgroup that run in turns, and what is in flight between them.
+
+Each partition is a Python thread, of which one runs at a time. At every barrier, copy and product
+another may go on, by chance; copies in flight end by chance too. A seed repeats a run.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sim_shared import Barrier, Shared, View, fenced, poison, unchanged
+from sim_values import Fault, Tensor
+
+
+class _Over(BaseException):
+    """Ends the other partitions after a fault."""
+
+
+class Partition:
+    """One partition: a warp group, or the warp that loads."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.turn = threading.Semaphore(0)
+        self.waits: Callable[[], bool] | None = None
+        self.place = ""
+        self.over = False
+        self.products: list[Product] = []
+        self.stores: list[Store] = []
+
+
+class Product:
+    """A wgmma in flight."""
+
+    def __init__(self, result: Tensor, reads: list[tuple[Shared, Any]]) -> None:
+        self.result, self.reads = result, reads
+
+    def end(self) -> None:
+        for tile, before in self.reads:
+            unchanged(before, tile.data, "a wgmma in flight")
+
+
+class Store:
+    """A copy from shared to global memory in flight."""
+
+    def __init__(self, view: View, at: Any, tile: Shared, add: bool) -> None:
+        self.view, self.at, self.tile, self.add = view, at, tile, add
+        self.before = tile.data.copy()
+        self.over = False
+
+    def end(self) -> None:
+        if self.over:
+            return
+        self.over = True
+        unchanged(self.before, self.tile.data, "a store in flight")
+        (self.view.add if self.add else self.view.write)(self.at, self.before)
+
+
+class World:
+    """A workgroup that is executed.
+
+    program: its place in the grid; programs: the grid.
+    """
+
+    def __init__(self, program: tuple[int, ...], programs: tuple[int, ...], seed: int) -> None:
+        self.program, self.programs = program, programs
+        self.random = random.Random(seed)
+        self.loads: list[Callable[[], None]] = []
+        self.partitions: list[Partition] = [Partition("start")]
+        self.now = self.partitions[0]
+        self.shared: list[Shared] = []
+        self.named: dict[str, tuple[int, int]] = {}
+        self.fault: BaseException | None = None
+
+    # --- what kernels call -------------------------------------------------------------------
+
+    def allocate(self, tile: Shared) -> Shared:
+        poison(tile.data)
+        self.shared.append(tile)
+        return tile
+
+    def fence(self) -> None:
+        for tile in self.shared:
+            tile.written[...] = False
+
+    def load(self, view: View, at: Any, barrier: Barrier, tile: Shared) -> None:
+        if list(tile.data.shape) != list(view.block_shape):
+            raise Fault(
+                f"a box of {view.block_shape} is copied to a tile of {list(tile.data.shape)}"
+            )
+        at = tuple(int(x) for x in at)
+        size = view.block_type.nbytes
+        poison(tile.data)
+        tile.written[...] = False
+
+        def end() -> None:
+            tile.data[...] = view.read(at)
+            barrier.came(size)
+
+        self.loads.append(end)
+        self.pause()
+
+    def store(self, view: View, at: Any, tile: Shared, add: bool = False) -> None:
+        fenced(tile, "a store")
+        if list(tile.data.shape) != list(view.block_shape):
+            raise Fault(
+                f"a tile of {list(tile.data.shape)} is copied to a box of {view.block_shape}"
+            )
+        self.now.stores.append(Store(view, tuple(int(x) for x in at), tile, add))
+        self.pause()
+
+    def wait_stores(self, most: int) -> None:
+        """Wait until at most so many stores of this partition are in flight."""
+        stores = self.now.stores
+        while len(stores) > most:
+            stores.pop(0).end()
+
+    def wait_products(self, most: int) -> None:
+        products = self.now.products
+        while len(products) > most:
+            products.pop(0).end()
+
+    def in_flight(self, result: Tensor) -> bool:
+        return any(product.result.token is result.token for product in self.now.products)
+
+    def wait(self, barrier: Barrier, phase: Any, place: str) -> None:
+        self.until(lambda: barrier.passed(phase), place)
+
+    def meet(self, name: str, count: int, *, stays: bool) -> None:
+        """A named barrier of `count` partitions' threads: `stays` waits, else only arrives."""
+        here, passes = self.named.get(name, (0, 0))
+        here += 1
+        if here == count:
+            here, passes = 0, passes + 1
+        self.named[name] = here, passes
+        if stays and here:
+            self.until(lambda: self.named[name][1] > passes, f"bar.sync {name}")
+        else:
+            self.pause()
+
+    def pause(self) -> None:
+        """Let copies end and others go on, by chance."""
+        while self.loads and self.random.random() < 0.3:
+            self.loads.pop(self.random.randrange(len(self.loads)))()
+        if self.random.random() < 0.5:
+            self.until(None, "")
+
+    def until(self, condition: Callable[[], bool] | None, place: str) -> None:
+        me = self.now
+        me.waits, me.place = condition, place
+        self._hand_over()
+        me.turn.acquire()
+        if self.fault is not None and me is not self.partitions[0]:
+            raise _Over
+        if self.fault is not None:
+            raise self.fault
+
+    def specialise(self, parts: list[tuple[str, Callable[[], None]]]) -> None:
+        """Run partitions until all have ended; the first is the one that is running."""
+        first = self.now
+        threads = []
+        for name, body in parts[1:]:
+            partition = Partition(name)
+            self.partitions.append(partition)
+            threads.append(threading.Thread(target=self._run, args=(partition, body), daemon=True))
+        for thread in threads:
+            thread.start()
+        try:
+            parts[0][1]()
+            others = self.partitions[1:]
+            self.until(lambda: all(one.over for one in others), "the end of the others")
+        except BaseException as fault:
+            self.fault = self.fault or fault
+            for one in self.partitions:
+                one.turn.release()
+            raise
+        finally:
+            self.now = first
+            for thread in threads:
+                thread.join(5)
+
+    # --- turns -------------------------------------------------------------------------------
+
+    def _run(self, partition: Partition, body: Callable[[], None]) -> None:
+        partition.turn.acquire()
+        if self.fault is not None:
+            return
+        try:
+            body()
+            self.end(partition)
+        except _Over:
+            return
+        except BaseException as fault:
+            self.fault = self.fault or fault
+        partition.over = True
+        if self.fault is not None:
+            self.partitions[0].turn.release()
+            return
+        self._hand_over()
+
+    def end(self, partition: Partition) -> None:
+        """What must be over when a partition ends."""
+        if partition.products:
+            raise Fault(f"{partition.name} ends while a wgmma is in flight")
+        if partition.stores:
+            raise Fault(f"{partition.name} ends before its stores were waited for")
+
+    def _hand_over(self) -> None:
+        """Give the turn to a partition that can go on."""
+        while True:
+            ready = [
+                one
+                for one in self.partitions
+                if not one.over and (one.waits is None or one.waits())
+            ]
+            if ready:
+                self.now = self.random.choice(ready)
+                self.now.waits = None
+                self.now.turn.release()
+                return
+            if self.loads:
+                self.loads.pop(self.random.randrange(len(self.loads)))()
+                continue
+            stuck = "; ".join(
+                f"{one.name} waits for {one.place}" for one in self.partitions if not one.over
+            )
+            self.fault = self.fault or Fault(f"nobody can go on: {stuck}")
+            self.partitions[0].turn.release()
+            return
