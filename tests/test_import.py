@@ -134,6 +134,7 @@ OTHER_MEANING = {
     "ops.device.schedule": {"m", "n", "split_k"},
     "runtime.bound": {"layout"},  # a tensor map's
     "runtime.interpreter": {"layout"},  # NumPy's
+    "tables.aiter": {"attention"},  # linear attention
 }
 """Words that mean something else in these modules than in the families."""
 

@@ -8,6 +8,7 @@ import pytest
 from tilewright import ops, verify
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
+from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.nouns import Call, View
@@ -24,6 +25,8 @@ PROBLEMS = (
     GroupedGemmProblem("contiguous", groups=4, m=64, n=64, k=64),
     GroupedGemmProblem("masked", groups=4, m=64, n=64, k=64, epilogue="bias"),
     GroupedGemmProblem("list", sizes=((16, 64, 64), (7, 32, 64))),
+    AttentionProblem(2, 4, 64, 96, 64),
+    AttentionProblem(2, 4, 64, 96, 64, kv_heads=2, right=0, others="alibi+sinks"),
 )
 
 
@@ -35,14 +38,17 @@ def test_every_family_is_here():
 def test_one_operand_too_many_or_too_few_is_refused(problem):
     family = ops.family(problem.family)
     options = family.options(problem)
-    *inputs, out = (View(o.shape, o.strides, o.dtype, 256, "cpu") for o in family.operands(problem))
-    call = Call(tuple(inputs), outputs=(out,), options=options)
+    views = {o: View(o.shape, o.strides, o.dtype, 256, "cpu") for o in family.operands(problem)}
+    *inputs, out = (view for o, view in views.items() if not o.keyword)
+    named = {o.name: view for o, view in views.items() if o.keyword}
+    call = Call(tuple(inputs), named, (out,), options)
     assert family.problem_of(call).family == problem.family
     few = list(range(len(inputs)))
     for wrong in ([*inputs, out], [*inputs, inputs[-1]], *(inputs[:count] for count in few)):
         for targets in ((out,), None):
-            with pytest.raises(BadArgument, match=r"operands \(|no operands"):
-                family.problem_of(Call(tuple(wrong), outputs=targets, options=options))
+            # Attention of two operands is latent, and has one head of keys.
+            with pytest.raises(BadArgument, match=r"operands \(|no operands|latent .* one head"):
+                family.problem_of(Call(tuple(wrong), named, targets, options))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[1:9:4], ids=str)

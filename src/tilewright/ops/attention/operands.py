@@ -212,7 +212,8 @@ def problem_of(call: Call) -> AttentionProblem:
             )
     if len(call.inputs) not in (2, 3):
         raise BadArgument(
-            f"attention takes q, k, v (or, latent, q and k) and was given {len(call.inputs)} arrays"
+            f"attention takes 3 operands (q, k, v), or 2 (q, k) if it is latent, and was given "
+            f"{len(call.inputs)}"
         )
     q, k, *v = call.inputs
     named = call.named

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from tilewright.arch.model import Arch
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.pipelines.basic import BASIC
@@ -17,7 +15,6 @@ def of(config: AttentionConfig) -> Pipeline:
     return PIPELINES[config.pipeline]
 
 
-@cache
 def on(arch: Arch) -> tuple[str, ...]:
     """Names of the pipelines that an architecture can run."""
     return tuple(name for name, record in PIPELINES.items() if record.runs_on(arch))
