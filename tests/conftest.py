@@ -4,8 +4,13 @@ on request; and patience with a busy machine."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
+
+# Before NumPy: its threads spin, and tests have a process for each CPU already. Small products
+# are ten times as fast beside other work.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 
@@ -19,7 +24,7 @@ with contextlib.suppress(ImportError):  # the GPU tests do without it
     )
     settings.load_profile("patient")
 
-SHARED = ("gemm", "grouped_gemm", "tables", "under_torch", "words")
+SHARED = ("attention", "gemm", "grouped_gemm", "simulate", "tables", "under_torch", "words")
 """Folders with cases that others use too."""
 for _shared in SHARED:
     sys.path.insert(0, str(Path(__file__).parent / _shared))

@@ -31,7 +31,11 @@ from tilewright.ops.device import gluon_api
 world: Any = None
 """The workgroup that is executed (`sim_world.World`)."""
 
-ASSEMBLY: dict[str, Callable[..., Any]] = {}
+ASSEMBLY: dict[str, Callable[..., Any]] = {
+    "st.relaxed.gpu.global": lambda _, pointer, value: pointer.store(value),
+    "ld.relaxed.gpu.global": lambda _, pointer: pointer.load(),
+    "red.relaxed.gpu.global.add": lambda _, pointer, value: pointer.store(pointer.load() + value),
+}
 """Meanings of pieces of assembly language, by a string that they have."""
 
 
@@ -114,9 +118,10 @@ def allocate_shared_memory(dtype: Any, shape: Any, layout: Any, value: Any = Non
 def warp_specialize(
     parts: Any, warps: Any = None, registers: Any = None, *_: Any, **__: Any
 ) -> None:
+    each = (world.now.warps, *(warps or (1,) * (len(parts) - 1)))
     named = [
-        (f"partition {i} ({function.name})", lambda f=function, a=arguments: f(*a))
-        for i, (function, arguments) in enumerate(parts)
+        (f"partition {i} ({function.name})", int(count), lambda f=function, a=arguments: f(*a))
+        for i, ((function, arguments), count) in enumerate(zip(parts, each, strict=True))
     ]
     world.specialise(named)
 
@@ -135,6 +140,12 @@ def _pointer_op(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _load(pointer: Pointer, mask: Any = None, other: Any = None, **_: Any) -> Any:
     return pointer.load(mask, other)
+
+
+def _loaded(pointer: Pointer, mask: Any) -> Any:
+    """What a thread's copy brings: zero where the mask is off."""
+    found = pointer.load(mask, 0)
+    return found.data if isinstance(found, Tensor) else found
 
 
 def _store(pointer: Pointer, value: Any, mask: Any = None, **_: Any) -> None:
@@ -287,7 +298,7 @@ FUNCTIONS: dict[str, Any] = {
     "multiple_of": lambda x, *_: x,
     "max_contiguous": lambda x, *_: x,
     "assume": lambda *_: None,
-    "num_warps": lambda: 4,
+    "num_warps": lambda: Int(world.now.warps),
     "dot_fma": dot_fma,
     "inline_asm_elementwise": inline_asm_elementwise,
     "to_tensor": lambda x: scalar(x),
@@ -308,9 +319,23 @@ COPIES = {
     "async_store": lambda view, at, tile: world.store(view, at, tile),
     "store_wait": lambda pendings: world.wait_stores(int(pendings)),
 }
+THREADS_COPIES = {
+    "async_copy_global_to_shared": lambda tile, pointer, mask=None, **_: world.copy(
+        tile, _loaded(pointer, mask)
+    ),
+    "mbarrier_arrive": lambda barrier, increment_count=True: world.arrive_after_copies(
+        barrier, counted=bool(increment_count)
+    ),
+    "commit_group": lambda: world.commit(),
+    "wait_group": lambda num_outstanding=0: world.wait_groups(int(num_outstanding)),
+}
 OBJECTS: dict[int, Any] = {}
 """Functions that kernels import by name: the simulation's, by the real one's identity."""
-for _module, _functions in ((hopper.tma, COPIES), (hopper.mbarrier, BARRIER)):
+for _module, _functions in (
+    (hopper.tma, COPIES),
+    (hopper.mbarrier, BARRIER),
+    (hopper.async_copy, THREADS_COPIES),
+):
     for _name, _function in _functions.items():
         if hasattr(_module, _name):
             OBJECTS[id(getattr(_module, _name))] = _function
@@ -356,6 +381,7 @@ _MODULES = {
     id(tl.math): _Module(tl.math, FUNCTIONS),
     id(hopper.mbarrier): _Module(hopper.mbarrier, BARRIER),
     id(hopper.tma): _Module(hopper.tma, COPIES),
+    id(hopper.async_copy): _Module(hopper.async_copy, THREADS_COPIES),
 }
 
 

@@ -22,14 +22,16 @@ class _Over(BaseException):
 class Partition:
     """One partition: a warp group, or the warp that loads."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, warps: int) -> None:
+        self.name, self.warps = name, warps
         self.turn = threading.Semaphore(0)
         self.waits: Callable[[], bool] | None = None
         self.place = ""
         self.over = False
         self.products: list[Product] = []
         self.stores: list[Store] = []
+        self.copies: list[Copy] = []
+        self.groups: list[list[Copy]] = []
 
 
 class Product:
@@ -59,17 +61,34 @@ class Store:
         (self.view.add if self.add else self.view.write)(self.at, self.before)
 
 
+class Copy:
+    """A copy of threads (cp.async) in flight, from global to shared memory."""
+
+    def __init__(self, tile: Shared, values: Any) -> None:
+        self.tile, self.values, self.over = tile, values, False
+        poison(tile.data)
+        tile.written[...] = False
+
+    def end(self) -> None:
+        if not self.over:
+            self.over = True
+            self.tile.data[...] = self.values
+            self.tile.written[...] = True  # as threads' stores: products see it behind a fence
+
+
 class World:
     """A workgroup that is executed.
 
-    program: its place in the grid; programs: the grid.
+    program: its place in the grid; programs: the grid. warps: of the first partition.
     """
 
-    def __init__(self, program: tuple[int, ...], programs: tuple[int, ...], seed: int) -> None:
+    def __init__(
+        self, program: tuple[int, ...], programs: tuple[int, ...], seed: int, warps: int = 4
+    ) -> None:
         self.program, self.programs = program, programs
         self.random = random.Random(seed)
         self.loads: list[Callable[[], None]] = []
-        self.partitions: list[Partition] = [Partition("start")]
+        self.partitions: list[Partition] = [Partition("start", warps)]
         self.now = self.partitions[0]
         self.shared: list[Shared] = []
         self.named: dict[str, tuple[int, int]] = {}
@@ -118,6 +137,40 @@ class World:
         while len(stores) > most:
             stores.pop(0).end()
 
+    def copy(self, tile: Shared, values: Any) -> None:
+        self.now.copies.append(Copy(tile, values))
+        self.pause()
+
+    def commit(self) -> None:
+        """The copies since the last one are a group."""
+        self.now.groups.append(self.now.copies)
+        self.now.copies = []
+
+    def wait_groups(self, most: int) -> None:
+        """Wait until at most so many groups of this partition are in flight."""
+        groups = self.now.groups
+        while len(groups) > most:
+            for copy in groups.pop(0):
+                copy.end()
+        self.pause()
+
+    def arrive_after_copies(self, barrier: Barrier, *, counted: bool) -> None:
+        """Every thread of the partition arrives when its copies have ended. counted: the barrier
+        was initialised without them."""
+        threads = 32 * self.now.warps
+        copies = [copy for group in (*self.now.groups, self.now.copies) for copy in group]
+        self.now.groups, self.now.copies = [], []
+        if counted:
+            barrier.missing += threads
+
+        def end() -> None:
+            for copy in copies:
+                copy.end()
+            barrier.arrive(threads)
+
+        self.loads.append(end)
+        self.pause()
+
     def wait_products(self, most: int) -> None:
         products = self.now.products
         while len(products) > most:
@@ -158,18 +211,19 @@ class World:
         if self.fault is not None:
             raise self.fault
 
-    def specialise(self, parts: list[tuple[str, Callable[[], None]]]) -> None:
-        """Run partitions until all have ended; the first is the one that is running."""
+    def specialise(self, parts: list[tuple[str, int, Callable[[], None]]]) -> None:
+        """Run partitions (a name, warps, what to do) until all have ended; the first is the one
+        that is running."""
         first = self.now
         threads = []
-        for name, body in parts[1:]:
-            partition = Partition(name)
+        for name, warps, body in parts[1:]:
+            partition = Partition(name, warps)
             self.partitions.append(partition)
             threads.append(threading.Thread(target=self._run, args=(partition, body), daemon=True))
         for thread in threads:
             thread.start()
         try:
-            parts[0][1]()
+            parts[0][2]()
             others = self.partitions[1:]
             self.until(lambda: all(one.over for one in others), "the end of the others")
         except BaseException as fault:
@@ -207,6 +261,8 @@ class World:
             raise Fault(f"{partition.name} ends while a wgmma is in flight")
         if partition.stores:
             raise Fault(f"{partition.name} ends before its stores were waited for")
+        if partition.copies or partition.groups:
+            raise Fault(f"{partition.name} ends before its copies were waited for")
 
     def _hand_over(self) -> None:
         """Give the turn to a partition that can go on."""

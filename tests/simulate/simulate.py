@@ -21,16 +21,16 @@ from sim_values import Fault, Int, Memory, Pointer, numpy_of, scalar
 from sim_world import World
 from triton.experimental.gluon import language as gl
 
-from tilewright import ops
+from tilewright import arrays, ops, verify
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Device
-from tilewright.dtypes import DTYPES
 from tilewright.ops.nouns import Descriptor, Given, KernelSource, Launch, Scalar
 from tilewright.ops.nouns import Pointer as Address
 
 _TYPES = {
     "fp32": gl.float32, "fp16": gl.float16, "bf16": gl.bfloat16, "e4m3fn": gl.float8e4nv,
-    "e5m2": gl.float8e5, "int32": gl.int32, "int64": gl.int64, "uint8": gl.uint8, "int8": gl.int8,
+    "e5m2": gl.float8e5, "e8m0": gl.uint8, "int32": gl.int32, "int64": gl.int64,
+    "uint8": gl.uint8, "int8": gl.int8,
 }  # fmt: skip
 
 
@@ -73,6 +73,43 @@ def simulated_run(
     return found
 
 
+def worst_error(config: Any, problem: Any, device: Device, seed: int = 0) -> float:
+    """The largest error of the simulated outputs on fresh data, as a multiple of what the family
+    tolerates; infinite where there is NaN and should not be."""
+    family = ops.family(problem.family)
+    data = verify.operands_of(problem, seed)
+    wanted = verify.reference(problem, data.inputs)
+    inputs = dict(data.inputs)
+    for one in family.operands(problem):
+        if one.read:
+            inputs[one.name] = _laid_out(one, arrays.to_numpy(inputs[one.name]))
+    found = simulated_run(config, problem, device, inputs, seed)
+    worst = 0.0
+    for name, tolerance in family.tolerances(problem, config).items():
+        want = np.asarray(wanted[name], np.float64)
+        got = found[name].astype(np.float64)
+        if not want.size:
+            continue
+        written = np.isfinite(want)
+        rms = math.sqrt(float(np.mean(want[written] ** 2))) if written.any() else 0.0
+        allowed = tolerance.relative * np.abs(want) + tolerance.scaled * rms + tolerance.absolute
+        with np.errstate(invalid="ignore"):
+            error = np.where(want == got, 0.0, np.abs(got - want) / np.maximum(allowed, 1e-30))
+        error = np.where(np.isnan(want), np.where(np.isnan(got), 0.0, np.inf), error)
+        worst = max(worst, float(np.nan_to_num(error, nan=np.inf).max()))
+    return worst
+
+
+def _laid_out(one: Any, values: Any) -> Any:
+    """The elements of an operand's memory, flat."""
+    reach = sum((n - 1) * s for n, s in zip(one.shape, one.strides, strict=True))
+    flat = np.empty(1 + reach if 0 not in one.shape else 0, values.dtype)
+    if flat.size:
+        strides = [s * flat.itemsize for s in one.strides]
+        np.ndarray(one.shape, flat.dtype, flat, 0, strides)[...] = values
+    return flat
+
+
 def _poison(flat: Any) -> None:
     flat[...] = np.iinfo(flat.dtype).max if np.dtype(flat.dtype).kind in "iu" else np.nan
 
@@ -104,8 +141,9 @@ def _step(
                 arguments[name] = value
     arguments |= {name: tuple(values) for name, values in parts.items()}
     x, y, z = step.grid
+    warps = int(dict(source.options)["num_warps"])
     for program in ((i, j, k) for k in range(z) for j in range(y) for i in range(x)):
-        language.world = World(program, step.grid, hash((seed, program)))
+        language.world = World(program, step.grid, hash((seed, program)), warps)
         kernel(**arguments)
         language.world.end(language.world.partitions[0])
 
@@ -141,4 +179,4 @@ def _argument(
     return View(memory, argument.shape, argument.strides, argument.block, layout, argument.offset)
 
 
-__all__ = ["DTYPES", "Fault", "simulated_run"]
+__all__ = ["Fault", "simulated_run", "worst_error"]
