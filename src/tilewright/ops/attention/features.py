@@ -69,9 +69,9 @@ def join(words: frozenset[str] | set[str]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def split(features: str) -> frozenset[str]:
-    """The words of a text. Raises `BadArgument` for unknown words, words in another order or twice,
-    and words that contradict one another."""
+def listed(features: str) -> frozenset[str]:
+    """The words of a text, which need not be all that a problem has. Raises `BadArgument` for
+    unknown words, and for words in another order or twice."""
     words = features.split("+") if features else []
     for word in words:
         if word not in FEATURES:
@@ -82,6 +82,14 @@ def split(features: str) -> frozenset[str]:
     found = frozenset(words)
     if join(found) != features:
         raise BadArgument(f"features '{features}' must be written as '{join(found)}'")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def split(features: str) -> frozenset[str]:
+    """All words of a problem, from a text. Raises `BadArgument` as `listed` does, and for words
+    that contradict one another or lack one that they need."""
+    found = listed(features)
     for choice in CHOICES:
         both = [word for word in choice if word in found]
         if len(both) > 1:

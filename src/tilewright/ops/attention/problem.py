@@ -157,7 +157,7 @@ class AttentionProblem(Problem):
             )
 
     def _check_words(self) -> None:
-        words = features.split(self.others)
+        words = features.listed(self.others)
         said = {word for word in words if word in _SAID}
         if said:
             raise BadArgument(f"'{min(said)}' is said by a field of its own, not in others")
@@ -210,7 +210,7 @@ class AttentionProblem(Problem):
     @property
     def features(self) -> str:
         """The words of `features.FEATURES` that hold of it, joined."""
-        words = set(features.split(self.others))
+        words = set(features.listed(self.others))
         words |= {word for word, says in _SAID.items() if says(self)}
         return features.join(words)
 
