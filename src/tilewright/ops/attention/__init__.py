@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from tilewright import checks
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
-from tilewright.errors import BadArgument, nearest
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import estimate as estimate_module
-from tilewright.ops.attention import features, operands, pipelines, rules, spaces
 from tilewright.ops.attention import launch as launch_module
+from tilewright.ops.attention import operands, pipelines, rules, spaces
 from tilewright.ops.attention import reference as reference_module
 from tilewright.ops.attention import source as source_module
+from tilewright.ops.attention import words as words_module
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import FP8, AttentionProblem
 from tilewright.ops.defaults import Defaults
@@ -39,30 +38,7 @@ class AttentionFamily(Defaults):
         return config_module.parse(name, tuple(pipelines.PIPELINES))
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> AttentionProblem:
-        known = [f.name for f in fields(AttentionProblem)]
-        values: dict[str, Any] = {}
-        others: set[str] = set()
-        for word, text in words.items():
-            if word == "features":
-                others = set(features.split(text))
-            elif word == "mask":
-                if text not in ("none", "causal"):
-                    raise BadArgument(f"mask = {text!r} is neither none nor causal")
-                values["right"] = 0 if text == "causal" else None
-            elif word not in known:
-                raise BadArgument(f"an attention problem has no '{word}'{nearest(word, known)}")
-            elif word.startswith("dtype"):
-                values[word] = resolve(text, arch.fp8)
-            elif word in ("layout", "kv_layout", "corner"):
-                values[word] = text
-            else:
-                values[word] = checks.parse_whole(word, text, -checks.MOST_WHOLE)
-        missing = [
-            size for size in ("batch", "heads", "q_len", "kv_len", "head_dim") if size not in values
-        ]
-        if missing:
-            raise BadArgument(f"an attention problem needs {', '.join(missing)} (as in batch=4)")
-        return AttentionProblem(**values, others=features.join(others))
+        return words_module.parse(words, arch.fp8)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         return pipelines.on(arch)

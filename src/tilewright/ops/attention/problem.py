@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewright import checks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.attention import features
+from tilewright.ops.attention import features, stated
 from tilewright.ops.attention.mask import CORNERS, Mask
 from tilewright.ops.problem import Problem
 
@@ -110,7 +110,7 @@ class AttentionProblem(Problem):
             ("kv_heads", self.heads),
             ("head_dim_v", self.head_dim),
             ("dtype_kv", self.dtype),
-            ("dtype_o", "bf16" if self.dtype in FP8 else self.dtype),
+            ("dtype_o", stated.usual_o(self.dtype) if self.dtype in DTYPES else ""),
         ):
             if not getattr(self, name):
                 object.__setattr__(self, name, default)
@@ -196,6 +196,9 @@ class AttentionProblem(Problem):
             )
         if ("bscale" in self.words) != (self.scale_block > 0):
             raise BadArgument("scale_block and bscale are said together")
+
+    def __str__(self) -> str:
+        return stated.in_short(self)
 
     @property
     def mask(self) -> Mask:

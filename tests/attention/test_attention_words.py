@@ -1,0 +1,160 @@
+"""Problems in words: read, written, and shown."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.errors import BadArgument
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention.features import FEATURES
+from tilewright.ops.attention.stated import FLAGS, words_of
+
+SM_90 = arch("sm_90")
+
+
+def parse(text: str, on: str = "sm_90") -> AttentionProblem:
+    words = dict(word.split("=", 1) for word in text.split())
+    return ops.family("attention").parse_problem(words, arch(on))
+
+
+SIZES = "batch=4 heads=32 q_len=4096 kv_len=4096 head_dim=128"
+
+
+@pytest.mark.parametrize(
+    ("said", "fields", "shown"),
+    [
+        ("", {}, "b4 h32 4096×4096 d128 bf16"),
+        ("kv_heads=8 mask=causal", {"kv_heads": 8, "right": 0},
+         "b4 h32:8 4096×4096 d128 bf16 causal"),
+        ("mask=causal_bottom_right", {"right": 0}, "b4 h32 4096×4096 d128 bf16 causal"),
+        ("mask=causal_top_left", {"right": 0, "corner": "top_left"},
+         "b4 h32 4096×4096 d128 bf16 causal_top_left"),
+        ("window=1023,0", {"left": 1023, "right": 0}, "b4 h32 4096×4096 d128 bf16 window 1023,0"),
+        ("window=1023,none mask=causal first=4", {"left": 1023, "right": 0, "first": 4},
+         "b4 h32 4096×4096 d128 bf16 window 1023,0 first 4"),
+        ("window=none,7 corner=top_left", {"right": 7, "corner": "top_left"},
+         "b4 h32 4096×4096 d128 bf16 window none,7 corner top_left"),
+        ("softcap=30 lse=true sinks=true", {"softcap": 30.0, "others": "lse+sinks"},
+         "b4 h32 4096×4096 d128 bf16 softcap 30 lse sinks"),
+        ("features=lse+alibi", {"others": "lse+alibi"}, "b4 h32 4096×4096 d128 bf16 lse alibi"),
+        ("bias=1x32 dropout=0.25", {"bias_shape": (1, 32), "dropout": 0.25},
+         "b4 h32 4096×4096 d128 bf16 bias 1x32 dropout 0.25"),
+        ("packed=true", {"total_q": 16384, "total_kv": 16384, "others": "packedq+packedkv"},
+         "b4 h32 4096×4096 d128 bf16 packedq packedkv"),
+        ("page_size=16", {"pages": 1024, "page_size": 16, "page_entries": 256,
+                          "others": "usedkv+pagetable"}, "b4 h32 4096×4096 d128 bf16 page_size 16"),
+        ("page_size=16 pagelist=true", {"pages": 1024, "page_size": 16, "page_entries": 1024,
+                                        "others": "usedkv+pagelist"},
+         "b4 h32 4096×4096 d128 bf16 page_size 16 pagelist"),
+        ("new_kv=1 rotary=half rotary_dim=64",
+         {"new_kv": 1, "others": "usedkv+rotaryh", "rotary_dim": 64, "rotary_len": 4096},
+         "b4 h32 4096×4096 d128 bf16 rotary_dim 64 new_kv 1 rotary half"),
+        ("head_dim_v=64 dtype=fp8 tscale=true", {"head_dim_v": 64, "dtype": "e4m3fn",
+                                                 "dtype_o": "bf16", "others": "tscale"},
+         "b4 h32 4096×4096 d128x64 e4m3fn tscale"),
+        ("layout=bhsd dtype_kv=fp8 dtype_o=fp32",
+         {"layout": "bhsd", "kv_layout": "bhsd", "dtype_kv": "e4m3fn", "dtype_o": "fp32"},
+         "b4 h32 4096×4096 d128 bf16/e4m3fn→fp32 layout bhsd"),
+    ],
+)  # fmt: skip
+def test_what_words_mean(said, fields, shown):
+    found = parse(f"{SIZES} {said}")
+    assert found == AttentionProblem(4, 32, 4096, 4096, 128, **fields)
+    assert str(found) == f"attention {shown}"
+
+
+def test_fp8_is_the_architectures():
+    assert parse(f"{SIZES} dtype=fp8", "gfx942").dtype == "e4m3fnuz"
+
+
+def test_latent_attention_has_one_head_of_keys():
+    found = parse("batch=2 heads=16 q_len=1 kv_len=64 head_dim=576 head_dim_v=512 latent=true")
+    assert (found.kv_heads, found.group) == (1, 16)
+
+
+def test_rows_that_are_no_multiple_of_16_bytes_are_less_aligned():
+    """As the arrays of such a problem would be."""
+    assert [parse(f"batch=1 heads=2 q_len=8 kv_len=8 head_dim={d}").alignment
+            for d in (64, 60, 59)] == [16, 8, 2]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("batchs=1", r"no 'batchs' \(did you mean 'batch'"),
+        ("mask=casual", "mask = 'casual' is not one of none, causal, causal_bottom_right"),
+        ("mask=causal_top_left corner=bottom_right", "contradict each other"),
+        ("window=5", "window = '5' is not LEFT,RIGHT"),
+        ("window=a,0", "window = 'a' is not a whole number"),
+        ("bias=32", "bias = '32' is not BATCHxHEADS"),
+        ("bias=3x32", "bias_shape = .* must be 1 or 4 sequences"),
+        ("lse=1", "lse = '1' is not true or false"),
+        ("rotary=full", "rotary = 'full' is not one of interleaved, half"),
+        ("rotary=half", "rotaryh needs append"),
+        ("softcap=high", "softcap = 'high' is not a number"),
+        ("features=softcap", "'softcap' has a word of its own"),
+        ("features=lse+lse", "must be written as 'lse'"),
+        ("dropout=0.3", "not a multiple of 1/256"),
+    ],
+)
+def test_what_is_refused(said, why):
+    with pytest.raises(BadArgument, match=why):
+        parse(f"{SIZES} {said}")
+
+
+def test_sizes_are_needed():
+    with pytest.raises(BadArgument, match=r"needs batch, q_len, head_dim \(as in batch=4\)"):
+        parse("heads=4 kv_len=8")
+
+
+def test_every_feature_has_a_word():
+    fields = {"softcap": "softcap", "bias": "bias", "dropout": "dropout", "append": "new_kv"}
+    by_field = {*fields, "rotaryi", "rotaryh"}
+    assert {*FLAGS} | by_field == {*FEATURES} and not by_field.intersection(FLAGS)
+
+
+COUNTS = st.integers(0, 70)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> AttentionProblem:
+    batch, kv_heads = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    heads = kv_heads * draw(st.integers(1, 4))
+    words = draw(st.sets(st.sampled_from(FLAGS), max_size=4))
+    dtype = draw(st.sampled_from(("bf16", "fp16", "fp32", "e4m3fn")))
+    said = {
+        "batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": draw(COUNTS),
+        "kv_len": draw(COUNTS), "head_dim": draw(st.sampled_from((32, 40, 59, 128))),
+        "head_dim_v": draw(st.sampled_from((0, 32, 59))), "dtype": dtype,
+    }  # fmt: skip
+    some = {
+        "left": st.integers(-3, 9), "right": st.integers(-3, 9), "first": st.integers(0, 3),
+        "corner": st.sampled_from(("top_left", "bottom_right")), "softcap": st.floats(0.125, 99),
+        "bias_shape": st.sampled_from(((1, 1), (batch, heads), (1, heads))),
+        "slopes_batched": st.booleans(), "dropout": st.integers(1, 200).map(lambda n: n / 256),
+        "dtype_o": st.sampled_from(("bf16", "fp32")), "dtype_kv": st.just("e5m2"),
+        "page_size": st.sampled_from((1, 16)), "pages": COUNTS, "page_entries": COUNTS,
+        "total_q": COUNTS, "total_kv": COUNTS, "new_kv": COUNTS, "alignment": st.just(4),
+        "layout": st.just("bhsd"), "kv_layout": st.sampled_from(("bshd", "bhsd")),
+        "q_strides": st.just((9999, 64, 32, 1)),
+    }  # fmt: skip
+    for name in draw(st.sets(st.sampled_from(sorted(some)), max_size=5)):
+        said[name] = draw(some[name])
+    if "page_size" in said:
+        words |= {draw(st.sampled_from(("pagetable", "pagelist"))), "usedkv"}
+    if "new_kv" in said:
+        words |= {"usedkv"}
+    try:
+        return AttentionProblem(**said, others="+".join(w for w in FEATURES if w in words))
+    except BadArgument:
+        assume(False)
+        raise
+
+
+@given(problems())
+def test_words_written_and_read_are_the_problem(problem):
+    assert ops.family("attention").parse_problem(words_of(problem), SM_90) == problem
