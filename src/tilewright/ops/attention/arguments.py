@@ -155,7 +155,11 @@ ARGUMENTS: dict[str, Argument] = {
     "page_table": _pointer("page_table", _typed("int32"), "pagetable"),
     "page_list": _pointer("page_list", _typed("int32"), "pagelist"),
     "page_starts": _pointer("page_starts", _typed("int32"), "pagelist"),
-    "q_scale": _pointer("q_scale", _typed("fp32"), *_SCALED),
+    "q_scale": Argument(  # no kernel reads it where Q has none
+        lambda _: ("*fp32",),
+        lambda x: (Pointer("q_scale" if x.config.dtype in FP8 else "k_scale"),),
+        _SCALED,
+    ),
     "k_scale": _pointer("k_scale", _typed("fp32"), *_SCALED),
     "v_scale": Argument(
         lambda _: ("*fp32",),
@@ -246,6 +250,7 @@ CONSTANTS: dict[str, Callable[[AttentionConfig], Value]] = {
     "SCHEDULER": lambda c: c.scheduler,
     "STAGES": lambda c: c.num_stages,
     "WARPS": lambda c: c.num_warps,
+    "UNIT": lambda c: c.alignment > 1,  # neighbours in a row are neighbours in memory
     "LARGEST_O": lambda c: int(DTYPES[c.dtype_o].largest),
     **{word.upper(): _has(word) for word in FEATURES},
 }

@@ -53,7 +53,8 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
         rows = math.prod(lse_shape(problem))
         temporaries.append(Temporary("partial_o", (splits, rows, problem.head_dim_v), "fp32"))
         temporaries.append(Temporary("partial_lse", (splits, rows), "fp32"))
-        grid = (-(-problem.q_len // COMBINED_ROWS), problem.heads, problem.batch)
+        tiles = -(-problem.q_len // COMBINED_ROWS)
+        grid = (tiles * problem.heads * problem.batch, 1, 1)
         steps.append(_part(parts.COMBINE, context, grid))
     return Launch(tuple(steps), tuple(temporaries))
 

@@ -49,6 +49,6 @@ COMBINE = Part(
         "partial_o", "partial_lse", "o", "lse", "sinks", "q_offsets", "q_used", "o_scale",
         "o_strides", "batch", "heads", "q_len", "total_q", "rows", "splits",
     ),
-    constants=("HEAD_DIM_V", "LSE", "SINKS", "PACKEDQ", "USEDQ", "OSCALE", "LARGEST_O"),
+    constants=("HEAD_DIM_V", "LSE", "SINKS", "PACKEDQ", "USEDQ", "OSCALE", "LARGEST_O", "UNIT"),
 )  # fmt: skip
 """Adds up what the splits of each row found."""

@@ -1,7 +1,158 @@
-"""Attention from plain pointers: the portable kernel."""
+"""Attention from plain pointers: the portable kernel, which has every feature.
+
+Idea. A workgroup computes TILE_Q rows of O. Q stays; K and V pass by in steps of TILE_KV keys, and
+the softmax is renormalised at each step (Milakov and Gimelshein, "Online normalizer calculation for
+softmax", 2018; Dao et al., "FlashAttention", 2022). Scores are in units of log2(e), so that the
+multiplication by the scale and the subtraction of the maximum are one instruction before `exp2`.
+
+Rows. With PACK, the rows of a tile are the query heads that share a head of keys, for each query:
+K and V are then read once for all of them, and a single query fills a tile.
+
+Data movement. Ordinary loads, which Triton turns into asynchronous copies where there are such, and
+pipelines over `num_stages`. Each thread computes addresses: see `keys`. A row of 80 or 576 elements
+is held in two blocks of powers of two (64 and 16, 512 and 64). Latent attention uses the block of
+keys that it has as its block of values.
+
+Order. Keys that every row of the tile sees need no mask; these steps are a loop of their own,
+without any comparison. A second loop takes the steps with a mask: the end of the keys, the
+diagonal, the left edge of a window, and the first keys that a window keeps. Tiles that see most
+keys start first.
+
+fp8. Weights are multiplied by 2^7 before they are rounded to the dtype of V, which keeps small
+ones; so is their sum. 8-bit keys and values under 16-bit queries are converted when loaded.
+
+What limits it. Nothing was timed yet. By its code: addresses and conversions take issue slots from
+the exponentials, and on sm_90 one warp group waits for its own products.
+"""
 
 import triton
 import triton.language as tl
+
+from tilewright.ops.attention.kernels.dropout import random_bytes
+from tilewright.ops.attention.kernels.keys import (
+    begins,
+    columns,
+    key_pointers,
+    load_piece,
+    located,
+    pages_of,
+    pieces,
+    ragged,
+    row_pointers,
+    sequence,
+    tile_rows,
+    width,
+)
+from tilewright.ops.attention.kernels.scores import (
+    LOG2E,
+    biased,
+    capped,
+    masked_tile,
+    seen,
+    sloped,
+    spans,
+)
+from tilewright.ops.device.epilogue import rounded
+
+
+@triton.constexpr_function
+def lift(bits):
+    """The power of two that weights are multiplied by."""
+    return 7.0 if bits == 8 else 0.0
+
+
+@triton.constexpr_function
+def same_piece(k_widths, v_widths, n):
+    """Whether piece `n` of the values, the beginning of the keys, is a piece of these."""
+    return n < len(k_widths) and k_widths[n] == v_widths[n] and k_widths[:n] == v_widths[:n]
+
+
+@triton.jit
+def _step(
+    x, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
+    kv_heads, entries, bias, slope, q_scale, k_scale, v_scale, kv_scale_strides, scale_block,
+    kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
+    TILE_Q: tl.constexpr, TILE_KV: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
+    K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, PAGE: tl.constexpr,
+    SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
+    LEFTPAD: tl.constexpr, VECTORISED: tl.constexpr, LATENT: tl.constexpr, BSCALE: tl.constexpr,
+    UNIT: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The sums, maxima and totals after keys `j0` to `j0 + TILE_KV`."""
+    LIFT: tl.constexpr = lift(x[0].dtype.primitive_bitwidth)
+    PRECISION: tl.constexpr = "ieee"
+    j = j0 + tl.arange(0, TILE_KV)
+    outer, row, keys = located(j0, b, kv_start, n_kv, entries, TILE_KV, PAGE, LEFTPAD, MASKED)
+    k_rows = key_pointers(
+        k, k_strides, outer, row, keys, g, kv_heads, HEAD_DIM, PAGE, VECTORISED, False
+    )  # fmt: skip
+    y = ()
+    s = tl.zeros((TILE_Q, TILE_KV), tl.float32)
+    for n in tl.static_range(len(K_WIDTHS)):
+        d, far = columns(k, k_strides, K_WIDTHS, n, PAGE, VECTORISED, False, UNIT)
+        piece = load_piece(
+            k_rows, d, far, j < n_kv, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), MASKED
+        )
+        piece = piece.to(x[0].dtype)
+        s = tl.dot(x[n], piece.T, s, input_precision=PRECISION)
+        y += (piece,)
+
+    if MASKED or SOFTCAP or BIAS or ALIBI or BSCALE:
+        if BSCALE:
+            block = (j + (kv_start if LEFTPAD else 0)) // scale_block
+            k_scales = tl.load(k_scale + block * kv_scale_strides[2], mask=j < n_kv, other=0.0)
+            s = s * (factor * q_scale)[:, None] * k_scales[None, :]
+        else:
+            s = s * factor
+        if SOFTCAP:
+            s = capped(s, softcap)
+        if BIAS:
+            s = biased(s, bias, i, j, n_q, n_kv, kv_len, MASKED)
+        if ALIBI:
+            s = sloped(s, slope, i, j, shift)
+        if MASKED:
+            s = tl.where(seen(i, j, n_kv, shift, left, right, first, MASK), s, float("-inf"))
+        most = tl.maximum(m, tl.max(s, 1))
+        base = tl.where(most == float("-inf"), 0.0, most)
+        again = tl.exp2(m - base)
+        p = tl.exp2(s - (base - LIFT)[:, None])
+    else:
+        most = tl.maximum(m, tl.max(s, 1) * factor)
+        again = tl.exp2(m - most)
+        p = tl.exp2(s * factor - (most - LIFT)[:, None])
+    total = total * again + tl.sum(p, 1)
+    if DROPOUT:
+        r = random_bytes(j0, i, line, seed, offset, TILE_Q, TILE_KV)
+        p = tl.where(r < dropped, 0.0, p)
+    if BSCALE:
+        # Of the tile's scales the largest is taken out, so that weights keep their range.
+        block = (j + (kv_start if LEFTPAD else 0)) // scale_block
+        v_scales = tl.load(v_scale + block * kv_scale_strides[2], mask=j < n_kv, other=0.0)
+        top = tl.max(v_scales, 0)
+        p = p * (v_scales / tl.where(top == 0.0, 1.0, top))[None, :]
+
+    v_rows = k_rows
+    if not LATENT:
+        v_rows = key_pointers(
+            v, v_strides, outer, row, keys, g, kv_heads, HEAD_DIM_V, PAGE, VECTORISED, True
+        )
+    p = p.to(x[0].dtype)
+    found = ()
+    for n in tl.static_range(len(V_WIDTHS)):
+        if LATENT and same_piece(K_WIDTHS, V_WIDTHS, n):
+            z = y[n]
+        else:
+            d, far = columns(v, v_strides, V_WIDTHS, n, PAGE, VECTORISED, not LATENT, UNIT)
+            z = load_piece(
+                v_rows, d, far, j < n_kv, HEAD_DIM_V, ragged(V_WIDTHS, n, HEAD_DIM_V), MASKED
+            )
+            z = z.to(x[0].dtype)
+        if BSCALE:
+            product = tl.dot(p, z, input_precision=PRECISION) * top
+            found += (sums[n] * again[:, None] + product,)
+        else:
+            found += (tl.dot(p, z, sums[n] * again[:, None], input_precision=PRECISION),)
+    return found, most, total
 
 
 @triton.jit
@@ -18,40 +169,157 @@ def attention_basic(
     ALIBI: tl.constexpr, SINKS: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr,
     PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr, LEFTPAD: tl.constexpr,
     PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr, VECTORISED: tl.constexpr,
-    TSCALE: tl.constexpr, HSCALE: tl.constexpr, BSCALE: tl.constexpr, OSCALE: tl.constexpr,
-    APPEND: tl.constexpr, LARGEST_O: tl.constexpr,
+    LATENT: tl.constexpr, TSCALE: tl.constexpr, HSCALE: tl.constexpr, BSCALE: tl.constexpr,
+    OSCALE: tl.constexpr, APPEND: tl.constexpr, LARGEST_O: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    tile, h, b = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    g = h // group
-    i = tile * TILE_Q + tl.arange(0, TILE_Q)
-    d = tl.arange(0, HEAD_DIM)
-    qs = q + b * q_strides[0] + i[:, None] * q_strides[1] + h * q_strides[2] + d[None, :]
-    x = tl.load(qs, mask=i[:, None] < q_len, other=0.0)
+    """A tile of O = softmax(mask(scale · Q·Kᵀ))·V, or, with SPLIT, what a part of the keys gives.
+
+    The arguments are those of the catalogue (`arguments`)."""
+    LEAST: tl.constexpr = 32 if q.dtype.element_ty.primitive_bitwidth == 8 else 16
+    LIFT: tl.constexpr = lift(q.dtype.element_ty.primitive_bitwidth)
+    K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, LEAST)
+    V_WIDTHS: tl.constexpr = pieces(HEAD_DIM_V, LEAST)
+    each = 1
+    lines = heads
+    if PACK:
+        each = group
+        lines = kv_heads
+    tiles = tl.cdiv(q_len * each, TILE_Q)
+    tile = tl.program_id(0) % tiles
+    h = tl.program_id(0) // tiles % lines
+    b = tl.program_id(0) // tiles // lines
+    part = 0
+    if SPLIT:
+        part = b % splits
+        b = b // splits
+    if MASK != "none":
+        tile = tiles - 1 - tile  # what takes longest first
+    q_start, n_q, kv_start, n_kv = sequence(
+        b, q_offsets, kv_offsets, q_used, kv_used, left_pad, q_len, kv_len, new_kv,
+        PACKEDQ, PACKEDKV, USEDQ, USEDKV, LEFTPAD, APPEND,
+    )  # fmt: skip
+    if tile * TILE_Q >= n_q * each:
+        return
+    g = h
+    if not PACK:
+        g = h // group
+    i0, r, head = tile_rows(tile, h, group, TILE_Q, PACK)
+    i = i0 + r
+    there = i < n_q
+    line = b * heads + head + i * 0
+    shift = (n_kv - n_q) * bottom_right
+
+    q_rows = row_pointers(q, q_strides, b, q_start, i0, r, head)
+    x = ()
+    for n in tl.static_range(len(K_WIDTHS)):
+        d, far = columns(q, q_strides, K_WIDTHS, n, 0, False, False, UNIT)
+        piece = load_piece(q_rows, d, far, there, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), True)
+        # The largest product is that of the largest score only if the scale is positive.
+        piece = tl.where(scale < 0, -piece.to(tl.float32), piece.to(tl.float32)).to(piece.dtype)
+        x += (piece,)
+
+    factor = tl.abs(scale) * LOG2E
+    v_factor = 1.0
+    q_scales = 1.0
+    if TSCALE or HSCALE or BSCALE:
+        kv_at = b * kv_scale_strides[0] + g * kv_scale_strides[1]
+        k_scale += kv_at
+        v_scale += kv_at
+        if BSCALE:
+            q_scales = tl.full((TILE_Q,), 1.0, tl.float32)
+            if q.dtype.element_ty.primitive_bitwidth == 8:
+                q_at = b * q_scale_strides[0] + head * q_scale_strides[1]
+                q_at += (i // scale_block) * q_scale_strides[2]
+                q_scales = tl.load(q_scale + q_at, mask=there, other=0.0)
+        else:
+            factor *= tl.load(k_scale)
+            v_factor = tl.load(v_scale)
+            if q.dtype.element_ty.primitive_bitwidth == 8:
+                factor *= tl.load(q_scale + b * q_scale_strides[0] + g * q_scale_strides[1])
+    slope = 0.0
+    if ALIBI:
+        slope = tl.load(slopes + b * slopes_stride + head + i * 0)[:, None] * LOG2E
+    if BIAS:
+        at = b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+        bias = bias + (at + i.to(tl.int64) * kv_len)
+    entries = pages_of(
+        b, page_table, page_list, page_starts, page_entries, PAGETABLE, PAGELIST
+    )  # fmt: skip
+
+    begin = 0
+    end = n_kv
+    if SPLIT:
+        long = split_len
+        if split_len == 0:
+            long = tl.cdiv(tl.cdiv(n_kv, TILE_KV), splits) * TILE_KV
+        begin = part * long
+        end = max(min(n_kv, begin + long), begin)
+    i1 = min((tile * TILE_Q + TILE_Q - 1) // each, n_q - 1)
+    lo, full_lo, full_hi, firsts, lefts, rights = spans(
+        i0, i1, shift, left, right, first, begin, end, TILE_KV, MASK
+    )
+
     m = tl.full((TILE_Q,), float("-inf"), tl.float32)
     total = tl.zeros((TILE_Q,), tl.float32)
-    sums = tl.zeros((TILE_Q, HEAD_DIM_V), tl.float32)
-    e = tl.arange(0, HEAD_DIM_V)
-    for start in range(0, kv_len, TILE_KV):
-        j = start + tl.arange(0, TILE_KV)
-        ks = k + b * k_strides[0] + j[:, None] * k_strides[1] + g * k_strides[2] + d[None, :]
-        y = tl.load(ks, mask=j[:, None] < kv_len, other=0.0)
-        s = tl.dot(x, y.T) * (scale * 1.4426950408889634)
-        seen = j[None, :] < kv_len
-        if MASK != "none":
-            at = i[:, None] + bottom_right * (kv_len - q_len)
-            seen = seen & (j[None, :] <= at + right)
-        if MASK == "window":
-            seen = seen & ((j[None, :] >= at - left) | (j[None, :] < first))
-        s = tl.where(seen, s, float("-inf"))
-        most = tl.maximum(m, tl.max(s, 1))
-        base = tl.where(most == float("-inf"), 0.0, most)
-        p = tl.exp2(s - base[:, None])
-        again = tl.exp2(m - base)
-        total = total * again + tl.sum(p, 1)
-        vs = v + b * v_strides[0] + j[:, None] * v_strides[1] + g * v_strides[2] + e[None, :]
-        z = tl.load(vs, mask=j[:, None] < kv_len, other=0.0)
-        sums = tl.dot(p.to(z.dtype), z, sums * again[:, None])
-        m = most
-    sums = sums / tl.where(total == 0.0, 1.0, total)[:, None]
-    os = o + b * o_strides[0] + i[:, None] * o_strides[1] + h * o_strides[2] + e[None, :]
-    tl.store(os, sums.to(o.dtype.element_ty), mask=i[:, None] < q_len)
+    if SINKS and not SPLIT:
+        m = tl.load(sinks + head + i * 0) * LOG2E
+        total = tl.where(m == float("-inf"), 0.0, tl.exp2(total + LIFT))
+    sums = ()
+    for n in tl.static_range(len(V_WIDTHS)):
+        sums += (tl.zeros((TILE_Q, width(V_WIDTHS, n)), tl.float32),)
+    for j0 in range(full_lo, full_hi, TILE_KV):
+        sums, m, total = _step(
+            x, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
+            kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
+            scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
+            TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
+            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, False,
+        )  # fmt: skip
+    for t in range(firsts + lefts + rights):
+        j0 = masked_tile(t, begin, lo, full_hi, firsts, lefts, TILE_KV, MASK)
+        sums, m, total = _step(
+            x, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
+            kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
+            scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
+            TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
+            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, True,
+        )  # fmt: skip
+    if RANDOM:
+        to = random + (line.to(tl.int64) * q_len + i) * kv_len
+        for j0 in range(begin, end, TILE_KV):
+            j = j0 + tl.arange(0, TILE_KV)
+            found = random_bytes(j0, i, line, seed, offset, TILE_Q, TILE_KV)
+            inside = there[:, None] & (j < n_kv)[None, :]
+            tl.store(to[:, None] + j[None, :], found.to(tl.uint8), mask=inside)
+
+    weight = v_factor / tl.where(total == 0.0, 1.0, total)
+    if DROPOUT:
+        weight *= 256.0 / (256 - dropped)
+    if OSCALE and not SPLIT:
+        weight /= tl.load(o_scale)
+    # The logarithm of 0 is -inf, which is what a row that sees nothing has.
+    log_sum = (m + tl.log2(total) - LIFT) / LOG2E
+    log_sum = tl.where(total == 0.0, float("-inf"), log_sum)
+    at = line.to(tl.int64) * q_len + i
+    if PACKEDQ:
+        at = head.to(tl.int64) * total_q + q_start + i
+    if SPLIT:
+        at += part * rows.to(tl.int64)
+        tl.store(partial_lse + at, log_sum, mask=there)
+        o_rows = partial_o + at * HEAD_DIM_V
+    else:
+        if LSE:
+            tl.store(lse + at, log_sum, mask=there)
+        o_rows = row_pointers(o, o_strides, b, q_start, i0, r, head)
+    for n in tl.static_range(len(V_WIDTHS)):
+        d = begins(V_WIDTHS, n) + tl.arange(0, width(V_WIDTHS, n))
+        far = d
+        if not UNIT and not SPLIT:
+            far = d * o_strides[3]
+        out = sums[n] * weight[:, None]
+        if not SPLIT:
+            out = rounded(out, o.dtype.element_ty, LARGEST_O)
+        inside = there[:, None]
+        if ragged(V_WIDTHS, n, HEAD_DIM_V):
+            inside = inside & (d < HEAD_DIM_V)[None, :]
+        tl.store(o_rows[:, None] + far[None, :], out, mask=inside)

@@ -72,8 +72,8 @@ BASIC = Pipeline(
     constants=(
         "TILE_Q", "TILE_KV", "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "PACK", "SPLIT", "LSE",
         "RANDOM", "SOFTCAP", "BIAS", "ALIBI", "SINKS", "DROPOUT", "PACKEDQ", "PACKEDKV", "USEDQ",
-        "USEDKV", "LEFTPAD", "PAGETABLE", "PAGELIST", "VECTORISED", "TSCALE", "HSCALE", "BSCALE",
-        "OSCALE", "APPEND", "LARGEST_O",
+        "USEDKV", "LEFTPAD", "PAGETABLE", "PAGELIST", "VECTORISED", "LATENT", "TSCALE", "HSCALE",
+        "BSCALE", "OSCALE", "APPEND", "LARGEST_O", "UNIT",
     ),
     own_constants={},
     options=common.triton_options,

@@ -42,8 +42,8 @@ def heads(c: AttentionConfig, p: AttentionProblem) -> int:
 def by_tile(
     c: AttentionConfig, p: AttentionProblem, device: Device, splits: int
 ) -> tuple[int, int, int]:
-    """(tiles of Q, heads, sequences times splits)."""
-    return q_tiles(c, p), heads(c, p), p.batch * splits
+    """Tiles of Q, times heads, times splits, times sequences: y and z of a grid are too short."""
+    return q_tiles(c, p) * heads(c, p) * p.batch * splits, 1, 1
 
 
 def accumulators(c: AttentionConfig, arch: Arch) -> int:

@@ -1,0 +1,193 @@
+"""Where rows lie: the sequence of a workgroup, the rows of its tile, the keys of a step.
+
+Query i of a sequence is row `q_start + i` of Q, and key j is row `kv_start + j` of K, or, in a
+paged cache, row `(kv_start + j) % PAGE` of the page that the sequence has at `(kv_start + j) //
+PAGE`. Left padding moves `kv_start`.
+
+Addresses are a scalar of 64 bits plus a vector of 32, so that a thread computes the long part once
+and the compiler can prove how wide a load may be. Only pages shorter than a step, or cut by left
+padding, need a vector of 64 bits: each key then has a page of its own.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.constexpr_function
+def pieces(dim, least):
+    """The widths of the blocks that hold a row of `dim` elements: powers of two from `least`.
+
+    A block of 128 for 80 elements would multiply 48 zeros; 64 and 16 multiply none. Two blocks are
+    enough for every usual size (192: 128 and 64; 576: 512 and 64), and one is taken where two
+    would be no less."""
+    whole = max(least, 1 << (dim - 1).bit_length())
+    first = max(least, whole // 2)
+    second = max(least, 1 << (dim - first - 1).bit_length()) if dim > first else 0
+    return (first, second) if second and first + second < whole else (whole,)
+
+
+@triton.constexpr_function
+def width(widths, n):
+    """The width of piece `n`."""
+    return widths[n]
+
+
+@triton.constexpr_function
+def begins(widths, n):
+    """Where piece `n` of a row begins."""
+    return sum(widths[:n])
+
+
+@triton.constexpr_function
+def ragged(widths, n, dim):
+    """Whether piece `n` is longer than what is left of a row of `dim` elements."""
+    return sum(widths[: n + 1]) > dim
+
+
+@triton.jit
+def sequence(
+    b, q_offsets, kv_offsets, q_used, kv_used, left_pad, q_len, kv_len, new_kv,
+    PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr,
+    LEFTPAD: tl.constexpr, APPEND: tl.constexpr,
+):  # fmt: skip
+    """Of sequence `b`: its first row of Q, its queries, its first row of K and V, its keys."""
+    q_start = b * 0
+    n_q = b * 0 + q_len
+    if PACKEDQ:
+        q_start = tl.load(q_offsets + b)
+        n_q = tl.load(q_offsets + b + 1) - q_start
+    if USEDQ:
+        n_q = tl.load(q_used + b)
+    kv_start = b * 0
+    n_kv = b * 0 + kv_len
+    if PACKEDKV:
+        kv_start = tl.load(kv_offsets + b)
+        n_kv = tl.load(kv_offsets + b + 1) - kv_start
+    if USEDKV:
+        n_kv = tl.load(kv_used + b)
+    if APPEND:
+        n_kv += new_kv
+    if LEFTPAD:
+        kv_start = tl.load(left_pad + b)
+        n_kv -= kv_start
+    return q_start, n_q, kv_start, n_kv
+
+
+@triton.jit
+def tile_rows(tile, h, group, TILE_Q: tl.constexpr, PACK: tl.constexpr):
+    """The first query of a tile, and of each of its rows the query (counted from there) and the
+    query head. `h`: the head of queries; with PACK, of keys."""
+    r = tl.arange(0, TILE_Q)
+    i0 = tile * TILE_Q
+    head = h
+    if PACK:
+        r += i0
+        i0 = i0 // group
+        head = h * group + r % group
+        r = r // group - i0
+    return i0, r, head
+
+
+@triton.jit
+def row_pointers(x, strides, b, start, i0, i, head):
+    """Pointers to the first elements of the rows of a tile of Q or O (see `tile_rows`)."""
+    x += b.to(tl.int64) * strides[0] + (start + i0).to(tl.int64) * strides[1]
+    return x + (i * strides[1] + head.to(tl.int64) * strides[2])
+
+
+@triton.jit
+def pages_of(b, page_table, page_list, page_starts, page_entries,
+             PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr):  # fmt: skip
+    """Where the list of a sequence's pages begins; anything without pages."""
+    found = page_table
+    if PAGETABLE:
+        found = page_table + b.to(tl.int64) * page_entries
+    elif PAGELIST:
+        found = page_list + tl.load(page_starts + b)
+    return found
+
+
+@triton.jit
+def located(
+    j0, b, kv_start, n_kv, entries,
+    TILE_KV: tl.constexpr, PAGE: tl.constexpr, LEFTPAD: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Where keys `j0`, … `j0 + TILE_KV - 1` are: the batch or page, the row there of the first, and
+    the rows counted from that. `j0` is a multiple of TILE_KV. `entries`: see `pages_of`.
+
+    MASKED: whether some of the keys may be at or beyond `n_kv`; the table is not read for these."""
+    keys = tl.arange(0, TILE_KV)
+    first = (kv_start + j0).to(tl.int64)
+    outer = b.to(tl.int64)
+    if PAGE > 0:
+        if PAGE % TILE_KV == 0 and not LEFTPAD:
+            outer = tl.load(entries + j0 // PAGE).to(tl.int64)
+            first = ((kv_start + j0) % PAGE).to(tl.int64)
+        else:
+            at = kv_start + j0 + keys
+            if MASKED:
+                outer = tl.load(entries + at // PAGE, mask=j0 + keys < n_kv, other=0).to(tl.int64)
+            else:
+                outer = tl.load(entries + at // PAGE).to(tl.int64)
+            first = b.to(tl.int64) * 0
+            keys = at % PAGE
+    return outer, first, keys
+
+
+@triton.jit
+def key_pointers(
+    x, strides, outer, first, keys, g, kv_heads,
+    DIM: tl.constexpr, PAGE: tl.constexpr, VECTORISED: tl.constexpr, IS_V: tl.constexpr,
+):  # fmt: skip
+    """Pointers to the first elements of the rows of K or V that `located` found, of head `g`.
+
+    VECTORISED: K is [pages, heads, dim / n, rows, n], and V [pages, heads, rows / n, dim, n], with
+    n elements of 16 bytes."""
+    if VECTORISED:
+        N: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
+        start = (outer * kv_heads + g) * (PAGE * DIM)
+        row = first + keys
+        if IS_V:
+            found = x + (start + (row // N) * (DIM * N) + row % N)
+        else:
+            found = x + (start + row * N)
+    else:
+        start = outer * strides[0] + first * strides[1] + g.to(tl.int64) * strides[2]
+        found = (x + start) + keys * strides[1]
+    return found
+
+
+@triton.jit
+def columns(
+    x, strides, WIDTHS: tl.constexpr, PIECE: tl.constexpr, PAGE: tl.constexpr,
+    VECTORISED: tl.constexpr, IS_V: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
+    """The elements of piece PIECE of a row: their numbers, and how far they are from the first."""
+    d = tl.arange(0, width(WIDTHS, PIECE)) + begins(WIDTHS, PIECE)
+    far = d
+    if VECTORISED:
+        N: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
+        if IS_V:
+            far = d * N
+        else:
+            far = (d // N) * (PAGE * N) + d % N
+    elif not UNIT:
+        far = d * strides[3]
+    return d, far
+
+
+@triton.jit
+def load_piece(
+    rows, d, far, seen, DIM: tl.constexpr, RAGGED: tl.constexpr, MASKED: tl.constexpr
+):  # fmt: skip
+    """[rows, WIDTH] elements; 0 beyond the row's end, and in rows that are not `seen`."""
+    where = rows[:, None] + far[None, :]
+    if MASKED and RAGGED:
+        found = tl.load(where, mask=seen[:, None] & (d < DIM)[None, :], other=0.0)
+    elif MASKED:
+        found = tl.load(where, mask=seen[:, None], other=0.0)
+    elif RAGGED:
+        found = tl.load(where, mask=(d < DIM)[None, :], other=0.0)
+    else:
+        found = tl.load(where)
+    return found

@@ -1,0 +1,91 @@
+"""What becomes of a tile of products before the softmax, and which tiles of keys need a mask.
+
+All scores are in units of log2(e), so that an exponential is one `exp2`.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def spans(
+    i0, i1, shift, left, right, first, begin, end, TILE_KV: tl.constexpr, MASK: tl.constexpr
+):  # fmt: skip
+    """Which tiles of the keys from `begin` (a multiple of TILE_KV) to `end` queries `i0` to `i1`
+    need, those without a mask apart.
+
+    Returns (lo, full_lo, full_hi, firsts, lefts, rights): tiles from full_lo to full_hi need no
+    mask. Tiles with a mask are `firsts` from begin, `lefts` from lo and `rights` from full_hi;
+    `masked_tile` numbers them.
+    """
+    hi = end
+    lo = begin
+    full_lo = begin
+    full_hi = end
+    firsts = 0
+    if MASK != "none":
+        hi = min(end, i1 + shift + right + 1)
+        full_hi = min(end, i0 + shift + right + 1)
+    if MASK == "window":
+        lo = max(begin, max(i0 + shift - left, 0) // TILE_KV * TILE_KV)
+        firsts = tl.cdiv(max(min(first, min(hi, lo)) - begin, 0), TILE_KV)
+        full_lo = max(lo, tl.cdiv(max(i1 + shift - left, 0), TILE_KV) * TILE_KV)
+    hi = max(hi, lo)
+    full_lo = min(full_lo, tl.cdiv(hi, TILE_KV) * TILE_KV)
+    full_hi = max(full_lo, max(full_hi, 0) // TILE_KV * TILE_KV)
+    lefts = max(full_lo - lo, 0) // TILE_KV
+    rights = tl.cdiv(max(hi - full_hi, 0), TILE_KV)
+    return lo, full_lo, full_hi, firsts, lefts, rights
+
+
+@triton.jit
+def masked_tile(
+    t, begin, lo, full_hi, firsts, lefts, TILE_KV: tl.constexpr, MASK: tl.constexpr
+):  # fmt: skip
+    """The first key of masked tile `t` of those that `spans` counted."""
+    j0 = full_hi + (t - firsts - lefts) * TILE_KV
+    if MASK == "window":
+        inner = lo + (t - firsts) * TILE_KV
+        j0 = tl.where(t < firsts, begin + t * TILE_KV, tl.where(t < firsts + lefts, inner, j0))
+    return j0
+
+
+@triton.jit
+def seen(i, j, n_kv, shift, left, right, first, MASK: tl.constexpr):
+    """[queries, keys]: whether each query sees each key (see `mask`)."""
+    found = (j < n_kv)[None, :]
+    if MASK != "none":
+        at = (i + shift)[:, None]
+        found = found & (j[None, :] <= at + right)
+        if MASK == "window":
+            found = found & ((j[None, :] >= at - left) | (j < first)[None, :])
+    return found
+
+
+@triton.jit
+def capped(s, cap):
+    """cap·tanh(s / cap), where s is in units of log2(e), and so is the result.
+
+    By exp2, which overflows to the right limit on both sides. It is off by some 1e-7 of the cap;
+    the tanh of sm_75 and later by 5e-4 of it."""
+    top = cap * LOG2E
+    return top - (2.0 * top) / (1.0 + tl.exp2(s * (2.0 / cap)))
+
+
+@triton.jit
+def biased(s, bias, i, j, n_q, n_kv, kv_len, MASKED: tl.constexpr):
+    """`s` with a bias added, in units of log2(e). bias: of the tile's rows; [rows] of pointers."""
+    where = bias[:, None] + j[None, :]
+    inside = (i < n_q)[:, None]
+    if MASKED:
+        inside = inside & (j < n_kv)[None, :]
+    return s + tl.load(where, mask=inside, other=0.0).to(tl.float32) * LOG2E
+
+
+@triton.jit
+def sloped(s, slope, i, j, shift):
+    """`s` without the slope times the distance. slope: of the rows' heads, in units of log2(e)."""
+    distance = tl.abs((i + shift)[:, None] - j[None, :])
+    return s - slope * distance.to(tl.float32)
