@@ -352,7 +352,10 @@ def poison(array: Any) -> None:
 
 
 def poison_of(kind: dtypes.DType) -> float:
-    """The poison for an output of this type: NaN, or the least integer."""
+    """The poison for an output of this type: NaN, the least integer, or the largest byte (zeros are
+    what a kernel would write by mistake)."""
+    if kind.name == "uint8":
+        return 255.0
     return float(-(2 ** (kind.bits - 1))) if kind.kind == "int" else float("nan")
 
 

@@ -99,16 +99,81 @@ def tolerance(
     scaled = _SUM_ERROR.get(stored, 0.0) * math.sqrt(terms) + _OPERAND_ERROR.get(operands, 0.0)
     scaled += (splits - 1) * DTYPES["fp32"].eps
     if combined:
-        # The reference rounds each element as the kernel does, from nearly the same value. If a
-        # rounding boundary lies between the two values, the results are a whole step apart. This
-        # happens to a random share `error / step` of the elements, so sums are off by
-        # `step * sqrt(error / step)`; a sum of few terms, by one step of a large term.
-
-        error, step = combined * _FP32_ERROR, DTYPES[stored].eps
-        scaled += _MOST_SIGMAS * (math.sqrt(error * step) + error)
-        scaled += _LARGE_TERM * step / math.sqrt(max(1, terms))
+        scaled += _boundaries(stored, terms, combined)
     if amplified:
         scaled = (scaled + _FP32_ERROR) * amplified
     if to_integer:
         return Tolerance(DTYPES["fp32"].eps, scaled, 0.5)
     return Tolerance(DTYPES[output].eps, scaled, _LEAST_STEP.get(output, 0.0))
+
+
+def _boundaries(stored: str, terms: int, combined: float) -> float:
+    """What sums of `terms` products may be off by, as a share of their rms, where elements were
+    rounded to `stored` after elementwise arithmetic (`combined` as in `tolerance`)."""
+    # The reference rounds each element as the kernel does, from nearly the same value. If a
+    # rounding boundary lies between the two values, the results are a whole step apart. This
+    # happens to a random share `error / step` of the elements, so sums are off by
+    # `step * sqrt(error / step)`; a sum of few terms, by one step of a large term.
+    error, step = combined * _FP32_ERROR, DTYPES[stored].eps
+    found = _MOST_SIGMAS * (math.sqrt(error * step) + error)
+    return found + _LARGE_TERM * step / math.sqrt(max(1, terms))
+
+
+# --- softmax -----------------------------------------------------------------------------------
+
+SCORES = 2.0
+"""The standard deviation of the scores whose softmax is checked. An error of a score is the same
+share of its weight."""
+
+_WEIGHT_ERROR = _MOST_SIGMAS * 0.21
+"""Largest deviation of a sum of rounded weights, in steps of their dtype: a value between two
+powers of two is off by a step over 2·sqrt(3) of the larger's, which is 0.21 of its own."""
+
+_TANH_ERROR = 2.0**-10
+"""Share by which the GPU's own tanh may be off: twice what PTX says of ``tanh.approx.f32``.
+Kernels of fp32 do not use it."""
+
+_SOFTMAX_ERROR = 2.0**-19
+"""Share by which a weight may be off by exponentials, running maxima and the sum in fp32."""
+
+_UNEVEN = 3.0
+"""How many times the rms of all rows a row's may be: under a causal mask the first rows have few
+keys, and rows of few keys are long."""
+
+
+def score_error(operands: str, depth: int, *, capped: bool = False, combined: float = 0.0) -> float:
+    """By how much scores may be off: sums of `depth` products of `operands` with a standard
+    deviation of `SCORES`.
+
+    capped: whether a tanh follows. combined: as in `tolerance`.
+    """
+    share = _SUM_ERROR[operands] * math.sqrt(depth) + _FP32_ERROR
+    share += _boundaries(operands, depth, combined) if combined else 0.0
+    share += _TANH_ERROR if capped and operands != "fp32" else 0.0
+    return SCORES * share
+
+
+def softmax_tolerance(
+    operands: str, output: str, terms: int, scores: float, uneven: float = 1.0
+) -> Tolerance:
+    """The tolerance for sums of `terms` values with the weights of a softmax.
+
+    operands: the dtype that weights are rounded to before they are multiplied by the values. The
+        reference does not round them.
+    scores: by how much scores may be off (`score_error`).
+    uneven: how many times larger than usual a row's rms may be beside that of all rows: those
+        without keys are zero, and count.
+    """
+    rounding = _WEIGHT_ERROR * DTYPES[operands].eps
+    # Small weights have a step of their own, and each row's largest weight is 1 before the
+    # division.
+    rounding += _LEAST_STEP[operands] * math.sqrt(terms)
+    sums = _SUM_ERROR[operands] * math.sqrt(terms)
+    scaled = _UNEVEN * uneven * (rounding + sums + scores + _SOFTMAX_ERROR)
+    return Tolerance(DTYPES[output].eps, scaled, _LEAST_STEP.get(output, 0.0))
+
+
+def logsumexp_tolerance(scores: float) -> Tolerance:
+    """The tolerance for logarithms of sums of exponentials of scores that may be off by
+    `scores`."""
+    return Tolerance(_FP32_ERROR, 0.0, scores + _SOFTMAX_ERROR)

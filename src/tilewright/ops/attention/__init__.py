@@ -10,10 +10,12 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import estimate as estimate_module
+from tilewright.ops.attention import inputs as inputs_module
 from tilewright.ops.attention import launch as launch_module
 from tilewright.ops.attention import operands, pipelines, rules, spaces
 from tilewright.ops.attention import reference as reference_module
 from tilewright.ops.attention import source as source_module
+from tilewright.ops.attention import tolerances as tolerances_module
 from tilewright.ops.attention import words as words_module
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import FP8, AttentionProblem
@@ -102,7 +104,7 @@ class AttentionFamily(Defaults):
         return found if problem.dropout else found | {"seed": 0}
 
     def make_inputs(self, problem: AttentionProblem, rng: Any) -> Mapping[str, Any]:
-        return reference_module.make_inputs(problem, rng)
+        return inputs_module.make_inputs(problem, rng)
 
     def reference(self, problem: AttentionProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return reference_module.reference(problem, inputs)
@@ -110,7 +112,7 @@ class AttentionFamily(Defaults):
     def tolerances(
         self, problem: AttentionProblem, config: AttentionConfig | None
     ) -> Mapping[str, Tolerance]:
-        return reference_module.tolerances(problem, config)
+        return tolerances_module.tolerances(problem, config)
 
 
 FAMILY = AttentionFamily()

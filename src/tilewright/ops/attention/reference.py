@@ -1,41 +1,185 @@
-"""What attention must give, in float64, and the inputs that it is checked with."""
+"""What attention must give, in float64, sequence by sequence and by heads that share keys.
+
+Kernels round the weights to the dtype of the matrix units' operands; the reference does not, and
+the tolerances say what that may change (`tolerance.softmax_tolerance`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from tilewright.ops.attention.config import AttentionConfig
+from tilewright import arrays
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention.append import appended, query_places, rotated, scale_of
 from tilewright.ops.attention.operands import operands
+from tilewright.ops.attention.philox import random_bytes
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.tolerance import Tolerance, tolerance
+from tilewright.ops.attention.rows import (
+    Rows,
+    by_row,
+    index,
+    keys_at,
+    place,
+    queries_at,
+    sequences,
+    whole,
+)
+
+PART = 1 << 23
+"""Scores computed at a time. Their computation holds about six float64 arrays of this size."""
 
 
-def make_inputs(problem: AttentionProblem, rng: Any) -> Mapping[str, Any]:
-    """Fresh values for every operand that kernels read, and for the scalars given at the call."""
-    found: dict[str, Any] = rng.independent(o for o in operands(problem) if o.read)
-    return {**found, "scale": problem.head_dim**-0.5, "seed": 0, "offset": 0}
+def reference(p: AttentionProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Each output by name, for float64 `inputs`, NumPy's or torch's. Rows that nothing is written
+    to hold `arrays.poison_of` their dtype; K and V of an append are what they were."""
+    said = whole(inputs)
+    found = sequences(p, said)
+    values = dict(inputs)
+    if p.new_kv:
+        values |= appended(p, inputs, said, found)
+    out = {
+        one.name: _full(values["q"], one.shape, arrays.poison_of(DTYPES[one.dtype]))
+        for one in operands(p)
+        if one.role == "out"
+    }
+    for of in found:
+        _sequence(p, values, said, of, out)
+    return out | {name: values[name] for name in ("k", "v") if p.new_kv}
 
 
-def reference(p: AttentionProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """O (and LSE) of batches without further features."""
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """Queries of the heads that share a head of keys, in one sequence.
+
+    head: the first of these query heads. q: [heads, rows, dim]. k, v: [keys, dim]. The scales are
+    in all of them. first: the place of the first of the rows.
+    """
+
+    of: Rows
+    head: int
+    first: int
+    q: Any
+    k: Any
+    v: Any
+
+
+def _sequence(
+    p: AttentionProblem,
+    inputs: Mapping[str, Any],
+    said: Mapping[str, Any],
+    of: Rows,
+    out: dict[str, Any],
+) -> None:
+    """Put what one sequence gives into the outputs."""
+    q_at = queries_at(p, of)
+    q = _taken(p, "q", inputs["q"], q_at)
+    q = rotated(p, inputs, q, query_places(p, of)) * scale_of(p, inputs, "q", of, 0, of.n_q)
+    k_at = keys_at(p, said, of, of.kv_first, of.n_kv)
+    k = _taken(p, "k", inputs["k"], k_at)
+    v = k[..., : p.head_dim_v] if "latent" in p.words else _taken(p, "v", inputs["v"], k_at)
+    k = k * scale_of(p, inputs, "k", of, 0, of.n_kv)
+    v = v * scale_of(p, inputs, "v", of, 0, of.n_kv)
+    o = by_row(p, "o", out["o"])
+    step = max(1, PART // max(1, p.group * of.n_kv))
+    for g in range(p.kv_heads):
+        heads = slice(g * p.group, (g + 1) * p.group)
+        for first in range(0, of.n_q, step):
+            rows = slice(first, min(of.n_q, first + step))
+            own = q[rows, heads].swapaxes(0, 1)
+            part = _Heads(of, heads.start, first, own, k[:, g], v[:, g])
+            found, lse, random = _attend(p, inputs, part)
+            at = place(p, "o", *(each[rows] for each in q_at))
+            o[index(o, at) + (heads,)] = found.swapaxes(0, 1)  # noqa: RUF005
+            if "lse" in out:
+                target = out["lse"] if "packedq" in p.words else out["lse"][of.number]
+                target[heads, of.q_first + rows.start : of.q_first + rows.stop] = lse
+            if "random" in out:
+                out["random"][of.number, heads, rows, : of.n_kv] = random
+
+
+def _attend(p: AttentionProblem, inputs: Mapping[str, Any], part: _Heads) -> tuple[Any, Any, Any]:
+    """O [heads, rows, dim], LSE [heads, rows], and dropout's bytes [heads, rows, keys] if any."""
+    of, xp = part.of, _library(part.q)
+    heads = slice(part.head, part.head + p.group)
+    i = _arange(part.q, part.first, part.first + part.q.shape[1])
+    j = _arange(part.q, 0, of.n_kv)
+    s = part.q @ part.k.swapaxes(0, 1) * inputs["scale"]
+    if p.softcap:
+        s = p.softcap * xp.tanh(s / p.softcap)
+    if p.bias_shape:
+        batch = of.number if p.bias_shape[0] > 1 else 0
+        own = inputs["bias"][batch, heads if p.bias_shape[1] > 1 else slice(0, 1)]
+        s = s + own[:, part.first : part.first + len(i), : of.n_kv]
+    if "alibi" in p.words:
+        slopes = inputs["slopes"]
+        slopes = (slopes[of.number] if p.slopes_batched else slopes)[heads]
+        shift = of.n_kv - of.n_q if p.mask.bottom_right else 0
+        s = s - slopes[:, None, None] * abs(i[:, None] + shift - j[None, :])
+    s = xp.where(p.mask.seen(i, j, of.n_q, of.n_kv), s, -xp.inf)
+    sinks = inputs["sinks"][heads][:, None, None] if "sinks" in p.words else None
+    most = xp.amax(s, -1, keepdims=True) if of.n_kv else _full(s, (*s.shape[:2], 1), -xp.inf)
+    if sinks is not None:
+        most = xp.where(most > sinks, most, sinks)
+    base = xp.where(xp.isfinite(most), most, 0.0)
+    weights = xp.exp(s - base)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total = total + xp.exp(sinks - base)
+    some = xp.where(total > 0, total, 1.0)
+    lse = xp.where(total > 0, base + xp.log(some), -xp.inf)[..., 0]
+    random = None
+    if p.dropout:
+        dropped = round(256 * p.dropout)
+        random = xp.stack(
+            [
+                random_bytes(i, of.n_kv, plane, inputs["seed"], inputs["offset"])
+                for plane in (of.number * p.heads + h for h in range(heads.start, heads.stop))
+            ]
+        )
+        weights = xp.where(random < dropped, 0.0, weights / (1 - dropped / 256))
+    o = weights @ part.v / some
+    if "oscale" in p.words:
+        o = o / inputs["o_scale"].reshape(())
+    bounds = DTYPES[p.dtype_o].range
+    return (o.clip(*bounds) if bounds else o), lse, random
+
+
+def _taken(p: AttentionProblem, name: str, array: Any, at: tuple[Any, Any]) -> Any:
+    """Rows of Q, K or V: [rows, heads, dim]."""
+    view = by_row(p, name, array)
+    places = place(p, name, *at)
+    rows = view[index(view, places)]
+    heads = p.heads if name == "q" else p.kv_heads
+    return rows.reshape(len(places[0]), heads, p.head_dim_v if name == "v" else p.head_dim)
+
+
+def _library(like: Any) -> Any:
+    """The module of an array: both modules agree on every function used here."""
+    if arrays.is_torch(like):
+        import torch
+
+        return torch
     import numpy as np
 
-    q, k, v = (np.swapaxes(np.asarray(inputs[name]), 1, 2) for name in ("q", "k", "v"))
-    k, v = (np.repeat(x, p.group, 1) for x in (k, v))
-    s = q @ np.swapaxes(k, 2, 3) * inputs["scale"]
-    seen = p.mask.seen(np.arange(p.q_len), np.arange(p.kv_len), p.q_len, p.kv_len)
-    s = np.where(seen, s, -np.inf)
-    most = s.max(-1, keepdims=True, initial=-np.inf)
-    e = np.exp(s - np.where(np.isfinite(most), most, 0.0))
-    total = e.sum(-1, keepdims=True)
-    o = e @ v / np.where(total > 0, total, 1.0)
-    return {"o": np.swapaxes(o, 1, 2)}
+    return np
 
 
-def tolerances(
-    problem: AttentionProblem, config: AttentionConfig | None
-) -> Mapping[str, Tolerance]:
-    """How far O may be from the reference."""
-    p = problem
-    return {"o": tolerance(p.dtype, p.dtype_o, max(1, p.kv_len), amplified=2.0)}
+def _full(like: Any, shape: tuple[int, ...], value: float) -> Any:
+    if arrays.is_torch(like):
+        return like.new_full(shape, value)
+    import numpy as np
+
+    return np.full(shape, value)
+
+
+def _arange(like: Any, first: int, end: int) -> Any:
+    """Places in int64."""
+    if arrays.is_torch(like):
+        import torch
+
+        return torch.arange(first, end, device=like.device)
+    import numpy as np
+
+    return np.arange(first, end, dtype=np.int64)

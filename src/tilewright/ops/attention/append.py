@@ -1,0 +1,87 @@
+"""What appending new keys and values leaves in the cache, and rotary embedding (Su et al.,
+"RoFormer", arXiv:2104.09864), in float64 with the roundings that kernels make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright import arrays
+from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.attention.rows import Rows, by_row, index, keys_at, place
+
+
+def rotated(p: AttentionProblem, inputs: Mapping[str, Any], x: Any, places: Any) -> Any:
+    """Rows of Q or of new K [rows, heads, dim] turned by the angles of `places` (an array of
+    integers for each row), and rounded to Q's dtype. `x` itself without rotary embedding."""
+    if not p.rotary_dim:
+        return x
+    (places,) = index(x, (places,))
+    cos, sin = (inputs[name][places][:, None, :] for name in ("rotary_cos", "rotary_sin"))
+    half = p.rotary_dim // 2
+    if "rotaryh" in p.words:
+        one, two = slice(0, half), slice(half, p.rotary_dim)
+    else:
+        one, two = slice(0, p.rotary_dim, 2), slice(1, p.rotary_dim, 2)
+    found = arrays.copied(x)
+    found[..., one] = x[..., one] * cos - x[..., two] * sin
+    found[..., two] = x[..., one] * sin + x[..., two] * cos
+    return arrays.rounded(found, p.dtype)
+
+
+def query_places(p: AttentionProblem, of: Rows) -> Any:
+    """The rotary place of each query: behind the keys before the new ones, one after another if a
+    mask tells queries apart, else all at the first."""
+    import numpy as np
+
+    at = np.arange(of.n_q, dtype=np.int64)
+    return of.before + (at if p.mask.kind != "none" else 0 * at)
+
+
+def appended(
+    p: AttentionProblem, inputs: Mapping[str, Any], said: Mapping[str, Any], found: Sequence[Rows]
+) -> dict[str, Any]:
+    """K and V with the new rows in them."""
+    import numpy as np
+
+    out = {}
+    for name in ("k", "v"):
+        array = arrays.copied(inputs[name])
+        view = by_row(p, name, array)
+        for of in found:
+            new = inputs[f"new_{name}"][of.number]
+            if name == "k":
+                new = rotated(p, inputs, new, of.before + np.arange(p.new_kv))
+            new = new / scale_of(p, inputs, name, of, of.before, p.new_kv)
+            new = arrays.rounded(new, p.dtype_kv)
+            at = place(p, name, *keys_at(p, said, of, of.new, p.new_kv))
+            shape = (p.new_kv, *view.shape[len(at) :])
+            view[index(view, at)] = new.reshape(shape)
+        out[name] = array
+    return out
+
+
+def scale_of(
+    p: AttentionProblem, inputs: Mapping[str, Any], name: str, of: Rows, first: int, count: int
+) -> Any:
+    """The scales of rows `first` to `first` + `count` of Q, K or V of a sequence: 1.0, or an array
+    that broadcasts with [rows, heads, dim]. Rows of keys count from key 0."""
+    import numpy as np
+
+    if "latent" in p.words and name == "v":
+        name = "k"
+    scales = inputs.get(f"{name}_scale")
+    if scales is None:
+        return 1.0
+    if "tscale" in p.words:
+        return scales.reshape(1, 1, 1)
+    if "hscale" in p.words:
+        own = scales[of.number]
+        return (_each(own, p.group) if name == "q" else own)[None, :, None]
+    (blocks,) = index(scales, (np.arange(first, first + count, dtype=np.int64) // p.scale_block,))
+    return scales[of.number][:, blocks].swapaxes(0, 1)[..., None]
+
+
+def _each(x: Any, times: int) -> Any:
+    """Each element `times` times in a row."""
+    return x.repeat_interleave(times) if arrays.is_torch(x) else x.repeat(times)

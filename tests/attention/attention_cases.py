@@ -1,0 +1,127 @@
+"""Attention problems to check with: any legal combination of features, drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention.features import CHOICES, REQUIRED, join
+from tilewright.ops.attention.problem import OUTPUTS
+
+FREE = (
+    "lse", "alibi", "sinks", "random", "packedq", "packedkv", "usedq", "usedkv", "leftpad",
+    "pagetable", "pagelist", "vectorised", "latent", "tscale", "hscale", "bscale", "oscale",
+    "rotaryi", "rotaryh",
+)  # fmt: skip
+"""Words that `AttentionProblem.others` says."""
+
+SAID = ("softcap", "bias", "dropout", "append")
+"""Words that fields say."""
+
+
+def drawn(
+    seed: int,
+    most: int = 130,
+    dtypes: tuple[str, ...] = ("bf16", "fp16", "fp32", "e4m3fn"),
+    words: frozenset[str] | None = None,
+    **fields: Any,
+) -> AttentionProblem:
+    """A problem of sequences of up to `most` rows.
+
+    words: its features; None: drawn. fields: of the problem, in place of drawn ones.
+    """
+    rng = random.Random(seed)
+    given = legal(rng) if words is None else words
+    p: dict[str, Any] = {"batch": rng.choice((1, 2, 3, 4))}
+    p["kv_heads"] = 1 if "latent" in given else rng.choice((1, 1, 2, 3))
+    p["heads"] = p["kv_heads"] * rng.choice((1, 1, 2, 4, 5))
+    p["head_dim"] = rng.choice((16, 32, 32, 48, 64))
+    p["head_dim_v"] = rng.choice((16, 32, 48)) if rng.random() < 0.3 else p["head_dim"]
+    if "latent" in given:
+        p["head_dim"], p["head_dim_v"] = rng.choice(((48, 32), (64, 64), (80, 64)))
+    p["q_len"], p["kv_len"] = (rng.choice((1, 2, rng.randint(1, most), most)) for _ in "qk")
+    if rng.random() < 0.5:
+        p["q_len"] = p["kv_len"]
+    p["dtype"] = rng.choice(dtypes)
+    if p["dtype"] in ("bf16", "fp16") and "e4m3fn" in dtypes and rng.random() < 0.3:
+        p["dtype_kv"] = "e4m3fn"
+    p["dtype_o"] = rng.choice(OUTPUTS[p["dtype"]])
+    p |= _mask(rng, p)
+    if "softcap" in given:
+        p["softcap"] = rng.choice((2.0, 15.0, 30.0))
+    if "bias" in given:
+        p["bias_shape"] = (rng.choice((1, p["batch"])), rng.choice((1, p["heads"])))
+    if "alibi" in given:
+        p["slopes_batched"] = rng.random() < 0.5
+    if "dropout" in given:
+        p["dropout"] = rng.choice((1, 44, 128)) / 256
+    if "bscale" in given:
+        p["scale_block"] = 128
+    p |= _memory(rng, p, given)
+    p["others"] = join({word for word in given if word in FREE})
+    return AttentionProblem(**(p | fields))
+
+
+def legal(rng: random.Random, share: float = 0.2) -> frozenset[str]:
+    """Features that go together."""
+    found = {word for word in (*FREE, *SAID) if rng.random() < share}
+    for word, others in REQUIRED.items():
+        if word in found and not found.intersection(others):
+            found.add(rng.choice(others))
+    changed = True
+    while changed:
+        changed = False
+        for choice in CHOICES:
+            both = [word for word in choice if word in found]
+            if len(both) > 1:
+                found.discard(rng.choice(both))
+                changed = True
+        for word, others in REQUIRED.items():
+            if word in found and not found.intersection(others):
+                found.discard(word)
+                changed = True
+    return frozenset(found)
+
+
+def _mask(rng: random.Random, p: dict[str, Any]) -> dict[str, Any]:
+    """None, causal, a window to both sides, or any bounds."""
+    near = max(p["q_len"], p["kv_len"])
+    kind = rng.choice(("none", "causal", "causal", "window", "any"))
+    corner = rng.choice(("bottom_right", "top_left"))
+    if kind == "none":
+        return {}
+    if kind == "causal":
+        return {"right": 0, "corner": corner}
+    if kind == "window":
+        left, right = rng.randint(0, near), rng.choice((0, 0, rng.randint(0, near)))
+    else:
+        left, right = (rng.choice((None, rng.randint(-3, near))) for _ in "lr")
+    first = rng.choice((0, 0, 3)) if left is not None else 0
+    return {"left": left, "right": right, "first": first, "corner": corner}
+
+
+def _memory(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
+    """Layouts, packed rows, pages, room to append."""
+    found: dict[str, Any] = {name: rng.choice(("bshd", "bhsd")) for name in ("layout", "kv_layout")}
+    batch, kv_len = p["batch"], p["kv_len"]
+    if "packedq" in words:
+        found["total_q"] = rng.randint(1, batch * p["q_len"])
+    if "packedkv" in words:
+        found["total_kv"] = rng.randint(1, batch * kv_len)
+    if "append" in words:
+        found["new_kv"] = rng.choice((1, 1, rng.randint(1, p["q_len"] + 2)))
+        kv_len = found["kv_len"] = kv_len + found["new_kv"]
+    if words & {"rotaryi", "rotaryh"}:
+        found["rotary_dim"] = rng.choice((p["head_dim"], p["head_dim"] // 2))
+        found["rotary_len"] = kv_len + max(p["q_len"], found["new_kv"])
+    if words & {"pagetable", "pagelist"}:
+        page = found["page_size"] = rng.choice((16, 16, 32) if "vectorised" in words else
+                                               (1, 2, 4, 16, 64))  # fmt: skip
+        entries = -(-kv_len // page)
+        least = batch * -(-found.get("new_kv", 0) // page)
+        found["pages"] = max(least, rng.randint(1, batch * entries)) + rng.randint(0, 3)
+        found["page_entries"] = entries + rng.randint(0, 2)
+        if "pagelist" in words:
+            found["page_entries"] = batch * entries + rng.randint(0, 2)
+    return found
