@@ -59,6 +59,7 @@ def drawn(
     if "bscale" in given:
         p["scale_block"] = 128
     p |= _memory(rng, p, given)
+    p |= _strides(rng, p, given)
     p["others"] = join({word for word in given if word in FREE})
     return AttentionProblem(**(p | fields))
 
@@ -124,4 +125,20 @@ def _memory(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> dic
         found["page_entries"] = entries + rng.randint(0, 2)
         if "pagelist" in words:
             found["page_entries"] = batch * entries + rng.randint(0, 2)
+    return found
+
+
+def _strides(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
+    """Rows further apart than they are long, of some operands."""
+    found: dict[str, Any] = {}
+    for name in ("q", "k", "v", "o"):
+        of_q, dim = name in "qo", p["head_dim" if name in "qk" else "head_dim_v"]
+        if rng.random() < 0.8 or (name != "o" and not of_q and "vectorised" in words):
+            continue
+        if name == "v" and "latent" in words:
+            continue
+        rows = p["q_len"] if of_q else p.get("page_size", p["kv_len"])
+        row = (p["heads" if of_q else "kv_heads"] + rng.randint(1, 3)) * dim
+        packed = ("packedq" if of_q else "packedkv") in words
+        found[f"{name}_strides"] = (0 if packed else rows * row, row, dim, 1)
     return found

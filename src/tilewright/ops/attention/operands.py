@@ -391,7 +391,7 @@ def _check(p: AttentionProblem, views: dict[str, View]) -> None:
             )
         if one.dtype != view.dtype:
             raise BadArgument(f"{name} is {view.dtype}, but must be {one.dtype}")
-        free = name in ("q", "k", "v", "o") and "vectorised" not in p.words
+        free = name in ("q", "o") or (name in ("k", "v") and "vectorised" not in p.words)
         if not free and 0 not in view.shape and not _contiguous(view):
             raise BadArgument(f"{name} is not contiguous; pass {name}.contiguous()")
 

@@ -1,0 +1,204 @@
+"""Problems, operands, options and names say the same: whatever features a problem has."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attention_cases import drawn, legal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright import arrays, ops
+from tilewright.arch import arch
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+from tilewright.ops.attention import AttentionConfig, AttentionProblem, config
+from tilewright.ops.attention.features import CHOICES, FEATURES, REQUIRED, join, split
+from tilewright.ops.attention.inputs import make_inputs
+from tilewright.ops.attention.mask import MASKS, Mask
+from tilewright.ops.attention.pipelines import PIPELINES
+from tilewright.ops.attention.rows import by_row, keys_at, place, queries_at, sequences, whole
+from tilewright.ops.nouns import Call, View
+
+FAMILY = ops.family("attention")
+SM_90 = arch("sm_90")
+SEEDS = st.integers(0, 10**9)
+
+
+def call_of(p: AttentionProblem, address: int = 0, outputs: bool = True) -> Call:
+    """The call that passes the operands of `p`."""
+    views = {
+        one.name: View(one.shape, one.strides, one.dtype, address, "cpu")
+        for one in FAMILY.operands(p)
+    }
+    stated = FAMILY.operands(p)
+    return Call(
+        tuple(views[o.name] for o in stated if o.role != "out" and not o.keyword),
+        {o.name: views[o.name] for o in stated if o.keyword},
+        tuple(views[o.name] for o in stated if o.role == "out") if outputs else None,
+        FAMILY.options(p),
+    )
+
+
+@given(SEEDS)
+@settings(max_examples=300)
+def test_a_call_with_its_operands_and_options_states_the_problem(seed):
+    p = drawn(seed)
+    found = FAMILY.problem_of(call_of(p))
+    assert replace(found, alignment=p.alignment) == p
+    assert FAMILY.problem_of(call_of(found)) == found
+
+
+@given(SEEDS)
+def test_without_outputs_the_same_ones_are_made(seed):
+    p = replace(drawn(seed), o_strides=())
+    call = call_of(p, outputs=False)
+    assert replace(FAMILY.problem_of(call), alignment=16) == p
+    assert FAMILY.outputs(call) == tuple(o for o in FAMILY.operands(p) if o.role == "out")
+
+
+@given(SEEDS, st.sampled_from((1, 2, 4, 8, 16)))
+def test_alignment_is_that_of_addresses_and_of_strides(seed, address):
+    p = drawn(seed)
+    found = FAMILY.problem_of(call_of(p, address)).alignment
+    assert address % found == 0
+    for one in FAMILY.operands(p):
+        if one.name in ("q", "k", "v", "o"):
+            size = DTYPES[one.dtype].bytes
+            steps = [s * size for n, s in zip(one.shape, one.strides, strict=True) if n > 1 != s]
+            assert all(step % found == 0 for step in steps)
+
+
+@given(SEEDS)
+def test_every_operand_has_inputs_of_its_own_shape(seed):
+    p = drawn(seed, most=70)
+    made = make_inputs(p, arrays.Random(seed))
+    read = [one for one in FAMILY.operands(p) if one.read]
+    assert list(made) == [*(one.name for one in read), *(n for n in made if n in FAMILY.scalars)]
+    for one in read:
+        view = arrays.view(made[one.name])
+        assert (view.shape, view.dtype) == (one.shape, one.dtype)
+    again = make_inputs(p, arrays.Random(seed))
+    for name, x in made.items():
+        np.testing.assert_array_equal(
+            np.asarray(x, np.float64), np.asarray(again[name], np.float64)
+        )
+
+
+@given(SEEDS)
+def test_lengths_fit_and_what_no_sequence_has_is_poison(seed):
+    p = drawn(seed, most=70)
+    made = make_inputs(p, arrays.Random(seed))
+    said = whole(made)
+    found = sequences(p, said)
+    own = {"q": [], "k": []}
+    for of in found:
+        assert 0 <= of.n_q <= p.q_len and 0 <= of.kv_first <= of.new
+        assert of.n_kv >= p.new_kv and of.kv_first + of.n_kv <= p.kv_len
+        own["q"].append(queries_at(p, of))
+        own["k"].append(keys_at(p, said, of, of.kv_first, of.before))
+        written = place(p, "k", *keys_at(p, said, of, of.new, p.new_kv))
+        view = by_row(p, "k", made["k"])[written].astype("float64")
+        assert np.isnan(view).all()
+    for name, places in own.items():
+        view = by_row(p, name, made[name]).astype("float64")
+        rows = [row for at in places for row in zip(*place(p, name, *at), strict=True)]
+        assert len(set(rows)) == len(rows), "sequences share no row"
+        width = view[(0,) * len(place(p, name, 0, 0))].size if view.size else 0
+        assert np.isfinite(view).sum() == len(rows) * width
+        for row in rows:
+            assert np.isfinite(view[row]).all()
+
+
+# --- features ----------------------------------------------------------------------------------
+
+
+@given(st.sets(st.sampled_from(sorted(FEATURES))))
+def test_features_are_refused_exactly_where_they_contradict_or_lack_one_another(words):
+    wrong = any(len(words.intersection(choice)) > 1 for choice in CHOICES)
+    wrong |= any(w in words and not words.intersection(of) for w, of in REQUIRED.items())
+    if wrong:
+        with pytest.raises(BadArgument):
+            split(join(words))
+    else:
+        assert split(join(words)) == words
+
+
+@given(st.lists(st.sampled_from(sorted(FEATURES)), min_size=2, unique=True))
+def test_features_have_one_order(words):
+    text = "+".join(words)
+    if text != join(set(words)):
+        with pytest.raises(BadArgument, match="must be written as|not both|needs"):
+            split(text)
+
+
+@given(SEEDS)
+def test_a_problem_has_the_features_that_it_was_made_with(seed):
+    words = legal(random.Random(seed))
+    assert drawn(seed, words=words).words == words
+
+
+# --- masks -------------------------------------------------------------------------------------
+
+
+def bounds(most: int):
+    return st.none() | st.integers(-most, most)
+
+
+@given(
+    bounds(40), bounds(40), st.integers(0, 8), st.booleans(), st.integers(0, 30), st.integers(0, 30)
+)
+@settings(max_examples=500)
+def test_pairs_are_those_that_are_seen(left, right, first, bottom_right, n_q, n_kv):
+    mask = Mask(left, right, first if left is not None else 0, bottom_right)
+    seen = mask.seen(np.arange(n_q), np.arange(n_kv), n_q, n_kv)
+    assert mask.pairs(n_q, n_kv) == int(seen.sum())
+
+
+@given(SEEDS)
+def test_work_is_two_products_and_an_exponential_for_each_pair(seed):
+    p = drawn(seed)
+    n_q, n_kv = p.lengths
+    seen = p.mask.seen(np.arange(n_q), np.arange(n_kv), n_q, n_kv).sum()
+    pairs = int(seen) * p.batch * p.heads
+    assert p.work["exp"] == pairs
+    assert p.flops == p.work[p.dtype] == 2 * pairs * (p.head_dim + p.head_dim_v)
+    assert p.min_bytes >= 0
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+@given(SEEDS, st.randoms(use_true_random=False))
+def test_a_name_says_the_whole_config(seed, rng):
+    p = drawn(seed)
+    scheduler = rng.choice(("tile", "persistent", "split"))
+    one = AttentionConfig(
+        **{
+            name: getattr(p, name)
+            for name in ("dtype", "dtype_kv", "dtype_o", "head_dim", "head_dim_v", "page_size",
+                         "features")
+        },
+        mask=rng.choice(MASKS),
+        tile_q=rng.choice((16, 64, 192)),
+        tile_kv=rng.choice((16, 128)),
+        num_warps=rng.choice((1, 4, 12)),
+        num_stages=rng.choice((1, 4)),
+        pipeline=rng.choice(sorted(PIPELINES)),
+        scheduler=scheduler,
+        split_len=rng.choice((0, 512)) if scheduler == "split" else 0,
+        alignment=rng.choice((1, 16)),
+        pack=rng.random() < 0.5,
+    )  # fmt: skip
+    assert FAMILY.parse_name(one.name) == one
+    assert config.check(one, tuple(PIPELINES)) is one
+
+
+@given(SEEDS)
+def test_the_default_space_serves_each_problem(seed):
+    p = drawn(seed)
+    configs = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+    assert any(FAMILY.supports(c, p, SM_90) for c in configs)
