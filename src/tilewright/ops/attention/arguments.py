@@ -168,7 +168,11 @@ ARGUMENTS: dict[str, Argument] = {
     ),
     "o_scale": _pointer("o_scale", _typed("fp32"), "oscale"),
     "new_k": _pointer("new_k", of_q, "append"),
-    "new_v": _pointer("new_v", of_q, "append"),
+    "new_v": Argument(
+        lambda c: (f"*{DTYPES[c.dtype].triton}",),
+        lambda x: (Pointer("new_k" if "latent" in x.config.words else "new_v"),),
+        ("append",),
+    ),
     "rotary_cos": _pointer("rotary_cos", float_of, "rotaryi", "rotaryh"),
     "rotary_sin": _pointer("rotary_sin", float_of, "rotaryi", "rotaryh"),
     # Temporaries.
@@ -199,6 +203,7 @@ ARGUMENTS: dict[str, Argument] = {
     "scale_block": _int(lambda x: x.problem.scale_block, "bscale"),
     "new_kv": _int(lambda x: x.problem.new_kv, "append"),
     "rotary_dim": _int(lambda x: x.problem.rotary_dim, "rotaryi", "rotaryh"),
+    "rotary_len": _int(lambda x: x.problem.rotary_len, "rotaryi", "rotaryh"),
     "splits": replace(_int(lambda x: x.splits), of_splits=True),
     "split_len": replace(_int(lambda x: x.config.split_len), of_splits=True),
     # The mask (see `mask`).
@@ -251,6 +256,7 @@ CONSTANTS: dict[str, Callable[[AttentionConfig], Value]] = {
     "STAGES": lambda c: c.num_stages,
     "WARPS": lambda c: c.num_warps,
     "UNIT": lambda c: c.alignment > 1,  # neighbours in a row are neighbours in memory
+    "LARGEST_KV": lambda c: int(DTYPES[c.dtype_kv].largest),
     "LARGEST_O": lambda c: int(DTYPES[c.dtype_o].largest),
     **{word.upper(): _has(word) for word in FEATURES},
 }

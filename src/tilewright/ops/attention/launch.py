@@ -20,8 +20,9 @@ from tilewright.ops.nouns import (
     Temporary,
 )
 
+APPENDED_ROWS = 8
 COMBINED_ROWS = 16
-"""Rows that a workgroup of the combining kernel computes; a constant of that kernel."""
+"""Rows that a workgroup of the appending and of the combining kernel has; constants of theirs."""
 
 
 def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -> Launch:
@@ -34,10 +35,13 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
         shape = (problem.total_q or problem.batch * problem.q_len, problem.heads, problem.head_dim)
         temporaries.append(Temporary("rotated_q", shape, problem.dtype))
     if "append" in config.words:
-        # A workgroup for each new row of keys, or of Q if that has more.
-        rows = max(problem.new_kv, problem.q_len if rotates(config) else 0)
-        heads = max(problem.kv_heads, problem.heads if rotates(config) else 0)
-        steps.append(_part(parts.APPEND, context, (rows, heads, problem.batch)))
+        # Rows are heads of tokens: of keys, of values, and of queries that are rotated.
+        rows = problem.new_kv * problem.kv_heads
+        if rotates(config):
+            rows = max(rows, problem.q_len * problem.heads)
+        kinds = 3 if rotates(config) else 2
+        grid = (-(-rows // APPENDED_ROWS), kinds, problem.batch)
+        steps.append(_part(parts.APPEND, context, grid))
     grid = record.grid(config, problem, device, splits)
     arguments: list[Argument] = []
     described = _descriptors(context)

@@ -30,12 +30,13 @@ APPEND = Part(
         "q", "rotated_q", "k", "v", "new_k", "new_v", "rotary_cos", "rotary_sin", "q_offsets",
         "q_used", "kv_used", "left_pad", "page_table", "page_list", "page_starts", "k_scale",
         "v_scale", "given_q_strides", "q_strides", "k_strides", "v_strides", "kv_scale_strides",
-        "batch", "heads", "kv_heads", "q_len", "new_kv", "page_entries", "rotary_dim",
-        "scale_block", "left", "right",
+        "heads", "kv_heads", "q_len", "kv_len", "new_kv", "page_entries", "rotary_dim",
+        "rotary_len", "scale_block",
     ),
     constants=(
         "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "PACKEDQ", "USEDQ", "LEFTPAD", "PAGETABLE",
-        "PAGELIST", "VECTORISED", "TSCALE", "HSCALE", "BSCALE", "ROTARYI", "ROTARYH",
+        "PAGELIST", "VECTORISED", "LATENT", "TSCALE", "HSCALE", "BSCALE", "ROTARYI", "ROTARYH",
+        "LARGEST_KV",
     ),
 )  # fmt: skip
 """Writes new keys and values behind those of the cache, and rotates them and Q."""
