@@ -28,6 +28,7 @@ CASES = {
     "heads before rows": {"kv_layout": "bhsd", "layout": "bhsd"},
     "no power of two": {"head_dim": 40, "dtype": "fp16"},
     "left padding": {"others": "usedkv+leftpad"},
+    "latent": {"others": "usedkv+latent", "kv_heads": 1, "head_dim_v": 8},
     "page table": {"others": "usedkv+pagetable", **TABLE},
     "page list, heads first": {"others": "usedkv+pagelist", "kv_layout": "bhsd", **LIST},
     "vectorised": {"others": "usedkv+pagetable+vectorised", **TABLE},

@@ -46,7 +46,8 @@ CHOICES: tuple[tuple[str, ...], ...] = (
     ("tscale", "hscale", "bscale"),
     ("rotaryi", "rotaryh"),
     ("append", "packedkv"),
-    ("append", "latent"),
+    ("latent", "rotaryi"),
+    ("latent", "rotaryh"),
 )
 """Words of which a problem has at most one."""
 

@@ -135,7 +135,8 @@ def _shapes(p: AttentionProblem) -> dict[str, tuple[tuple[int, ...], str]]:
         found["o_scale"] = (1,), "fp32"
     if "append" in words:
         found["new_k"] = (p.batch, p.new_kv, p.kv_heads, p.head_dim), p.dtype
-        found["new_v"] = (p.batch, p.new_kv, p.kv_heads, p.head_dim_v), p.dtype
+        if "latent" not in words:
+            found["new_v"] = (p.batch, p.new_kv, p.kv_heads, p.head_dim_v), p.dtype
     if p.rotary_dim:
         for name in ("rotary_cos", "rotary_sin"):
             found[name] = (p.rotary_len, p.rotary_dim // 2), float_type
