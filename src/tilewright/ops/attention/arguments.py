@@ -129,6 +129,19 @@ def _scale_strides(name: str) -> Callable[[Context], tuple[int, ...]]:
     return found
 
 
+L2_SHARE = 0.64
+"""Of a device's L2 that K and V may fill: 32 MB of an H200's 50."""
+
+
+def _section(x: Context) -> int:
+    """Heads whose tiles follow one another: those whose K and V fit into L2 together."""
+    p = x.problem
+    size = p.kv_len * (p.head_dim + p.head_dim_v) * DTYPES[p.dtype_kv].bytes
+    fit = int(L2_SHARE * x.device.l2_bytes) // max(1, size)
+    ragged = p.words & {"packedq", "usedq"}
+    return min(max(1, fit) * p.group, p.heads * (1 if ragged else max(1, p.batch)))
+
+
 _STRIDES: Types = ("i64", "i32", "i32", "i32")
 _SCALED = ("tscale", "hscale", "bscale")
 _PAGED = ("pagetable", "pagelist")
@@ -142,6 +155,7 @@ ARGUMENTS: dict[str, Argument] = {
         lambda x: (Pointer("k" if "latent" in x.config.words else "v"),),
     ),
     "o": _pointer("o", of_o),
+    "o_rows": _pointer("o", of_o),  # for a kernel that also has a descriptor of O
     "lse": _pointer("lse", _typed("fp32"), "lse"),
     "random": _pointer("random", _typed("uint8"), "random"),
     "bias": _pointer("bias", float_of, "bias"),
@@ -197,6 +211,7 @@ ARGUMENTS: dict[str, Argument] = {
     "kv_len": _int(lambda x: x.problem.kv_len),
     "total_q": _int(lambda x: x.problem.total_q, "packedq"),
     "rows": _int(lambda x: math.prod(lse_shape(x.problem))),
+    "section": _int(lambda x: _section(x)),
     "pages": _int(lambda x: x.problem.pages, *_PAGED),
     "page_entries": _int(lambda x: x.problem.page_entries, "pagetable"),
     "slopes_stride": _int(lambda x: x.problem.heads * x.problem.slopes_batched, "alibi"),

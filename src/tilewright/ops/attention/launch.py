@@ -52,7 +52,7 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
             arguments += _values(context, name)
     steps.append(Step(grid, tuple(arguments)))
     if record.counter:
-        temporaries.append(Temporary("counter", (1,), "int32", "zero"))
+        temporaries.append(Temporary("counter", (1,), "int32", "kept_zero"))
     if config.scheduler == "split":
         rows = math.prod(lse_shape(problem))
         temporaries.append(Temporary("partial_o", (splits, rows, problem.head_dim_v), "fp32"))

@@ -30,6 +30,7 @@ def _first(module, *names):
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
+thread_barrier = _first(gl, "thread_barrier", "barrier")
 copy_load = _first(async_copy, "async_load", "async_copy_global_to_shared")
 tma_load = _first(tma, "async_load", "async_copy_global_to_shared")
 tma_store = _first(tma, "async_store", "async_copy_shared_to_global")
@@ -52,6 +53,7 @@ __all__ = [
     "mbarrier",
     "mma_v2",
     "reinterpreted",
+    "thread_barrier",
     "tma_load",
     "tma_store",
     "tma_store_wait",

@@ -52,7 +52,7 @@ class Pipeline:
     own_constants: constants of its own, by name.
     options: for the compiler.
     grid: workgroups in x, y and z, for a problem and a number of splits.
-    counter: whether it takes tiles from a counter, a temporary that begins at zero.
+    counter: whether it takes tiles from a counter, a temporary that begins and ends at zero.
     shared_memory: bytes of a workgroup; None where the compiler decides.
     registers: 32-bit registers of a thread that the sums and the scores of a tile take at least.
     share: of the published matrix rate that it reaches when nothing else holds it up; measured, see

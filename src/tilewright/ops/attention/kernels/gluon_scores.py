@@ -1,0 +1,79 @@
+"""From scores to weights, for one warp group's rows, in Gluon for sm_90; used by `gluon_ws`.
+
+Exponentials are taken to base 2, so scores are multiplied by log₂e: with the scale, in the same
+multiply-add that subtracts the row's maximum; before that if a soft cap or ALiBi changes them.
+"""
+
+from tilewright.ops.device.gluon_api import gl, jit
+
+LOG2E = gl.constexpr(1.4426950408889634)
+LN2 = gl.constexpr(0.6931471805599453)
+LEAST_SCALE = gl.constexpr(1e-30)
+
+
+@jit
+def base2(scale):
+    """The factor from a product to a score in base 2. A scale of 0 becomes one so small that all
+    scores are equal, as masked ones must stay at minus infinity."""
+    return gl.where(scale == 0.0, LEAST_SCALE, scale) * LOG2E
+
+
+@jit
+def changed(
+    s, row, col, shift, scale, softcap, slope, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr
+):  # fmt: skip
+    """Scores in base 2 from products `s`, whose first is of query `row` and key `col`, with a soft
+    cap and ALiBi.
+
+    The hyperbolic tangent comes from an exponential and a division: the hardware's own is off by
+    2⁻¹¹, which times a cap of 50 is two percent of a weight."""
+    if SOFTCAP:
+        e = gl.exp2(s * (scale / softcap * (2.0 * LOG2E)))
+        s = (softcap * LOG2E) * (1.0 - 2.0 / (1.0 + e))
+    else:
+        s = s * base2(scale)
+    if ALIBI:
+        i = row + shift + gl.arange(0, s.shape[0], gl.SliceLayout(1, s.type.layout))
+        j = col + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+        far = gl.abs(gl.expand_dims(i, 1) - gl.expand_dims(j, 0))
+        s = s - (slope * LOG2E) * far.to(gl.float32)
+    return s
+
+
+@jit
+def masked(s, row, col, n_kv, shift, left, right, first, MASK: gl.constexpr):
+    """Minus infinity where a query does not see a key."""
+    j = col + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+    if MASK == "none":
+        seen = gl.expand_dims(j < n_kv, 0)
+    else:
+        i = row + shift + gl.arange(0, s.shape[0], gl.SliceLayout(1, s.type.layout))
+        last = gl.minimum(i + right, n_kv - 1)
+        seen = gl.expand_dims(j, 0) <= gl.expand_dims(last, 1)
+    if MASK == "window":
+        near = gl.expand_dims(j, 0) >= gl.expand_dims(i - left, 1)
+        seen = seen & (near | gl.expand_dims(j < first, 0))
+    return gl.where(seen, s, float("-inf"))
+
+
+@jit
+def weights_of(s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr):
+    """(weights, maximum, sum, what earlier sums are multiplied by) after one more block.
+
+    SCALED: `s` is in base 2 already. MASKED: a row may have seen nothing yet, and its maximum is
+    minus infinity.
+    """
+    block = gl.max(s, 1)
+    if not SCALED:
+        block = block * scale
+    new = gl.maximum(most, block)
+    base = new
+    if MASKED:
+        base = gl.where(new == float("-inf"), 0.0, new)
+    again = gl.exp2(most - base)
+    below = gl.expand_dims(base, 1)
+    if SCALED:
+        p = gl.exp2(s - below)
+    else:
+        p = gl.exp2(gl.fma(s, gl.full_like(s, scale), gl.full_like(s, 0.0) - below))
+    return p, new, total * again + gl.sum(p, 1), again

@@ -1,0 +1,233 @@
+"""Which tiles of queries a workgroup computes, and which keys each of them needs, in Gluon for
+sm_90; used by `gluon_ws`.
+
+Order. Tiles are numbered, long ones first: under a mask the last rows of a sequence see most keys.
+Neighbouring numbers are the heads of one section at the same place of their sequences: as many
+heads as have K and V that fit into L2 together (the launch says how many). So workgroups that run
+together read the same keys, and the shortest tiles come last and fill the end. This is the order of
+FlashAttention-3 (Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and
+Low-precision", NeurIPS 2024, arXiv:2407.08608).
+
+Who takes which. Workgroups begin with the tile of their own number. Under `persistent` they go on
+with every n-th tile if all tiles are equally long; else with the next number of a counter. The
+counter begins and ends a launch at zero: a launch takes as many numbers as there are tiles, and
+whoever takes the last sets it back.
+
+Lengths. If sequences have their own numbers of queries, the tiles of all sequences stand one behind
+the other, without gaps. The warp that loads finds a tile's sequence by a running sum over the
+sequences, 32 at a time.
+"""
+
+from tilewright.ops.device.gluon_api import gl, jit, mbarrier
+
+CHUNK = gl.constexpr(32)
+"""Sequences that are looked at together: one for each lane of the warp."""
+
+ONE_WARP = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
+FOUR_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+
+MESSAGE = gl.constexpr(8)
+"""Numbers that tell the consumers about a tile; see `tell`."""
+
+
+@jit
+def _add(a, b):
+    return a + b
+
+
+@jit
+def _tiles_of(start, batch, q_offsets, q_used, TILE_Q: gl.constexpr, USEDQ: gl.constexpr):
+    """Tiles of the CHUNK sequences from `start`."""
+    b = start + gl.arange(0, CHUNK, ONE_WARP)
+    inside = b < batch
+    if USEDQ:
+        rows = gl.load(q_used + b, mask=inside, other=0)
+    else:
+        rows = gl.load(q_offsets + b + 1, mask=inside, other=0)
+        rows -= gl.load(q_offsets + b, mask=inside, other=0)
+    return (rows + TILE_Q - 1) // TILE_Q
+
+
+@jit
+def lines_of(
+    batch, heads, q_len, q_offsets, q_used, TILE_Q: gl.constexpr, PACKEDQ: gl.constexpr,
+    USEDQ: gl.constexpr,
+):  # fmt: skip
+    """(places, lines): tiles are a grid of them. A line is a head of a sequence, and a place one of
+    its tiles; or, if sequences have their own numbers of queries, a line is a head of all
+    sequences."""
+    if PACKEDQ or USEDQ:
+        places = 0
+        for start in range(0, batch, CHUNK):
+            places += gl.sum(_tiles_of(start, batch, q_offsets, q_used, TILE_Q, USEDQ), 0)
+        lines = heads
+    else:
+        places = (q_len + TILE_Q - 1) // TILE_Q
+        lines = batch * heads
+    return places, lines
+
+
+@jit
+def tile_of(
+    number, places, lines, section, batch, heads, q_offsets, q_used, TILE_Q: gl.constexpr,
+    MASK: gl.constexpr, PACKEDQ: gl.constexpr, USEDQ: gl.constexpr,
+):  # fmt: skip
+    """(sequence, head, first row) of tile `number`."""
+    before = number // (section * places) * section
+    within = number - before * places
+    here = gl.minimum(section, lines - before)
+    place = within // here
+    line = before + within % here
+    if PACKEDQ or USEDQ:
+        h = line
+        b = 0
+        first = 0  # place of the sequence's first tile
+        count = 0  # and its tiles
+        done = 0
+        for start in range(0, batch, CHUNK):
+            tiles = _tiles_of(start, batch, q_offsets, q_used, TILE_Q, USEDQ)
+            ends = done + gl.associative_scan(tiles, 0, _add)
+            passed = ends <= place
+            b += gl.sum(passed.to(gl.int32), 0)
+            first = gl.maximum(first, gl.max(gl.where(passed, ends, 0), 0))
+            mine = (ends > place) & (ends - tiles <= place)
+            count += gl.sum(gl.where(mine, tiles, 0), 0)
+            done += gl.sum(tiles, 0)
+        place -= first
+    else:
+        b = line // heads
+        h = line % heads
+        count = places
+    if MASK != "none":
+        place = count - 1 - place
+    return b, h, place * TILE_Q
+
+
+@jit
+def next_tile(number, last, counter, SCHEDULER: gl.constexpr, COUNTED: gl.constexpr):
+    """The number of the workgroup's next tile; `last` or more if there is none."""
+    if SCHEDULER == "tile":
+        following = last
+    elif COUNTED:
+        taken = gl.atomic_add(counter, 1)
+        if taken == last - 1:
+            gl.atomic_xchg(counter, 0)
+        following = gl.num_programs(0) + taken
+    else:
+        following = number + gl.num_programs(0)
+    return following
+
+
+@jit
+def queries_of(b, q_len, q_offsets, q_used, PACKEDQ: gl.constexpr, USEDQ: gl.constexpr):
+    """(first row, number of rows) of the queries of sequence `b`."""
+    begin = 0
+    rows = q_len
+    if PACKEDQ:
+        begin = gl.load(q_offsets + b)
+        rows = gl.load(q_offsets + b + 1) - begin
+    if USEDQ:
+        rows = gl.load(q_used + b)
+    return begin, rows
+
+
+@jit
+def keys_of(
+    b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
+    APPEND: gl.constexpr,
+):  # fmt: skip
+    """(first row, number of rows) of the keys of sequence `b`."""
+    begin = 0
+    rows = kv_len
+    if PACKEDKV:
+        begin = gl.load(kv_offsets + b)
+        rows = gl.load(kv_offsets + b + 1) - begin
+    if USEDKV:
+        rows = gl.load(kv_used + b)
+    if APPEND:
+        rows += new_kv
+    return begin, rows
+
+
+@jit
+def steps_of(
+    row, n_q, n_kv, left, right, first, bottom_right, TILE_Q: gl.constexpr,
+    TILE_KV: gl.constexpr, MASK: gl.constexpr,
+):  # fmt: skip
+    """(top, window, count) of the steps of the tile from `row`. A step is a block of TILE_KV keys.
+    They go down: `window` blocks below block `top`, then those of the first keys that the window
+    does not reach, `count` in all. There is always one, so that a row without keys needs no code of
+    its own."""
+    end = n_kv
+    low = 0
+    count = 0
+    if MASK != "none":
+        shift = bottom_right * (n_kv - n_q)
+        end = gl.minimum(n_kv, gl.minimum(row + TILE_Q, n_q) + shift + right)
+    if MASK == "window":
+        low = gl.minimum(gl.maximum(row + shift - left, 0), n_kv) // TILE_KV
+        kept = (gl.minimum(first, end) + TILE_KV - 1) // TILE_KV
+        count = gl.maximum(gl.minimum(kept, low), 0)
+    top = gl.maximum((end + TILE_KV - 1) // TILE_KV, low + 1)
+    window = top - low
+    return top, window, window + count
+
+
+@jit
+def column_of(step, top, window, count, TILE_KV: gl.constexpr):
+    """The first key of a step."""
+    return gl.where(step < window, top - 1 - step, count - 1 - step) * TILE_KV
+
+
+@jit
+def masked_steps(
+    row, top, window, count, n_kv, shift, left, right, ROWS: gl.constexpr, TILE_KV: gl.constexpr,
+    MASK: gl.constexpr,
+):  # fmt: skip
+    """(begin, end) of the steps whose keys all of the ROWS rows from `row` see. Step 0 is none of
+    them."""
+    begin = 1
+    end = count
+    if MASK != "none":
+        whole = gl.minimum(n_kv, row + shift + right + 1) // TILE_KV
+        begin = gl.maximum(gl.minimum(top - whole, window), 1)
+    if MASK == "window":
+        lowest = gl.maximum(row + ROWS - 1 + shift - left, 0)
+        end = top - (lowest + TILE_KV - 1) // TILE_KV
+        end = gl.maximum(gl.minimum(end, window), begin)
+    return begin, end
+
+
+@jit
+def tell(message, b, h, row, n_q, n_kv, q_begin):
+    """Write what the consumers must know of a tile. `row` is negative behind the last one."""
+    values = (row, h, b, n_q, n_kv, q_begin)
+    for i in gl.static_range(6):
+        message.index(i).store(gl.full((1,), values[i], gl.int32, ONE_WARP))
+
+
+@jit
+def heard(message, INDEX: gl.constexpr):
+    """One number of `tell`."""
+    return gl.max(message.index(INDEX).load(FOUR_WARPS), 0)
+
+
+@jit
+def turned(stage, phase, STAGES: gl.constexpr):
+    """Stage and phase of the next slot of a ring."""
+    stage += 1
+    if stage == STAGES:
+        stage = 0
+        phase ^= 1
+    return stage, phase
+
+
+@jit
+def ring(COUNT: gl.constexpr, READERS: gl.constexpr):
+    """The barriers `full` and `empty` of COUNT slots that have READERS readers each."""
+    full = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=READERS)
+    return full, empty

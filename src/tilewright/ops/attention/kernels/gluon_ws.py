@@ -1,0 +1,495 @@
+"""Attention with warp roles written out, in Gluon: one warp loads, the others multiply (sm_90)."""
+
+from tilewright.ops.attention.kernels.gluon_scores import (
+    LN2,
+    LOG2E,
+    base2,
+    changed,
+    masked,
+    weights_of,
+)
+from tilewright.ops.attention.kernels.gluon_tiles import (
+    MESSAGE,
+    column_of,
+    heard,
+    keys_of,
+    lines_of,
+    masked_steps,
+    next_tile,
+    queries_of,
+    ring,
+    steps_of,
+    tell,
+    tile_of,
+    turned,
+)
+from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    reinterpreted,
+    thread_barrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+OF_TWO_REGISTERS = gl.constexpr(232)
+OF_TWO_PRODUCER = gl.constexpr(40)
+OF_THREE_REGISTERS = gl.constexpr(160)
+OF_THREE_PRODUCER = gl.constexpr(32)
+
+
+@jit
+def _fill(
+    data, bounds,
+    TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, MASK: gl.constexpr, SCHEDULER: gl.constexpr,
+    COUNTED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr,
+    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
+    APPEND: gl.constexpr,
+):  # fmt: skip
+    """The producer: takes tiles, tells the consumers about them, and loads Q, K and V."""
+    (
+        q, k, v, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+        message, counter, q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len,
+        kv_len, new_kv, section,
+    ) = data  # fmt: skip
+    left, right, first, bottom_right = bounds
+    ROWS: gl.constexpr = TILE_Q // GROUPS
+    WIDTH: gl.constexpr = k.block_type.shape[-1]
+    places, lines = lines_of(batch, heads, q_len, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ)
+    last = places * lines
+    q_phase = 1  # an unused slot counts as released
+    k_stage = 0
+    k_phase = 1
+    v_stage = 0
+    v_phase = 1
+    number = gl.program_id(0)
+    while number < last:
+        b, h, row = tile_of(
+            number, places, lines, section, batch, heads, q_offsets, q_used,
+            TILE_Q, MASK, PACKEDQ, USEDQ,
+        )  # fmt: skip
+        q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+        kv_begin, n_kv = keys_of(
+            b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND
+        )  # fmt: skip
+        top, window, count = steps_of(
+            row, n_q, n_kv, left, right, first, bottom_right, TILE_Q, TILE_KV, MASK
+        )  # fmt: skip
+        q_b = 0 if PACKEDQ else b
+        kv_b = 0 if PACKEDKV else b
+        g = h // group
+
+        mbarrier.wait(q_empty.index(0), q_phase)
+        q_phase ^= 1
+        tell(message, b, h, row, n_q, n_kv, q_begin)
+        mbarrier.expect(q_full.index(0), GROUPS * PIECES * q.block_type.nbytes)
+        for r in gl.static_range(GROUPS):
+            for c in gl.static_range(PIECES):
+                at = (q_b, h, q_begin + row + r * ROWS, c * WIDTH)
+                tma_load(q, at, q_full.index(0), q_tiles.index(r * PIECES + c))
+        # V of a step is needed after K of the next.
+        for i in range(count + 1):
+            if i < count:
+                col = kv_begin + column_of(i, top, window, count, TILE_KV)
+                mbarrier.wait(k_empty.index(k_stage), k_phase)
+                mbarrier.expect(k_full.index(k_stage), PIECES * k.block_type.nbytes)
+                for c in gl.static_range(PIECES):
+                    tile = k_tiles.index(k_stage * PIECES + c)
+                    tma_load(k, (kv_b, g, col, c * WIDTH), k_full.index(k_stage), tile)
+                k_stage, k_phase = turned(k_stage, k_phase, STAGES)
+            if i > 0:
+                col = kv_begin + column_of(i - 1, top, window, count, TILE_KV)
+                mbarrier.wait(v_empty.index(v_stage), v_phase)
+                mbarrier.expect(v_full.index(v_stage), v.block_type.nbytes)
+                tma_load(v, (kv_b, g, col, 0), v_full.index(v_stage), v_tiles.index(v_stage))
+                v_stage, v_phase = turned(v_stage, v_phase, STAGES)
+        number = next_tile(number, last, counter, SCHEDULER, COUNTED)
+    mbarrier.wait(q_empty.index(0), q_phase)
+    tell(message, 0, 0, -1, 0, 0, 0)
+    mbarrier.arrive(q_full.index(0), count=1)
+
+
+@jit
+def _products(q_tiles, k_tiles, stage, zero, GROUP: gl.constexpr, PIECES: gl.constexpr):
+    """Q·Kᵀ of the group's rows and one block, started."""
+    s = zero
+    for c in gl.static_range(PIECES):
+        q_tile = q_tiles.index(GROUP * PIECES + c)
+        k_tile = k_tiles.index(stage * PIECES + c).permute((1, 0))
+        s = warpgroup_mma(q_tile, k_tile, s, use_acc=c > 0, is_async=True)
+    return s
+
+
+@jit
+def _rows(column, acc):
+    """A number for each row of the scores, for the rows of the sums `acc`."""
+    OF_O: gl.constexpr = acc.type.layout
+    return gl.expand_dims(
+        gl.convert_layout(column, gl.SliceLayout(1, OF_O), assert_trivial=True), 1
+    )
+
+
+@jit
+def _weights(
+    s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
+    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+):  # fmt: skip
+    """See `weights_of`; from products."""
+    SCALED: gl.constexpr = SOFTCAP or ALIBI
+    if SCALED:
+        s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI)
+    if MASKED:
+        left, right, first, _ = bounds
+        s = masked(s, row, col, n_kv, shift, left, right, first, MASK)
+    return weights_of(s, most, total, base2(scale), SCALED, MASKED)
+
+
+@jit
+def _clear(tile, rows, COLUMNS: gl.constexpr):
+    """Set the rows of V from `rows` on to zero: they belong to others or to nobody, and a weight of
+    zero times NaN would be NaN. Every group writes the same zeros before it reads, so groups need
+    not wait for each other."""
+    ACROSS: gl.constexpr = min(32, COLUMNS // 8)
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
+    KEYS: gl.constexpr = tile.shape[0]
+    STEP: gl.constexpr = 32
+    for at in gl.static_range(0, KEYS, STEP):
+        if at + STEP > rows:
+            part = tile.slice(at, STEP)
+            value = part.load(LAYOUT)
+            i = at + gl.arange(0, STEP, gl.SliceLayout(1, LAYOUT))
+            part.store(gl.where(gl.expand_dims(i < rows, 1), value, gl.zeros_like(value)))
+    fence_async_shared()
+    thread_barrier()
+
+
+@jit
+def _step(
+    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc, weights, most,
+    total, again, stage, phase, v_stage, v_phase, turn, row, col, n_kv, shift, bounds, scale,
+    softcap, slope,
+    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr,
+    TURNS: gl.constexpr,
+):  # fmt: skip
+    """Scores and weights of one block, under the sum with the weights of the block before."""
+    mbarrier.wait(k_full.index(stage), phase)
+    if TURNS:
+        mbarrier.wait(turns.index(GROUP), turn)
+        turn ^= 1
+    s = _products(q_tiles, k_tiles, stage, zero, GROUP, PIECES)
+    acc = acc * _rows(again, acc)
+    mbarrier.wait(v_full.index(v_stage), v_phase)
+    acc = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
+    if TURNS:
+        mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
+    s = warpgroup_mma_wait(1, deps=(s,))
+    mbarrier.arrive(k_empty.index(stage), count=1)
+    p, most, total, again = _weights(
+        s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope,
+        MASK, MASKED, SOFTCAP, ALIBI,
+    )  # fmt: skip
+    acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
+    mbarrier.arrive(v_empty.index(v_stage), count=1)
+    OF_P: gl.constexpr = weights.type.layout
+    weights = gl.convert_layout(p.to(weights.dtype), OF_P, assert_trivial=True)
+    v_stage = stage
+    v_phase = phase
+    stage, phase = turned(stage, phase, STAGES)
+    return acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn
+
+
+@jit
+def _write_tile(o, out, tile, b, h, row):
+    """Write rows of O through shared memory, which is being read when this returns."""
+    tma_store_wait(0)
+    tile.store(out)
+    fence_async_shared()
+    tma_store(o, (b, h, row, 0), tile)
+
+
+@jit
+def _write_rows(o, strides, out, b, h, begin, row, n_q, HEAD_DIM_V: gl.constexpr):
+    """Write rows of O, those of the sequence alone."""
+    OF_O: gl.constexpr = out.type.layout
+    i = row + gl.arange(0, out.shape[0], gl.SliceLayout(1, OF_O))
+    e = gl.arange(0, out.shape[1], gl.SliceLayout(0, OF_O))
+    start = o + b * strides[0] + h.to(gl.int64) * strides[2]
+    at = gl.expand_dims((begin + i).to(gl.int64) * strides[1], 1) + gl.expand_dims(e, 0)
+    inside = gl.expand_dims(i < n_q, 1) & gl.expand_dims(e < HEAD_DIM_V, 0)
+    gl.store(start + at, out, mask=inside)
+
+
+@jit
+def _attend(
+    data, bounds,
+    TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, COLUMNS: gl.constexpr, HEAD_DIM_V: gl.constexpr,
+    MASK: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
+    PIECES: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
+    LSE: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr,
+    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
+):  # fmt: skip
+    """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
+    (
+        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
+        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, kv_len, total_q,
+        slopes_stride, softcap, scale,
+    ) = data  # fmt: skip
+    left, right, first, bottom_right = bounds
+    ROWS: gl.constexpr = TILE_Q // GROUPS
+    DTYPE: gl.constexpr = q_tiles.dtype
+    MMA_K: gl.constexpr = 256 // DTYPE.primitive_bitwidth
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_KV, MMA_K])
+    OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, MMA_K])
+    OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 32 // DTYPE.primitive_bitwidth)
+    OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
+    zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
+    stage = 0
+    phase = 0
+    q_phase = 0
+    turn = 1 if GROUP == 0 else 0  # the first group's turn comes without anybody's leave
+    mbarrier.wait(q_full.index(0), q_phase)
+    tile_row = heard(message, 0)
+    while tile_row >= 0:
+        h = heard(message, 1)
+        b = heard(message, 2)
+        n_q = q_len
+        n_kv = kv_len
+        q_begin = 0
+        if PACKEDQ or USEDQ:
+            n_q = heard(message, 3)
+        if PACKEDKV or USEDKV:
+            n_kv = heard(message, 4)
+        if PACKEDQ:
+            q_begin = heard(message, 5)
+        row = tile_row + GROUP * ROWS
+        shift = bottom_right * (n_kv - n_q)
+        top, window, count = steps_of(
+            tile_row, n_q, n_kv, left, right, first, bottom_right, TILE_Q, TILE_KV, MASK
+        )  # fmt: skip
+        begin, end = masked_steps(
+            row, top, window, count, n_kv, shift, left, right, ROWS, TILE_KV, MASK
+        )  # fmt: skip
+        most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
+        total = gl.zeros((ROWS,), gl.float32, OF_ROWS)
+        if SINKS:
+            sink = gl.load(sinks + h)
+            most = gl.full((ROWS,), sink * LOG2E, gl.float32, OF_ROWS)
+            total = gl.where(most == float("-inf"), 0.0, 1.0)
+        slope = 0.0
+        if ALIBI:
+            slope = gl.load(slopes + b * slopes_stride + h)
+        acc = gl.zeros((ROWS, COLUMNS), gl.float32, OF_O)
+
+        # The first block has the mask's or the sequence's edge.
+        mbarrier.wait(k_full.index(stage), phase)
+        if TURNS:
+            mbarrier.wait(turns.index(GROUP), turn)
+            turn ^= 1
+        s = _products(q_tiles, k_tiles, stage, zero, GROUP, PIECES)
+        if TURNS:
+            mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
+        s = warpgroup_mma_wait(0, deps=(s,))
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        col = column_of(0, top, window, count, TILE_KV)
+        p, most, total, again = _weights(
+            s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope,
+            MASK, True, SOFTCAP, ALIBI,
+        )  # fmt: skip
+        weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
+        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
+            if col + TILE_KV > n_kv:
+                mbarrier.wait(v_full.index(stage), phase)
+                _clear(v_tiles.index(stage), n_kv - col, COLUMNS)
+        v_stage = stage
+        v_phase = phase
+        stage, phase = turned(stage, phase, STAGES)
+        if MASK != "none":
+            for i in range(1, begin):
+                col = column_of(i, top, window, count, TILE_KV)
+                acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn = _step(
+                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
+                    weights, most, total, again, stage, phase, v_stage, v_phase, turn, row, col,
+                    n_kv, shift, bounds, scale, softcap, slope,
+                    MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
+                )  # fmt: skip
+        for i in range(begin, end):
+            col = column_of(i, top, window, count, TILE_KV)
+            acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn = _step(
+                q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
+                weights, most, total, again, stage, phase, v_stage, v_phase, turn, row, col, n_kv,
+                shift, bounds, scale, softcap, slope,
+                MASK, False, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
+            )  # fmt: skip
+        if MASK == "window":
+            for i in range(end, count):
+                col = column_of(i, top, window, count, TILE_KV)
+                acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn = _step(
+                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
+                    weights, most, total, again, stage, phase, v_stage, v_phase, turn, row, col,
+                    n_kv, shift, bounds, scale, softcap, slope,
+                    MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
+                )  # fmt: skip
+        if STAGING != "q":
+            mbarrier.arrive(q_empty.index(0), count=1)
+        q_phase ^= 1
+        acc = acc * _rows(again, acc)
+        mbarrier.wait(v_full.index(v_stage), v_phase)
+        acc = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
+        share = 1.0 / gl.where(total == 0.0, 1.0, total)
+        log = (most + gl.log2(total)) * LN2
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(v_empty.index(v_stage), count=1)
+        out = (acc * _rows(share, acc)).to(o_rows.dtype.element_ty)
+
+        if LSE:
+            line = h * total_q + q_begin if PACKEDQ else (b * heads + h) * q_len
+            within = row + gl.arange(0, ROWS, OF_ROWS)
+            gl.store(lse + line + within, log, mask=within < n_q)
+        o_b = 0 if PACKEDQ else b
+        if STAGING == "none":
+            _write_rows(o_rows, o_strides, out, o_b, h, q_begin, row, n_q, HEAD_DIM_V)
+        else:
+            # In Q's memory, within the group's own rows of Q.
+            WIDTH: gl.constexpr = PIECES * q_tiles.shape[-1] if STAGING == "q" else COLUMNS
+            o_tile = o_tiles.index((GROUP * WIDTH + COLUMNS - 1) // COLUMNS)
+            if PACKEDQ or USEDQ:
+                if row + ROWS <= n_q:
+                    _write_tile(o, out, o_tile, o_b, h, q_begin + row)
+                else:
+                    _write_rows(o_rows, o_strides, out, o_b, h, q_begin, row, n_q, HEAD_DIM_V)
+            else:
+                _write_tile(o, out, o_tile, o_b, h, row)  # which writes nothing outside of O
+        if STAGING == "q":
+            tma_store_wait(0)
+            mbarrier.arrive(q_empty.index(0), count=1)
+        mbarrier.wait(q_full.index(0), q_phase)
+        tile_row = heard(message, 0)
+    tma_store_wait(0)
+
+
+@jit
+def _tiles(described, COUNT: gl.constexpr):
+    """Shared memory for COUNT tiles, each as large as one copy moves."""
+    ROWS: gl.constexpr = described.block_type.shape[-2]
+    COLUMNS: gl.constexpr = described.block_type.shape[-1]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], described.dtype)
+    return gl.allocate_shared_memory(described.dtype, [COUNT, ROWS, COLUMNS], LAYOUT)
+
+
+@jit
+def attention_gluon_ws(
+    q, k, v, o, o_rows, lse, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, counter,
+    o_strides, batch, heads, group, q_len, kv_len, total_q, new_kv, section, slopes_stride, left,
+    right, first, bottom_right, softcap, scale,
+    TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
+    SCHEDULER: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr,
+    ALIBI: gl.constexpr, SINKS: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
+    USEDQ: gl.constexpr, USEDKV: gl.constexpr, APPEND: gl.constexpr,
+    GROUPS: gl.constexpr, PIECES: gl.constexpr, COLUMNS: gl.constexpr, COUNTED: gl.constexpr,
+    TURNS: gl.constexpr, STAGING: gl.constexpr,
+):  # fmt: skip
+    """O = softmax(mask(scale·Q·Kᵀ))·V, multiplied by GROUPS warp groups."""
+    q_tiles = _tiles(q, GROUPS * PIECES)
+    k_tiles = _tiles(k, STAGES * PIECES)
+    v_tiles = _tiles(v, STAGES)
+    if STAGING == "own":
+        o_tiles = _tiles(o, GROUPS)
+    elif STAGING == "q":
+        ROWS: gl.constexpr = TILE_Q // GROUPS
+        LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], o.dtype)
+        COUNT: gl.constexpr = GROUPS * PIECES * q.block_type.shape[-1] // COLUMNS
+        o_tiles = reinterpreted(q_tiles, o.dtype, [COUNT, ROWS, COLUMNS], LAYOUT)
+    else:
+        o_tiles = q_tiles
+    q_full, q_empty = ring(1, GROUPS)
+    k_full, k_empty = ring(STAGES, GROUPS)
+    v_full, v_empty = ring(STAGES, GROUPS)
+    turns, _ = ring(GROUPS, 1)
+    message = gl.allocate_shared_memory(
+        gl.int32, [MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
+    fence_async_shared()  # the copy engine sees the barriers too
+    bounds = (left, right, first, bottom_right)
+    attended = (
+        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
+        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, kv_len, total_q,
+        slopes_stride, softcap, scale,
+    )  # fmt: skip
+    filled = (
+        q, k, v, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+        message, counter, q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len,
+        kv_len, new_kv, section,
+    )  # fmt: skip
+    # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_attend, (
+                    attended, bounds,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
+                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                )),
+                (_fill, (
+                    filled, bounds,
+                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, GROUPS, PIECES, PACKEDQ,
+                    PACKEDKV, USEDQ, USEDKV, APPEND,
+                )),
+            ],
+            [1],
+            [OF_TWO_PRODUCER],
+        )  # fmt: skip
+    elif GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_attend, (
+                    attended, bounds,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
+                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                )),
+                (_attend, (
+                    attended, bounds,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 1, PIECES, TURNS,
+                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                )),
+                (_fill, (
+                    filled, bounds,
+                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, GROUPS, PIECES, PACKEDQ,
+                    PACKEDKV, USEDQ, USEDKV, APPEND,
+                )),
+            ],
+            [4, 1],
+            [OF_TWO_REGISTERS, OF_TWO_PRODUCER],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_attend, (
+                    attended, bounds,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
+                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                )),
+                (_attend, (
+                    attended, bounds,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 1, PIECES, TURNS,
+                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                )),
+                (_attend, (
+                    attended, bounds,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 2, PIECES, TURNS,
+                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                )),
+                (_fill, (
+                    filled, bounds,
+                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, GROUPS, PIECES, PACKEDQ,
+                    PACKEDKV, USEDQ, USEDKV, APPEND,
+                )),
+            ],
+            [4, 4, 1],
+            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, OF_THREE_PRODUCER],
+        )  # fmt: skip

@@ -1,0 +1,274 @@
+"""`gluon_ws`: descriptors and wgmma, in Gluon, with the warps' roles written out, on Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention.arguments import Value, q_strides
+from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.mask import MASKS
+from tilewright.ops.attention.operands import strides_of
+from tilewright.ops.attention.pipelines import common
+from tilewright.ops.attention.pipelines.record import Box, Described, Pipeline
+from tilewright.ops.attention.problem import AttentionProblem
+
+WARPGROUP = 4
+"""Warps that issue one wgmma together."""
+
+ROWS = 64
+"""Rows of a tile that a group of warps multiplies."""
+
+CHUNK = 64
+"""Elements of 128 bytes, the widest rows that the copy engine swizzles: head dims are computed in
+multiples of it."""
+
+MOST_DIM = 256
+
+SPECIALISATION_BYTES = 1024
+"""Shared memory beside the tiles: barriers, a message, and what the compiler hands to the warps."""
+
+_REGISTERS = {1: 240, 2: 232, 3: 160}
+"""Of a thread that multiplies, by groups: the kernel's own numbers."""
+
+_RAGGED = ("packedq", "usedq", "packedkv", "usedkv")
+"""Features by which sequences differ in length."""
+
+
+def groups(c: AttentionConfig) -> int:
+    """Groups of warps that multiply."""
+    return c.num_warps // WARPGROUP
+
+
+def width(c: AttentionConfig) -> int:
+    """Elements of a row of Q and K that are multiplied; those beyond the head dim are zero."""
+    return -(-c.head_dim // CHUNK) * CHUNK
+
+
+def columns(c: AttentionConfig) -> int:
+    """Columns of V and O that are computed."""
+    return max(CHUNK, common.wide(c.head_dim_v))
+
+
+def _box_width(c: AttentionConfig) -> int:
+    """Tiles of shared memory have powers of two for sides; others lie in several."""
+    return CHUNK if width(c) & (width(c) - 1) else width(c)
+
+
+def _q_bytes(c: AttentionConfig) -> int:
+    return c.tile_q * width(c) * DTYPES[c.dtype].bytes
+
+
+def _ring(c: AttentionConfig) -> int:
+    return c.num_stages * c.tile_kv * (width(c) + columns(c)) * DTYPES[c.dtype].bytes
+
+
+def staging(c: AttentionConfig, arch: Arch) -> str:
+    """How O leaves: through shared memory of its own; through Q's, if that is all there is; or, if
+    it is as wide as registers make whole sectors of, straight from them (``none``)."""
+    if DTYPES[c.dtype_o].bytes > 2:
+        return "none"
+    own = c.tile_q * columns(c) * DTYPES[c.dtype_o].bytes
+    if _q_bytes(c) + _ring(c) + own + SPECIALISATION_BYTES <= arch.shared_memory:
+        return "own"
+    return "q" if columns(c) <= width(c) else "none"
+
+
+def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
+    own = c.tile_q * columns(c) * 2 if staging(c, arch) == "own" else 0
+    return _q_bytes(c) + _ring(c) + own + SPECIALISATION_BYTES
+
+
+def _registers(c: AttentionConfig, arch: Arch) -> int:
+    """Scores and sums in fp32, and weights of half the size."""
+    threads = WARPGROUP * arch.warp_size
+    return ROWS * (c.tile_kv + c.tile_kv // 2 + columns(c)) // threads
+
+
+def _warpgroups(c: AttentionConfig, arch: Arch) -> str | None:
+    if c.num_warps not in (4, 8, 12):
+        return f"pipeline gluon_ws multiplies with 4, 8 or 12 warps, not {c.num_warps}"
+    if c.tile_q != ROWS * groups(c):
+        return f"{c.num_warps} warps multiply {ROWS * groups(c)} rows, not {c.tile_q}"
+    need = _registers(c, arch) + 24
+    if need > (most := _REGISTERS[groups(c)]):
+        return f"a thread needs about {need} registers; of {groups(c)} groups each has {most}"
+    return None
+
+
+def _dims(c: AttentionConfig, arch: Arch) -> str | None:
+    for field in ("head_dim", "head_dim_v"):
+        size = getattr(c, field)
+        if size > MOST_DIM:
+            return f"{field} = {size} is over {MOST_DIM}"
+        if size % 8:
+            return f"{field} = {size} is no multiple of 8, the elements of 16 bytes"
+    return None
+
+
+def _copies(c: AttentionConfig, arch: Arch) -> str | None:
+    if c.alignment != 16:
+        return "the copy engine needs an alignment of 16 bytes"
+    if c.tile_kv > 256:
+        return f"tile_kv = {c.tile_kv} is over 256, the most rows of one copy"
+    return None
+
+
+def _views_exist(c: AttentionConfig, p: AttentionProblem) -> str | None:
+    for name in ("q", "k", "v", "o"):
+        shape, strides = _rows(p, name)
+        if 0 in shape:
+            return f"{name} has no elements, so there is no descriptor of it"
+        if strides[3] != 1:
+            return f"elements of a row of {name} are {strides[3]} apart; the copy engine needs 1"
+        if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
+            return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
+    return None
+
+
+def _rows(p: AttentionProblem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of an operand as (sequence, row, head, dim); packed rows are one
+    sequence's."""
+    of_q = name in ("q", "o")
+    packed = ("packedq" if of_q else "packedkv") in p.words
+    heads = p.heads if of_q else p.kv_heads
+    dim = p.head_dim if name in ("q", "k") else p.head_dim_v
+    rows = (p.total_q if of_q else p.total_kv) if packed else (p.q_len if of_q else p.kv_len)
+    strides = q_strides(p) if name == "q" else strides_of(p, name)
+    return (1 if packed else p.batch, rows, heads, dim), strides
+
+
+def _boxes(c: AttentionConfig) -> Mapping[str, Box]:
+    return {
+        "q": (1, 1, ROWS, _box_width(c)),
+        "k": (1, 1, c.tile_kv, _box_width(c)),
+        "v": (1, 1, c.tile_kv, columns(c)),
+        "o": (1, 1, ROWS, columns(c)),
+    }
+
+
+def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
+    """(sequence, head, row, dim). A dimension of one element may have any stride: it gets one that
+    the copy engine takes."""
+    found = {}
+    for name in ("q", "k", "v", "o"):
+        (b, row, h, dim), strides = _rows(p, name)
+        size = 8 * 128
+        fit = [s if n > 1 else size for n, s in zip((b, row, h), strides, strict=False)]
+        found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
+    return found
+
+
+def _tiles(c: AttentionConfig, p: AttentionProblem) -> int:
+    """Tiles of all heads and sequences; no fewer than there are if lengths lie on the device."""
+    tiles = common.q_tiles(c, p) * p.batch
+    if "packedq" in p.words:
+        tiles = min(tiles, p.total_q // c.tile_q + p.batch)
+    return tiles * p.heads
+
+
+def _grid(
+    c: AttentionConfig, p: AttentionProblem, device: Device, splits: int
+) -> tuple[int, int, int]:
+    tiles = _tiles(c, p)
+    return (tiles if c.scheduler == "tile" else min(tiles, device.compute_units)), 1, 1
+
+
+def _counted(c: AttentionConfig, arch: Arch) -> Value:
+    """Whether tiles differ in length, so that whoever is free takes the next."""
+    return c.scheduler == "persistent" and (c.mask != "none" or bool(c.words.intersection(_RAGGED)))
+
+
+def _options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    """The kernel has one more group than multiplies, for the producer, with its worth of
+    registers; most of these go back to the others."""
+    registers = 65536 // (32 * (c.num_warps + WARPGROUP)) // 8 * 8
+    return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
+
+
+def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    wide = max(p.head_dim, p.head_dim_v)
+    tiles: tuple[tuple[int, int, int, int], ...]
+    if wide <= 64:
+        tiles = ((192, 128, 12, 4), (128, 128, 8, 4))
+    elif wide <= 128:
+        tiles = ((128, 128, 8, 2),)
+    elif p.head_dim_v <= 128:
+        tiles = ((128, 128, 8, 2), (128, 64, 8, 2))
+    else:
+        tiles = ((128, 64, 8, 2),)
+    return [_fields(*one, scheduler) for one in tiles for scheduler in ("persistent", "tile")]
+
+
+def _tuned(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    return [
+        _fields(ROWS * g, tile_kv, WARPGROUP * g, stages, scheduler)
+        for g in (1, 2, 3)
+        for tile_kv in (64, 128)
+        for stages in (2, 3, 4)
+        for scheduler in ("persistent", "tile")
+    ]
+
+
+def _fields(
+    tile_q: int, tile_kv: int, num_warps: int, num_stages: int, scheduler: str
+) -> Mapping[str, Any]:
+    return {
+        "tile_q": tile_q,
+        "tile_kv": tile_kv,
+        "num_warps": num_warps,
+        "num_stages": num_stages,
+        "scheduler": scheduler,
+    }
+
+
+GLUON_WS = Pipeline(
+    name="gluon_ws",
+    module="gluon_ws",
+    function="attention_gluon_ws",
+    language="gluon",
+    sibling="basic",
+    needs=("tma", "wgmma"),
+    features=frozenset(
+        {
+            "lse", "softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv", "append",
+            "rotaryi", "rotaryh",
+        }
+    ),
+    masks=MASKS,
+    schedulers=("persistent", "tile"),
+    packs=(False,),
+    dtypes=(("bf16", "bf16"), ("fp16", "fp16")),
+    rules={"head_dim": _dims, "copies": _copies, "warpgroups": _warpgroups},
+    supports={"descriptors": _views_exist},
+    boxes=_boxes,
+    views=_views,
+    arguments=(
+        "q", "k", "v", "o", "o_rows", "lse", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used",
+        "kv_used", "counter", "o_strides", "batch", "heads", "group", "q_len", "kv_len", "total_q",
+        "new_kv", "section", "slopes_stride", "left", "right", "first", "bottom_right", "softcap",
+        "scale",
+    ),
+    constants=(
+        "TILE_Q", "TILE_KV", "HEAD_DIM_V", "MASK", "SCHEDULER", "STAGES", "LSE", "SOFTCAP", "ALIBI",
+        "SINKS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "APPEND",
+    ),
+    own_constants={
+        "GROUPS": lambda c, _: groups(c),
+        "PIECES": lambda c, _: width(c) // _box_width(c),
+        "COLUMNS": lambda c, _: columns(c),
+        "COUNTED": _counted,
+        "TURNS": lambda c, _: groups(c) > 1 and width(c) <= 128,
+        "STAGING": staging,
+    },
+    options=_options,
+    grid=_grid,
+    counter=True,
+    shared_memory=_shared_memory,
+    registers=_registers,
+    share=0.65,
+    algorithms=_algorithms,
+    tuned=_tuned,
+)  # fmt: skip
