@@ -25,6 +25,8 @@ def splits_of(config: AttentionConfig, problem: AttentionProblem, device: Device
     steps = -(-p.kv_len // config.tile_kv)
     rows = p.q_len * (p.group if config.pack else 1)
     tiles = -(-rows // config.tile_q) * (p.kv_heads if config.pack else p.heads) * p.batch
+    if not tiles:
+        return 1
     units = device.compute_units
     most = max(1, min(MOST_SPLITS, steps, units))
     used = []
