@@ -66,7 +66,8 @@ def signature(problem: AttentionProblem) -> dict[str, Any]:
 
 
 def default_space(problem: AttentionProblem, arch: Arch) -> KernelSpace:
-    """The space to choose from where nothing was measured."""
+    """The space to choose from where nothing was measured: the records' algorithms, at the widest
+    alignment that they have and the problem's arrays allow."""
     return _space(problem, arch, tuned=False)
 
 
@@ -81,8 +82,19 @@ def _space(problem: AttentionProblem, arch: Arch, *, tuned: bool) -> KernelSpace
         if not record.runs_on(arch):
             continue
         found = record.tuned if tuned else record.algorithms
-        rows += [_row(record.name, fields) for fields in found(problem, arch)]
+        made = [_row(record.name, fields) for fields in found(problem, arch)]
+        rows += _widest(made, problem.alignment)
     return KernelSpace("attention", signature(problem), {}, {ALGORITHM: rows})
+
+
+_ALIGNMENT = ALGORITHM.index("alignment")
+
+
+def _widest(rows: Sequence[tuple[Any, ...]], alignment: int) -> list[tuple[Any, ...]]:
+    """The rows of the widest alignment up to this one. An algorithm that is slower for being less
+    aligned need not be looked at where the other serves."""
+    widest = max((row[_ALIGNMENT] for row in rows if row[_ALIGNMENT] <= alignment), default=0)
+    return [row for row in rows if row[_ALIGNMENT] == widest]
 
 
 def _row(pipeline: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,0 +1,58 @@
+"""The figures that attention's estimate uses beside data sheets, and beside those that GEMM's
+estimate fitted to a device (`tilewright.ops.gemm.rates`): launch, latency, L2.
+
+Nothing of attention was measured for them yet. They are guesses, but for what a comment derives.
+"""
+
+from __future__ import annotations
+
+OVERLAP = {"triton": 0.5, "gluon": 0.85}
+"""Share of the shorter of products and softmax that the longer hides, by the front end of the
+kernel. Gluon's kernels have one group of warps multiply while another takes exponentials; Triton's
+leave that to several workgroups on a compute unit."""
+
+SMALL_DOT = 0.55
+"""Factor on the matrix rate where an architecture multiplies tiles of 64 rows by instructions of
+their own (wgmma) and the tile has fewer rows: the others (mma.sync) have about that rate."""
+
+SCORE_INSTRUCTIONS = 8
+"""Vector instructions for each score besides its exponential: scaling, maximum, subtraction, sum,
+conversion, moves."""
+
+FEATURE_INSTRUCTIONS = {"softcap": 6, "bias": 4, "alibi": 3, "dropout": 10}
+"""Further ones, by feature. Dropout: a Philox of ten rounds gives sixteen random bytes, about 100
+instructions for 16 scores, and the comparison."""
+
+FEATURE_EXPONENTIALS = {"softcap": 2}
+"""Further transcendental operations for each score: tanh takes an exponential and a reciprocal."""
+
+MASK_INSTRUCTIONS = 4
+"""Further ones for each score of a step that the mask cuts."""
+
+STEP_US = 0.25
+"""What a workgroup needs for each step beside products and softmax: barriers, and reductions along
+rows. Other workgroups on its compute unit hide it."""
+
+COMBINE_US = 2.0
+"""Of a launch's further steps: a kernel that follows another without a gap on the host."""
+
+EMPTY_US = 0.4
+"""Time of a workgroup that finds nothing to do: beyond a sequence's length, or all masked."""
+
+PAGE_US = 0.5
+"""From asking for an entry of a page table to having it; then its rows are asked for."""
+
+PAGE_INSTRUCTIONS = 6
+"""Scalar instructions to find a page, for each page of a step and each warp."""
+
+L2_KEPT = 0.6
+"""Share of L2 that holds keys and values while others stream through it."""
+
+RESIDENT_REGISTERS = 40
+"""Registers of a thread beside scores and sums."""
+
+WHOLE_INDEX = 1.001
+"""Factor that puts the kernel with the wider alignment first where nothing else differs."""
+
+NARROW = {16: 1.0, 8: 1.1, 4: 1.3, 2: 1.8, 1: 1.8}
+"""Factor on the time of reading where rows are only so aligned, by bytes."""

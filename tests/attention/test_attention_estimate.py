@@ -1,0 +1,150 @@
+"""The estimate of attention: what it prefers, and what it depends on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright import ops
+from tilewright.arch import arch, device
+from tilewright.ops.attention import AttentionConfig, AttentionProblem
+from tilewright.ops.attention.estimate import _steps
+from tilewright.ops.attention.mask import Mask
+
+FAMILY = ops.family("attention")
+H200, MI300X = device("h200_sxm"), device("mi300x")
+
+
+def best(problem: AttentionProblem, on=H200) -> AttentionConfig:
+    this = arch(on.arch)
+    configs = FAMILY.default_space(problem, this).expand(this).configs
+    serving = [c for c in configs if FAMILY.supports(c, problem, this)]
+    return FAMILY.rank(problem, serving, on)[0][0]
+
+
+def config(**fields) -> AttentionConfig:
+    given = {
+        "dtype": "bf16", "dtype_kv": "bf16", "dtype_o": "bf16", "head_dim": 128, "head_dim_v": 128,
+        "mask": "none", "tile_q": 128, "tile_kv": 64, "num_warps": 8, "num_stages": 2,
+        "pipeline": "basic", "scheduler": "tile",
+    }  # fmt: skip
+    return AttentionConfig(**(given | fields))
+
+
+def us(problem: AttentionProblem, **fields) -> float:
+    return FAMILY.estimate(config(mask=problem.mask.kind, **fields), problem, H200).total_us
+
+
+@pytest.mark.parametrize(
+    ("q_len", "tile"),
+    [(1, 16), (7, 16), (16, 16), (17, 64), (33, 64), (64, 64), (65, 128), (100, 128), (128, 128)],
+)
+def test_of_short_queries_the_smallest_tile_that_holds_them(q_len, tile):
+    """CK Tile's rule; nothing but the estimate says it here."""
+    problem = AttentionProblem(64, 32, q_len, 4096, 128)
+    this = arch(H200.arch)
+    offered = {c.tile_q for c in FAMILY.default_space(problem, this).expand(this).configs}
+    assert {16, 64, 128} <= offered
+    assert best(problem).tile_q == tile
+    if q_len <= 64:
+        assert best(problem, MI300X).tile_q == tile
+
+
+def test_many_queries_get_a_tall_tile():
+    assert best(AttentionProblem(4, 32, 4096, 4096, 128)).tile_q >= 128
+
+
+def test_heads_that_share_keys_are_packed_for_one_query_and_long_keys_are_split():
+    one = best(AttentionProblem(1, 64, 1, 65536, 128, kv_heads=8))
+    assert (one.scheduler, one.pack) == ("split", True)
+    assert best(AttentionProblem(128, 64, 1, 65536, 128, kv_heads=8)).scheduler == "tile"
+
+
+def test_a_causal_mask_takes_half_of_the_time():
+    full = AttentionProblem(8, 16, 8192, 8192, 128)
+    half = us(replace(full, right=0)) / us(full)
+    assert 0.45 < half < 0.6
+    window = us(replace(full, left=1023, right=0))
+    assert window < 0.3 * us(full)
+
+
+def test_long_tiles_first_cost_no_waves():
+    """132 causal tiles and one more: equal tiles would take two waves."""
+    one = us(AttentionProblem(1, 133, 1024, 1024, 128, right=0))
+    assert one < 1.15 * us(AttentionProblem(1, 132, 1024, 1024, 128, right=0))
+
+
+@pytest.mark.parametrize("word", ["softcap", "alibi", "dropout"])
+def test_a_feature_takes_time(word):
+    plain = AttentionProblem(8, 16, 4096, 4096, 64)
+    fields = {"softcap": {"softcap": 30.0}, "alibi": {"others": "alibi"},
+              "dropout": {"dropout": 0.25}}[word]  # fmt: skip
+    sizes = {"head_dim": 64, "head_dim_v": 64}
+    assert us(replace(plain, **fields), **sizes, features=word) > us(plain, **sizes)
+
+
+def test_pages_take_time_and_small_ones_more():
+    cache = AttentionProblem(16, 8, 1, 8192, 128, others="usedkv")
+    paged = [
+        replace(cache, pages=16 * 8192 // size, page_size=size, page_entries=8192 // size,
+                others="usedkv+pagetable")
+        for size in (64, 1)
+    ]  # fmt: skip
+    times = [us(p, tile_q=16, num_warps=4, page_size=p.page_size, features=p.features)
+             for p in paged]  # fmt: skip
+    assert us(cache, tile_q=16, num_warps=4, features="usedkv") < times[0] < times[1]
+
+
+def test_lengths_on_average_decide_and_the_longest_bounds():
+    packed = AttentionProblem(8, 16, 8192, 8192, 128, total_q=8192, total_kv=8192,
+                              others="packedq+packedkv")  # fmt: skip
+    features = packed.features
+    whole = AttentionProblem(8, 16, 8192, 8192, 128)
+    assert us(packed, features=features) < 0.3 * us(whole)
+    one = AttentionProblem(1, 16, 8192, 8192, 128)
+    assert us(packed, features=features) > 0.1 * us(one)  # one sequence may have all of it
+
+
+def test_equal_estimates_go_by_name():
+    problem = AttentionProblem(0, 4, 8, 8, 64)  # nothing to do
+    this = arch(H200.arch)
+    ranked = FAMILY.rank(problem, FAMILY.default_space(problem, this).expand(this).configs, H200)
+    assert ranked == sorted(ranked, key=lambda pair: (pair[1].total_us, pair[0].name))
+
+
+SIZES = st.integers(0, 90)
+BOUNDS = st.none() | st.integers(-5, 40)
+
+
+@given(BOUNDS, BOUNDS, st.integers(0, 5), st.booleans(), SIZES, SIZES,
+       st.sampled_from((1, 4, 16)), st.sampled_from((4, 16)))  # fmt: skip
+def test_steps_are_those_of_the_pairs_that_are_seen(
+    left, right, first, corner, n_q, n_kv, rows, kv
+):
+    """Against the mask itself: every seen pair is in a step, where a look at all tiles is one."""
+    import numpy as np
+
+    mask = Mask(left, right, first if left is not None else 0, corner)
+    walk = _steps(mask, n_q, n_kv, float(rows), kv)
+    tiles = -(-n_q // rows)
+    if tiles > 16:
+        return  # only some are looked at
+    seen = mask.seen(np.arange(n_q), np.arange(n_kv), n_q, n_kv)
+    needed = [
+        sum(seen[t * rows : (t + 1) * rows, s : s + kv].any() for s in range(0, n_kv, kv))
+        for t in range(tiles)
+    ]
+    assert walk.longest >= max(needed, default=0)
+    assert walk.mean * tiles >= sum(needed) - 1e-6
+    if left is None:
+        assert walk.mean * tiles == pytest.approx(sum(needed))
+
+
+@pytest.mark.parametrize("name", ["h200_sxm", "mi300x", "rtx_4090", "rx_7900_xtx", "b200"])
+def test_every_device_has_an_estimate(name):
+    problem = AttentionProblem(2, 16, 512, 512, 128, kv_heads=4, right=0)
+    on = device(name)
+    assert 1 < FAMILY.estimate(best(problem, on), problem, on).total_us < 1e5
