@@ -1,0 +1,105 @@
+"""FlashAttention's arguments in the words of `tilewright.attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.errors import BadArgument
+from tilewright.operation import operation
+
+attention = operation("attention")
+"""`tilewright.attention`."""
+
+_ABSENT: dict[str, tuple[Any, str]] = {
+    "attention_chunk": (0, "chunks are not there"),
+    "cu_seqlens_k_new": (None, "new keys are [batch, seqlen_new, heads, dim], as many for each"),
+    "num_splits": (0, "the number of splits is chosen with the kernel"),
+    "pack_gqa": (None, "how heads are packed is chosen with the kernel"),
+    "qv": (None, "latent attention is tilewright.attention(q, kv), without v"),
+    "rotary_seqlens": (None, "rows are rotated by their place in the cache"),
+    "scheduler_metadata": (None, "kernels need none"),
+    "sm_margin": (0, "kernels take the whole GPU"),
+}
+"""Arguments of FlashAttention 3 that are taken at their default alone, which says nothing."""
+
+
+def refuse(function: str, others: Mapping[str, Any]) -> None:
+    """Raise unless the keywords that a function does not name say nothing."""
+    for name, value in others.items():
+        if name not in _ABSENT:
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+        default, why = _ABSENT[name]
+        if value is not default and value != default:
+            raise BadArgument(f"{function}: {name} is not supported: {why}; leave it out")
+
+
+def masked(causal: bool, window_size: Any) -> dict[str, Any]:
+    """The mask."""
+    if not isinstance(window_size, tuple | list) or len(window_size) != 2:
+        raise BadArgument(f"window_size = {window_size!r} is not (left, right)")
+    left, right = (None if side is None or side < 0 else side for side in window_size)
+    said: dict[str, Any] = {"mask": "causal"} if causal else {}
+    if left is not None or (right is not None and not causal):
+        said["window"] = (left, None if causal else right)
+    return said
+
+
+def dropped(dropout_p: float) -> dict[str, Any]:
+    """Dropout, with a fresh seed."""
+    if not 0 <= dropout_p < 1:
+        raise BadArgument(f"dropout_p = {dropout_p} is not from 0 to under 1")
+    if not dropout_p:
+        return {}
+    share = min(255, round(256 * dropout_p)) / 256
+    if not share:
+        raise BadArgument(f"dropout_p = {dropout_p} is nearer to 0 than to 1/256, its unit")
+    import torch
+
+    seed = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
+    return {"dropout": share, "seed": seed, "random": True}
+
+
+def scaled(q: Any, k: Any, q_descale: Any, k_descale: Any, v_descale: Any) -> dict[str, Any]:
+    """Scales of operands in fp8. Where one is given, those left out are 1."""
+    given = {"q_scale": q_descale, "k_scale": k_descale, "v_scale": v_descale}
+    example = next((x for x in given.values() if x is not None), None)
+    if example is None:
+        return {}
+    narrow = dtypes.of(q).bits == 8
+    if not narrow:
+        if q_descale is not None:
+            raise BadArgument("q_descale is given, but q is not in fp8; leave it out")
+        del given["q_scale"]
+    if dtypes.of(k).bits != 8:
+        raise BadArgument("k_descale and v_descale are given, but k and v are not in fp8")
+    return {
+        name: x.contiguous() if x is not None else example.new_ones(example.shape)
+        for name, x in given.items()
+    }
+
+
+def common(
+    softmax_scale: float | None, softcap: float, alibi_slopes: Any, learnable_sink: Any
+) -> dict[str, Any]:
+    """What every function has besides."""
+    return {
+        "scale": softmax_scale,
+        "softcap": float(softcap) if softcap > 0 else None,
+        "slopes": alibi_slopes,
+        "sinks": None if learnable_sink is None else learnable_sink.float(),
+    }
+
+
+def one_table(block_table: Any, page_table: Any) -> Any:
+    """The page table, by either of its names; None where there is none."""
+    if block_table is not None and page_table is not None:
+        raise BadArgument("block_table and page_table are two names of one argument; pass one")
+    table = page_table if block_table is None else block_table
+    return None if table is None else table.contiguous()
+
+
+def dense_inside(x: Any) -> Any:
+    """`x`, copied unless its innermost dimension is contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()

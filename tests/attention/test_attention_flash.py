@@ -1,0 +1,339 @@
+"""`tilewright.flash_attn`: FlashAttention's arguments become the problem that they mean."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stated_problem import stated  # noqa: E402
+
+from tilewright import flash_attn  # noqa: E402
+from tilewright.errors import BadArgument  # noqa: E402
+from tilewright.flash_attn import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+    flash_attn_with_kvcache,
+    functions,
+    kvcache,
+)
+
+B, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
+SHARED = (
+    "dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes",
+    "deterministic", "return_attn_probs",
+)  # fmt: skip
+VARLEN = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+FIRST = {
+    "flash_attn_func": ("q", "k", "v", *SHARED),
+    "flash_attn_kvpacked_func": ("q", "kv", *SHARED),
+    "flash_attn_qkvpacked_func": ("qkv", *SHARED),
+    "flash_attn_varlen_func": ("q", "k", "v", *VARLEN, *SHARED, "block_table"),
+    "flash_attn_varlen_kvpacked_func": ("q", "kv", *VARLEN, *SHARED),
+    "flash_attn_varlen_qkvpacked_func": ("qkv", "cu_seqlens", "max_seqlen", *SHARED),
+    "flash_attn_with_kvcache": (
+        "q", "k_cache", "v_cache", "k", "v", "rotary_cos", "rotary_sin", "cache_seqlens",
+        "cache_batch_idx", "cache_leftpad", "block_table", "softmax_scale", "causal",
+        "window_size", "softcap", "rotary_interleaved", "alibi_slopes", "num_splits",
+        "return_softmax_lse",
+    ),
+}  # fmt: skip
+"""FlashAttention 2's arguments, in its order."""
+DEFAULTS = {
+    "dropout_p": 0.0, "softmax_scale": None, "causal": False, "window_size": (-1, -1),
+    "softcap": 0.0, "alibi_slopes": None, "deterministic": False, "return_attn_probs": False,
+    "block_table": None, "rotary_interleaved": True, "num_splits": 0, "return_softmax_lse": False,
+    "cache_seqlens": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def calls():
+    with stated(functions, kvcache) as found:
+        yield found
+
+
+def batch(n_q=20, n_kv=30, dtype=torch.float32):
+    q = torch.randn(B, n_q, HEADS, DIM).to(dtype)
+    k, v = (torch.randn(B, n_kv, KV_HEADS, DIM).to(dtype) for _ in range(2))
+    return q, k, v
+
+
+def offsets(*lengths):
+    return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_arguments_stand_as_in_flash_attention(name):
+    parameters = inspect.signature(getattr(flash_attn, name)).parameters.values()
+    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert tuple(p.name for p in positional) == FIRST[name]
+    for one in positional:
+        if one.name in DEFAULTS:
+            assert one.default == DEFAULTS[one.name]
+    assert name in flash_attn.__all__
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "left", "right"),
+    [
+        (False, (-1, -1), None, None),
+        (True, (-1, -1), None, 0),
+        (False, (7, -1), 7, None),
+        (False, (-1, 3), None, 3),
+        (False, (7, 3), 7, 3),
+        (True, (7, 3), 7, 0),
+        (True, (7, -1), 7, 0),
+        (True, (-1, 3), None, 0),
+        (False, (0, 0), 0, 0),
+        (False, (None, None), None, None),
+    ],
+)
+def test_the_window(calls, causal, window, left, right):
+    flash_attn_func(*batch(), causal=causal, window_size=window)
+    p = calls.problem
+    assert (p.left, p.right, p.corner) == (left, right, p.corner)
+    assert p.mask.bottom_right or p.mask.kind == "none"
+
+
+def test_a_batch(calls):
+    q, k, v = batch()
+    slopes = torch.rand(B, HEADS)
+    flash_attn_func(q, k, v, 0.0, 0.25, softcap=5, alibi_slopes=slopes)
+    p = calls.problem
+    assert (p.batch, p.heads, p.kv_heads, p.q_len, p.kv_len) == (B, HEADS, KV_HEADS, 20, 30)
+    assert (p.softcap, p.slopes_batched, p.features) == (5.0, True, "softcap+alibi")
+    assert calls.said["scale"] == 0.25
+
+
+def test_what_says_nothing_is_left_out(calls):
+    flash_attn_func(*batch(), softcap=-1.0, num_splits=0, pack_gqa=None, sm_margin=0, qv=None)
+    assert calls.said == {} and calls.problem.features == ""
+
+
+def test_values_of_another_size(calls):
+    q, k, _ = batch()
+    out = flash_attn_func(q, k, torch.randn(B, 30, KV_HEADS, 24))
+    assert out.shape == (B, 20, HEADS, 24) and calls.problem.head_dim_v == 24
+
+
+def test_packed_arrays_are_views(calls):
+    qkv = torch.randn(B, 20, 3, HEADS, DIM)
+    flash_attn_qkvpacked_func(qkv)
+    flash_attn_kvpacked_func(qkv[:, :, 0], qkv[:, :, 1:])
+    one, other = calls.problems
+    strides = (60 * HEADS * DIM, 3 * HEADS * DIM, DIM, 1)
+    assert one == other and one.q_strides == one.k_strides == one.v_strides == strides
+    flash_attn_varlen_qkvpacked_func(qkv.flatten(0, 1), offsets(9, 31), 31)
+    flash_attn_varlen_kvpacked_func(
+        qkv[:, :, 0].flatten(0, 1), qkv[:, :, 1:].flatten(0, 1), *[offsets(9, 31)] * 2, 31, 31
+    )
+    first, second = calls.problems[2:]
+    assert first.total_q == 2 * 20 and first.k_strides == (0, 3 * HEADS * DIM, DIM, 1)
+    assert (second.batch, second.q_len, second.kv_len) == (2, 31, 31)
+
+
+def test_a_packed_array_of_another_shape_is_refused():
+    with pytest.raises(BadArgument, match=r"qkv is \[2, 20, 4, 16\], but must have 5 dimensions"):
+        flash_attn_qkvpacked_func(batch()[0])
+    with pytest.raises(BadArgument, match="kv is"):
+        flash_attn_varlen_kvpacked_func(*[torch.zeros(8, 3, HEADS, DIM)] * 2, *[None] * 4)
+
+
+def test_rows_that_are_not_contiguous_are_copied(calls):
+    q, k, v = batch()
+    flash_attn_func(q.transpose(-1, -2).contiguous().transpose(-1, -2), k, v)
+    flash_attn_func(q, k, v)
+    assert calls.problems[0] == calls.problems[1]
+
+
+def test_different_lengths(calls):
+    q, k = torch.randn(40, HEADS, DIM), torch.randn(50, KV_HEADS, DIM)
+    used = torch.tensor([5, 30], dtype=torch.int32)
+    out, lse, none = flash_attn_varlen_func(
+        q, k, k, offsets(9, 31), offsets(30, 20), 31, 30, causal=True, return_attn_probs=True,
+        seqused_q=used, seqused_k=used,
+    )  # fmt: skip
+    p = calls.problem
+    assert (p.batch, p.q_len, p.kv_len, p.total_q, p.total_kv) == (2, 31, 30, 40, 50)
+    assert p.words == {"lse", "packedq", "packedkv", "usedq", "usedkv"}
+    assert out.shape == q.shape and lse.shape == (HEADS, 40) and none is None
+
+
+@pytest.mark.parametrize("name", ["block_table", "page_table"])
+def test_pages_of_different_lengths(calls, name):
+    q, pages = torch.randn(40, HEADS, DIM), torch.randn(12, 8, KV_HEADS, DIM)
+    table = torch.randint(0, 12, (2, 5), dtype=torch.int32)
+    flash_attn_varlen_func(
+        q, pages, pages, offsets(9, 31), offsets(30, 20), 31, 30, **{name: table}
+    )
+    p = calls.problem
+    assert (p.pages, p.page_size, p.page_entries, p.kv_len) == (12, 8, 5, 30)
+    assert p.words == {"packedq", "usedkv", "pagetable"}
+    assert calls.said["kv_used"].tolist() == [30, 20]
+
+
+def test_dropout_is_rounded_and_follows_torchs_seed(calls):
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        flash_attn_func(*batch(), 0.17)
+    seeds = [said["seed"] for said in calls.keywords]
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert {p.dropout for p in calls.problems} == {44 / 256}
+    assert calls.problems[0].features == "dropout"
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.0, 0.001])
+def test_dropout_that_cannot_be(p):
+    with pytest.raises(BadArgument, match=f"dropout_p = {p}"):
+        flash_attn_func(*batch(), p)
+
+
+def test_probabilities_are_negative_where_weights_were_dropped(calls):
+    q, k, v = batch()
+    *_, found = flash_attn_func(q, k, v, 0.5, return_attn_probs=True)
+    assert "random" in calls.problem.words and found.shape == (B, HEADS, 20, 30)
+
+
+def test_scales_of_fp8(calls):
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in batch())
+    scale = torch.full((1, 1), 2.0).expand(B, KV_HEADS)
+    flash_attn_func(q, k, v, k_descale=scale)
+    p = calls.problem
+    assert (p.dtype, p.dtype_o, p.features) == ("e4m3fn", "bf16", "hscale")
+    assert calls.said["q_scale"].tolist() == [[1.0] * KV_HEADS] * B
+    assert calls.said["k_scale"].tolist() == [[2.0] * KV_HEADS] * B
+    flash_attn_func(batch(dtype=torch.bfloat16)[0], k, v, v_descale=scale)
+    assert "q_scale" not in calls.keywords[1]
+    with pytest.raises(BadArgument, match="q_descale is given"):
+        flash_attn_func(batch(dtype=torch.bfloat16)[0], k, v, q_descale=scale)
+    with pytest.raises(BadArgument, match="k and v are not in fp8"):
+        flash_attn_func(*batch(), k_descale=scale)
+
+
+def test_a_sink_of_any_dtype(calls):
+    flash_attn_func(*batch(), learnable_sink=torch.zeros(HEADS, dtype=torch.bfloat16))
+    assert calls.problem.features == "sinks" and calls.said["sinks"].dtype == torch.float32
+
+
+# --- a cache ------------------------------------------------------------------------------------
+
+
+def cached(n_q=1, rows=64, batch=B):
+    cache = torch.zeros(batch, rows, KV_HEADS, DIM)
+    return torch.randn(B, n_q, HEADS, DIM), cache, cache.clone()
+
+
+def test_a_cache_and_its_lengths(calls):
+    q, k, v = cached()
+    flash_attn_with_kvcache(q, k, v)
+    flash_attn_with_kvcache(q, k, v, cache_seqlens=20)
+    flash_attn_with_kvcache(q, k, v, cache_seqlens=torch.tensor([3, 4], dtype=torch.int32))
+    assert [p.features for p in calls.problems] == ["", "usedkv", "usedkv"]
+    assert calls.keywords[1]["kv_used"].tolist() == [20, 20]
+
+
+def test_new_keys_join_the_cache(calls):
+    q, k, v = cached(n_q=3)
+    new, angles = torch.randn(B, 3, KV_HEADS, DIM), torch.zeros(64, 4)
+    where = {"cache_seqlens": torch.tensor([3, 4], dtype=torch.int32)}
+    for style, word in ((True, "rotaryi"), (False, "rotaryh")):
+        out, lse = flash_attn_with_kvcache(
+            q, k, v, new, new, angles, angles, **where, causal=True, rotary_interleaved=style,
+            return_softmax_lse=True,
+        )  # fmt: skip
+        p = calls.problems[-1]
+        assert p.words == {"lse", "usedkv", "append", word}
+        assert (p.new_kv, p.rotary_dim, p.rotary_len) == (3, 8, 64)
+        assert out.shape == q.shape and lse.shape == (B, HEADS, 3)
+
+
+def test_a_sequence_of_the_cache_for_each_query(calls):
+    q, k, v = cached(batch=7)
+    which = torch.tensor([6, 2])
+    flash_attn_with_kvcache(q, k, v, cache_seqlens=9, cache_batch_idx=which)
+    p = calls.problem
+    assert (p.pages, p.page_size, p.page_entries, p.kv_len) == (7, 64, 1, 64)
+    assert calls.said["page_table"].tolist() == [[6], [2]]
+    flash_attn_with_kvcache(q, k, v, cache_batch_idx=which)
+    assert calls.keywords[1]["kv_used"].tolist() == [64, 64]
+
+
+def test_pages_of_a_cache(calls):
+    q, k, v = cached(rows=8, batch=12)
+    table = torch.randint(0, 12, (B, 5), dtype=torch.int32)
+    pad = torch.tensor([0, 2], dtype=torch.int32)
+    flash_attn_with_kvcache(q, k, v, block_table=table, cache_leftpad=pad, cache_seqlens=33)
+    assert calls.problem.words == {"usedkv", "leftpad", "pagetable"}
+    assert calls.problem.kv_len == 40
+    flash_attn_with_kvcache(q, k, v, page_table=table)
+    assert calls.keywords[1]["kv_used"].tolist() == [40, 40]
+
+
+def test_packed_queries_of_a_cache(calls):
+    _, k, v = cached()
+    flash_attn_with_kvcache(
+        torch.randn(5, HEADS, DIM), k, v, cache_seqlens=9, cu_seqlens_q=offsets(2, 3),
+        max_seqlen_q=3,
+    )  # fmt: skip
+    assert calls.problem.words == {"packedq", "usedkv"} and calls.problem.q_len == 3
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("attention_chunk", 128),
+        ("num_splits", 4),
+        ("pack_gqa", True),
+        ("pack_gqa", False),
+        ("qv", torch.zeros(1)),
+        ("scheduler_metadata", torch.zeros(1)),
+        ("sm_margin", 2),
+        ("cu_seqlens_k_new", torch.zeros(1)),
+        ("rotary_seqlens", torch.zeros(1)),
+    ],
+)
+def test_what_is_not_supported_is_said(keyword, value):
+    said = f"flash_attn_with_kvcache: {keyword} is not supported"
+    with pytest.raises(BadArgument, match=said):
+        flash_attn_with_kvcache(*cached(), **{keyword: value})
+
+
+def test_an_unknown_argument():
+    with pytest.raises(TypeError, match=r"flash_attn_func\(\) got an unexpected keyword argument"):
+        flash_attn_func(*batch(), casual=True)
+
+
+def test_arguments_that_contradict_one_another():
+    q, k, v = cached()
+    table = torch.zeros(B, 5, dtype=torch.int32)
+    new, angles = torch.zeros(B, 1, KV_HEADS, DIM), torch.zeros(64, 4)
+    for words, said in (
+        ({"block_table": table, "page_table": table}, "two names of one argument"),
+        ({"block_table": table, "cache_batch_idx": table[:, 0]}, "both say where rows lie"),
+        ({"k": new, "cache_seqlens": 3}, "k and v are appended together"),
+        ({"k": new, "v": new}, "pass cache_seqlens"),
+        ({"rotary_cos": angles, "rotary_sin": angles}, "pass k and v"),
+        ({"k": new, "v": new, "cache_seqlens": 3, "rotary_cos": angles}, "pass both"),
+        ({"window_size": 3}, "is not \\(left, right\\)"),
+    ):
+        with pytest.raises(BadArgument, match=said):
+            flash_attn_with_kvcache(q, k, v, **words)
+    with pytest.raises(BadArgument, match="k_cache must be contiguous in its last dimension"):
+        flash_attn_with_kvcache(q, k.transpose(-1, -2), v)
+
+
+def test_gradients_are_refused():
+    q, k, v = batch()
+    q.requires_grad_()
+    with pytest.raises(BadArgument, match="attention states no gradients"):
+        flash_attn_func(q, k, v)
