@@ -43,7 +43,7 @@ def flash_attn_func(
         **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink),
         **words.masked(causal, window_size),
         **words.dropped(dropout_p),
-        **words.scaled(q, k, q_descale, k_descale, v_descale),
+        **words.scaled(q, k, q_scale=q_descale, k_scale=k_descale, v_scale=v_descale),
     }
     return _run(q, k, v, said, {}, return_attn_probs)
 
@@ -139,7 +139,7 @@ def flash_attn_varlen_func(
         **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink),
         **words.masked(causal, window_size),
         **words.dropped(dropout_p),
-        **words.scaled(q, k, q_descale, k_descale, v_descale),
+        **words.scaled(q, k, q_scale=q_descale, k_scale=k_descale, v_scale=v_descale),
     }
     return _run(q, k, v, said, lengths, return_attn_probs)
 

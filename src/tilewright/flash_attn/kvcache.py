@@ -87,7 +87,7 @@ def flash_attn_with_kvcache(
     said = {
         **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink),
         **words.masked(causal, window_size),
-        **words.scaled(q, k_cache, q_descale, k_descale, v_descale),
+        **words.scaled(q, k_cache, q_scale=q_descale, k_scale=k_descale, v_scale=v_descale),
         "kv_used": cache_seqlens,
         "left_pad": cache_leftpad,
         "page_table": table,

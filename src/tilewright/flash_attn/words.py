@@ -61,21 +61,20 @@ def dropped(dropout_p: float) -> dict[str, Any]:
     return {"dropout": share, "seed": seed, "random": True}
 
 
-def scaled(q: Any, k: Any, q_descale: Any, k_descale: Any, v_descale: Any) -> dict[str, Any]:
-    """Scales of operands in fp8. Where one is given, those left out are 1."""
-    given = {"q_scale": q_descale, "k_scale": k_descale, "v_scale": v_descale}
+def scaled(q: Any, k: Any, **given: Any) -> dict[str, Any]:
+    """Scales of operands in fp8. Where one is given, those left out are 1.
+
+    given: q_scale, k_scale, v_scale; None for one left out.
+    """
     example = next((x for x in given.values() if x is not None), None)
     if example is None:
         return {}
-    narrow = dtypes.of(q).bits == 8
-    if not narrow:
-        if q_descale is not None:
-            raise BadArgument("q_descale is given, but q is not in fp8; leave it out")
-        del given["q_scale"]
+    if dtypes.of(q).bits != 8 and given.pop("q_scale", None) is not None:
+        raise BadArgument("a scale of q is given, but q is not in fp8; leave it out")
     if dtypes.of(k).bits != 8:
-        raise BadArgument("k_descale and v_descale are given, but k and v are not in fp8")
+        raise BadArgument("a scale of k or v is given, but they are not in fp8; leave it out")
     return {
-        name: x.contiguous() if x is not None else example.new_ones(example.shape)
+        name: example.new_ones(example.shape) if x is None else x.contiguous()
         for name, x in given.items()
     }
 

@@ -1,0 +1,120 @@
+"""Latent attention (DeepSeek-V2, arXiv 2405.04434) over a cache in pages, its projections absorbed:
+all heads share one key, whose first elements are the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.errors import BadArgument
+from tilewright.serving.buffers import Capacity, host_offsets
+from tilewright.serving.paged import page_words
+from tilewright.serving.planned import Planned, masked
+
+
+class LatentAttention(Planned):
+    """FlashInfer's ``BatchMLAPagedAttentionWrapper``.
+
+    device: a torch device, or its name.
+    capacity: for CUDA graphs (see the package).
+    """
+
+    def __init__(self, device: Any, *, capacity: Capacity | None = None) -> None:
+        super().__init__(device, capacity)
+
+    def plan(
+        self,
+        qo_indptr: Any,
+        kv_indptr: Any,
+        kv_indices: Any,
+        kv_len_arr: Any,
+        num_heads: int,
+        head_dim_ckv: int,
+        head_dim_kpe: int,
+        page_size: int,
+        causal: bool,
+        sm_scale: float,
+    ) -> None:
+        """Say where the sequences of a batch lie, and what is computed.
+
+        qo_indptr: [batch + 1], the first row of each sequence's queries, and the end; None where
+            each sequence has one query.
+        kv_indptr: [batch + 1], the first entry of each sequence in `kv_indices`.
+        kv_indices: pages of all sequences, one after another.
+        kv_len_arr: [batch], rows that each sequence has in the cache.
+        head_dim_ckv, head_dim_kpe: elements of a row of the cache without and with a position.
+        sm_scale: of the scores; that of the heads before their projections were absorbed.
+
+        Raises `BadArgument`.
+        """
+        starts, used = host_offsets("kv_indptr", kv_indptr), kv_len_arr.cpu()
+        room = starts.diff() * page_size
+        if used.shape != room.shape or bool(((used < 0) | (used > room)).any()):
+            raise BadArgument("kv_len_arr is not [batch] numbers of rows that the pages hold")
+        self._fix(
+            masked(causal, -1, None, sm_scale) | {"head_dim_v": head_dim_ckv},
+            qo_indptr=qo_indptr is not None,
+            num_heads=num_heads,
+            head_dim_kpe=head_dim_kpe,
+            page_size=page_size,
+        )
+        self._lengths = self._queries(qo_indptr, len(used)) | page_words(
+            self, starts, kv_indices, used
+        )
+
+    def run(
+        self,
+        q_nope: Any,
+        q_pe: Any,
+        ckv_cache: Any,
+        kpe_cache: Any,
+        *,
+        k_scale: Any = None,
+        out: Any = None,
+        return_lse: bool = False,
+    ) -> Any:
+        """Attention as planned.
+
+        q_nope, q_pe: [rows, num_heads, head_dim_ckv] and […, head_dim_kpe]; joined by a copy unless
+            they are neighbours as below.
+        ckv_cache, kpe_cache: [pages, page_size, head_dim_ckv] and […, head_dim_kpe], two neighbours
+            in one array: ``cache[..., :512]`` and ``cache[..., 512:]``.
+        k_scale: of a cache in fp8, as in `PagedAttention.run`.
+
+        Returns O, [rows, num_heads, head_dim_ckv]; with `return_lse`, (O, LSE), LSE being a natural
+        logarithm, fp32 [rows, num_heads]. Raises `BadArgument`, and as `tilewright.attention` does.
+        """
+        import torch
+
+        plan = self._plan
+        ckv, kpe = plan["head_dim_v"], plan["head_dim_kpe"]
+        self._check("q_nope", q_nope, None, plan["num_heads"], ckv)
+        self._check("q_pe", q_pe, None, plan["num_heads"], kpe)
+        self._check("ckv_cache", ckv_cache, None, plan["page_size"], ckv)
+        self._check("kpe_cache", kpe_cache, None, plan["page_size"], kpe)
+        q, cache = joined(q_nope, q_pe), joined(ckv_cache, kpe_cache)
+        if cache is None:
+            raise BadArgument(
+                "ckv_cache and kpe_cache do not lie beside each other; pass cache[..., :"
+                f"{ckv}] and cache[..., {ckv}:] of one array"
+            )
+        if q is None:
+            q = torch.cat((q_nope, q_pe), -1)
+        scales = self._scaled(q, cache, q_scale=None, k_scale=k_scale)
+        return self._run(q, (cache[:, :, None],), scales, out, return_lse)
+
+
+def joined(one: Any, other: Any) -> Any:
+    """The array of which `one` is the first part of each row and `other` the rest; None if there is
+    none."""
+    size = one.shape[-1]
+    together = (
+        one.dtype == other.dtype
+        and one.stride() == other.stride()
+        and one.stride(-1) == 1
+        and one.untyped_storage()._cdata == other.untyped_storage()._cdata
+        and other.storage_offset() == one.storage_offset() + size
+    )
+    if not together:
+        return None
+    shape = (*one.shape[:-1], size + other.shape[-1])
+    return one.as_strided(shape, one.stride(), one.storage_offset())

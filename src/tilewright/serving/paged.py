@@ -1,0 +1,142 @@
+"""Attention over a cache in pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.errors import BadArgument
+from tilewright.serving.buffers import Capacity, host_offsets, longest, rounded_up
+from tilewright.serving.planned import LAYOUTS, Planned, masked
+
+
+class PagedAttention(Planned):
+    """Attention of a batch over pages: decode, prefill, or both at once. FlashInfer's
+    ``BatchDecodeWithPagedKVCacheWrapper`` and ``BatchPrefillWithPagedKVCacheWrapper``.
+
+    device: a torch device, or its name.
+    kv_layout: ``"NHD"``: pages are [page_size, num_kv_heads, head_dim]; ``"HND"``: [num_kv_heads,
+        page_size, head_dim].
+    capacity: for CUDA graphs (see the package).
+    """
+
+    def __init__(
+        self, device: Any, kv_layout: str = "NHD", *, capacity: Capacity | None = None
+    ) -> None:
+        super().__init__(device, capacity)
+        if kv_layout not in LAYOUTS:
+            raise BadArgument(f"kv_layout = {kv_layout!r} is neither NHD nor HND")
+        self._layout = kv_layout
+
+    def plan(
+        self,
+        qo_indptr: Any,
+        paged_kv_indptr: Any,
+        paged_kv_indices: Any,
+        paged_kv_last_page_len: Any,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        page_size: int,
+        *,
+        head_dim_vo: int | None = None,
+        causal: bool = False,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        sm_scale: float | None = None,
+    ) -> None:
+        """Say where the sequences of a batch lie, and what is computed.
+
+        qo_indptr: [batch + 1], the first row of each sequence's queries, and the end; None where
+            each sequence has one query.
+        paged_kv_indptr: [batch + 1], the first entry of each sequence in `paged_kv_indices`.
+        paged_kv_indices: pages of all sequences, one after another.
+        paged_kv_last_page_len: [batch], rows of each sequence's last page.
+        head_dim_vo: elements of a row of values; None for `head_dim`.
+        causal: whether a query sees no later key; the last query is in the place of the last key.
+        window_left: how many keys before its own place a query sees; -1 for all.
+        logits_soft_cap: scores s become cap * tanh(s / cap); None for no cap.
+        sm_scale: of the scores; None for head_dim ** -0.5.
+
+        Raises `BadArgument`.
+        """
+        starts = host_offsets("paged_kv_indptr", paged_kv_indptr)
+        pages, last = starts.diff(), paged_kv_last_page_len.cpu()
+        if last.shape != pages.shape:
+            raise BadArgument(
+                f"paged_kv_last_page_len is {list(last.shape)} beside {len(pages)} sequences"
+            )
+        if bool(((last < 1) | (last > page_size))[pages > 0].any()):
+            raise BadArgument(f"paged_kv_last_page_len is not from 1 to page_size = {page_size}")
+        if len(paged_kv_indices) < int(starts[-1]):
+            raise BadArgument(
+                f"paged_kv_indices has {len(paged_kv_indices)} entries, under the "
+                f"{int(starts[-1])} that paged_kv_indptr says"
+            )
+        self._fix(
+            masked(causal, window_left, logits_soft_cap, sm_scale)
+            | {"kv_layout": LAYOUTS[self._layout]},
+            qo_indptr=qo_indptr is not None,
+            num_qo_heads=num_qo_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            head_dim_vo=head_dim_vo or head_dim,
+            page_size=page_size,
+        )
+        used = ((pages - 1) * page_size + last).where(pages > 0, 0 * pages)
+        self._lengths = self._queries(qo_indptr, len(pages)) | page_words(
+            self, starts, paged_kv_indices, used
+        )
+
+    def run(
+        self,
+        q: Any,
+        paged_kv_cache: Any,
+        *,
+        q_scale: Any = None,
+        k_scale: Any = None,
+        v_scale: Any = None,
+        sinks: Any = None,
+        out: Any = None,
+        return_lse: bool = False,
+    ) -> Any:
+        """Attention of q over a layer's cache, as planned.
+
+        q: [rows, num_qo_heads, head_dim], the rows of all sequences; with one query for each,
+            [batch, num_qo_heads, head_dim].
+        paged_kv_cache: (keys, values), pages in the layout of this object; or one array of both,
+            [pages, 2, …].
+        q_scale, k_scale, v_scale: what fp8 operands are multiplied by: a number, or fp32 of one
+            element or [batch, num_kv_heads]. One that is left out beside another is 1.
+        sinks: fp32 [num_qo_heads], a score that joins the softmax and has no value.
+        out: where O is written.
+
+        Returns O, [rows, num_qo_heads, head_dim_vo]; with `return_lse`, (O, LSE), LSE being a
+        natural logarithm, fp32 [rows, num_qo_heads]. Raises as `tilewright.attention` does.
+        """
+        plan = self._plan
+        if not isinstance(paged_kv_cache, tuple | list):
+            self._check("paged_kv_cache", paged_kv_cache, None, 2, None, None, None)
+            paged_kv_cache = paged_kv_cache.unbind(1)
+        k, v = paged_kv_cache
+        self._check("q", q, None, plan["num_qo_heads"], plan["head_dim"])
+        for name, pages, dim in (("keys", k, plan["head_dim"]), ("values", v, plan["head_dim_vo"])):
+            row = plan["page_size"], plan["num_kv_heads"]
+            self._check(name, pages, None, *(row if self._layout == "NHD" else row[::-1]), dim)
+        scales = self._scaled(q, k, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+        return self._run(q, (k, v), {**scales, "sinks": sinks}, out, return_lse)
+
+
+def page_words(plan: Planned, starts: Any, indices: Any, used: Any) -> dict[str, Any]:
+    """The words that say where keys lie.
+
+    starts: on the host, [batch + 1] offsets into `indices`.
+    used: on the host, [batch] rows of keys.
+    """
+    buffers, entries = plan._buffers, int(starts[-1])
+    room = rounded_up(entries) if buffers.capacity is None else buffers.capacity.pages
+    return {
+        "page_list": buffers.fill("paged_kv_indices", indices[:entries], max(1, room)),
+        "page_starts": buffers.offsets("paged_kv_indptr", starts),
+        "kv_used": buffers.fill("kv_len", used, buffers.batch(len(used))),
+        "max_kv": buffers.most("max_kv", longest(used)),
+    }

@@ -1,0 +1,128 @@
+"""What plans of every kind share: how they say a mask, and how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.errors import BadArgument
+from tilewright.flash_attn.words import scaled
+from tilewright.operation import operation
+from tilewright.serving.buffers import Buffers, Capacity, host_offsets, longest, rows_of
+
+attention = operation("attention")
+"""`tilewright.attention`."""
+
+LAYOUTS = {"NHD": "bshd", "HND": "bhsd"}
+
+
+class Planned:
+    """A class of plans.
+
+    device: a torch device, or its name.
+    capacity: for CUDA graphs; None where each plan makes its arrays anew.
+    """
+
+    def __init__(self, device: Any, capacity: Capacity | None = None) -> None:
+        self._buffers = Buffers(device, capacity)
+        self._fixed: Mapping[str, Any] | None = None
+        self._words: Mapping[str, Any] = {}
+        self._lengths: dict[str, Any] = {}
+        self._rows = 0
+        self._scales: dict[float, Any] = {}
+
+    def _fix(self, words: Mapping[str, Any], **shape: Any) -> None:
+        """Keep what a plan says besides lengths.
+
+        words: of `tilewright.attention`. shape: what operands are checked against.
+        """
+        fixed = {**words, **shape}
+        if self._buffers.capacity is not None and self._fixed not in (None, fixed):
+            assert self._fixed is not None
+            changed = [name for name in fixed if fixed[name] != self._fixed[name]]
+            raise BadArgument(
+                f"this plan has another {', '.join(changed)} than the first, which a captured "
+                "graph would not see; use another object"
+            )
+        self._fixed, self._words = fixed, words
+
+    @property
+    def _plan(self) -> Mapping[str, Any]:
+        if self._fixed is None:
+            raise BadArgument("nothing is planned; call plan() before run()")
+        return self._fixed
+
+    def _queries(self, qo_indptr: Any, batch: int) -> dict[str, Any]:
+        """The words that say where queries lie; none where each sequence has one."""
+        if qo_indptr is None:
+            self._rows = self._buffers.batch(batch)
+            return {}
+        starts = host_offsets("qo_indptr", qo_indptr)
+        if len(starts) != batch + 1:
+            raise BadArgument(f"qo_indptr has {len(starts)} entries beside {batch} sequences")
+        self._rows = rows_of(self._buffers.capacity, int(starts[-1]))
+        return {
+            "q_offsets": self._buffers.offsets("qo_indptr", starts),
+            "max_q": self._buffers.most("max_q", longest(starts.diff())),
+        }
+
+    def _check(self, name: str, x: Any, *shape: int | None) -> None:
+        """Raise `BadArgument` unless `x` has this shape; None stands for any size."""
+        if x.ndim != len(shape) or any(
+            want not in (None, have) for have, want in zip(x.shape, shape, strict=True)
+        ):
+            wanted = ", ".join("any" if want is None else str(want) for want in shape)
+            raise BadArgument(f"{name} is {list(x.shape)}, but the plan has [{wanted}]")
+
+    def _scaled(self, q: Any, k: Any, **given: Any) -> dict[str, Any]:
+        """Scales of fp8 operands, as arrays on the device."""
+        return scaled(q, k, **{name: self._scale(value) for name, value in given.items()})
+
+    def _scale(self, value: Any) -> Any:
+        """A number's array is kept, so that a graph may read it again."""
+        import torch
+
+        if value is None or isinstance(value, torch.Tensor):
+            return value
+        kept = self._scales.get(value)
+        if kept is None:
+            kept = torch.full((1,), value, dtype=torch.float32, device=self._buffers.device)
+            self._scales[value] = kept
+        return kept
+
+    def _run(
+        self, q: Any, cache: tuple[Any, ...], words: Mapping[str, Any], out: Any, return_lse: bool
+    ) -> Any:
+        """Call `tilewright.attention` with the plan's words. Returns O [rows, heads, dim], and LSE
+        [rows, heads]."""
+        import torch
+
+        packed = "q_offsets" in self._lengths
+        if len(q) < self._rows or (len(q) > self._rows and not packed):
+            raise BadArgument(f"q has {len(q)} rows, but the plan has {self._rows}")
+        if not packed:
+            q, out = q[:, None], None if out is None else out[:, None]
+        target: Any = out
+        if return_lse and out is not None:
+            rows, heads = q.shape[0], q.shape[-2]
+            shape = (heads, rows) if packed else (rows, heads, 1)
+            target = out, torch.empty(shape, dtype=torch.float32, device=q.device)
+        said = {**self._words, **self._lengths, **words, "lse": return_lse or None}
+        made = attention(q, *cache, out=target, **said)
+        if not return_lse:
+            return made if packed else made[:, 0]
+        o, lse = made
+        return (o, lse.T) if packed else (o[:, 0], lse[:, :, 0])
+
+
+def masked(
+    causal: bool, window_left: int, logits_soft_cap: float | None, sm_scale: float | None
+) -> dict[str, Any]:
+    """What is computed, in the words of `tilewright.attention`."""
+    right = 0 if causal else None
+    left = None if window_left < 0 else window_left
+    return {
+        "window": None if (left, right) == (None, None) else (left, right),
+        "softcap": float(logits_soft_cap) if logits_soft_cap else None,
+        "scale": sm_scale,
+    }

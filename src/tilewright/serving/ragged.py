@@ -1,0 +1,86 @@
+"""Attention of sequences whose keys follow one another in one array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.errors import BadArgument
+from tilewright.serving.buffers import Capacity, host_offsets, longest
+from tilewright.serving.planned import Planned, masked
+
+
+class RaggedAttention(Planned):
+    """Prefill without a cache: FlashInfer's ``BatchPrefillWithRaggedKVCacheWrapper``, layout NHD.
+
+    device: a torch device, or its name.
+    capacity: for CUDA graphs (see the package).
+    """
+
+    def __init__(self, device: Any, *, capacity: Capacity | None = None) -> None:
+        super().__init__(device, capacity)
+        self._keys = 0
+
+    def plan(
+        self,
+        qo_indptr: Any,
+        kv_indptr: Any,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        head_dim_vo: int | None = None,
+        causal: bool = False,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        sm_scale: float | None = None,
+    ) -> None:
+        """Say where the sequences of a batch lie, and what is computed.
+
+        qo_indptr, kv_indptr: [batch + 1], the first row of each sequence's queries and keys, and
+            the end.
+
+        The others are those of `PagedAttention.plan`. Raises `BadArgument`.
+        """
+        self._fix(
+            masked(causal, window_left, logits_soft_cap, sm_scale),
+            num_qo_heads=num_qo_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            head_dim_vo=head_dim_vo or head_dim,
+        )
+        starts = host_offsets("kv_indptr", kv_indptr)
+        self._keys = int(starts[-1])
+        self._lengths = self._queries(qo_indptr, len(starts) - 1) | {
+            "kv_offsets": self._buffers.offsets("kv_indptr", starts),
+            "max_kv": self._buffers.most("max_kv", longest(starts.diff())),
+        }
+
+    def run(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        q_scale: Any = None,
+        k_scale: Any = None,
+        v_scale: Any = None,
+        sinks: Any = None,
+        out: Any = None,
+        return_lse: bool = False,
+    ) -> Any:
+        """Attention as planned.
+
+        q, k, v: [rows, num_qo_heads, head_dim], [rows of keys, num_kv_heads, head_dim], [rows of
+            keys, num_kv_heads, head_dim_vo].
+
+        The others, and what is returned, are those of `PagedAttention.run`.
+        """
+        plan = self._plan
+        self._check("q", q, None, plan["num_qo_heads"], plan["head_dim"])
+        for name, x in (("k", k), ("v", v)):
+            if len(x) < self._keys:
+                raise BadArgument(f"{name} has {len(x)} rows, but the plan has {self._keys}")
+        self._check("k", k, None, plan["num_kv_heads"], plan["head_dim"])
+        self._check("v", v, None, plan["num_kv_heads"], plan["head_dim_vo"])
+        scales = self._scaled(q, k, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+        return self._run(q, (k, v), {**scales, "sinks": sinks}, out, return_lse)

@@ -1,0 +1,262 @@
+"""`tilewright.serving`: plans become arrays of lengths, and a call of `tilewright.attention`."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stated_problem import stated  # noqa: E402
+
+from tilewright.errors import BadArgument  # noqa: E402
+from tilewright.serving import (  # noqa: E402
+    Capacity,
+    LatentAttention,
+    PagedAttention,
+    RaggedAttention,
+    append_paged_kv_cache,
+    get_batch_indices_positions,
+    planned,
+)
+from tilewright.serving.buffers import rounded_up  # noqa: E402
+from tilewright.serving.latent import joined  # noqa: E402
+
+HEADS, KV_HEADS, DIM, PAGE = 4, 2, 16, 8
+SHAPE = {"num_qo_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": DIM, "page_size": PAGE}
+
+
+@pytest.fixture
+def calls():
+    with stated(planned) as found:
+        yield found
+
+
+def ints(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def cache(pages=12, dtype=torch.float32):
+    return torch.zeros(pages, 2, PAGE, KV_HEADS, DIM).to(dtype)
+
+
+THREE = {
+    "paged_kv_indptr": ints(0, 2, 2, 5),
+    "paged_kv_indices": ints(7, 3, 1, 0, 9),
+    "paged_kv_last_page_len": ints(1, 0, 8),
+}
+"""Sequences of 9, 0 and 24 keys."""
+
+
+def test_decode(calls):
+    a = PagedAttention("cpu")
+    a.plan(None, **THREE, **SHAPE, logits_soft_cap=30.0, sm_scale=0.5)
+    o, lse = a.run(torch.zeros(3, HEADS, DIM), cache(), return_lse=True)
+    p, said = calls.problem, calls.said
+    assert (p.batch, p.q_len, p.pages, p.page_size, p.softcap) == (3, 1, 12, PAGE, 30.0)
+    assert p.words == {"lse", "softcap", "usedkv", "pagelist"} and said["scale"] == 0.5
+    assert said["kv_used"].tolist() == [9, 0, 24] and p.kv_len == 24
+    assert said["page_list"].tolist() == [7, 3, 1, 0, 9] and said["page_starts"].tolist() == [
+        0, 2, 2, 5,
+    ]  # fmt: skip
+    assert o.shape == (3, HEADS, DIM) and lse.shape == (3, HEADS)
+
+
+def test_prefill(calls):
+    a = PagedAttention("cpu")
+    a.plan(ints(0, 3, 3, 13), **THREE, **SHAPE, causal=True, window_left=5)
+    o, lse = a.run(torch.zeros(13, HEADS, DIM), cache().unbind(1), return_lse=True)
+    p = calls.problem
+    assert (p.left, p.right, p.total_q, p.q_len) == (5, 0, 13, 10)
+    assert p.words == {"lse", "packedq", "usedkv", "pagelist"}
+    assert p.k_strides == (2 * PAGE * KV_HEADS * DIM, KV_HEADS * DIM, DIM, 1)
+    assert o.shape == (13, HEADS, DIM) and lse.shape == (13, HEADS)
+
+
+def test_the_other_layout(calls):
+    a = PagedAttention("cpu", "HND")
+    a.plan(None, **THREE, **SHAPE)
+    a.run(torch.zeros(3, HEADS, DIM), torch.zeros(12, 2, KV_HEADS, PAGE, DIM))
+    assert (calls.problem.kv_layout, calls.problem.page_size) == ("bhsd", PAGE)
+    with pytest.raises(BadArgument, match="neither NHD nor HND"):
+        PagedAttention("cpu", "HDN")
+
+
+def test_out_is_written(calls):
+    a, out = PagedAttention("cpu"), torch.zeros(3, HEADS, DIM)
+    a.plan(None, **THREE, **SHAPE)
+    for with_lse in (False, True):
+        a.run(torch.zeros(3, HEADS, DIM), cache(), out=out, return_lse=with_lse)
+        assert calls.outputs[-1][0].data_ptr() == out.data_ptr()
+
+
+def test_a_cache_in_fp8(calls):
+    a = PagedAttention("cpu")
+    a.plan(None, **THREE, **SHAPE)
+    q = torch.zeros(3, HEADS, DIM, dtype=torch.bfloat16)
+    for _ in range(2):
+        a.run(q, cache(dtype=torch.float8_e4m3fn), v_scale=0.5)
+    first, again = (said["v_scale"] for said in calls.keywords)
+    assert calls.problems[0].words == {"usedkv", "pagelist", "tscale"}
+    assert first.tolist() == [0.5] and first.data_ptr() == again.data_ptr()
+    assert calls.keywords[0]["k_scale"].tolist() == [1.0]
+
+
+def test_steps_of_decoding_state_few_problems(calls):
+    a = PagedAttention("cpu")
+    for used in range(100, 128):
+        pages = -(-used // PAGE)
+        last = used - (pages - 1) * PAGE
+        a.plan(None, ints(0, pages), torch.arange(pages, dtype=torch.int32), ints(last), **SHAPE)
+        a.run(torch.zeros(1, HEADS, DIM), cache(16))
+    assert len(set(calls.problems)) <= 4
+    assert [rounded_up(n) for n in (0, 1, 7, 8, 9, 100, 1025)] == [0, 1, 7, 8, 10, 112, 1280]
+
+
+# --- captured graphs ----------------------------------------------------------------------------
+
+
+def test_with_a_capacity_arrays_stay_and_plans_fill_them(calls):
+    a = PagedAttention("cpu", capacity=Capacity(batch=4, max_kv=64, max_q=6, pages=20, rows=8))
+    q = torch.zeros(8, HEADS, DIM)
+    a.plan(ints(0, 3, 3, 8), **THREE, **SHAPE)
+    a.run(q, cache())
+    a.plan(ints(0, 5), ints(0, 1), ints(11), ints(2), **SHAPE)
+    a.run(q, cache())
+    (one, other), (before, after) = calls.problems, calls.keywords
+    assert one == other and (one.batch, one.q_len, one.kv_len, one.total_q) == (4, 6, 64, 8)
+    arrays = ("q_offsets", "page_list", "page_starts", "kv_used")
+    assert all(before[name].data_ptr() == after[name].data_ptr() for name in arrays)
+    assert [after[name].tolist() for name in arrays] == [
+        [0, 5, 5, 5, 5], [11, *[0] * 19], [0, 1, 1, 1, 1], [2, 0, 0, 0],
+    ]  # fmt: skip
+
+
+def test_what_is_over_the_capacity_is_refused():
+    def planned_with(**capacity):
+        full = {"batch": 3, "max_kv": 24, "max_q": 10, "pages": 5, "rows": 13, **capacity}
+        a = PagedAttention("cpu", capacity=Capacity(**full))
+        a.plan(ints(0, 3, 3, 13), **THREE, **SHAPE)
+
+    planned_with()
+    for capacity, said in (
+        ({"batch": 2}, "4 entries, over the capacity of 3"),
+        ({"max_kv": 23}, "max_kv = 23 of the capacity is under the plan's 24"),
+        ({"max_q": 9}, "max_q = 9"),
+        ({"rows": 12}, "rows = 12 of the capacity is under the plan's 13"),
+        ({"pages": 4}, "paged_kv_indices has 5 entries, over the capacity of 4"),
+    ):
+        with pytest.raises(BadArgument, match=said):
+            planned_with(**capacity)
+
+
+def test_a_captured_graph_would_not_see_another_mask():
+    a = PagedAttention("cpu", capacity=Capacity(batch=3, max_kv=24, pages=5))
+    a.plan(None, **THREE, **SHAPE)
+    with pytest.raises(BadArgument, match="another window, softcap than the first"):
+        a.plan(None, **THREE, **SHAPE, causal=True, logits_soft_cap=1.0)
+    with pytest.raises(BadArgument, match="another qo_indptr"):
+        a.plan(ints(0, 1, 2, 3), **THREE, **SHAPE)
+    free = PagedAttention("cpu")
+    for causal in (False, True):
+        free.plan(None, **THREE, **SHAPE, causal=causal)
+
+
+# --- other kinds --------------------------------------------------------------------------------
+
+
+def test_ragged_keys(calls):
+    a = RaggedAttention("cpu")
+    a.plan(ints(0, 3, 13), ints(0, 9, 14), HEADS, KV_HEADS, DIM, head_dim_vo=24, causal=True)
+    q, k = torch.zeros(13, HEADS, DIM), torch.zeros(14, KV_HEADS, DIM)
+    o = a.run(q, k, torch.zeros(14, KV_HEADS, 24))
+    p = calls.problem
+    assert (p.batch, p.q_len, p.kv_len, p.total_q, p.total_kv) == (2, 10, 10, 13, 14)
+    assert p.words == {"packedq", "packedkv"} and o.shape == (13, HEADS, 24)
+    with pytest.raises(BadArgument, match="v has 13 rows, but the plan has 14"):
+        a.run(q, k, torch.zeros(13, KV_HEADS, 24))
+
+
+def test_latent(calls):
+    a = LatentAttention("cpu")
+    where = ints(0, 2, 3), ints(4, 2, 0), ints(9, 8)
+    a.plan(None, *where, HEADS, 32, 8, PAGE, True, 0.1)
+    pages, q = torch.zeros(5, PAGE, 40), torch.zeros(2, HEADS, 40)
+    split = {"q_nope": q[..., :32], "q_pe": q[..., 32:]}
+    o = a.run(**split, ckv_cache=pages[..., :32], kpe_cache=pages[..., 32:])
+    p = calls.problem
+    assert (p.head_dim, p.head_dim_v, p.kv_heads, p.page_size) == (40, 32, 1, PAGE)
+    assert p.words == {"latent", "usedkv", "pagelist"} and o.shape == (2, HEADS, 32)
+    apart = pages[..., 32:].clone()
+    with pytest.raises(BadArgument, match=r"pass cache\[\.\.\., :32\] and cache\[\.\.\., 32:\]"):
+        a.run(**split, ckv_cache=pages[..., :32], kpe_cache=apart)
+    with pytest.raises(BadArgument, match="kv_len_arr is not"):
+        a.plan(None, *where[:2], ints(17, 8), HEADS, 32, 8, PAGE, True, 0.1)
+
+
+def test_parts_are_joined_only_if_they_are_neighbours():
+    x = torch.arange(80.0).reshape(2, 40)
+    assert torch.equal(joined(x[:, :32], x[:, 32:]), x)
+    assert joined(x[:, :32], x[:, 33:]) is None
+    assert joined(x[:, 32:], x[:, :32]) is None
+    assert joined(x[:, :32].clone(), x[:, 32:]) is None
+    assert joined(x[:, :4], x[:, 4:8].half()) is None
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_the_plan_is_refused():
+    a = PagedAttention("cpu")
+    q = torch.zeros(3, HEADS, DIM)
+    with pytest.raises(BadArgument, match="nothing is planned"):
+        a.run(q, cache())
+    a.plan(None, **THREE, **SHAPE)
+    for x, pages, said in (
+        (q[:2], cache(), "q has 2 rows, but the plan has 3"),
+        (q[:, :2], cache(), r"q is \[3, 2, 16\], but the plan has \[any, 4, 16\]"),
+        (q, cache()[:, :1], "paged_kv_cache is"),
+        (q, cache()[:, :, :, :1], r"keys is \[12, 8, 1, 16\], but the plan has \[any, 8, 2, 16\]"),
+    ):
+        with pytest.raises(BadArgument, match=said):
+            a.run(x, pages)
+    with pytest.raises(BadArgument, match="a scale of k or v is given"):
+        a.run(q, cache(), k_scale=2.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"paged_kv_indptr": ints(0, 3, 2, 5)}, "that never decrease"),
+        ({"paged_kv_indptr": ints(1, 2, 2, 5)}, "offsets from 0 on"),
+        ({"paged_kv_indptr": ints(0, 2, 2, 6)}, "5 entries, under the 6"),
+        ({"paged_kv_last_page_len": ints(1, 0, 9)}, "not from 1 to page_size = 8"),
+        ({"paged_kv_last_page_len": ints(0, 0, 8)}, "not from 1 to page_size = 8"),
+        ({"paged_kv_last_page_len": ints(1, 8)}, "beside 3 sequences"),
+        ({"qo_indptr": ints(0, 3)}, "qo_indptr has 2 entries beside 3 sequences"),
+    ],
+)
+def test_a_plan_that_cannot_be(change, said):
+    with pytest.raises(BadArgument, match=said):
+        PagedAttention("cpu").plan(**{"qo_indptr": None, **THREE, **SHAPE, **change})
+
+
+# --- appending ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+def test_new_rows_are_written_behind_those_of_the_cache(layout, dtype):
+    pages = torch.zeros(12, 2, PAGE, KV_HEADS, DIM)
+    pages = (pages if layout == "NHD" else pages.transpose(2, 3).contiguous()).to(dtype)
+    new = torch.arange(3.0).reshape(3, 1, 1).expand(3, KV_HEADS, DIM) + 1
+    # Sequence 0 has 9 rows and gets its last, sequence 2 has 24 and gets its last two.
+    batch, at = get_batch_indices_positions(ints(0, 1, 1, 3), ints(9, 0, 24), 3)
+    assert batch.tolist() == [0, 2, 2] and at.tolist() == [8, 22, 23]
+    where = {"kv_indices": THREE["paged_kv_indices"], "kv_indptr": THREE["paged_kv_indptr"]}
+    append_paged_kv_cache(new, -new, batch, at, pages, **where, kv_layout=layout)
+    found = pages.float() if layout == "NHD" else pages.float().transpose(2, 3)
+    for value, page, row in ((1, 3, 0), (2, 9, 6), (3, 9, 7)):
+        assert (found[page, 0, row] == value).all() and (found[page, 1, row] == -value).all()
+    assert found.count_nonzero() == 3 * 2 * KV_HEADS * DIM
+    with pytest.raises(BadArgument, match=r"but must be \[3, 2, 16\]"):
+        append_paged_kv_cache(new[:2], new[:2], batch, at, pages, **where, kv_layout=layout)
