@@ -243,6 +243,10 @@ COMMON = frozenset(
 a `Store`, the sizes of a file."""
 
 
+FACES = ("flash_attn", "serving")
+"""Rooms that are about one family: another project's interface to it."""
+
+
 @cache
 def family_words() -> frozenset[str]:
     """Fields and properties that only the families' problems and configs have."""
@@ -257,11 +261,13 @@ def family_words() -> frozenset[str]:
 
 
 def words_said(tree: Sources) -> Iterator[tuple[str, str, int]]:
-    """(module, word, line) wherever a module outside the families' folders says a family's name or
-    one of its words: as an attribute, a keyword, a string, or before ``=`` in a string. Docstrings
-    are prose."""
+    """(module, word, line) wherever a module outside the families' folders and `FACES` says a
+    family's name or one of its words: as an attribute, a keyword, a string, or before ``=`` in a
+    string. Docstrings are prose."""
     for module, text in tree.items():
         if module.startswith("ops.") and module.split(".")[1] in ops.families():
+            continue
+        if module.split(".")[0] in FACES:
             continue
         yield from ((module, word, line) for word, line in _said(text))
 

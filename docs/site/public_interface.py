@@ -43,6 +43,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "ops.defaults": ("Defaults",),
     "ops.gemm.epilogues": ("Operation", "Takes", "register"),
     "ops.grouped_gemm": ("Packed", "check", "pack"),
+    "flash_attn": (),
+    "serving": (),
     "quantise": ("dequantise", "quantise"),
     "measure.problems": ("Problems", "load_problems"),
     "measure.filters": ("Filters",),
