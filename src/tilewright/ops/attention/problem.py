@@ -244,14 +244,17 @@ class AttentionProblem(Problem):
 
     @property
     def flops(self) -> int:
+        """Of both products, for the pairs that a query sees."""
         return 2 * self.heads * self.pairs * (self.head_dim + self.head_dim_v)
 
     @property
     def work(self) -> Mapping[str, int]:
+        """Operations by unit: the type that the matrix units multiply, and exponentials."""
         return {self.dtype: self.flops, "exp": self.heads * self.pairs}
 
     @property
     def min_bytes(self) -> int:
+        """Bytes to read Q, K, V and the bias once, and to write O once."""
         n_q, n_kv = (self.batch * n for n in self.lengths)
         kv = self.head_dim + (0 if "latent" in self.words else self.head_dim_v)
         moved = n_q * self.heads * self.head_dim * DTYPES[self.dtype].bytes
