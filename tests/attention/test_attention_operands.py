@@ -131,7 +131,7 @@ def test_features_are_refused_exactly_where_they_contradict_or_lack_one_another(
 def test_features_have_one_order(words):
     text = "+".join(words)
     if text != join(set(words)):
-        with pytest.raises(BadArgument, match="must be written as|not both|needs"):
+        with pytest.raises(BadArgument, match=r"must be written as|not both|needs"):
             split(text)
 
 
