@@ -45,7 +45,8 @@ def _elementwise(function: Callable[..., Any], *arguments: Any, dtype: Any = Non
         return scalar(function(*arguments))
     data = [a.data if isinstance(a, Tensor) else a for a in arguments]
     kind = dtype or tensors[0].dtype
-    found = np.asarray(function(*data))
+    with np.errstate(all="ignore"):  # a GPU does not warn of infinities and NaNs either
+        found = np.asarray(function(*data))
     layout = next((t.layout for t in tensors if t.layout is not None), None)
     return Tensor(found.astype(numpy_of(kind)), kind, layout)
 
@@ -199,6 +200,16 @@ def _settled(x: Any, flying: list[Any]) -> Any:
     return Tensor(x._data, x.dtype, x.layout)
 
 
+def associative_scan(x: Tensor, axis: int, function: Any, reverse: bool = False) -> Tensor:
+    lines = np.moveaxis(x.data, axis, 0)
+    lines = lines[::-1] if reverse else lines
+    found = [Tensor(lines[0], x.dtype)] if len(lines) else []
+    for line in lines[1:]:
+        found.append(function(found[-1], Tensor(line, x.dtype)))
+    data = np.stack([one.data for one in found][:: -1 if reverse else 1])
+    return Tensor(np.moveaxis(data, 0, axis), x.dtype, x.layout)
+
+
 def join(a: Tensor, b: Tensor) -> Tensor:
     return Tensor(np.stack([a.data, b.data], -1), a.dtype, a.layout)
 
@@ -283,6 +294,8 @@ FUNCTIONS: dict[str, Any] = {
     "load": _load,
     "store": _store,
     "atomic_add": _pointer_op(lambda a, b: a + b),
+    "atomic_xchg": _pointer_op(lambda a, b: b),
+    "associative_scan": associative_scan,
     "atomic_max": _pointer_op(lambda a, b: np.maximum(a, b)),
     "join": join,
     "split": lambda x: x.split(),
@@ -349,6 +362,7 @@ for _name, _function in (
     ("reinterpreted", lambda tile, dtype, shape, layout: tile.reinterpret(dtype, shape, layout)),
 ):
     OBJECTS[id(getattr(gluon_api, _name))] = _function
+OBJECTS[id(gluon_api.thread_barrier)] = lambda: world.pause()
 
 
 class _Module:

@@ -58,7 +58,16 @@ class Store:
             return
         self.over = True
         unchanged(self.before, self.tile.data, "a store in flight")
-        (self.view.add if self.add else self.view.write)(self.at, self.before)
+        box = self.before.reshape(self.view.block_shape)
+        (self.view.add if self.add else self.view.write)(self.at, box)
+
+
+def _fits(view: View, tile: Shared) -> None:
+    """Raise `Fault` unless a tile has the shape of a box, apart from the box's leading ones."""
+    box, shape = list(view.block_shape), list(tile.data.shape)
+    extra = len(box) - len(shape)
+    if extra < 0 or box[extra:] != shape or any(size != 1 for size in box[:extra]):
+        raise Fault(f"a box of {box} and a tile of {shape} are copied to each other")
 
 
 class Copy:
@@ -106,17 +115,14 @@ class World:
             tile.written[...] = False
 
     def load(self, view: View, at: Any, barrier: Barrier, tile: Shared) -> None:
-        if list(tile.data.shape) != list(view.block_shape):
-            raise Fault(
-                f"a box of {view.block_shape} is copied to a tile of {list(tile.data.shape)}"
-            )
+        _fits(view, tile)
         at = tuple(int(x) for x in at)
         size = view.block_type.nbytes
         poison(tile.data)
         tile.written[...] = False
 
         def end() -> None:
-            tile.data[...] = view.read(at)
+            tile.data[...] = view.read(at).reshape(tile.data.shape)
             barrier.came(size)
 
         self.loads.append(end)
@@ -124,10 +130,7 @@ class World:
 
     def store(self, view: View, at: Any, tile: Shared, add: bool = False) -> None:
         fenced(tile, "a store")
-        if list(tile.data.shape) != list(view.block_shape):
-            raise Fault(
-                f"a tile of {list(tile.data.shape)} is copied to a box of {view.block_shape}"
-            )
+        _fits(view, tile)
         self.now.stores.append(Store(view, tuple(int(x) for x in at), tile, add))
         self.pause()
 

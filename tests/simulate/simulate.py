@@ -85,8 +85,9 @@ def worst_error(config: Any, problem: Any, device: Device, seed: int = 0) -> flo
             inputs[one.name] = _laid_out(one, arrays.to_numpy(inputs[one.name]))
     found = simulated_run(config, problem, device, inputs, seed)
     worst = 0.0
-    for name, tolerance in family.tolerances(problem, config).items():
-        want = np.asarray(wanted[name], np.float64)
+    tolerances = family.tolerances(problem, config)
+    for name, value in wanted.items():
+        tolerance, want = tolerances[name], np.asarray(value, np.float64)
         got = found[name].astype(np.float64)
         if not want.size:
             continue
@@ -142,7 +143,8 @@ def _step(
     arguments |= {name: tuple(values) for name, values in parts.items()}
     x, y, z = step.grid
     warps = int(dict(source.options)["num_warps"])
-    for program in ((i, j, k) for k in range(z) for j in range(y) for i in range(x)):
+    programs = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
+    for program in programs:
         language.world = World(program, step.grid, hash((seed, program)), warps)
         kernel(**arguments)
         language.world.end(language.world.partitions[0])
