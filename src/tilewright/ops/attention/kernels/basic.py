@@ -32,13 +32,13 @@ from tilewright.ops.attention.kernels.dropout import random_bytes
 from tilewright.ops.attention.kernels.keys import (
     begins,
     columns,
-    key_pointers,
+    key_places,
     load_piece,
     located,
     pages_of,
     pieces,
     ragged,
-    row_pointers,
+    row_places,
     sequence,
     tile_rows,
     width,
@@ -83,7 +83,7 @@ def _step(
     PRECISION: tl.constexpr = "ieee"
     j = j0 + tl.arange(0, TILE_KV)
     outer, row, keys = located(j0, b, kv_start, n_kv, entries, TILE_KV, PAGE, LEFTPAD, MASKED)
-    k_rows = key_pointers(
+    k_base, k_rows = key_places(
         k, k_strides, outer, row, keys, g, kv_heads, HEAD_DIM, PAGE, VECTORISED, False
     )  # fmt: skip
     y = ()
@@ -91,7 +91,7 @@ def _step(
     for n in tl.static_range(len(K_WIDTHS)):
         d, far = columns(k, k_strides, K_WIDTHS, n, PAGE, VECTORISED, False, UNIT)
         piece = load_piece(
-            k_rows, d, far, j < n_kv, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), MASKED
+            k_base, k_rows, d, far, j < n_kv, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), MASKED
         )
         piece = piece.to(x[0].dtype)
         s = tl.dot(x[n], piece.T, s, input_precision=PRECISION)
@@ -131,9 +131,9 @@ def _step(
         top = tl.max(v_scales, 0)
         p = p * (v_scales / tl.where(top == 0.0, 1.0, top))[None, :]
 
-    v_rows = k_rows
+    v_base, v_rows = k_base, k_rows
     if not LATENT:
-        v_rows = key_pointers(
+        v_base, v_rows = key_places(
             v, v_strides, outer, row, keys, g, kv_heads, HEAD_DIM_V, PAGE, VECTORISED, True
         )
     p = p.to(x[0].dtype)
@@ -144,7 +144,14 @@ def _step(
         else:
             d, far = columns(v, v_strides, V_WIDTHS, n, PAGE, VECTORISED, not LATENT, UNIT)
             z = load_piece(
-                v_rows, d, far, j < n_kv, HEAD_DIM_V, ragged(V_WIDTHS, n, HEAD_DIM_V), MASKED
+                v_base,
+                v_rows,
+                d,
+                far,
+                j < n_kv,
+                HEAD_DIM_V,
+                ragged(V_WIDTHS, n, HEAD_DIM_V),
+                MASKED,
             )
             z = z.to(x[0].dtype)
         if BSCALE:
@@ -209,11 +216,13 @@ def attention_basic(
     line = b * heads + head + i * 0
     shift = (n_kv - n_q) * bottom_right
 
-    q_rows = row_pointers(q, q_strides, b, q_start, i0, r, head)
+    q_base, q_rows = row_places(q, q_strides, b, q_start, i0, r, head)
     x = ()
     for n in tl.static_range(len(K_WIDTHS)):
         d, far = columns(q, q_strides, K_WIDTHS, n, 0, False, False, UNIT)
-        piece = load_piece(q_rows, d, far, there, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), True)
+        piece = load_piece(
+            q_base, q_rows, d, far, there, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), True
+        )
         # The largest product is that of the largest score only if the scale is positive.
         piece = tl.where(scale < 0, -piece.to(tl.float32), piece.to(tl.float32)).to(piece.dtype)
         x += (piece,)
@@ -306,11 +315,11 @@ def attention_basic(
     if SPLIT:
         at += part * rows.to(tl.int64)
         tl.store(partial_lse + at, log_sum, mask=there)
-        o_rows = partial_o + at * HEAD_DIM_V
+        o_base, o_rows = partial_o, at * HEAD_DIM_V
     else:
         if LSE:
             tl.store(lse + at, log_sum, mask=there)
-        o_rows = row_pointers(o, o_strides, b, q_start, i0, r, head)
+        o_base, o_rows = row_places(o, o_strides, b, q_start, i0, r, head)
     for n in tl.static_range(len(V_WIDTHS)):
         d = begins(V_WIDTHS, n) + tl.arange(0, width(V_WIDTHS, n))
         far = d
@@ -322,4 +331,4 @@ def attention_basic(
         inside = there[:, None]
         if ragged(V_WIDTHS, n, HEAD_DIM_V):
             inside = inside & (d < HEAD_DIM_V)[None, :]
-        tl.store(o_rows[:, None] + far[None, :], out, mask=inside)
+        tl.store(o_base + (o_rows[:, None] + far[None, :]), out, mask=inside)

@@ -11,7 +11,7 @@ What limits it: it reads [splits, rows, head dim] numbers of fp32 once. Nothing 
 import triton
 import triton.language as tl
 
-from tilewright.ops.attention.kernels.keys import row_pointers
+from tilewright.ops.attention.kernels.keys import row_places
 from tilewright.ops.attention.kernels.scores import LOG2E
 from tilewright.ops.device.epilogue import rounded
 
@@ -80,9 +80,13 @@ def combine(
         at -= splits * rows.to(tl.int64)
         log_sum = tl.where(total == 0.0, float("-inf"), (m + tl.log2(total)) / LOG2E)
         tl.store(lse + at, log_sum, mask=there)
-    o_rows = row_pointers(o, o_strides, b, q_start, tile * ROWS, r, head)
+    o_base, o_rows = row_places(o, o_strides, b, q_start, tile * ROWS, r, head)
     far = d
     if not UNIT:
         far = d * o_strides[3]
     out = rounded(sums, o.dtype.element_ty, LARGEST_O)
-    tl.store(o_rows[:, None] + far[None, :], out, mask=there[:, None] & (d < HEAD_DIM_V)[None, :])
+    tl.store(
+        o_base + (o_rows[:, None] + far[None, :]),
+        out,
+        mask=there[:, None] & (d < HEAD_DIM_V)[None, :],
+    )

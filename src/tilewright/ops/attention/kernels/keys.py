@@ -89,10 +89,11 @@ def tile_rows(tile, h, group, TILE_Q: tl.constexpr, PACK: tl.constexpr):
 
 
 @triton.jit
-def row_pointers(x, strides, b, start, i0, i, head):
-    """Pointers to the first elements of the rows of a tile of Q or O (see `tile_rows`)."""
+def row_places(x, strides, b, start, i0, i, head):
+    """A pointer, and how far from there the first elements of the rows of a tile of Q or O are (see
+    `tile_rows`)."""
     x += b.to(tl.int64) * strides[0] + (start + i0).to(tl.int64) * strides[1]
-    return x + (i * strides[1] + head.to(tl.int64) * strides[2])
+    return x, i * strides[1] + head.to(tl.int64) * strides[2]
 
 
 @triton.jit
@@ -135,26 +136,32 @@ def located(
 
 
 @triton.jit
-def key_pointers(
+def key_places(
     x, strides, outer, first, keys, g, kv_heads,
     DIM: tl.constexpr, PAGE: tl.constexpr, VECTORISED: tl.constexpr, IS_V: tl.constexpr,
 ):  # fmt: skip
-    """Pointers to the first elements of the rows of K or V that `located` found, of head `g`.
+    """A pointer, and how far from there the first elements of the rows of K or V are that `located`
+    found, of head `g`.
 
     VECTORISED: K is [pages, heads, dim / n, rows, n], and V [pages, heads, rows / n, dim, n], with
     n elements of 16 bytes."""
+    base = x
     if VECTORISED:
         N: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
         start = (outer * kv_heads + g) * (PAGE * DIM)
-        row = first + keys
+        row = first.to(tl.int32) + keys
         if IS_V:
-            found = x + (start + (row // N) * (DIM * N) + row % N)
+            far = (row // N) * (DIM * N) + row % N
         else:
-            found = x + (start + row * N)
+            far = row * N
     else:
         start = outer * strides[0] + first * strides[1] + g.to(tl.int64) * strides[2]
-        found = (x + start) + keys * strides[1]
-    return found
+        far = keys * strides[1]
+    if len(start.shape) == 0:
+        base = x + start
+    else:
+        far = start + far
+    return base, far
 
 
 @triton.jit
@@ -178,10 +185,11 @@ def columns(
 
 @triton.jit
 def load_piece(
-    rows, d, far, seen, DIM: tl.constexpr, RAGGED: tl.constexpr, MASKED: tl.constexpr
+    x, rows, d, far, seen, DIM: tl.constexpr, RAGGED: tl.constexpr, MASKED: tl.constexpr
 ):  # fmt: skip
-    """[rows, WIDTH] elements; 0 beyond the row's end, and in rows that are not `seen`."""
-    where = rows[:, None] + far[None, :]
+    """[rows, WIDTH] elements: of rows `rows` from `x`, those that are `far` from a row's first; 0
+    beyond the row's end, and in rows that are not `seen`."""
+    where = x + (rows[:, None] + far[None, :])
     if MASKED and RAGGED:
         found = tl.load(where, mask=seen[:, None] & (d < DIM)[None, :], other=0.0)
     elif MASKED:
