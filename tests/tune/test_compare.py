@@ -120,7 +120,8 @@ def test_contenders_are_a_kernel_a_registry_a_store_or_the_vendor(tmp_path):
     assert contender(KERNEL, problem, H200, store).label == KERNEL
     assert KERNEL in contender(str(registry), problem, H200, store).label
     assert contender(str(tmp_path), problem, H200, store, KERNEL).config.name == KERNEL
-    assert contender("vendor", problem, H200, store).label == "torch.mm"
+    for word in ("vendor", "vendor.torch.mm"):
+        assert contender(word, problem, H200, store).label == "torch.mm"
     with pytest.raises(UnsupportedProblem, match="no call of the vendor"):
         contender("vendor", GemmProblem(64, 64, 32, "fp32", epilogue="relu"), H200, store)
     with pytest.raises(BadArgument, match="no file or folder"):
@@ -175,7 +176,7 @@ def test_the_vendors_call_computes_the_problem(problem):
         for o in FAMILY.operands(problem)
     }
     outputs = {"C": made.pop("C")}
-    _, bind = ops.family("gemm").vendor(problem)
+    (bind,) = ops.family("gemm").vendor(problem).values()
     assert torch.equal(bind(made, outputs)().double(), made["A"].double() @ made["B"].double())
 
 
@@ -200,7 +201,7 @@ BLOCKS = {"dtype_a": "e4m3fn", "scale_a": "1x128", "scale_b": "128x128"}
 )
 def test_where_torch_has_no_such_call_there_is_no_vendor(fields):
     sizes = {"m": 256, "n": 256, "k": 512}
-    assert FAMILY.vendor(GemmProblem(**{**sizes, **fields})) is None
+    assert FAMILY.vendor(GemmProblem(**{**sizes, **fields})) == {}
 
 
 @pytest.mark.parametrize("strides", [(), (1, 8)], ids=["rows", "columns"])
@@ -209,7 +210,7 @@ def test_torch_gets_block_scales_column_by_column(monkeypatch, strides):
     seen = []
     monkeypatch.setattr(torch, "_scaled_mm", lambda a, b, *scales, **options: seen.extend(scales))
     problem = GemmProblem(8, 256, 512, dtype_c="bf16", **BLOCKS, strides_sa=strides)
-    name, bind = FAMILY.vendor(problem)
+    ((name, bind),) = FAMILY.vendor(problem).items()
     scales = verify.operands_of(problem, 0, "cpu").inputs
     inputs = [torch.from_numpy(scales[name]) for name in ("scale_a", "scale_b")]
     given = {"A": None, "B": None, "scale_a": inputs[0], "scale_b": inputs[1]}

@@ -13,7 +13,7 @@ from tilewright.arch.model import Device
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, VerificationFailed
-from tilewright.measure.vendor import VENDOR, vendor_bind
+from tilewright.measure.vendor import VENDOR, vendor_bind, vendor_names
 from tilewright.ops.protocols import Bind
 from tilewright.registry import Registry
 
@@ -35,16 +35,17 @@ class Contender:
 def contender(word: str, problem: Any, device: Device, store: Store, kernel: str = "") -> Contender:
     """The contender that `word` names, for `problem` on `device`.
 
-    word: ``vendor``: the vendor's library. A registry file (JSON): the kernel that it would choose.
-    A table (.twt): the kernel that a dispatcher with this table runs, called as in production. A
-    folder: the binaries of this store, without building. Otherwise: a kernel's name.
+    word: ``vendor``: the vendor's library, by its usual call; or one of its calls
+        (``vendor.torch.mm``). A registry file (JSON): the kernel that it would choose. A table
+        (.twt): the kernel that a dispatcher with this table runs, called as in production. A
+        folder: the binaries of this store, without building. Otherwise: a kernel's name.
     kernel: the kernel to take from a store; by default, the one that would be chosen.
 
     Raises `BadArgument`, `UnknownName`, `BadFile`, `UnsupportedProblem`.
     """
     family = ops.family(problem.family)
-    if word == VENDOR:
-        name, bind = vendor_bind(problem)
+    if word == VENDOR or word in vendor_names(problem):
+        name, bind = vendor_bind(problem, word)
         return Contender(name, None, bind)
     if Path(word).is_dir():
         kept = Store(word, trusted=store.trusted)

@@ -35,7 +35,7 @@ from tilewright.measure.measurement import (
     problem_text,
 )
 from tilewright.measure.results import Build, Results, now
-from tilewright.measure.vendor import is_vendor, vendor_build, vendor_name
+from tilewright.measure.vendor import is_vendor, vendor_build, vendor_names
 from tilewright.ops.nouns import MAIN
 from tilewright.verdict import Verdict
 
@@ -218,7 +218,8 @@ def _part(
     families = {config.family for config in configs}
     for problem, chosen in wanted:
         family, rest = ops.family(problem.family), _rest_of_key(group, problem, settings)
-        if vendor and problem.family in families and (name := vendor_name(problem)):
+        beside = vendor and problem.family in families
+        for name in vendor_names(problem) if beside else ():
             if (key := (name, vendor_build(), *rest)) in known:
                 vendor_known += 1
             else:

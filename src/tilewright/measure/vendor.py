@@ -1,8 +1,8 @@
 """The vendor's library beside kernels: the names of its calls, and the build of its results.
 
-A call of the library (`Family.vendor`) is measured like a kernel, under a name that begins with
-`PREFIX`. It is not a kernel of a space: it is never the best kernel, and coverage does not count
-it.
+Each call of a library (`Family.vendor`) is measured like a kernel, under a name that begins with
+`PREFIX`; of several for a problem, the fastest counts. It is not a kernel of a space: it is never
+the best kernel, and coverage does not count it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,25 @@ def is_vendor(kernel: str) -> bool:
     return kernel.startswith(PREFIX)
 
 
-def vendor_name(problem: Any) -> str | None:
-    """The name of the vendor's call for `problem`, as ``vendor.torch.mm``; None without one."""
-    found = ops.family(problem.family).vendor(problem)
-    return None if found is None else PREFIX + found[0]
+def vendor_names(problem: Any) -> tuple[str, ...]:
+    """The names of the vendor's calls for `problem`, as ``vendor.torch.mm``."""
+    return tuple(PREFIX + name for name in ops.family(problem.family).vendor(problem))
 
 
-def vendor_bind(problem: Any) -> tuple[str, Bind]:
-    """The vendor's call for `problem`: its name in torch, and a function that prepares it. Raises
-    `UnsupportedProblem`."""
+def vendor_bind(problem: Any, called: str = VENDOR) -> tuple[str, Bind]:
+    """A vendor's call for `problem`: its name in torch, and a function that prepares it. Raises
+    `UnsupportedProblem`.
+
+    called: as `vendor_names` has it; ``vendor`` for the usual one.
+    """
     found = ops.family(problem.family).vendor(problem)
-    if found is None:
-        raise UnsupportedProblem(f"torch has no call of the vendor's library for {problem}")
-    return found
+    wanted = called.removeprefix(PREFIX)
+    if called == VENDOR and found:
+        wanted = next(iter(found))
+    if wanted not in found:
+        what = "the vendor's library" if called == VENDOR else wanted
+        raise UnsupportedProblem(f"torch has no call of {what} for {problem}")
+    return wanted, found[wanted]
 
 
 @cache

@@ -296,7 +296,7 @@ class Worker:
     def _bind(self, name: str, work: _Work, dispatcher: Dispatcher) -> Bind:
         """Makes calls of the kernel, or of the vendor's library, called `name`."""
         if is_vendor(name):
-            return vendor_bind(work.problem)[1]
+            return vendor_bind(work.problem, name)[1]
         return kernel_bind(dispatcher, name, work.problem)
 
     def _call(self, name: str, work: _Work, place: int) -> timing.Call:

@@ -92,7 +92,7 @@ class Defaults:
 
     def vendor(self, problem: Any) -> Any:
         """There is no call of the vendor's library."""
-        return None
+        return {}
 
     def gradients(self, problem: Any, wanted: Sequence[str]) -> Any:
         """There are none."""

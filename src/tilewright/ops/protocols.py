@@ -204,9 +204,9 @@ class Checking(Protocol):
         """How far this config's outputs may be from the reference, by name. Of None, the vendor's
         library: as far as a kernel's that adds each sum up in one part, which is nearest to it."""
 
-    def vendor(self, problem: Any) -> tuple[str, Bind] | None:
-        """The name of torch's call that computes `problem` by the vendor's library, and what makes
-        the call; None where there is none."""
+    def vendor(self, problem: Any) -> Mapping[str, Bind]:
+        """The calls that compute `problem` by the vendor's libraries, by torch's names, the usual
+        one first; {} where there is none. The fastest is what kernels are compared with."""
 
 
 Bind = Callable[[Mapping[str, Any], Mapping[str, Any]], Callable[[], Any]]

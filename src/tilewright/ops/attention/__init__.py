@@ -16,12 +16,14 @@ from tilewright.ops.attention import operands, pipelines, rules, spaces
 from tilewright.ops.attention import reference as reference_module
 from tilewright.ops.attention import source as source_module
 from tilewright.ops.attention import tolerances as tolerances_module
+from tilewright.ops.attention import vendor as vendor_module
 from tilewright.ops.attention import words as words_module
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import FP8, AttentionProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -113,6 +115,9 @@ class AttentionFamily(Defaults):
         self, problem: AttentionProblem, config: AttentionConfig | None
     ) -> Mapping[str, Tolerance]:
         return tolerances_module.tolerances(problem, config)
+
+    def vendor(self, problem: AttentionProblem) -> Mapping[str, Bind]:
+        return vendor_module.vendor(problem)
 
 
 FAMILY = AttentionFamily()

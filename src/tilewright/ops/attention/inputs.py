@@ -109,7 +109,9 @@ def _whole(p: AttentionProblem, rng: Any) -> dict[str, Any]:
     q_most, kv_most = [p.q_len] * p.batch, [p.kv_len] * p.batch
     if "packedq" in words:
         found["q_offsets"], q_most = _offsets(p.batch, p.q_len, p.total_q, rng)
-    if "packedkv" in words:
+    if {"packedq", "packedkv"} <= words and (p.q_len, p.total_q) == (p.kv_len, p.total_kv):
+        found["kv_offsets"], kv_most = found["q_offsets"], q_most  # attention to oneself
+    elif "packedkv" in words:
         found["kv_offsets"], kv_most = _offsets(p.batch, p.kv_len, p.total_kv, rng)
     if "usedq" in words:
         found["q_used"] = np.asarray(_lengths(q_most, rng), np.int64)

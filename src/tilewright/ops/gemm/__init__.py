@@ -235,7 +235,7 @@ class GemmFamily(Defaults):
         allowed = tolerance(operands, problem.dtype_c, terms, splits, amplified, combined)
         return {"C": allowed}
 
-    def vendor(self, problem: GemmProblem) -> tuple[str, Bind] | None:
+    def vendor(self, problem: GemmProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)
 
     def gradients(self, problem: GemmProblem, wanted: Sequence[str]) -> Backward | Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,15 +28,14 @@ _BLOCK_K_MULTIPLE = 512
 multiple of four scales along K: later releases round it up to four."""
 
 
-def vendor(problem: GemmProblem) -> tuple[str, Bind] | None:
-    """The name of torch's call that computes `problem` with the vendor's library, and a function
-    that prepares the call; None if torch has no such call. TF32 has none: in torch it is a setting
-    of the process."""
+def vendor(problem: GemmProblem) -> Mapping[str, Bind]:
+    """Torch's call that computes `problem` with the vendor's library, by its name; {} if torch has
+    no such call. TF32 has none: in torch it is a setting of the process."""
     found = _found(problem)
     if found is None:
-        return None
+        return {}
     name, make = found
-    return name, lambda inputs, outputs: make([*inputs.values()], outputs["C"])
+    return {name: lambda inputs, outputs: make([*inputs.values()], outputs["C"])}
 
 
 def _found(problem: GemmProblem) -> tuple[str, Made] | None:
