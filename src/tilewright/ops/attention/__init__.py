@@ -95,6 +95,9 @@ class AttentionFamily(Defaults):
     def operands(self, problem: AttentionProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
 
+    def outputs(self, call: Call) -> tuple[Operand, ...]:
+        return operands.outputs(call)
+
     def problem_of(self, call: Call, config: AttentionConfig | None = None) -> AttentionProblem:
         return operands.problem_of(call)
 

@@ -187,6 +187,41 @@ def lse_shape(p: AttentionProblem) -> tuple[int, ...]:
     return (p.heads, p.total_q) if "packedq" in p.words else (p.batch, p.heads, p.q_len)
 
 
+def outputs(call: Call) -> tuple[Operand, ...]:
+    """The outputs of a call that passes none. Sizes may be symbols (``torch.compile``), so no
+    problem is stated of them."""
+    q, k, *v = call.inputs
+    said, named = call.options, call.named
+    layout = _layout("layout", said.get("layout", "bshd"))
+    vectorised = v and len(v[0].shape) == 5
+    dim = v[0].shape[3 if vectorised else -1] if v else said.get("head_dim_v", k.shape[-1])
+    dtype = said.get("dtype_o") or ("bf16" if q.dtype in FP8 else q.dtype)
+    packed = "q_offsets" in named
+    batch, rows, heads, _ = (0, *q.shape) if packed else _in_layout(q.shape, layout)
+    lse = (heads, rows) if packed else (batch, heads, rows)
+    found = [("o", (*q.shape[:-1], dim), dtype)]
+    if said.get("lse"):
+        found.append(("lse", lse, "fp32"))
+    if said.get("random"):
+        batch = named["q_offsets"].shape[0] - 1 if packed else batch
+        shape = (batch, heads, said.get("max_q", rows), _most_keys(k, layout, named, said))
+        found.append(("random", shape, "uint8"))
+    return tuple(Operand(name, shape, dense(shape), dtype, "out") for name, shape, dtype in found)
+
+
+def _most_keys(k: View, layout: str, named: Any, said: Any) -> int:
+    """Keys that a sequence has at most."""
+    if "max_kv" in said:
+        most: int = said["max_kv"]
+        return most
+    table = named.get("page_table")
+    if len(k.shape) == 5:
+        rows = k.shape[3]
+    else:
+        rows = _in_layout(k.shape, said.get("kv_layout", layout if table is None else "bshd"))[1]
+    return rows if table is None else table.shape[1] * rows
+
+
 # --- from a call to its problem ----------------------------------------------------------------
 
 _OPTIONS = (
