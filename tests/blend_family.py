@@ -55,6 +55,9 @@ class BlendFamily(Defaults):
             raise BadArgument(f"blend has operands and no option {', '.join(unknown)}")
         return BlendProblem(call.inputs[0].shape[0], "mask" in call.named, **call.options)
 
+    def written(self, inputs: int, named: Any) -> tuple[int, ...]:
+        return (1,)
+
     def options(self, problem: BlendProblem) -> dict[str, Any]:
         return {} if problem.way == "plain" else {"way": problem.way}
 

@@ -155,8 +155,8 @@ def test_compiled_refusals_are_said():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("passed", [False, True])
-def test_an_operand_written_in_place_is_refused_in_a_graph(dynamic, passed):
-    """Also by the operator itself. torch would not know that the operand changes."""
+def test_an_operand_written_in_place_is_refused_by_the_plain_operators(dynamic, passed):
+    """torch would not know that the operand changes."""
 
     said = Said(scalars=("scale",)).text
 
@@ -172,6 +172,91 @@ def test_an_operand_written_in_place_is_refused_in_a_graph(dynamic, passed):
         compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
         with pytest.raises(Exception, match="blend writes to state in place"):
             compiled(torch.ones(8), torch.ones(8))
+
+
+class _Blends:
+    """In place of a dispatcher: computes blends of tensors."""
+
+    def run_given(self, op, operands, out, stream, options):
+        options = {n: x.numpy() if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+        outs = [torch.empty(len(operands[0])), torch.empty(len(operands[0]), dtype=torch.bfloat16)]
+        outs = outs if out is None else list(out)
+        operands[1].add_(operands[0])
+        outs[0].copy_(options["scale"] * operands[0] + options.get("shift", 1.0))
+        outs[1].copy_(2 * operands[0])
+        return tuple(outs)
+
+
+@pytest.fixture
+def blend(monkeypatch):
+    """`operation("blend")`, computed by torch."""
+    with blend_family.known():
+        operator("blend")
+        for module in ("operation", "torch.operators", "torch.eager"):
+            monkeypatch.setattr(
+                importlib.import_module(f"tilewright.{module}"), "default_dispatcher", _Blends
+            )
+        yield operation("blend")
+
+
+def _twice(blend):
+    def model(x, state):
+        y, z = blend(x * 2, state, scale=3.0)
+        again, _ = blend(y, state, scale=2.0, shift=0.0)
+        return again + z, state.clone()
+
+    return model
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_operand_written_in_place_is_in_the_graph(blend, dynamic):
+    blend(torch.zeros(8), torch.zeros(8), scale=1.0)  # the first call outside looks for torch
+    graphs, model = Graphs(), _twice(blend)
+    compiled = torch.compile(model, fullgraph=True, backend=graphs, dynamic=dynamic)
+    for n in (8, 24):
+        x, ours, plain = torch.randn(n), torch.ones(n), torch.ones(n)
+        for _ in range(2):
+            got, want = compiled(x, ours), model(x, plain)
+            assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+            assert torch.equal(ours, plain)
+    (graph,) = graphs.seen[:1]
+    targets = [str(node.args[0]) for node in graph.nodes if "auto_functional" in str(node.target)]
+    assert targets == ["tilewright.blend.update"] * 2
+    assert len(graphs.seen) == (1 if dynamic else 2)
+
+
+def test_in_place_with_outputs_given(blend):
+    def model(x, state, y, z):
+        blend(x, state, scale=3.0, out=(y, z))
+        return y + 1
+
+    x, state, y, z = torch.randn(8), torch.ones(8), torch.zeros(8), torch.zeros(8).bfloat16()
+    result = torch.compile(model, fullgraph=True, backend="aot_eager")(x, state, y, z)
+    assert torch.equal(y, 3 * x + 1) and torch.equal(result, y + 1)
+    assert torch.equal(state, x + 1) and torch.equal(z, (2 * x).bfloat16())
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_sees_an_operand_written_in_place(blend, strict):
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("state", torch.zeros(8))
+
+        def forward(self, x):
+            return blend(x, self.state, scale=2.0)[0]
+
+    exported = torch.export.export(Model(), (torch.randn(8),), strict=strict)
+    assert "state" in exported.run_decompositions().graph_signature.buffers_to_mutate.values()
+    model = exported.module()
+    model(torch.ones(8))
+    assert torch.equal(model.state, torch.ones(8))
+
+
+def test_gradients_of_an_operand_written_in_place_are_refused(blend):
+    x, state = torch.randn(8, requires_grad=True), torch.ones(8)
+    with pytest.raises(Exception, match="records no gradients where it writes an operand in place"):
+        torch.compile(_twice(blend), fullgraph=True, backend="aot_eager")(x, state)
 
 
 @pytest.mark.parametrize("strict", [False, True])

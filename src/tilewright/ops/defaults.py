@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -76,6 +76,10 @@ class Defaults:
         """As the problem that the call states has them."""
         family: Any = self
         return tuple(o for o in family.operands(family.problem_of(call)) if o.role == "out")
+
+    def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
+        """A call writes no operand in place."""
+        return ()
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The operands say all of a problem."""

@@ -8,7 +8,7 @@ A family is a folder under `ops/` whose package defines ``FAMILY``, an object wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from tilewright.arch.model import Arch, Device
@@ -176,6 +176,12 @@ class Launching(Protocol):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         """The outputs to make for a call that passes none, in order."""
+
+    def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
+        """Places, among the operands passed by position, of those that a call writes in place
+        (``inout``), in order. An ``inout`` operand is passed by position.
+
+        inputs: operands by position. named: names of those passed by keyword."""
 
     def options(self, problem: Any) -> dict[str, Any]:
         """The call's keyword options that, with the operands, state `problem`."""

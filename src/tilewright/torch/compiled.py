@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from tilewright import ops
 from tilewright.errors import BadArgument
-from tilewright.torch.operators import NAMESPACE, operator
+from tilewright.torch.operators import NAMESPACE, in_place, operator
 from tilewright.torch.said import Said
 
 
@@ -40,13 +41,19 @@ def compiled(
     for x in tensors:
         if not isinstance(x, torch.Tensor):
             raise BadArgument(f"{op} takes only tensors as operands under torch.compile")
-    said = _text(tuple(named), tuple(scalars), tuple(options))
+    places = _written(op, len(operands), tuple(named))
+    said = _text(tuple(named), tuple(scalars), tuple(options), places)
+    targets = None if out is None else list(out) if isinstance(out, tuple | list) else [out]
+    if places:
+        made = in_place(op, tensors, said, numbers or None, places, targets)
+        if out is not None:
+            return out
+        return made[0] if len(made) == 1 else tuple(made)
     if out is None:
         made = operators.default(tensors, said, numbers or None)
         return made[0] if len(made) == 1 else tuple(made)
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         raise BadArgument(f"{op} records no gradients with out=; leave it out")
-    targets = list(out) if isinstance(out, tuple | list) else [out]
     operators.out(tensors, said, numbers or None, out=targets)
     return out
 
@@ -58,7 +65,15 @@ def _scalars(op: str) -> tuple[str, ...]:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _written(op: str, inputs: int, named: tuple[str, ...]) -> tuple[int, ...]:
+    return ops.family(op).written(inputs, named)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _text(
-    named: tuple[str, ...], scalars: tuple[str, ...], options: tuple[tuple[str, Any], ...]
+    named: tuple[str, ...],
+    scalars: tuple[str, ...],
+    options: tuple[tuple[str, Any], ...],
+    written: tuple[int, ...],
 ) -> str:
-    return Said(named, scalars, tuple(sorted(options))).text
+    return Said(named, scalars, tuple(sorted(options)), written).text

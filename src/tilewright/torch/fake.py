@@ -87,11 +87,12 @@ def call(said: Said, views: Sequence[View], out: tuple[View, ...] | None = None)
 def _check(op: str, said: Said, views: Sequence[View], out: tuple[View, ...] | None) -> None:
     family = ops.family(op)
     problem = family.problem_of(call(said, views, out))
-    for one in family.operands(problem):
-        if one.role == "inout":
+    by_position = [o for o in family.operands(problem) if o.read and o.name not in said.named]
+    for place, one in enumerate(by_position):
+        if one.role == "inout" and place not in said.written:
             raise BadArgument(
-                f"{op} writes to {one.name} in place, which torch cannot see in a graph; call it "
-                "outside of torch.compile"
+                f"{op} writes to {one.name} in place, which torch cannot see by this operator; "
+                f"call {op}.update, or tilewright.{op}"
             )
 
 

@@ -3,9 +3,17 @@
     tilewright::gemm(Tensor[] operands, str said="", Scalar[]? scalars=None) -> Tensor[]
     tilewright::gemm.out(…, *, Tensor(a!)[] out) -> ()
 
+For a call that writes operands in place, two more, of which torch sees what changes:
+
+    tilewright::gemm.outputs(Tensor[] operands, str said="") -> Tensor[]
+    tilewright::gemm.update(…, *, Tensor(a!)[] written) -> ()
+
 operands: those passed by position, then those passed by keyword.
 said: `Said.text`, empty where a call has no keywords.
 scalars: the numbers given at the call, in the order of `Said.scalars`.
+outputs: arrays for the outputs of a call, with anything in them.
+written: the operands written in place, at the places `Said.written`, then the outputs. The other
+    operands are `operands`.
 
 One schema serves every family, whatever its operands. It is registered with `Library` itself:
 ``torch.library.custom_op`` adds several microseconds to each call.
@@ -14,7 +22,7 @@ One schema serves every family, whatever its operands. It is registered with `Li
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +30,7 @@ import torch
 
 from tilewright import ops
 from tilewright.dispatch import default_dispatcher
+from tilewright.errors import BadArgument
 from tilewright.torch import fake, gradients
 from tilewright.torch.said import Numbers, Said, read
 
@@ -34,19 +43,45 @@ _LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operation's two operators.
+    """An operation's operators.
 
     scalars: `Launching.scalars`.
     """
 
     functional: Any
     out: Any
+    outputs: Any
+    update: Any
     scalars: tuple[str, ...]
 
 
 def run(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> list[Any]:
     """Run an operation by its operator. Returns all outputs."""
-    made: list[Any] = operator(op).functional(list(tensors), said.text, list(numbers) or None)
+    known, given = operator(op), list(numbers) or None
+    inputs = len(tensors) - len(said.named)
+    if places := ops.family(op).written(inputs, said.named):
+        return in_place(op, list(tensors), replace(said, written=places).text, given, places, None)
+    made: list[Any] = known.functional(list(tensors), said.text, given)
+    return made
+
+
+def in_place(
+    op: str,
+    tensors: list[Any],
+    said: str,
+    scalars: list[int | float] | None,
+    places: Sequence[int],
+    out: list[Any] | None,
+) -> list[Any]:
+    """Run an operation that writes the operands at `places` in place, by its operators. Returns all
+    outputs, which are `out` if given. Dynamo can follow it. Raises `BadArgument` if gradients are
+    wanted."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise BadArgument(f"{op} records no gradients where it writes an operand in place")
+    packet = getattr(getattr(torch.ops, NAMESPACE), op)
+    made = packet.outputs(tensors, said) if out is None else out
+    others = [x for i, x in enumerate(tensors) if i not in places]
+    packet.update(others, said, scalars, written=[*[tensors[i] for i in places], *made])
     return made
 
 
@@ -65,6 +100,8 @@ def operator(op: str) -> Operator:
     tags = (torch.Tag.pt2_compliant_tag,)
     _LIBRARY.define(f"{op}({_ARGUMENTS}) -> Tensor[]", tags=tags)
     _LIBRARY.define(f"{op}.out({_ARGUMENTS}, *, Tensor(a!)[] out) -> ()", tags=tags)
+    _LIBRARY.define(f'{op}.outputs(Tensor[] operands, str said="") -> Tensor[]', tags=tags)
+    _LIBRARY.define(f"{op}.update({_ARGUMENTS}, *, Tensor(a!)[] written) -> ()", tags=tags)
     packet = getattr(getattr(torch.ops, NAMESPACE), op)
     below_autograd = torch._C._after_autograd_keyset.raw_repr()
     plain_keys = [torch._C.DispatchKeySet(key).raw_repr() for key in _KEYS]
@@ -86,6 +123,22 @@ def operator(op: str) -> Operator:
         target = out[0] if len(out) == 1 else tuple(out)
         default_dispatcher().run_given(op, what.positional(operands), target, None, keywords)
 
+    def outputs(operands: list[Any], said: str = "") -> list[Any]:
+        return fake.outputs(op, read(said), operands)
+
+    def update(
+        operands: list[Any],
+        said: str = "",
+        scalars: list[int | float] | None = None,
+        *,
+        written: list[Any],
+    ) -> None:
+        what = read(said)
+        count = len(what.written)
+        tensors = what.together(operands, written[:count])
+        made = written[count:]
+        into(tensors, replace(what, written=()).text, scalars, out=made)
+
     def recorded(
         keys: Any,
         operands: list[Any],
@@ -106,12 +159,14 @@ def operator(op: str) -> Operator:
     for key in _KEYS:
         _LIBRARY.impl(op, functional, key.name)
         _LIBRARY.impl(f"{op}.out", into, key.name)
+        _LIBRARY.impl(f"{op}.outputs", outputs, key.name)
+        _LIBRARY.impl(f"{op}.update", update, key.name)
     _LIBRARY.impl(op, recorded, "Autograd", with_keyset=True)
 
     def fake_functional(
         operands: list[Any], said: str = "", scalars: list[int | float] | None = None
     ) -> list[Any]:
-        return fake.outputs(op, read(said), operands)
+        return fake.outputs(op, replace(read(said), written=()), operands)
 
     def fake_into(
         operands: list[Any],
@@ -120,12 +175,26 @@ def operator(op: str) -> Operator:
         *,
         out: list[Any],
     ) -> None:
-        fake.check(op, read(said), operands, out)
+        fake.check(op, replace(read(said), written=()), operands, out)
+
+    def fake_update(
+        operands: list[Any],
+        said: str = "",
+        scalars: list[int | float] | None = None,
+        *,
+        written: list[Any],
+    ) -> None:
+        what = read(said)
+        count = len(what.written)
+        tensors = what.together(operands, written[:count])
+        fake.check(op, what, tensors, written[count:])
 
     name = f"{NAMESPACE}::{op}"
     torch.library.register_fake(name, fake_functional, lib=_LIBRARY)
     torch.library.register_fake(f"{name}.out", fake_into, lib=_LIBRARY)
-    return Operator(packet.default, packet.out, family.scalars)
+    torch.library.register_fake(f"{name}.outputs", outputs, lib=_LIBRARY)
+    torch.library.register_fake(f"{name}.update", fake_update, lib=_LIBRARY)
+    return Operator(packet.default, packet.out, packet.outputs, packet.update, family.scalars)
 
 
 for _op in ops.families():

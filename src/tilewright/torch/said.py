@@ -21,16 +21,24 @@ class Said:
     named: names of the operands passed by keyword, which follow those passed by position.
     scalars: names of the scalars given at the call (`Launching.scalars`).
     options: the other keywords, with their values, by name.
+    written: places, among the operands passed by position, of those that are written in place and
+        given apart from the others (see `operators`).
     """
 
     named: tuple[str, ...] = ()
     scalars: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
+    written: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """Canonical JSON; empty where nothing is said."""
-        parts = {"named": self.named, "scalars": self.scalars, "options": dict(self.options)}
+        parts = {
+            "named": self.named,
+            "scalars": self.scalars,
+            "options": dict(self.options),
+            "written": self.written,
+        }
         there = {name: part for name, part in parts.items() if part}
         return json.dumps(there, sort_keys=True, separators=(",", ":")) if there else ""
 
@@ -48,6 +56,13 @@ class Said:
             **dict(self.options),
         }
 
+    def together(self, others: Sequence[Any], written: Sequence[Any]) -> list[Any]:
+        """All operands of a call that gives those written in place apart."""
+        tensors = list(others)
+        for place, x in zip(self.written, written, strict=True):
+            tensors.insert(place, x)
+        return tensors
+
     def positional(self, tensors: Sequence[Any]) -> Sequence[Any]:
         """The operands passed by position, of all of them."""
         return tensors[: len(tensors) - len(self.named)] if self.named else tensors
@@ -64,12 +79,13 @@ def read(text: str) -> Said:
     try:
         parts = json.loads(text)
         named, scalars = parts.pop("named", []), parts.pop("scalars", [])
+        written = parts.pop("written", [])
         options = {name: _hashable(value) for name, value in parts.pop("options", {}).items()}
         if parts:
             raise ValueError(f"unknown part {next(iter(parts))!r}")
     except (ValueError, AttributeError, TypeError) as error:
         raise BadArgument(f"said={text!r} is not of an operator of Tilewright: {error}") from None
-    return Said(tuple(named), tuple(scalars), tuple(sorted(options.items())))
+    return Said(tuple(named), tuple(scalars), tuple(sorted(options.items())), tuple(written))
 
 
 def _hashable(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,6 +97,9 @@ class AttentionFamily(Defaults):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         return operands.outputs(call)
+
+    def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
+        return tuple(range(1, inputs)) if "new_k" in named else ()
 
     def problem_of(self, call: Call, config: AttentionConfig | None = None) -> AttentionProblem:
         return operands.problem_of(call)
