@@ -337,3 +337,71 @@ def test_gradients_are_refused():
     q.requires_grad_()
     with pytest.raises(BadArgument, match="attention states no gradients"):
         flash_attn_func(q, k, v)
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def right():
+    with stated(functions, kvcache, run=True) as found:
+        yield found
+
+
+def test_results_are_right(right):
+    q, k, v = batch()
+    flash_attn_func(q, k, v, softmax_scale=0.4, window_size=(7, 3), softcap=3.0)
+    flash_attn_func(q, k, v, causal=True, alibi_slopes=torch.rand(HEADS), return_attn_probs=True)
+    flash_attn_qkvpacked_func(torch.randn(B, 20, 3, HEADS, DIM), causal=True)
+
+
+def test_results_of_different_lengths_are_right(right):
+    q, k = torch.randn(40, HEADS, DIM), torch.randn(50, KV_HEADS, DIM)
+    used = torch.tensor([5, 30], dtype=torch.int32)
+    lengths = offsets(9, 31), offsets(30, 20), 31, 30
+    flash_attn_varlen_func(q, k, k, *lengths, causal=True, seqused_q=used)
+    pages, table = torch.randn(12, 8, KV_HEADS, DIM), torch.randperm(12).int()[:10].view(2, 5)
+    flash_attn_varlen_func(q, pages, pages, *lengths, block_table=table, return_attn_probs=True)
+
+
+def test_results_over_a_cache_are_right(right):
+    q, k, v = cached(n_q=3, batch=5)
+    k.normal_(), v.normal_()
+    new, angles = torch.randn(B, 3, KV_HEADS, DIM), torch.rand(64, 4)
+    where = {"cache_seqlens": torch.tensor([3, 40], dtype=torch.int32)}
+    which = torch.tensor([4, 1], dtype=torch.int32)
+    flash_attn_with_kvcache(q, k, v, **where, cache_batch_idx=which, return_softmax_lse=True)
+    before = k.clone()
+    flash_attn_with_kvcache(
+        q, k, v, new, new, angles.cos(), angles.sin(), **where, cache_batch_idx=which, causal=True
+    )
+    changed = (k != before).flatten(2).any(-1).nonzero().tolist()
+    assert changed == [[1, 40], [1, 41], [1, 42], [4, 3], [4, 4], [4, 5]]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_probabilities_give_the_output(packed):
+    """Dropped weights removed and the others enlarged, they are what O is made with."""
+    torch.manual_seed(0)
+    lengths = [(9, 14), (31, 20)]
+    words = {"causal": True, "softcap": 4.0, "alibi_slopes": torch.rand(B, HEADS)}
+    if packed:
+        q, k = torch.randn(40, HEADS, DIM), torch.randn(34, KV_HEADS, DIM)
+        spans = offsets(9, 31), offsets(14, 20)
+        out, lse, weights = flash_attn_varlen_func(
+            q, k, k, *spans, 31, 20, 0.25, return_attn_probs=True, **words
+        )
+        parts = [(out[:9], k[:14]), (out[9:], k[14:])]
+    else:
+        q, k, _ = batch(31, 20)
+        out, lse, weights = flash_attn_func(q, k, k, 0.25, return_attn_probs=True, **words)
+        lengths, parts = [(31, 20)] * B, list(zip(out, k, strict=True))
+    assert weights.shape == (B, HEADS, 31, 20) and (weights < 0).any() and (weights > 0).any()
+    for b, (o, keys) in enumerate(parts):
+        n_q, n_kv = lengths[b]
+        kept = weights[b, :, :n_q, :n_kv].clamp(min=0) / 0.75
+        values = keys.repeat_interleave(HEADS // KV_HEADS, 1)
+        assert torch.allclose(torch.einsum("hij,jhd->ihd", kept, values), o, atol=1e-4)
+        total = weights[b].abs().sum(-1)[:, :n_q]
+        seen = lse[b] > -torch.inf if not packed else total > 0
+        assert torch.allclose(total, seen.float(), atol=1e-4)

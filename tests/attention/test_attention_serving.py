@@ -260,3 +260,44 @@ def test_new_rows_are_written_behind_those_of_the_cache(layout, dtype):
     assert found.count_nonzero() == 3 * 2 * KV_HEADS * DIM
     with pytest.raises(BadArgument, match=r"but must be \[3, 2, 16\]"):
         append_paged_kv_cache(new[:2], new[:2], batch, at, pages, **where, kv_layout=layout)
+
+
+# --- run ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def right():
+    with stated(planned, run=True) as found:
+        yield found
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+def test_results_are_right(right, layout):
+    pages = torch.randn(12, 2, PAGE, KV_HEADS, DIM)
+    pages = pages if layout == "NHD" else pages.transpose(2, 3).contiguous()
+    a = PagedAttention("cpu", layout)
+    a.plan(None, **THREE, **SHAPE)
+    a.run(torch.randn(3, HEADS, DIM), pages, return_lse=True)
+    a.plan(ints(0, 3, 3, 13), **THREE, **SHAPE, causal=True, window_left=5)
+    a.run(torch.randn(13, HEADS, DIM), pages, sinks=torch.rand(HEADS))
+
+
+def test_a_second_plan_of_a_capacity_is_right(right):
+    a = PagedAttention("cpu", capacity=Capacity(batch=4, max_kv=64, max_q=6, pages=20, rows=8))
+    for starts, where in ((ints(0, 3, 3, 8), THREE), (ints(0, 5), {
+        "paged_kv_indptr": ints(0, 1), "paged_kv_indices": ints(11),
+        "paged_kv_last_page_len": ints(2),
+    })):  # fmt: skip
+        a.plan(starts, **where, **SHAPE, causal=True)
+        o, lse = a.run(torch.randn(8, HEADS, DIM), torch.randn(12, 2, PAGE, KV_HEADS, DIM),
+                       return_lse=True)  # fmt: skip
+        assert o.shape == (8, HEADS, DIM) and lse.shape == (8, HEADS)
+
+
+def test_results_of_other_kinds_are_right(right):
+    ragged, latent = RaggedAttention("cpu"), LatentAttention("cpu")
+    ragged.plan(ints(0, 3, 13), ints(0, 9, 14), HEADS, KV_HEADS, DIM, causal=True)
+    ragged.run(torch.randn(13, HEADS, DIM), *torch.randn(2, 14, KV_HEADS, DIM), return_lse=True)
+    latent.plan(None, ints(0, 2, 3), ints(4, 2, 0), ints(9, 8), HEADS, 32, 16, PAGE, True, 0.1)
+    pages, q = torch.randn(5, PAGE, 48), torch.randn(2, HEADS, 48)
+    latent.run(q[..., :32], q[..., 32:], pages[..., :32], pages[..., 32:])
