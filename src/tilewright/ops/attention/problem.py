@@ -136,8 +136,20 @@ class AttentionProblem(Problem):
             raise BadArgument(f"dropout = {self.dropout} is not a multiple of 1/256")
         if self.first and self.left is None:
             raise BadArgument(f"first = {self.first} keeps keys from a left bound; give left too")
+        if self._last_query_alone:
+            object.__setattr__(self, "right", None)  # the last query sees every key
         if self.mask.kind == "none" and self.corner != CORNERS[0] and "alibi" not in self.words:
             object.__setattr__(self, "corner", CORNERS[0])  # it says nothing
+
+    @property
+    def _last_query_alone(self) -> bool:
+        """Whether a causal mask hides nothing: of one query in the place of the last key. Where
+        sequences have their own numbers of queries, the mask stays, so that a sequence's kernel
+        does not depend on the longest one."""
+        if self.q_len != 1 or self.left is not None or self.right is None or self.right < 0:
+            return False
+        own = {"packedq", "usedq"} & features.listed(self.others)
+        return self.corner == CORNERS[0] and not own
 
     def _check_dtypes(self) -> None:
         for name in ("dtype", "dtype_kv", "dtype_o"):
