@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
+from tilewright.ops.attention import alike, operands, pipelines, rules, spaces
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import estimate as estimate_module
 from tilewright.ops.attention import inputs as inputs_module
 from tilewright.ops.attention import launch as launch_module
-from tilewright.ops.attention import operands, pipelines, rules, spaces
 from tilewright.ops.attention import reference as reference_module
 from tilewright.ops.attention import source as source_module
 from tilewright.ops.attention import tolerances as tolerances_module
@@ -22,6 +22,7 @@ from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import FP8, AttentionProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
@@ -43,6 +44,21 @@ class AttentionFamily(Defaults):
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> AttentionProblem:
         return words_module.parse(words, arch.fp8)
+
+    def tuning_key(self, problem: AttentionProblem) -> AttentionProblem:
+        return alike.tuning_key(problem)
+
+    def table(self, problem: AttentionProblem) -> str:
+        return f"{self.name}_{problem.dtype}"
+
+    def nearby(self, problem: AttentionProblem) -> Iterable[Nearby]:
+        return alike.nearby(problem)
+
+    def invariance(self, problem: AttentionProblem) -> Invariance:
+        return alike.invariance(problem)
+
+    def invariant(self, config: AttentionConfig) -> Verdict:
+        return alike.invariant(config)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         return pipelines.on(arch)

@@ -289,16 +289,18 @@ def _resident(c: AttentionConfig, this: Arch, step_bytes: int) -> int:
 
 def _again(c: AttentionConfig, p: AttentionProblem, device: Device, resident: int) -> float:
     """Bytes of keys and values that are read from memory again. The tiles of a head of keys that
-    run at once read them together; the next ones find in L2 what it kept."""
+    run at once read them together, nearly; the next ones find in L2 what it kept."""
     n_q, n_kv = p.lengths
     if not n_q or not n_kv or not p.batch:
         return 0.0
     dims = p.head_dim + (0 if "latent" in p.words else p.head_dim_v)
     one = n_kv * dims * DTYPES[p.dtype_kv].bytes
-    of_head = max(1, -(-n_q * p.group // c.tile_q))  # tiles that read one head of keys
+    of_head = -(-n_q * (p.group if c.pack else 1) // c.tile_q)  # tiles that read one head of keys
+    of_head *= 1 if c.pack else p.group
     slots = device.compute_units * resident
     rounds = -(-of_head // slots)
     in_use = max(1, slots // of_head) * one
     lost = max(0.0, 1.0 - rates.L2_KEPT * device.l2_bytes / in_use) if rounds > 1 else 0.0
     seen = min(1.0, p.mask.pairs(n_q, n_kv) / (n_q * n_kv))
-    return (rounds - 1) * lost * one * p.kv_heads * p.batch * seen
+    again = (rounds - 1) * lost + (of_head - 1) * rates.L2_MISSED
+    return again * one * p.kv_heads * p.batch * seen

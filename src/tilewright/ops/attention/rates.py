@@ -48,11 +48,12 @@ PAGE_INSTRUCTIONS = 6
 L2_KEPT = 0.6
 """Share of L2 that holds keys and values while others stream through it."""
 
+L2_MISSED = 0.02
+"""Share of the reads after the first that L2 misses although it could have kept the line: the tiles
+that read the same keys do not run in step."""
+
 RESIDENT_REGISTERS = 40
 """Registers of a thread beside scores and sums."""
-
-WHOLE_INDEX = 1.001
-"""Factor that puts the kernel with the wider alignment first where nothing else differs."""
 
 NARROW = {16: 1.0, 8: 1.1, 4: 1.3, 2: 1.8, 1: 1.8}
 """Factor on the time of reading where rows are only so aligned, by bytes."""

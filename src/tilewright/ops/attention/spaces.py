@@ -83,7 +83,7 @@ def _space(problem: AttentionProblem, arch: Arch, *, tuned: bool) -> KernelSpace
             continue
         found = record.tuned if tuned else record.algorithms
         made = [_row(record.name, fields) for fields in found(problem, arch)]
-        rows += _widest(made, problem.alignment)
+        rows += _with_fixed_splits(_widest(made, problem.alignment))
     return KernelSpace("attention", signature(problem), {}, {ALGORITHM: rows})
 
 
@@ -95,6 +95,23 @@ def _widest(rows: Sequence[tuple[Any, ...]], alignment: int) -> list[tuple[Any, 
     aligned need not be looked at where the other serves."""
     widest = max((row[_ALIGNMENT] for row in rows if row[_ALIGNMENT] <= alignment), default=0)
     return [row for row in rows if row[_ALIGNMENT] == widest]
+
+
+FIXED_SPLIT = 2048
+"""Keys of a split whose place does not depend on what else is computed (``batch_invariant``): long
+enough that a split's work exceeds what combining it costs."""
+
+_SCHEDULER, _SPLIT_LEN = ALGORITHM.index("scheduler"), ALGORITHM.index("split_len")
+
+
+def _with_fixed_splits(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The rows, and beside each that cuts keys evenly one that cuts them at fixed places."""
+    found: dict[tuple[Any, ...], None] = {}
+    for row in rows:
+        found[row] = None
+        if row[_SCHEDULER] == "split" and not row[_SPLIT_LEN]:
+            found[(*row[:_SPLIT_LEN], FIXED_SPLIT, *row[_SPLIT_LEN + 1 :])] = None
+    return list(found)
 
 
 def _row(pipeline: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
