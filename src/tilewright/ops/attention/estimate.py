@@ -44,6 +44,9 @@ PRODUCTS, SOFTMAX, L2, LATENCY, MEMORY, FILL, STEPS, LAUNCH = (
 UNEVEN = 1.05
 """Tiles whose longest is longer than their mean by this factor are unequal."""
 
+WARPGROUP = 4
+"""Warps of a group in Gluon's kernels for NVIDIA GPUs."""
+
 SAMPLES = 16
 """Tiles that are looked at to know how many steps tiles have."""
 
@@ -67,7 +70,7 @@ def estimate(config: AttentionConfig, problem: AttentionProblem, device: Device)
     computes = max(step.products, step.softmax + masked) + (1 - step.overlap) * min(
         step.products, step.softmax + masked
     )
-    alone = step.products + step.softmax + masked + rates.STEP_US
+    alone = (step.products + step.softmax + masked) / step.groups + rates.STEP_US
     body = busy * max(computes, step.read, max(waits, alone) / at_once)
     rounds = max(1, -(-groups // (units * at_once))) if groups else 0
     fill = rounds * (2 * device_rates.LATENCY_US + step.store) if c.scheduler != "persistent" else (
@@ -204,6 +207,7 @@ class _Step:
     overlap: share of the shorter of products and softmax that the longer hides.
     waits: for keys and values to arrive. page: for the entry of the page table before.
     store: of a tile of O.
+    groups: of warps in a workgroup, each with rows of its own, that do not wait for one another.
     resident: workgroups that a compute unit holds.
     """
 
@@ -215,6 +219,7 @@ class _Step:
     waits: float
     page: float
     store: float
+    groups: int
     resident: int
 
 
@@ -261,6 +266,7 @@ def _step(c: AttentionConfig, device: Device) -> _Step:
         waits=loads,
         page=page,
         store=stored / (device_rates.STORE_SHARE * port),
+        groups=max(1, c.num_warps // WARPGROUP) if record.language == "gluon" else 1,
         resident=_resident(c, this, step_bytes),
     )
 

@@ -110,7 +110,8 @@ def _with_fixed_splits(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]
     for row in rows:
         found[row] = None
         if row[_SCHEDULER] == "split" and not row[_SPLIT_LEN]:
-            found[(*row[:_SPLIT_LEN], FIXED_SPLIT, *row[_SPLIT_LEN + 1 :])] = None
+            fixed = (*row[:_SPLIT_LEN], FIXED_SPLIT, *row[_SPLIT_LEN + 1 :])
+            found[fixed] = None
     return list(found)
 
 
