@@ -289,3 +289,28 @@ def test_too_many_combinations_are_an_error_with_their_number_and_cost_nothing()
 def test_a_dropped_combination_says_all_its_fields():
     (dropped,) = space(tile_m=[64, 96]).expand(SM90).dropped
     assert dict(dropped.fields) == {**ops.family("gemm").axes(), "tile_m": 96}
+
+
+LINKED = {"family": "attention", "head_dim,mask": [[64, "none"], [128, "causal"]], "tile_q": [64]}
+
+
+def test_axes_of_a_file_that_go_together(tmp_path):
+    found, _ = load_space(write(tmp_path, LINKED), SM90, signature={"dtype": "fp16"})
+    configs = found.expand(SM90).configs
+    assert {(c.head_dim, c.mask, c.dtype) for c in configs} == {
+        (64, "none", "fp16"), (128, "causal", "fp16"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"head_dim,mask": [[64]]}, r"\$\.head_dim,mask: each row is a list of 2 values, not \[64"),
+        ({"head_dim,mask": []}, r"\$\.head_dim,mask: axes that go together have a list of rows"),
+        ({"head_dim,masks": [[64, "none"]]}, r"no axis 'masks' \(did you mean 'mask'"),
+        ({"mask": ["none"]}, "axis 'mask' is declared 2 times"),
+    ],
+)
+def test_faults_of_axes_that_go_together(tmp_path, changed, why):
+    with pytest.raises(BadFile, match=why):
+        load_space(write(tmp_path, {**LINKED, **changed}), SM90)

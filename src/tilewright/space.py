@@ -305,8 +305,9 @@ def read_axes(
 
     signature: values of axes that the document leaves out.
 
-    Fields that begin with an underscore are comments. Raises `BadFile`, and `BadArgument` for the
-    signature.
+    A field of several axes, separated by commas, has a list of values of all of them in each row:
+    ``"head_dim,mask": [[64, "none"], [128, "causal"]]``. Fields that begin with an underscore are
+    comments. Raises `BadFile`, and `BadArgument` for the signature.
     """
     said = {
         axis: values
@@ -314,25 +315,47 @@ def read_axes(
         if axis not in ("family", "op") and not axis.startswith("_")
     }
     known = ops.family(family).axes()
-    for axis in said:
+    groups = {axes: tuple(axis.strip() for axis in axes.split(",")) for axes in said if "," in axes}
+    single = [axis for axis in said if axis not in groups]
+    for axis in itertools.chain(single, *groups.values()):
         if axis not in known:
             listed = ", ".join(known)
             raise BadFile(
                 f"$: {family} kernels have no axis {shown(axis)}{nearest(axis, known)}; they have "
                 f"{listed}"
             )
-    axes = {axis: axis_values(values, f"$.{axis}") for axis, values in said.items()}
-    for axis, word in (signature or {}).items():
+    axes = {axis: axis_values(said[axis], f"$.{axis}") for axis in single}
+    linked = {group: _rows(said[axes], len(group), f"$.{axes}") for axes, group in groups.items()}
+    left_open = {
+        axis: word
+        for axis, word in (signature or {}).items()
+        if not any(axis in group for group in linked)
+    }
+    for axis, word in left_open.items():
         if not isinstance(known.get(axis, word), str):
             raise BadArgument(f"{axis}={word}: give numbers in the document, not in the signature")
         axes.setdefault(axis, [word])
-    return KernelSpace(family, axes)
+    try:
+        return KernelSpace(family, axes, linked=linked)
+    except BadArgument as error:
+        raise BadFile(f"$: {error}") from error
+
+
+def _rows(rows: Any, width: int, place: str) -> list[tuple[Any, ...]]:
+    """The rows of axes whose values go together. Raises `BadFile`."""
+    if not isinstance(rows, list) or not rows:
+        raise BadFile(f"{place}: axes that go together have a list of rows")
+    for row in rows:
+        if not isinstance(row, list) or len(row) != width:
+            raise BadFile(f"{place}: each row is a list of {width} values, not {shown(row)}")
+    return [tuple(row) for row in rows]
 
 
 def space_to_json(space: KernelSpace) -> dict[str, Any]:
     """`space` as a sweep document, which `load_space` reads back.
 
-    Raises `BadArgument` for a space with constraints or linked axes, which the form cannot express.
+    Raises `BadArgument` for a space with constraints or linked axes, which not every family's form
+    can express.
     """
     if space.constraints or space.linked:
         inexpressible = ", ".join([*space.constraints, *map(str, space.linked)])

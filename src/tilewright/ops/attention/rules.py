@@ -66,6 +66,8 @@ def _tile(c: AttentionConfig, arch: Arch) -> str | None:
 
 
 def _warps(c: AttentionConfig, arch: Arch) -> str | None:
+    if pipelines.of(c).language == "triton" and c.num_warps & (c.num_warps - 1):
+        return f"{c.num_warps} warps are no power of two, which Triton needs"
     threads = c.num_warps * arch.warp_size
     if threads > arch.max_threads:
         return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
