@@ -25,11 +25,12 @@ def drawn(
     most: int = 130,
     dtypes: tuple[str, ...] = ("bf16", "fp16", "fp32", "e4m3fn"),
     words: frozenset[str] | None = None,
-    **fields: Any,
+    **sizes: Any,
 ) -> AttentionProblem:
     """A problem of sequences of up to `most` rows.
 
-    words: its features; None: drawn. fields: of the problem, in place of drawn ones.
+    words: its features; None: drawn. sizes: batch, heads, lengths, head dims, dtypes, in place of
+    drawn ones.
     """
     rng = random.Random(seed)
     given = legal(rng) if words is None else words
@@ -43,11 +44,14 @@ def drawn(
     p["q_len"], p["kv_len"] = (rng.choice((1, 2, rng.randint(1, most), most)) for _ in "qk")
     if rng.random() < 0.5:
         p["q_len"] = p["kv_len"]
-    p["dtype"] = rng.choice(dtypes)
+    p["dtype"] = sizes.get("dtype", rng.choice(dtypes))
     if p["dtype"] in ("bf16", "fp16") and "e4m3fn" in dtypes and rng.random() < 0.3:
         p["dtype_kv"] = "e4m3fn"
-    p["dtype_o"] = rng.choice(OUTPUTS[p["dtype"]])
+    p |= sizes
+    p.setdefault("dtype_o", rng.choice(OUTPUTS[p["dtype"]]))
     p |= _mask(rng, p)
+    if "vectorised" in given:
+        p |= {name: -(-p[name] // 16) * 16 for name in ("head_dim", "head_dim_v")}
     if "softcap" in given:
         p["softcap"] = rng.choice((2.0, 15.0, 30.0))
     if "bias" in given:
@@ -61,26 +65,29 @@ def drawn(
     p |= _memory(rng, p, given)
     p |= _strides(rng, p, given)
     p["others"] = join({word for word in given if word in FREE})
-    return AttentionProblem(**(p | fields))
+    return AttentionProblem(**p)
 
 
-def legal(rng: random.Random, share: float = 0.2) -> frozenset[str]:
-    """Features that go together."""
-    found = {word for word in (*FREE, *SAID) if rng.random() < share}
-    for word, others in REQUIRED.items():
-        if word in found and not found.intersection(others):
-            found.add(rng.choice(others))
+def legal(rng: random.Random, share: float = 0.2, must: str = "") -> frozenset[str]:
+    """Features that go together: each with a chance of `share`, and `must`."""
+    kept = {must} if must else set()
+    for _ in REQUIRED:  # and what it needs, and what that needs
+        for word in sorted(kept & {*REQUIRED}):
+            if not kept.intersection(REQUIRED[word]):
+                kept.add(rng.choice(REQUIRED[word]))
+    found = kept | {word for word in (*FREE, *SAID) if rng.random() < share}
     changed = True
     while changed:
         changed = False
+        for word, others in REQUIRED.items():
+            if word in found and not found.intersection(others):
+                found.add(rng.choice(others))
+                changed = True
         for choice in CHOICES:
             both = [word for word in choice if word in found]
             if len(both) > 1:
-                found.discard(rng.choice(both))
-                changed = True
-        for word, others in REQUIRED.items():
-            if word in found and not found.intersection(others):
-                found.discard(word)
+                lost = rng.choice([word for word in both if word not in kept])
+                found -= {lost} | {word for word, of in REQUIRED.items() if lost in of} - kept
                 changed = True
     return frozenset(found)
 
@@ -109,7 +116,7 @@ def _memory(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> dic
     if "packedq" in words:
         found["total_q"] = rng.randint(1, batch * p["q_len"])
     if "packedkv" in words:
-        found["total_kv"] = rng.randint(1, batch * kv_len)
+        found["total_kv"] = rng.randint(min(1, kv_len), batch * kv_len)
     if "append" in words:
         found["new_kv"] = rng.choice((1, 1, rng.randint(1, p["q_len"] + 2)))
         kv_len = found["kv_len"] = kv_len + found["new_kv"]
@@ -121,7 +128,7 @@ def _memory(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> dic
                                                (1, 2, 4, 16, 64))  # fmt: skip
         entries = -(-kv_len // page)
         least = batch * -(-found.get("new_kv", 0) // page)
-        found["pages"] = max(least, rng.randint(1, batch * entries)) + rng.randint(0, 3)
+        found["pages"] = max(least, rng.randint(0, batch * entries)) + rng.randint(0, 3)
         found["page_entries"] = entries + rng.randint(0, 2)
         if "pagelist" in words:
             found["page_entries"] = batch * entries + rng.randint(0, 2)
@@ -131,9 +138,11 @@ def _memory(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> dic
 def _strides(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
     """Rows further apart than they are long, of some operands."""
     found: dict[str, Any] = {}
+    if 0 in (p["kv_len"], p.get("pages", 1), p.get("total_kv", 1)):
+        return found  # arrays without elements have no strides to speak of
     for name in ("q", "k", "v", "o"):
         of_q, dim = name in "qo", p["head_dim" if name in "qk" else "head_dim_v"]
-        if rng.random() < 0.8 or (name != "o" and not of_q and "vectorised" in words):
+        if rng.random() < 0.8 or (name in "kv" and "vectorised" in words):
             continue
         if name == "v" and "latent" in words:
             continue

@@ -202,3 +202,13 @@ def test_the_default_space_serves_each_problem(seed):
     p = drawn(seed)
     configs = FAMILY.default_space(p, SM_90).expand(SM_90).configs
     assert any(FAMILY.supports(c, p, SM_90) for c in configs)
+
+
+@pytest.mark.parametrize("wrong", [{"head_dim": 40}, {"head_dim_v": 12}, {"page_size": 12}])
+def test_vectorised_pages_hold_whole_groups(wrong):
+    fields = {"batch": 1, "heads": 2, "q_len": 1, "kv_len": 30, "head_dim": 32, "page_size": 16,
+              "pages": 2, "page_entries": 2, "dtype_kv": "e4m3fn"}  # fmt: skip
+    words = "usedkv+pagetable+vectorised"
+    assert AttentionProblem(**fields, others=words).vector == 16
+    with pytest.raises(BadArgument, match="groups of 16 elements"):
+        AttentionProblem(**(fields | wrong), others=words)

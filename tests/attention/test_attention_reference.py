@@ -95,6 +95,8 @@ def appended(p, inputs, name, of, t, head):
     new = inputs[f"new_{name}"][of.number, t, head]
     if name == "k" and p.rotary_dim:
         new = turned(p, inputs, new, of.before + t)
+    if p.dtype_kv == p.dtype:
+        return new
     return arrays.rounded(new / scale(p, inputs, name, of, of.before + t, head), p.dtype_kv)
 
 

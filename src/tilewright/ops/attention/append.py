@@ -41,19 +41,20 @@ def query_places(p: AttentionProblem, of: Rows) -> Any:
 def appended(
     p: AttentionProblem, inputs: Mapping[str, Any], said: Mapping[str, Any], found: Sequence[Rows]
 ) -> dict[str, Any]:
-    """K and V with the new rows in them."""
+    """K, and V where there is one, with the new rows in them."""
     import numpy as np
 
     out = {}
-    for name in ("k", "v"):
+    for name in ("k", "v") if "new_v" in inputs else ("k",):
         array = arrays.copied(inputs[name])
         view = by_row(p, name, array)
         for of in found:
             new = inputs[f"new_{name}"][of.number]
             if name == "k":
                 new = rotated(p, inputs, new, of.before + np.arange(p.new_kv))
-            new = new / scale_of(p, inputs, name, of, of.before, p.new_kv)
-            new = arrays.rounded(new, p.dtype_kv)
+            if p.dtype_kv != p.dtype:  # rows of the cache's own dtype are scaled already
+                new = new / scale_of(p, inputs, name, of, of.before, p.new_kv)
+                new = arrays.rounded(new, p.dtype_kv)
             at = place(p, name, *keys_at(p, said, of, of.new, p.new_kv))
             shape = (p.new_kv, *view.shape[len(at) :])
             view[index(view, at)] = new.reshape(shape)

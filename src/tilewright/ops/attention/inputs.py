@@ -68,7 +68,8 @@ def make_inputs(p: AttentionProblem, rng: Any) -> Mapping[str, Any]:
     found |= {name: rng.filled(stated[name], values) for name, values in said.items()}
     scalars: dict[str, Any] = {"seed": 0, "offset": 0}
     if p.dropout:
-        scalars = {name: int(rng.numpy.integers(0, 2**62)) for name in scalars}
+        most = {"seed": 2**63, "offset": 2**31}
+        scalars = {name: int(rng.numpy.integers(0, end)) for name, end in most.items()}
     scalars["scale"] = SCORES * float(rng.numpy.uniform(0.9, 1.1)) * p.head_dim**-0.5
     return {name: found[name] for name in stated} | scalars
 

@@ -25,9 +25,6 @@ from tilewright.ops.attention import features
 from tilewright.ops.attention.problem import FP8, LAYOUTS, AttentionProblem, Strides
 from tilewright.ops.nouns import Call, Operand, Role, View
 
-VECTOR_BYTES = 16
-"""Bytes of a group of elements in vectorised pages."""
-
 _NAMED = (
     "bias", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used", "kv_used", "left_pad",
     "page_table", "page_list", "page_starts", "q_scale", "k_scale", "v_scale", "o_scale", "new_k",
@@ -61,11 +58,6 @@ def dense(shape: Sequence[int]) -> Strides:
     return tuple(reversed(found))
 
 
-def vector(p: AttentionProblem) -> int:
-    """Elements of a group in vectorised pages."""
-    return VECTOR_BYTES // DTYPES[p.dtype_kv].bytes
-
-
 def _in_layout(four: Sequence[int], layout: str) -> tuple[int, ...]:
     """Sizes or strides of (batch, row, head, dim), in a layout's order."""
     outer, row, head, dim = four
@@ -86,7 +78,7 @@ def _rows(p: AttentionProblem, name: str) -> tuple[tuple[int, ...], Strides]:
             outer, rows = p.pages, p.page_size
     strides: Strides = getattr(p, f"{name}_strides")
     if name in ("k", "v") and "vectorised" in words:
-        x = vector(p)
+        x = p.vector
         inner = (dim // x, rows, x) if name == "k" else (rows // x, dim, x)
         shape: tuple[int, ...] = (outer, heads, *inner)
         return shape, dense(shape)

@@ -23,6 +23,9 @@ MOST_HEAD_DIM = 576
 MAX_SIZE = 2**30
 """Most tokens, heads, pages."""
 
+VECTOR_BYTES = 16
+"""Bytes of a group of elements in vectorised pages."""
+
 Strides = tuple[int, ...]
 
 
@@ -195,6 +198,14 @@ class AttentionProblem(Problem):
             )
         if self.paged != (self.page_size > 0):
             raise BadArgument("page_size, and a page table or a page list, are said together")
+        if "vectorised" in words and any(
+            size % self.vector for size in (self.head_dim, self.head_dim_v, self.page_size)
+        ):
+            raise BadArgument(
+                f"vectorised pages of {self.dtype_kv} have groups of {self.vector} elements, of "
+                "which head_dim, head_dim_v and page_size must be multiples, not "
+                f"{self.head_dim}, {self.head_dim_v} and {self.page_size}"
+            )
         if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
             raise BadArgument(
                 f"rotary_dim = {self.rotary_dim} is not an even number up to {self.head_dim}"
@@ -233,6 +244,11 @@ class AttentionProblem(Problem):
     def paged(self) -> bool:
         """Whether keys and values lie in pages."""
         return "pagetable" in self.others or "pagelist" in self.others
+
+    @property
+    def vector(self) -> int:
+        """Elements of a group in vectorised pages."""
+        return VECTOR_BYTES // DTYPES[self.dtype_kv].bytes
 
     @property
     def group(self) -> int:

@@ -31,9 +31,15 @@ PART = 1 << 23
 """Scores computed at a time. Their computation holds about six float64 arrays of this size."""
 
 
-def reference(p: AttentionProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def reference(
+    p: AttentionProblem, inputs: Mapping[str, Any], *, rounding: str = ""
+) -> dict[str, Any]:
     """Each output by name, for float64 `inputs`, NumPy's or torch's. Rows that nothing is written
-    to hold `arrays.poison_of` their dtype; K and V of an append are what they were."""
+    to hold `arrays.poison_of` their dtype; K and V of an append are what they were.
+
+    rounding: a dtype that scores, weights and results are rounded to, as they are where a framework
+        computes one operation after another; of fp8 inputs, weights are rounded to their dtype.
+    """
     said = whole(inputs)
     found = sequences(p, said)
     values = dict(inputs)
@@ -45,8 +51,8 @@ def reference(p: AttentionProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if one.role == "out"
     }
     for of in found:
-        _sequence(p, values, said, of, out)
-    return out | {name: values[name] for name in ("k", "v") if p.new_kv}
+        _sequence(p, values, said, of, out, rounding)
+    return out | {one.name: values[one.name] for one in operands(p) if one.role == "inout"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ def _sequence(
     said: Mapping[str, Any],
     of: Rows,
     out: dict[str, Any],
+    rounding: str,
 ) -> None:
     """Put what one sequence gives into the outputs."""
     q_at = queries_at(p, of)
@@ -89,7 +96,7 @@ def _sequence(
             rows = slice(first, min(of.n_q, first + step))
             own = q[rows, heads].swapaxes(0, 1)
             part = _Heads(of, heads.start, first, own, k[:, g], v[:, g])
-            found, lse, random = _attend(p, inputs, part)
+            found, lse, random = _attend(p, inputs, part, rounding)
             at = place(p, "o", *(each[rows] for each in q_at))
             o[index(o, at) + (heads,)] = found.swapaxes(0, 1)  # noqa: RUF005
             if "lse" in out:
@@ -99,24 +106,30 @@ def _sequence(
                 out["random"][of.number, heads, rows, : of.n_kv] = random
 
 
-def _attend(p: AttentionProblem, inputs: Mapping[str, Any], part: _Heads) -> tuple[Any, Any, Any]:
+def _attend(
+    p: AttentionProblem, inputs: Mapping[str, Any], part: _Heads, rounding: str
+) -> tuple[Any, Any, Any]:
     """O [heads, rows, dim], LSE [heads, rows], and dropout's bytes [heads, rows, keys] if any."""
+
+    def rounded(x: Any) -> Any:
+        return arrays.rounded(x, rounding) if rounding else x
+
     of, xp = part.of, _library(part.q)
     heads = slice(part.head, part.head + p.group)
     i = _arange(part.q, part.first, part.first + part.q.shape[1])
     j = _arange(part.q, 0, of.n_kv)
-    s = part.q @ part.k.swapaxes(0, 1) * inputs["scale"]
+    s = rounded(rounded(part.q * inputs["scale"]) @ part.k.swapaxes(0, 1))
     if p.softcap:
-        s = p.softcap * xp.tanh(s / p.softcap)
+        s = rounded(p.softcap * rounded(xp.tanh(rounded(s / p.softcap))))
     if p.bias_shape:
         batch = of.number if p.bias_shape[0] > 1 else 0
         own = inputs["bias"][batch, heads if p.bias_shape[1] > 1 else slice(0, 1)]
-        s = s + own[:, part.first : part.first + len(i), : of.n_kv]
+        s = rounded(s + own[:, part.first : part.first + len(i), : of.n_kv])
     if "alibi" in p.words:
         slopes = inputs["slopes"]
         slopes = (slopes[of.number] if p.slopes_batched else slopes)[heads]
         shift = of.n_kv - of.n_q if p.mask.bottom_right else 0
-        s = s - slopes[:, None, None] * abs(i[:, None] + shift - j[None, :])
+        s = rounded(s - rounded(slopes[:, None, None] * abs(i[:, None] + shift - j[None, :])))
     s = xp.where(p.mask.seen(i, j, of.n_q, of.n_kv), s, -xp.inf)
     sinks = inputs["sinks"][heads][:, None, None] if "sinks" in p.words else None
     most = xp.amax(s, -1, keepdims=True) if of.n_kv else _full(s, (*s.shape[:2], 1), -xp.inf)
@@ -129,6 +142,9 @@ def _attend(p: AttentionProblem, inputs: Mapping[str, Any], part: _Heads) -> tup
         total = total + xp.exp(sinks - base)
     some = xp.where(total > 0, total, 1.0)
     lse = xp.where(total > 0, base + xp.log(some), -xp.inf)[..., 0]
+    weights = weights / some
+    if rounding:
+        weights = arrays.rounded(weights, p.dtype)
     random = None
     if p.dropout:
         dropped = round(256 * p.dropout)
@@ -139,7 +155,7 @@ def _attend(p: AttentionProblem, inputs: Mapping[str, Any], part: _Heads) -> tup
             ]
         )
         weights = xp.where(random < dropped, 0.0, weights / (1 - dropped / 256))
-    o = weights @ part.v / some
+    o = rounded(weights @ part.v)
     if "oscale" in p.words:
         o = o / inputs["o_scale"].reshape(())
     bounds = DTYPES[p.dtype_o].range

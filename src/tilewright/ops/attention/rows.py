@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import arrays
-from tilewright.ops.attention.operands import vector
 from tilewright.ops.attention.problem import AttentionProblem
 
 WHOLE = (
@@ -96,7 +95,7 @@ def place(p: AttentionProblem, name: str, outer: Any, row: Any) -> tuple[Any, ..
     if ("packedq" if name in ("q", "o") else "packedkv") in p.words:
         return (row,)
     if name == "v" and "vectorised" in p.words:
-        return outer, row // vector(p), row % vector(p)
+        return outer, row // p.vector, row % p.vector
     return outer, row
 
 

@@ -1,0 +1,159 @@
+"""A grid of problems from FlashAttention's and Composable Kernel's own tests, and FlashAttention's
+rule: an error is at most twice that of the same computation in the inputs' dtype, one operation
+after another, plus twice the rounding of the result (three times with a soft cap).
+
+Lengths, head dims, head counts, pages and masks are those of FlashAttention (tests/test_flash_attn
+and hopper/test_flash_attn), Composable Kernel (the matrix of its fmha smoke tests), FlashMLA and
+FlashInfer. Which of them meet, and with which features, is drawn from each problem's number.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attention_cases import drawn, legal
+
+from tilewright import arrays, ops, verify
+from tilewright.errors import BadArgument
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention.features import FEATURES
+from tilewright.ops.attention.problem import FP8
+from tilewright.ops.attention.reference import reference
+
+COUNT = 368
+"""Problems of the grid."""
+
+LENGTHS = (
+    # FlashAttention, of queries and keys
+    (1, 1), (1, 128), (64, 128), (128, 192), (256, 256), (239, 1), (799, 3), (113, 203),
+    (113, 128), (128, 217), (113, 211), (108, 256), (256, 512), (384, 256), (640, 128), (512, 256),
+    (1024, 1024), (1023, 1024), (1024, 1023), (1, 147), (1, 339), (3, 1024), (64, 800), (64, 256),
+    (3, 799), (64, 2048), (16, 2000), (1, 4096), (2048, 2048),
+    # Composable Kernel
+    (100, 51), (99, 256), (1024, 256), (768, 768), (259, 259), (1, 0), (33, 0), (55, 256),
+    # FlashMLA: tokens that are verified at once
+    (1, 20), (2, 140), (4, 140), (2, 1024),
+)  # fmt: skip
+
+HEADS = ((1, 1), (2, 2), (4, 4), (6, 2), (8, 1), (5, 1), (8, 2), (16, 1), (9, 3))
+"""Of queries and keys."""
+
+DIMS = (
+    *((d, d) for d in (32, 40, 64, 64, 80, 96, 128, 128, 128, 160, 192, 256)),
+    (192, 128), (64, 24), (96, 128), (64, 256),
+)  # fmt: skip
+"""Of Q and K, and of V."""
+
+LATENT_DIMS = ((576, 512), (288, 256))
+
+
+def grid(dtypes: Iterable[str] = ("bf16", "fp16", "e4m3fn", "fp32")) -> list[AttentionProblem]:
+    """The problems, each different from all others."""
+    found: dict[AttentionProblem, None] = {}
+    number = 0
+    while len(found) < COUNT:
+        found[one(number, tuple(dtypes))] = None
+        number += 1
+    return [*found]
+
+
+def one(number: int, dtypes: tuple[str, ...]) -> AttentionProblem:
+    """Problem `number`. dtypes: two of 16 bits, an fp8, fp32."""
+    rng = random.Random(f"parity {number}")
+    q_len, kv_len = LENGTHS[number % len(LENGTHS)]
+    words = legal(rng, 0.15, sorted(FEATURES)[number % len(FEATURES)])
+    sizes: dict[str, Any] = {"q_len": q_len, "kv_len": kv_len, "batch": rng.choice((1, 2, 3, 9))}
+    if q_len * kv_len > 300_000:
+        sizes["batch"] = rng.choice((1, 2))
+    heads = rng.choice(HEADS)
+    dims = rng.choice(DIMS)
+    if "latent" in words:
+        heads, dims = (rng.choice((4, 16)), 1), rng.choice(LATENT_DIMS)
+    sizes["heads"], sizes["kv_heads"] = heads
+    sizes["head_dim"], sizes["head_dim_v"] = dims
+    dtype = sizes["dtype"] = rng.choice(dtypes if rng.random() < 0.5 else dtypes[:2])
+    if dtype in ("bf16", "fp16"):
+        sizes["dtype_kv"] = dtypes[2] if rng.random() < 0.25 else dtype
+    return drawn(number, words=words, **sizes)
+
+
+def toy(p: AttentionProblem, most: int) -> bool:
+    """Whether the interpreter computes it in a moment: at most `most` scores."""
+    return p.batch * p.heads * p.q_len * p.kv_len * p.head_dim <= most * 64
+
+
+def coverage(problems: Iterable[AttentionProblem]) -> Counter[str]:
+    """How many problems have each feature, mask, dtype and layout."""
+    found: Counter[str] = Counter()
+    for p in problems:
+        found.update(p.words)
+        found.update({f"mask {p.mask.kind}", p.corner, f"{p.dtype}", f"kv {p.dtype_kv}"})
+        found.update({f"q {p.layout}", f"kv {p.kv_layout}", "gqa" if p.group > 1 else "mha"})
+        found.update({"strided"} if p.q_strides or p.k_strides else ())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """error: the largest of O. torch: the same of one operation after another. bound: of error."""
+
+    error: float
+    torch: float
+    bound: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.bound
+
+
+def parity(p: AttentionProblem, inputs: Mapping[str, Any], o: Any, wanted: Any) -> Parity:
+    """How O compares by FlashAttention's rule.
+
+    inputs: as the kernel had them, before the call. wanted: the reference's O.
+    """
+    wide = {n: x if isinstance(x, int | float) else arrays.to_float64(x) for n, x in inputs.items()}
+    # fp8 is computed in bf16, with weights in fp8.
+    one_by_one = reference(p, wide, rounding="bf16" if p.dtype in FP8 else p.dtype)["o"]
+    known = wanted == wanted  # rows that are written
+    if not known.any():
+        return Parity(0.0, 0.0, 0.0)
+    ref = wanted[known]
+
+    def error(x: Any) -> float:
+        return float(abs(x[known] - ref).max())
+
+    noise = ref
+    for step in (0.0, 0.3, -0.3):
+        noise = arrays.rounded(noise + step, p.dtype_o)
+    noise = float(abs(noise - arrays.rounded(ref, p.dtype_o)).max())
+    theirs = error(arrays.rounded(one_by_one, p.dtype_o))
+    factor = 3.0 if p.softcap else 2.0
+    return Parity(error(arrays.to_float64(o)), theirs, factor * theirs + 2 * noise)
+
+
+def compute(dispatcher: Any, p: AttentionProblem, seed: int, device: str, name: str = "") -> str:
+    """Compute `p`, and say what is wrong: "" if it is within the tolerances and the rule."""
+    family = ops.family("attention")
+    config = family.parse_name(name) if name else dispatcher.select(p).config
+    operands = verify.operands_of(p, seed, device)
+    wanted = verify.reference(p, operands.inputs)
+    before = dict(operands.inputs) | verify.snapshot(p, operands.inputs)
+    verify.run(dispatcher, p, operands, config.name)
+    check = verify.compare_all(p, config, operands.written(p), wanted, seed)
+    if not check.ok:
+        return f"{config.name} on {p} (seed {seed}) is {check}"
+    found = parity(p, before, operands.outputs["o"], wanted["o"])
+    return "" if found.ok else f"{config.name} on {p} (seed {seed}): {found}"
+
+
+def usable(dispatcher: Any, p: AttentionProblem) -> str:
+    """Why no kernel serves `p` on the dispatcher's device: "" if one does."""
+    try:
+        dispatcher.select(p)
+    except BadArgument as error:
+        return str(error)
+    return ""
