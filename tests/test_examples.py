@@ -36,6 +36,16 @@ EXPECTED = {
     "19_mx.py": "MX fp4 on b200: pipeline mx",
     "20_multi_abd.py": "_prea-add-scale_preb-mul_epi-bias-relu",
     "21_preshuffled_weights.py": "pass tilewright.unshuffle(b) to this kernel",
+    "22_attention.py": "the last 16, and the first 4  29% of all pairs",
+    "23_attention_scores.py": "are capped to 1.95",
+    "24_attention_dropout.py": "25.2% of the weights became zero",
+    "25_attention_lengths.py": "4 sequences of [17, 0, 60, 1] rows in one launch",
+    "26_attention_split.py": "split into parts of 128 keys, results differ by ",
+    "27_attention_decode.py": "they now have [34, 11] rows in the cache",
+    "28_attention_serving.py": "prefill of 37 rows through 3 layers",
+    "29_attention_latent.py": "16 heads of 64 values each from 80 numbers of a token",
+    "30_attention_fp8.py": "cache in fp8 bfloat16, relative error ",
+    "31_attention_parity.py": "240 combinations have a kernel on AMD Instinct MI300X",
 }
 
 
