@@ -307,7 +307,7 @@ def test_axes_of_a_file_that_go_together(tmp_path):
     [
         ({"head_dim,mask": [[64]]}, r"\$\.head_dim,mask: each row is a list of 2 values, not \[64"),
         ({"head_dim,mask": []}, r"\$\.head_dim,mask: axes that go together have a list of rows"),
-        ({"head_dim,masks": [[64, "none"]]}, r"no axis 'masks' \(did you mean 'mask'"),
+        ({"page_size,masks": [[64, "none"]]}, r"no axis 'masks'.*did you mean 'mask'"),
         ({"mask": ["none"]}, "axis 'mask' is declared 2 times"),
     ],
 )

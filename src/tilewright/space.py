@@ -317,7 +317,10 @@ def read_axes(
     known = ops.family(family).axes()
     groups = {axes: tuple(axis.strip() for axis in axes.split(",")) for axes in said if "," in axes}
     single = [axis for axis in said if axis not in groups]
-    for axis in itertools.chain(single, *groups.values()):
+    declared = [*single, *itertools.chain.from_iterable(groups.values())]
+    for axis in declared:
+        if declared.count(axis) > 1:
+            raise BadFile(f"$: axis '{axis}' is declared {declared.count(axis)} times")
         if axis not in known:
             listed = ", ".join(known)
             raise BadFile(
@@ -335,10 +338,7 @@ def read_axes(
         if not isinstance(known.get(axis, word), str):
             raise BadArgument(f"{axis}={word}: give numbers in the document, not in the signature")
         axes.setdefault(axis, [word])
-    try:
-        return KernelSpace(family, axes, linked=linked)
-    except BadArgument as error:
-        raise BadFile(f"$: {error}") from error
+    return KernelSpace(family, axes, linked=linked)
 
 
 def _rows(rows: Any, width: int, place: str) -> list[tuple[Any, ...]]:

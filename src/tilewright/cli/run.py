@@ -33,7 +33,7 @@ from tilewright.cli.options import (
     problem,
 )
 from tilewright.cli.options import store as open_store
-from tilewright.cli.vocabulary import LARGE, ODD, SMALL
+from tilewright.cli.vocabulary import LARGE, ODD, OTHERS, SMALL
 from tilewright.errors import BadArgument, FindingsFound, listed
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def add_to(app: typer.Typer) -> None:
             f"tilewright run {ODD} dtype=fp8 --device mi300x",
             f"tilewright run {ODD} dtype=fp16 --on emulated:mi300x",
             f"tilewright run {LARGE} --on cuda:0 --seed 7",
+            *(f"tilewright run {other}" for other in OTHERS),
         ),
     )(run)
 

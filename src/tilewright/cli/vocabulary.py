@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from tilewright.ops.help import helps
 
-FAMILY, _HELP = next(iter(helps().items()))
+FAMILY, _HELP = next((name, said) for name, said in helps().items() if said.usual)
 """The family of the examples."""
 
 LARGE, SMALL, TINY, FEW, ODD = (
     f"{FAMILY} {_HELP.problems[size]}" for size in ("large", "small", "tiny", "few", "odd")
 )
 """Examples of a family and a problem, as arguments."""
+
+OTHERS = tuple(
+    f"{name} {said.problems['tiny']}" for name, said in helps().items() if not said.usual
+)
+"""A tiny problem of each other family, as arguments."""
 
 WORDS = _HELP.problems["small"]
 """An example of a problem without its family."""
@@ -22,6 +27,7 @@ WHERE = _HELP.where
 
 def as_text() -> str:
     """All families' words beside CK Tile's, as lines for a terminal of 80 columns."""
-    words = dict.fromkeys(row for one in helps().values() for row in one.vocabulary)
+    said = sorted(helps().values(), key=lambda one: not one.usual)
+    words = dict.fromkeys(row for one in said for row in one.vocabulary)
     rows = [("here", "CK Tile", "meaning"), *words]
     return "\n".join(f"{here:<11}{theirs:<22}{meaning}" for here, theirs, meaning in rows)

@@ -1,8 +1,8 @@
 """The families' words for the help of the command line: examples, and CK Tile's words beside ours.
 
 A family states them in a data file, ``help.json`` in its folder, because showing help must not take
-the time of importing families. The examples are those of the first family, by name, that has such a
-file; every family's vocabulary is shown.
+the time of importing families. The examples are those of the family that is `usual`; every family's
+vocabulary is shown.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Help:
     problems: examples of problems, in the words of `Family.parse_problem`, by what they show:
         ``large``, ``small``, ``tiny``, ``few`` (a small batch) and ``odd`` (sizes that nothing
         divides).
+    usual: whether the examples in help are this family's; true of one family.
     where: an example of a condition on a kernel's fields (see `tilewright.measure.filters`).
     vocabulary: (the word here, CK Tile's word, its meaning).
     """
@@ -29,6 +30,7 @@ class Help:
     problems: Mapping[str, str]
     where: str
     vocabulary: tuple[tuple[str, str, str], ...] = ()
+    usual: bool = False
 
 
 @cache
