@@ -29,6 +29,7 @@ decode loop, it is the launch. Nothing was timed yet.
 import triton
 import triton.language as tl
 
+from tilewright.ops.attention.kernels.combine import wide
 from tilewright.ops.device.epilogue import rounded
 
 ROWS = tl.constexpr(8)
@@ -111,7 +112,7 @@ def _write(
     token, head = row // kv_heads, row % kv_heads
     at = used + token
     known = (row < new_kv * kv_heads) & (at < kv_len)
-    d = tl.arange(0, triton.next_power_of_2(DIM))
+    d = tl.arange(0, wide(DIM))
     inside = known[:, None] & (d < DIM)[None, :]
     base = new + (b.to(tl.int64) * new_kv * kv_heads + row) * DIM
     x = tl.load(base[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -158,7 +159,7 @@ def _rotate_queries(
     places = tl.zeros_like(i) + place
     if MASK != "none":
         places += i
-    d = tl.arange(0, triton.next_power_of_2(HEAD_DIM))
+    d = tl.arange(0, wide(HEAD_DIM))
     inside = known[:, None] & (d < HEAD_DIM)[None, :]
     base = q + _q_rows(b, start + i, h, given_q_strides)
     step = given_q_strides[3]
