@@ -1,0 +1,409 @@
+"""Latent attention's decode, in Gluon, with the warps' roles written out (sm_90).
+
+Idea. All query heads share one row of 576 elements for each token: it is the key, and its first 512
+elements are the value. So the heads of a few queries are the rows of one tile of 64, and each
+element that comes from memory is multiplied 64 times as key and 64 times as value. O has 64 × 512
+sums, more than the registers of one warp group; two groups hold 256 columns each. This is the
+division of FlashMLA (DeepSeek, github.com/deepseek-ai/FlashMLA).
+
+A step is a block of 64 keys. Each group multiplies Q by 32 of them, so no product is done twice.
+Then the groups tell each other the rows' maxima, and their halves of the weights, through shared
+memory; both keep the same maxima. Each multiplies all 64 weights by its own columns of the values.
+Two barriers a step join the 256 threads: behind the maxima, and behind the weights. Whatever a
+group wrote before the first it has read after the second, so one copy of each is enough: a group
+passes the next step's first barrier only when its products with the weights have ended.
+
+Data movement. A third partition, one warp, asks the copy engine for blocks. A block lies in shared
+memory as 32 keys × 256 elements, four times, and 32 keys × 64, twice: the pieces that one product
+reads are tiles of their own. With Q (72 KB) there is room for two blocks: while one is multiplied
+the next arrives. A block is released when both groups have multiplied by its values. The page of
+the next block is looked up before the warp waits for room.
+
+Edges. The last block is cut by the number of keys. Scores behind it are masked. Values behind it
+may be NaN, which times a weight of zero would be NaN; each group sets those of its columns to zero
+in shared memory. A half block that lies wholly behind the last key is not asked for from the page
+table, whose entry there is garbage: the last half with keys is copied again.
+
+Splits share the keys of a tile of rows. A split without keys writes a logarithm of -inf, and zeros.
+
+Tried on paper. A block for each group (FlashMLA's two halves, 64 keys each) makes products of 64
+columns in place of 32, whose reads of Q from shared memory take no longer than the products; but
+then both blocks are in use at once and nothing can arrive meanwhile, unless they are released in
+pieces. Products of 32 columns take about 24 cycles in place of 16, 1,700 of a step's 3,100: 64 rows
+and 64 keys in 1.75 µs at 1.77 GHz. A block takes 2.0 µs to arrive at an SM's share of 4.8 TB/s. So
+memory should limit up to 64 heads, and with 128, where two tiles read the same block, products:
+about 650 TFLOP/s at the most.
+
+Nothing was timed yet. The simulation ran it (`tests/simulate`), and it compiles without spills.
+"""
+
+from tilewright.ops.attention.kernels.gluon_scores import LN2, base2
+from tilewright.ops.attention.kernels.gluon_tiles import keys_of, queries_of, ring, turned
+from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    tma_load,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+ROWS = gl.constexpr(64)
+KEYS = gl.constexpr(64)
+HALF = gl.constexpr(32)
+"""Keys that one group multiplies Q by, and that one copy moves."""
+COLUMNS = gl.constexpr(256)
+"""Columns of O that one group holds."""
+CONSUMER_REGISTERS = gl.constexpr(240)
+PRODUCER_REGISTERS = gl.constexpr(32)
+
+
+@jit
+def _meet(token):
+    """Wait until both groups are here. What was written to shared memory before is seen after."""
+    return gl.inline_asm_elementwise(
+        "bar.sync 8, 256; mov.b32 $0, $1;", "=r,r", [token], gl.int32, is_pure=False, pack=1
+    )
+
+
+@jit
+def _place(q_len, heads, splits, SPLIT: gl.constexpr):
+    """(tile, split, sequence) of this workgroup. Tiles of one sequence are neighbours, so that they
+    read the same blocks at once."""
+    number = gl.program_id(0)
+    tiles = (q_len * heads + ROWS - 1) // ROWS
+    tile = number % tiles
+    number //= tiles
+    split = 0
+    if SPLIT:
+        split = number % splits
+        number //= splits
+    return tile, split, number
+
+
+@jit
+def _span(
+    b, split, n_q, n_kv, tile, group, splits, split_len, SPLIT: gl.constexpr
+):  # fmt: skip
+    """(begin, end) of the blocks of this workgroup."""
+    end = (n_kv + KEYS - 1) // KEYS
+    begin = 0
+    if SPLIT:
+        if split_len > 0:
+            each = split_len // KEYS
+        else:
+            each = (end + splits - 1) // splits
+        begin = split * each
+        end = gl.minimum(end, begin + each)
+    if tile * ROWS >= n_q * group:
+        end = begin
+    return begin, end
+
+
+@jit
+def _page(
+    step, half, b, n_kv, page_table, page_list, page_starts, page_entries,
+    PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr,
+):  # fmt: skip
+    """(batch or page, row there) of half a block; of the last one that has keys, if it has none."""
+    row = step * KEYS + half * HALF
+    outer = b
+    if PAGETABLE or PAGELIST:
+        row = gl.maximum(gl.minimum(row, (n_kv - 1) // HALF * HALF), 0)
+        if PAGETABLE:
+            outer = gl.load(page_table + b.to(gl.int64) * page_entries + row // PAGE)
+        else:
+            outer = gl.load(page_list + gl.load(page_starts + b) + row // PAGE)
+        row = row % PAGE
+    return outer, row
+
+
+@jit
+def _fill(
+    data,
+    SPLIT: gl.constexpr, PAGE: gl.constexpr, PAGETABLE: gl.constexpr, PAGELIST: gl.constexpr,
+    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
+    APPEND: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The producer: asks for the blocks."""
+    (
+        k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
+        page_list, page_starts, page_entries, group, q_len, kv_len, new_kv, splits, split_len,
+    ) = data  # fmt: skip
+    tile, split, b = _place(q_len, group, splits, SPLIT)
+    _, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+    start, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    begin, end = _span(b, split, n_q, n_kv, tile, group, splits, split_len, SPLIT)
+    BYTES: gl.constexpr = 2 * (2 * v.block_type.nbytes + k.block_type.nbytes)
+    stage = 0
+    phase = 1  # an unused slot counts as released
+    if begin < end:
+        outer_0, row_0 = _page(
+            begin, 0, b, n_kv, page_table, page_list, page_starts, page_entries,
+            PAGE, PAGETABLE, PAGELIST,
+        )  # fmt: skip
+        outer_1, row_1 = _page(
+            begin, 1, b, n_kv, page_table, page_list, page_starts, page_entries,
+            PAGE, PAGETABLE, PAGELIST,
+        )  # fmt: skip
+        if PACKEDKV:
+            outer_0 = 0
+            outer_1 = 0
+        for step in range(begin, end):
+            mbarrier.wait(empty.index(stage), phase)
+            bar = full.index(stage)
+            mbarrier.expect(bar, BYTES)
+            tma_load(v, (outer_0, start + row_0, 0), bar, main.index(stage * 4))
+            tma_load(v, (outer_0, start + row_0, COLUMNS), bar, main.index(stage * 4 + 1))
+            tma_load(k, (outer_0, start + row_0, 2 * COLUMNS), bar, rest.index(stage * 2))
+            tma_load(v, (outer_1, start + row_1, 0), bar, main.index(stage * 4 + 2))
+            tma_load(v, (outer_1, start + row_1, COLUMNS), bar, main.index(stage * 4 + 3))
+            tma_load(k, (outer_1, start + row_1, 2 * COLUMNS), bar, rest.index(stage * 2 + 1))
+            # Behind the last block the pages of the last keys are looked up again.
+            outer_0, row_0 = _page(
+                step + 1, 0, b, n_kv, page_table, page_list, page_starts, page_entries,
+                PAGE, PAGETABLE, PAGELIST,
+            )  # fmt: skip
+            outer_1, row_1 = _page(
+                step + 1, 1, b, n_kv, page_table, page_list, page_starts, page_entries,
+                PAGE, PAGETABLE, PAGELIST,
+            )  # fmt: skip
+            if PACKEDKV:
+                outer_0 = 0
+                outer_1 = 0
+            stage, phase = turned(stage, phase, STAGES)
+
+
+@jit
+def _load_rows(
+    q, strides, b, begin, n_q, tile, group, first, out, WIDTH: gl.constexpr
+):  # fmt: skip
+    """Elements `first`… of the tile's rows of Q, to shared memory; 0 in rows behind the last."""
+    ACROSS: gl.constexpr = min(32, WIDTH // 8)
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
+    r = tile * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    d = first + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
+    i = r // group
+    h = r % group
+    at = (begin + i).to(gl.int64) * strides[1] + h * strides[2]
+    where = q + b * strides[0] + gl.expand_dims(at, 1) + gl.expand_dims(d, 0)
+    out.store(gl.load(where, mask=gl.expand_dims(i < n_q, 1), other=0.0))
+
+
+@jit
+def _clear(tile, rows):
+    """Set the rows of a piece of the values from `rows` on to zero."""
+    STEP: gl.constexpr = 8
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
+    for at in gl.static_range(0, HALF, STEP):
+        if at + STEP > rows:
+            part = tile.slice(at, STEP)
+            value = part.load(LAYOUT)
+            j = at + gl.arange(0, STEP, gl.SliceLayout(1, LAYOUT))
+            part.store(gl.where(gl.expand_dims(j < rows, 1), value, gl.zeros_like(value)))
+
+
+@jit
+def _step(
+    q_main, q_rest, main, rest, weights, news, full, empty, zero, acc, most, total, stage, phase,
+    col, n_kv, last, factor, GROUP: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """One block of keys. MASKED: some rows do not see all of it."""
+    OF_S: gl.constexpr = zero.type.layout
+    OF_O: gl.constexpr = acc.type.layout
+    OF_ROWS: gl.constexpr = most.type.layout
+    mbarrier.wait(full.index(stage), phase)
+    at = stage * 4 + GROUP * 2
+    s = warpgroup_mma(
+        q_main.index(0), main.index(at).permute((1, 0)), zero, use_acc=False, is_async=True
+    )
+    s = warpgroup_mma(q_main.index(1), main.index(at + 1).permute((1, 0)), s, is_async=True)
+    s = warpgroup_mma(q_rest, rest.index(stage * 2 + GROUP).permute((1, 0)), s, is_async=True)
+    s = warpgroup_mma_wait(0, deps=(s,))
+    if MASKED:
+        j = col + GROUP * HALF + gl.arange(0, HALF, gl.SliceLayout(0, OF_S))
+        seen = gl.expand_dims(j, 0) <= gl.expand_dims(last, 1)
+        s = gl.where(seen, s, float("-inf"))
+    mine = gl.max(s, 1) * factor
+    news.index(GROUP).store(mine)
+    _meet(stage)
+
+    new = gl.maximum(gl.maximum(most, mine), news.index(1 - GROUP).load(OF_ROWS))
+    base = new
+    if MASKED:
+        base = gl.where(new == float("-inf"), 0.0, new)
+    below = gl.full_like(s, 0.0) - gl.expand_dims(base, 1)
+    p = gl.exp2(gl.fma(s, gl.full_like(s, factor), below))
+    again = gl.exp2(most - base)
+    total = total * again + gl.sum(p, 1)
+    weights.index(GROUP).store(p.to(weights.dtype))
+    if MASKED:  # noqa: SIM102 - only the first is known when compiling
+        if col + KEYS > n_kv:
+            _clear(main.index(stage * 4 + GROUP), n_kv - col)
+            _clear(main.index(stage * 4 + 2 + GROUP), n_kv - col - HALF)
+    fence_async_shared()
+    _meet(stage)
+
+    again = gl.convert_layout(again, gl.SliceLayout(1, OF_O), assert_trivial=True)
+    acc = acc * gl.expand_dims(again, 1)
+    acc = warpgroup_mma(weights.index(0), main.index(stage * 4 + GROUP), acc, is_async=True)
+    acc = warpgroup_mma(weights.index(1), main.index(stage * 4 + 2 + GROUP), acc, is_async=True)
+    acc = warpgroup_mma_wait(0, deps=(acc,))
+    mbarrier.arrive(empty.index(stage), count=1)
+    stage, phase = turned(stage, phase, STAGES)
+    return acc, new, total, stage, phase
+
+
+@jit
+def _attend(
+    data, bounds,
+    GROUP: gl.constexpr, MASK: gl.constexpr, SPLIT: gl.constexpr, LSE: gl.constexpr,
+    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
+    APPEND: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """A consumer, warp group number GROUP: 32 keys of each block, and 256 columns of O."""
+    (
+        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
+        weights, news, full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len,
+        total_q, rows, new_kv, splits, split_len, scale,
+    ) = data  # fmt: skip
+    right, bottom_right = bounds
+    REST: gl.constexpr = q_rest.shape[1]
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
+    OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
+    tile, split, b = _place(q_len, heads, splits, SPLIT)
+    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+    _, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    begin, end = _span(b, split, n_q, n_kv, tile, heads, splits, split_len, SPLIT)
+    q_b = 0 if PACKEDQ else b
+
+    first: gl.constexpr = GROUP * COLUMNS
+    _load_rows(q, q_strides, q_b, q_begin, n_q, tile, heads, first, q_main.index(GROUP), COLUMNS)
+    if GROUP == 0:
+        _load_rows(q, q_strides, q_b, q_begin, n_q, tile, heads, 2 * COLUMNS, q_rest, REST)
+    fence_async_shared()
+    _meet(tile)
+
+    r = tile * ROWS + gl.arange(0, ROWS, OF_ROWS)
+    i = r // heads
+    last = gl.full((ROWS,), 0, gl.int32, OF_ROWS) + n_kv - 1
+    if MASK != "none":
+        last = gl.minimum(last, i + bottom_right * (n_kv - n_q) + right)
+    factor = base2(scale)
+    zero = gl.zeros((ROWS, HALF), gl.float32, OF_S)
+    acc = gl.zeros((ROWS, COLUMNS), gl.float32, OF_O)
+    most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
+    total = gl.zeros((ROWS,), gl.float32, OF_ROWS)
+    stage = 0
+    phase = 0
+    # All rows see the blocks before this one whole.
+    whole = n_kv
+    if MASK != "none":
+        whole = gl.minimum(whole, tile * ROWS // heads + bottom_right * (n_kv - n_q) + right + 1)
+    whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // KEYS, end), begin)
+    for step in range(begin, whole):
+        acc, most, total, stage, phase = _step(
+            q_main, q_rest, main, rest, weights, news, full, empty, zero, acc, most, total, stage,
+            phase, step * KEYS, n_kv, last, factor, GROUP, False, STAGES,
+        )  # fmt: skip
+    for step in range(whole, end):
+        acc, most, total, stage, phase = _step(
+            q_main, q_rest, main, rest, weights, news, full, empty, zero, acc, most, total, stage,
+            phase, step * KEYS, n_kv, last, factor, GROUP, True, STAGES,
+        )  # fmt: skip
+
+    news.index(GROUP).store(total)
+    _meet(tile)
+    total += news.index(1 - GROUP).load(OF_ROWS)
+    share = 1.0 / gl.where(total == 0.0, 1.0, total)
+    share = gl.convert_layout(share, gl.SliceLayout(1, OF_O), assert_trivial=True)
+    out = acc * gl.expand_dims(share, 1)
+
+    h = r % heads
+    line = (b.to(gl.int64) * heads + h) * q_len + i
+    if PACKEDQ:
+        line = h.to(gl.int64) * total_q + (q_begin + i)
+    if GROUP == 0:
+        log = (most + gl.log2(total)) * LN2
+        if SPLIT:
+            gl.store(partial_lse + split.to(gl.int64) * rows + line, log, mask=i < n_q)
+        elif LSE:
+            gl.store(lse + line, log, mask=i < n_q)
+    OF_LINES: gl.constexpr = gl.SliceLayout(1, OF_O)
+    line = gl.convert_layout(line, OF_LINES, assert_trivial=True)
+    i = gl.convert_layout(i, OF_LINES, assert_trivial=True)
+    h = gl.convert_layout(h, OF_LINES, assert_trivial=True)
+    e = GROUP * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, OF_O))
+    inside = gl.expand_dims(i < n_q, 1)
+    if SPLIT:
+        WIDTH: gl.constexpr = 2 * COLUMNS
+        to = partial_o + split.to(gl.int64) * rows * WIDTH
+        gl.store(to + gl.expand_dims(line * WIDTH, 1) + gl.expand_dims(e, 0), out, mask=inside)
+    else:
+        to = o + q_b * o_strides[0]
+        at = (q_begin + i).to(gl.int64) * o_strides[1] + h * o_strides[2]
+        out = out.to(o.dtype.element_ty)
+        gl.store(to + gl.expand_dims(at, 1) + gl.expand_dims(e, 0), out, mask=inside)
+
+
+@jit
+def attention_gluon_latent(
+    q, k, v, o, lse, partial_o, partial_lse, q_offsets, kv_offsets, q_used, kv_used, page_table,
+    page_list, page_starts, q_strides, o_strides, heads, q_len, kv_len, total_q, rows,
+    page_entries, new_kv, splits, split_len, right, bottom_right, scale,
+    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr, PAGE: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr, PACKEDQ: gl.constexpr,
+    PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr, PAGETABLE: gl.constexpr,
+    PAGELIST: gl.constexpr, APPEND: gl.constexpr,
+):  # fmt: skip
+    """O of 64 rows, which are the heads of neighbouring queries. There is a workgroup for
+    each tile, split and sequence.
+
+    k, v: descriptors of the same rows, (page or sequence, row, element): v's copies move 32 rows of
+        256 elements, k's the elements behind the values.
+    """
+    REST: gl.constexpr = HEAD_DIM - HEAD_DIM_V
+    DTYPE: gl.constexpr = v.dtype
+    WIDE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], DTYPE)
+    NARROW: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, REST], DTYPE)
+    OF_P: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, HALF], DTYPE)
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    q_main = gl.allocate_shared_memory(DTYPE, [2, ROWS, COLUMNS], WIDE)
+    q_rest = gl.allocate_shared_memory(DTYPE, [ROWS, REST], NARROW)
+    main = gl.allocate_shared_memory(DTYPE, [STAGES * 4, HALF, COLUMNS], WIDE)
+    rest = gl.allocate_shared_memory(DTYPE, [STAGES * 2, HALF, REST], NARROW)
+    weights = gl.allocate_shared_memory(DTYPE, [2, ROWS, HALF], OF_P)
+    news = gl.allocate_shared_memory(gl.float32, [2, ROWS], FLAT)
+    full, empty = ring(STAGES, 2)
+    fence_async_shared()  # the copy engine sees the barriers too
+
+    attending = (
+        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_main, q_rest, main, rest,
+        weights, news, full, empty, q_offsets, kv_offsets, q_used, kv_used, heads, q_len, kv_len,
+        total_q, rows, new_kv, splits, split_len, scale,
+    )  # fmt: skip
+    filling = (
+        k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
+        page_list, page_starts, page_entries, heads, q_len, kv_len, new_kv, splits, split_len,
+    )  # fmt: skip
+    bounds = (right, bottom_right)
+    gl.warp_specialize(
+        [
+            (_attend, (
+                attending, bounds, 0, MASK, SPLIT, LSE, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
+                STAGES,
+            )),
+            (_attend, (
+                attending, bounds, 1, MASK, SPLIT, LSE, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
+                STAGES,
+            )),
+            (_fill, (
+                filling, SPLIT, PAGE, PAGETABLE, PAGELIST, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
+                STAGES,
+            )),
+        ],
+        [4, 1],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+    )  # fmt: skip
