@@ -236,6 +236,7 @@ COMMON = frozenset(
         "rows",
         "sizes",
         "store",
+        "vector",
         "words",
     )
 )
