@@ -232,7 +232,7 @@ ARGUMENTS: dict[str, Argument] = {
     # Given at the call.
     "scale": Argument(lambda _: ("fp32",), lambda _: (Given("fp32", "scale"),)),
     "seed": Argument(lambda _: ("i64",), lambda _: (Given("i64", "seed"),), ("dropout",)),
-    "offset": Argument(lambda _: ("i32",), lambda _: (Given("i32", "offset"),), ("dropout",)),
+    "offset": Argument(lambda _: ("i64",), lambda _: (Given("i64", "offset"),), ("dropout",)),
 }
 """Every argument by the name that kernels give it."""
 

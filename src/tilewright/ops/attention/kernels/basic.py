@@ -99,9 +99,8 @@ def _step(
 
     if MASKED or SOFTCAP or BIAS or ALIBI or BSCALE:
         if BSCALE:
-            block = (j + (kv_start if LEFTPAD else 0)) // scale_block
-            k_scales = tl.load(k_scale + block * kv_scale_strides[2], mask=j < n_kv, other=0.0)
-            s = s * (factor * q_scale)[:, None] * k_scales[None, :]
+            at = (j0 // scale_block) * kv_scale_strides[2]
+            s = s * (q_scale * (factor * tl.load(k_scale + at)))[:, None]
         else:
             s = s * factor
         if SOFTCAP:
@@ -124,13 +123,6 @@ def _step(
     if DROPOUT:
         r = random_bytes(j0, i, line, seed, offset, TILE_Q, TILE_KV)
         p = tl.where(r < dropped, 0.0, p)
-    if BSCALE:
-        # Of the tile's scales the largest is taken out, so that weights keep their range.
-        block = (j + (kv_start if LEFTPAD else 0)) // scale_block
-        v_scales = tl.load(v_scale + block * kv_scale_strides[2], mask=j < n_kv, other=0.0)
-        top = tl.max(v_scales, 0)
-        p = p * (v_scales / tl.where(top == 0.0, 1.0, top))[None, :]
-
     v_base, v_rows = k_base, k_rows
     if not LATENT:
         v_base, v_rows = key_places(
@@ -155,7 +147,8 @@ def _step(
             )
             z = z.to(x[0].dtype)
         if BSCALE:
-            product = tl.dot(p, z, input_precision=PRECISION) * top
+            at = (j0 // scale_block) * kv_scale_strides[2]
+            product = tl.dot(p, z, input_precision=PRECISION) * tl.load(v_scale + at)
             found += (sums[n] * again[:, None] + product,)
         else:
             found += (tl.dot(p, z, sums[n] * again[:, None], input_precision=PRECISION),)

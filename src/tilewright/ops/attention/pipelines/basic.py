@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.features import FEATURES
 from tilewright.ops.attention.mask import MASKS
+from tilewright.ops.attention.operands import strides_of
 from tilewright.ops.attention.pipelines import common
 from tilewright.ops.attention.pipelines.record import Pipeline
 from tilewright.ops.attention.problem import FP8, AttentionProblem
+
+MOST_FEW = 256
+"""Rows of Q (times the heads that share keys) for which the keys may be split."""
 
 _DTYPES = (
     *((d, d) for d in ("bf16", "fp16", "fp32", *FP8)),
@@ -18,28 +25,151 @@ _DTYPES = (
 )
 
 
-def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
-    few = p.q_len * p.group <= 256
+Tile = tuple[int, int, int]
+"""Rows of Q, rows of K and V, and warps."""
+
+_TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
+    "async": (
+        (64, ((16, 64, 4), (64, 64, 4), (128, 64, 8), (128, 128, 8))),
+        (192, ((16, 64, 4), (64, 32, 4), (128, 64, 8))),
+        (256, ((16, 64, 4), (64, 32, 8))),
+    ),
+    "sync": (
+        (64, ((16, 64, 4), (64, 64, 4), (128, 64, 8))),
+        (192, ((16, 64, 4), (64, 32, 4), (128, 32, 8))),
+        (256, ((16, 64, 4), (64, 32, 8))),
+    ),
+    "cdna": (
+        (192, ((16, 64, 4), (64, 64, 4), (128, 32, 8), (128, 64, 4))),
+        (256, ((16, 64, 4), (64, 64, 4))),
+    ),
+    "rdna3": (
+        (64, ((16, 32, 4), (64, 32, 4), (128, 32, 8))),
+        (128, ((16, 16, 8), (64, 16, 4), (64, 32, 8))),
+        (256, ((16, 16, 8),)),
+    ),
+    "rdna4": (
+        (64, ((16, 32, 4), (64, 64, 4), (128, 64, 8))),
+        (128, ((16, 32, 4), (64, 32, 4), (128, 32, 8))),
+        (256, ((16, 16, 8), (32, 32, 8))),
+    ),
+    "fp32": ((64, ((16, 32, 4), (64, 32, 8))), (256, ((16, 32, 4), (32, 32, 4)))),
+}
+"""Tiles by how an architecture multiplies, for head dims up to some size. None of them spills with
+bf16 or fp16, without features and under every mask: `benchmarks/attention_builds.py`. Shorter steps
+than elsewhere are there for the registers: Q and O take most."""
+
+_LONG: tuple[Tile, ...] = ((16, 32, 4), (32, 32, 8))
+"""For head dims beyond all."""
+
+
+def _multiplier(dtype: str, arch: Arch) -> str:
+    """The key of `_TILES`: how tiles are multiplied. On RDNA 3 each half of a wave holds all of Q
+    and K."""
+    if dtype == "fp32":
+        return "fp32"
+    if arch.backend == "cuda":
+        return "async" if arch.async_mma else "sync"
+    if arch.warp_size == 64:
+        return "cdna"
+    return "rdna3" if arch.operand_copies > 1 else "rdna4"
+
+
+def _tiles(p: AttentionProblem, arch: Arch) -> tuple[Tile, ...]:
+    most = max(p.head_dim, p.head_dim_v)
+    rows = _TILES[_multiplier(p.dtype, arch)]
+    found = next((tiles for size, tiles in rows if most <= size), _LONG)
+    # A multiplication of 8-bit weights takes 32 keys at least.
+    return tuple((q, max(kv, 32), w) for q, kv, w in found) if p.dtype in FP8 else found
+
+
+def _spread(
+    p: AttentionProblem, tiles: Iterable[tuple[int, int, int, int]]
+) -> list[dict[str, Any]]:
+    """Algorithms of these tiles and stages. Keys are split where there are few rows of Q."""
+    few = p.q_len * p.group <= MOST_FEW
     return [
         {
             "tile_q": tile_q,
             "tile_kv": tile_kv,
             "num_warps": warps,
-            "num_stages": 2 if arch.backend == "cuda" else 1,
+            "num_stages": stages,
             "scheduler": scheduler,
             "pack": pack,
             "alignment": alignment,
         }
-        for tile_q, warps in ((16, 4), (64, 4), (128, 4), (128, 8))
-        for tile_kv in (32, 64)
+        for tile_q, tile_kv, warps, stages in tiles
         for scheduler in (("tile", "split") if few else ("tile",))
         for pack in ((False, True) if p.group > 1 else (False,))
         for alignment in (16, 1)
     ]
 
 
-def _no_more(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
-    return ()
+def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    stages = 2 if arch.backend == "cuda" else 1
+    return _spread(p, ((*tile, stages) for tile in _tiles(p, arch)))
+
+
+def _tuned(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    default = _algorithms(p, arch)
+    stages = [n for n in (1, 2, 3) if n in arch.num_stages]
+    tiles = itertools.product((16, 32, 64, 128), (32, 64, 128), (4, 8), stages)
+    return [one for one in _spread(p, tiles) if one not in default]
+
+
+def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
+    """On NVIDIA: Q, and K and V of each stage (one less where the copy is not awaited by the matrix
+    unit), and the weights where their layout changes. On AMD Q is in registers after it has passed
+    through the memory that K and V use later."""
+    size = DTYPES[c.dtype].bytes
+    stored = size if size == DTYPES[c.dtype_kv].bytes else 1
+    q = c.tile_q * sum(widths(c.head_dim, size)) * size
+    k, v = (c.tile_kv * stored * sum(widths(dim, size)) for dim in (c.head_dim, c.head_dim_v))
+    if arch.backend == "hip":
+        return max(q, k, v, (k + v) * (c.num_stages - 1))
+    if arch.async_mma:
+        return q + (k + v) * c.num_stages
+    return q + (k + v) * max(1, c.num_stages - 1) + c.tile_q * c.tile_kv * size
+
+
+def widths(dim: int, size: int) -> tuple[int, ...]:
+    """The blocks that a row of `dim` elements of `size` bytes is held in: `kernels.keys.pieces`,
+    which says why, and which no process without Triton can import."""
+    least = 32 if size == 1 else 16
+    whole = max(least, 1 << (dim - 1).bit_length())
+    first = max(least, whole // 2)
+    second = max(least, 1 << (dim - first - 1).bit_length()) if dim > first else 0
+    return (first, second) if second and first + second < whole else (whole,)
+
+
+def _registers(c: AttentionConfig, arch: Arch) -> int:
+    """Scores and sums; and Q, where matrix instructions take it from registers: of the rows that a
+    warp has, at least 16."""
+    size = DTYPES[c.dtype].bytes
+    threads = c.num_warps * arch.warp_size
+    found = c.tile_q * (c.tile_kv + sum(widths(c.head_dim_v, size))) // threads
+    if arch.async_mma or c.dtype == "fp32":
+        return found
+    rows = max(16, c.tile_q // c.num_warps)
+    held = rows * sum(widths(c.head_dim, size)) * size // 4
+    return found + arch.operand_copies * held // arch.warp_size
+
+
+def _steps(c: AttentionConfig, arch: Arch) -> str | None:
+    if c.dtype in FP8 and c.tile_kv < 32:
+        return f"products of {c.dtype} take 32 keys at least, not {c.tile_kv}"
+    if c.split_len % c.tile_kv:
+        return f"split_len = {c.split_len} is no multiple of tile_kv = {c.tile_kv}"
+    return None
+
+
+def _neighbours(c: AttentionConfig, p: AttentionProblem) -> str | None:
+    if c.alignment == 1 or "vectorised" in c.words:
+        return None
+    for name in ("q", "k", "v", "o"):
+        if (stride := strides_of(p, name)[3]) != 1:
+            return f"elements of a row of {name} are {stride} apart; alignment 1 takes such rows"
+    return None
 
 
 BASIC = Pipeline(
@@ -56,8 +186,8 @@ BASIC = Pipeline(
     dtypes=_DTYPES,
     odd_rows=(),
     odd_columns=(),
-    rules={},
-    supports={},
+    rules={"steps": _steps},
+    supports={"neighbours": _neighbours},
     boxes=common.no_boxes,
     views=common.no_views,
     arguments=(
@@ -79,9 +209,9 @@ BASIC = Pipeline(
     options=common.triton_options,
     grid=common.by_tile,
     counter=False,
-    shared_memory=None,
-    registers=common.accumulators,
+    shared_memory=_shared_memory,
+    registers=_registers,
     share=0.5,
     algorithms=_algorithms,
-    tuned=_no_more,
+    tuned=_tuned,
 )  # fmt: skip

@@ -1,0 +1,135 @@
+"""The portable kernel and the one that combines splits, in the interpreter, against float64: every
+feature with others, every mask, and sizes at which kernels break."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from attention_cases import drawn
+
+from tilewright import Dispatcher, ops
+from tilewright.arch import arch
+from tilewright.ops.attention import AttentionProblem, spaces
+from tilewright.ops.attention.features import FEATURES
+from tilewright.registry import Registry
+from tilewright.verify import verify
+
+FAMILY = ops.family("attention")
+HERE = arch("sm_90")
+
+
+def config(problem, **algorithm):
+    """A config of pipeline basic for a problem."""
+    signature = {name: values[0] for name, values in spaces.signature(problem).items()}
+    fields = {"pipeline": "basic", "tile_q": 32, "tile_kv": 32, "alignment": 1, **algorithm}
+    return FAMILY.make_config({**FAMILY.axes(), **signature, **fields}, HERE)
+
+
+def any_config(problem, seed):
+    """One with any tiles, splits and packing."""
+    rng = random.Random(seed)
+    tile_kv = rng.choice((32, 32, 64, 128))
+    algorithm = {
+        "tile_q": rng.choice((16, 32, 64)),
+        "tile_kv": tile_kv,
+        "pack": rng.random() < 0.4,
+        "alignment": 16 if problem.alignment == 16 else 1,
+    }
+    if rng.random() < 0.4:
+        algorithm |= {"scheduler": "split", "split_len": tile_kv * rng.choice((1, 2))}
+    return config(problem, **algorithm)
+
+
+def check(problem, chosen, seed=0):
+    on = Dispatcher(Registry("basic").register_all([chosen]), device="h200")
+    found = verify(on, problem, chosen.name, seed=seed)
+    assert found.ok, (chosen.name, str(problem), str(found))
+
+
+OF_APPEND = {"append", "rotaryi", "rotaryh"}
+"""Appending is a kernel of its own, with tests of its own."""
+
+
+def _spread(each):
+    """Problems that have any features, each feature in at least `each` of them."""
+    pool, chosen = [p for p in (drawn(seed, most=80) for seed in range(300)) if not p.new_kv], []
+    for word in FEATURES:
+        having = [p for p in pool if word in p.words and len(p.words) > 1][:each]
+        assert len(having) == each or word in OF_APPEND, word
+        chosen += having
+    return list(dict.fromkeys(chosen))
+
+
+DRAWN = _spread(3)
+
+
+@pytest.mark.parametrize("seed", range(len(DRAWN)))
+def test_features_together(seed):
+    problem = DRAWN[seed]
+    check(problem, any_config(problem, seed), seed)
+
+
+SIZES = ((1, 1), (1, 239), (239, 1), (113, 203), (203, 113), (33, 32), (3, 0), (64, 96))
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), SIZES)
+@pytest.mark.parametrize("algorithm", [{}, {"scheduler": "split", "split_len": 64}])
+def test_sizes_under_masks(q_len, kv_len, algorithm):
+    masks = (
+        {},
+        {"right": 0},
+        {"right": 0, "corner": "top_left"},
+        {"left": 40, "right": 7, "first": 37},
+        {"left": -2, "right": 50, "corner": "top_left"},
+        {"left": 5, "right": -3},
+    )
+    for mask in masks:
+        problem = AttentionProblem(
+            1, 2, q_len, kv_len, 32, kv_heads=1, dtype="fp16", others="lse", **mask
+        )
+        check(problem, config(problem, **algorithm))
+
+
+@pytest.mark.parametrize(
+    "dims", [(32, 32), (40, 24), (80, 80), (96, 160), (192, 128), (59, 111), (256, 256)]
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "e4m3fn"])
+def test_head_dims(dims, dtype):
+    problem = AttentionProblem(1, 1, 20, 40, dims[0], head_dim_v=dims[1], dtype=dtype, right=0)
+    check(problem, config(problem, tile_q=16))
+
+
+def test_equal_splits():
+    """More of them than a sequence has steps, and sequences of different lengths."""
+    problem = AttentionProblem(2, 1, 5, 300, 32, right=0, others="lse+sinks+usedkv")
+    check(problem, config(problem, tile_q=16, scheduler="split"))
+
+
+def test_latent_decode():
+    problem = AttentionProblem(
+        2, 16, 1, 100, 576, 1, 512, page_size=32, pages=9, page_entries=4,
+        others="usedkv+pagetable+latent",
+    )  # fmt: skip
+    check(problem, config(problem, tile_q=16, pack=True))
+    check(problem, config(problem, tile_q=16, pack=True, scheduler="split", split_len=32))
+
+
+def test_strides_within_rows():
+    """Alignment 1 takes rows whose elements are no neighbours."""
+    problem = AttentionProblem(
+        1, 2, 20, 30, 32, dtype="fp16", alignment=2, q_strides=(20 * 2 * 96, 2 * 96, 96, 3)
+    )
+    check(problem, config(problem))
+
+
+def test_a_negative_scale_is_no_exception():
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((1, 70, 1, 32)).astype(np.float32) for _ in range(3))
+    on = Dispatcher(device="h200")
+    found = on.run("attention", q * 30, k, v, scale=-1.0)
+    wanted = on.run("attention", q * -30, k, v, scale=1.0)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
