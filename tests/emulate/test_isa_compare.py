@@ -250,6 +250,26 @@ def test_wide_product_with_carry(name: str) -> None:
     assert (made.vector[6] == 17).all()
 
 
+@pytest.mark.parametrize("name", ["v_mad_i64_i32", "v_mad_co_i64_i32"])
+def test_wide_signed_product_with_its_sign(name: str) -> None:
+    found = texts(name, lambda gpu: f"v[0:1], {name_of(8, gpu)}, v2, v4, v[6:7]")
+    assert found
+    for gpu, text in found:
+        rng = random.Random(f"{SEED} {text}")
+        made = waves(target(gpu), count=2, active=ACTIVE[1])
+        a, b, c = (fill(made, at, kind, rng) for at, kind in ((2, "i32"), (4, "i32"), (6, "i64")))
+        execute(text, target(gpu), made)
+        for at in range(made.count * made.lanes):
+            wave, lane = divmod(at, made.lanes)
+            if not made.active[wave, lane]:
+                assert not mask(made, 8, wave) >> lane & 1
+                continue
+            total = signed(a[at], 32) * signed(b[at], 32) + signed(c[at], 64)
+            got = int(made.vector[0, wave, lane]) | int(made.vector[1, wave, lane]) << 32
+            assert got == total % 2**64
+            assert mask(made, 8, wave) >> lane & 1 == total >> 64 & 1
+
+
 @pytest.mark.parametrize("half", ["lo", "hi"])
 def test_bits_below_a_lane(half: str) -> None:
     text = f"v_mbcnt_{half}_u32_b32 v0, v2, v4"

@@ -16,6 +16,7 @@ OTHERS = {
     compare.test_fp32_class: "v_cmp_class_f32",
     compare.test_selection: "v_cndmask_b32 v_cndmask_b16",
     compare.test_wide_product_with_carry: "v_mad_u64_u32 v_mad_co_u64_u32",
+    compare.test_wide_signed_product_with_its_sign: "v_mad_i64_i32 v_mad_co_i64_i32",
     compare.test_bits_below_a_lane: "v_mbcnt_lo_u32_b32 v_mbcnt_hi_u32_b32",
     compare.test_any_function_of_three_bits: "v_bitop3_b32 v_bitop3_b16",
     compare.test_any_function_of_two_bits: "v_bitop2_b32",

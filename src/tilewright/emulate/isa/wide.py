@@ -61,6 +61,26 @@ def _multiply_and_add(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
+@means("v_mad_i64_i32", "v_mad_co_i64_i32")
+def _multiply_and_add_signed(ins: Instruction, context: Context) -> Executor:
+    """The same of signed numbers; the mask gets bit 64 of the exact sum, which is its sign."""
+    target = context.target
+    a, b = (source(ins, i, "i32", target, i - 2) for i in (2, 3))
+    c = source(ins, 4, "i64", target, 2)
+    write, write_sign = destination(ins, 0, "i64", target), put_lane_mask(ins, 1, target)
+
+    def execute(waves: Waves) -> None:
+        addend = c(waves)
+        product = a(waves).astype(np.int64) * b(waves).astype(np.int64)
+        total = product + addend
+        # Two numbers of one sign have a sum of that sign, whatever is left of it in 64 bits.
+        negative = np.where((product < 0) == (addend < 0), product < 0, total < 0)
+        write(waves, total)
+        write_sign(waves, np.broadcast_to(negative, waves.active.shape))
+
+    return execute
+
+
 _ADDS = ("v_add_co_u32", "v_add_co_ci_u32", "v_addc_co_u32")
 _SUBTRACTS = ("v_sub_co_u32", "v_sub_co_ci_u32", "v_subb_co_u32")
 _REVERSED = ("v_subrev_co_u32", "v_subrev_co_ci_u32", "v_subbrev_co_u32")
