@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 from typing import Any
 
-from tilewright.ops.attention import AttentionProblem
+from tilewright import ops
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention import AttentionConfig, AttentionProblem
 from tilewright.ops.attention.features import CHOICES, REQUIRED, join
+from tilewright.ops.attention.operands import operands
 from tilewright.ops.attention.problem import OUTPUTS
 
 FREE = (
@@ -65,7 +71,19 @@ def drawn(
     p |= _memory(rng, p, given)
     p |= _strides(rng, p, given)
     p["others"] = join({word for word in given if word in FREE})
-    return AttentionProblem(**p)
+    made = AttentionProblem(**p)
+    return replace(made, alignment=alignment(made))
+
+
+def alignment(p: AttentionProblem) -> int:
+    """Bytes, at most 16, that all strides of Q, K, V and O but those of 1 are multiples of."""
+    return math.gcd(16, *(
+        stride * DTYPES[one.dtype].bytes
+        for one in operands(p)
+        if one.name in ("q", "k", "v", "o")
+        for size, stride in zip(one.shape, one.strides, strict=True)
+        if size > 1 and stride != 1
+    ))  # fmt: skip
 
 
 def legal(rng: random.Random, share: float = 0.2, must: str = "") -> frozenset[str]:
@@ -151,3 +169,19 @@ def _strides(rng: random.Random, p: dict[str, Any], words: frozenset[str]) -> di
         packed = ("packedq" if of_q else "packedkv") in words
         found[f"{name}_strides"] = (0 if packed else rows * row, row, dim, 1)
     return found
+
+
+def ways(p: AttentionProblem, arch: Arch, interpreted: bool = True) -> list[AttentionConfig]:
+    """A kernel of each kind of the default space that serves `p`: pipeline, scheduler, packing.
+
+    interpreted: those alone that the interpreter runs itself.
+    """
+    family = ops.family("attention")
+    found: dict[tuple[Any, ...], AttentionConfig] = {}
+    for one in family.default_space(p, arch).expand(arch).configs:
+        kind = (one.pipeline, one.scheduler, one.split_len, one.pack)
+        if interpreted and family.interpreted(one) != one:
+            continue
+        if kind not in found and family.supports(one, p, arch):
+            found[kind] = one
+    return [*found.values()]

@@ -111,7 +111,7 @@ class Parity:
 
 
 def parity(p: AttentionProblem, inputs: Mapping[str, Any], o: Any, wanted: Any) -> Parity:
-    """How O compares by FlashAttention's rule.
+    """How O compares by FlashAttention's rule, which is for dtypes of 8 and 16 bits.
 
     inputs: as the kernel had them, before the call. wanted: the reference's O.
     """
@@ -146,6 +146,8 @@ def compute(dispatcher: Any, p: AttentionProblem, seed: int, device: str, name: 
     check = verify.compare_all(p, config, operands.written(p), wanted, seed)
     if not check.ok:
         return f"{config.name} on {p} (seed {seed}) is {check}"
+    if p.dtype == "fp32":
+        return ""
     found = parity(p, before, operands.outputs["o"], wanted["o"])
     return "" if found.ok else f"{config.name} on {p} (seed {seed}): {found}"
 

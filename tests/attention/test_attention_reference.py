@@ -21,9 +21,8 @@ def plainly(p, inputs, said, of, h, i):
     g = h // p.group
     q = row(p, inputs, "q", said, of, i, h)
     if p.rotary_dim:
-        q = turned(
-            p, inputs, q, of.before + (i if p.left is not None or p.right is not None else 0)
-        )
+        q = turned(p, inputs, q, of.before + (i if p.mask.kind != "none" else 0))
+        q = arrays.rounded(q, p.dtype)
     q = q * scale(p, inputs, "q", of, i, h)
     sums, total, scores = np.zeros(p.head_dim_v), 0.0, {}
     for j in range(of.n_kv):
@@ -95,9 +94,9 @@ def appended(p, inputs, name, of, t, head):
     new = inputs[f"new_{name}"][of.number, t, head]
     if name == "k" and p.rotary_dim:
         new = turned(p, inputs, new, of.before + t)
-    if p.dtype_kv == p.dtype:
-        return new
-    return arrays.rounded(new / scale(p, inputs, name, of, of.before + t, head), p.dtype_kv)
+    if p.dtype_kv != p.dtype:
+        new = new / scale(p, inputs, name, of, of.before + t, head)
+    return arrays.rounded(new, p.dtype_kv)
 
 
 def turned(p, inputs, x, at):
@@ -107,7 +106,7 @@ def turned(p, inputs, x, at):
         cos, sin = inputs["rotary_cos"][at, n], inputs["rotary_sin"][at, n]
         found[one] = x[one] * cos - x[two] * sin
         found[two] = x[one] * sin + x[two] * cos
-    return arrays.rounded(found, p.dtype)
+    return found
 
 
 def scale(p, inputs, name, of, at, head):

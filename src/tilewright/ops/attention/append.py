@@ -1,5 +1,5 @@
 """What appending new keys and values leaves in the cache, and rotary embedding (Su et al.,
-"RoFormer", arXiv:2104.09864), in float64 with the roundings that kernels make."""
+"RoFormer", arXiv:2104.09864), in float64, and rounded once, to what is stored."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from tilewright.ops.attention.rows import Rows, by_row, index, keys_at, place
 
 
 def rotated(p: AttentionProblem, inputs: Mapping[str, Any], x: Any, places: Any) -> Any:
-    """Rows of Q or of new K [rows, heads, dim] turned by the angles of `places` (an array of
-    integers for each row), and rounded to Q's dtype. `x` itself without rotary embedding."""
-    if not p.rotary_dim:
-        return x
+    """Rows of Q or of new K [rows, heads, dim] turned by the angles of `places`, an integer for
+    each row."""
     (places,) = index(x, (places,))
     cos, sin = (inputs[name][places][:, None, :] for name in ("rotary_cos", "rotary_sin"))
     half = p.rotary_dim // 2
@@ -26,7 +24,7 @@ def rotated(p: AttentionProblem, inputs: Mapping[str, Any], x: Any, places: Any)
     found = arrays.copied(x)
     found[..., one] = x[..., one] * cos - x[..., two] * sin
     found[..., two] = x[..., one] * sin + x[..., two] * cos
-    return arrays.rounded(found, p.dtype)
+    return found
 
 
 def query_places(p: AttentionProblem, of: Rows) -> Any:
@@ -50,11 +48,11 @@ def appended(
         view = by_row(p, name, array)
         for of in found:
             new = inputs[f"new_{name}"][of.number]
-            if name == "k":
+            if name == "k" and p.rotary_dim:
                 new = rotated(p, inputs, new, of.before + np.arange(p.new_kv))
             if p.dtype_kv != p.dtype:  # rows of the cache's own dtype are scaled already
                 new = new / scale_of(p, inputs, name, of, of.before, p.new_kv)
-                new = arrays.rounded(new, p.dtype_kv)
+            new = arrays.rounded(new, p.dtype_kv)
             at = place(p, name, *keys_at(p, said, of, of.new, p.new_kv))
             shape = (p.new_kv, *view.shape[len(at) :])
             view[index(view, at)] = new.reshape(shape)

@@ -11,6 +11,7 @@ rates computed from sizes are right of long sequences; short ones have any lengt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -82,6 +83,12 @@ def _slopes(p: AttentionProblem, one: Operand, rng: Any) -> Any:
     return np.broadcast_to(series, one.shape) * rng.uniform(0.5, 1.0, one.shape)
 
 
+def _sinks(p: AttentionProblem, one: Operand, rng: Any) -> Any:
+    """As large as the logarithm of a row's sum, so that they take a good share of it."""
+    usual = math.log(max(1, p.lengths[1])) + SCORES**2 / 2
+    return rng.normal(usual, 1.0, one.shape)
+
+
 def _angles(turn: Any) -> Any:
     """The table of one function of the angles: places times falling frequencies."""
 
@@ -95,7 +102,12 @@ def _angles(turn: Any) -> Any:
     return made
 
 
-_MADE = {"slopes": _slopes, "rotary_cos": _angles("cos"), "rotary_sin": _angles("sin")}
+_MADE = {
+    "slopes": _slopes,
+    "sinks": _sinks,
+    "rotary_cos": _angles("cos"),
+    "rotary_sin": _angles("sin"),
+}
 """Operands with values of their own kind."""
 
 

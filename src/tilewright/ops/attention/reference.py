@@ -82,7 +82,9 @@ def _sequence(
     """Put what one sequence gives into the outputs."""
     q_at = queries_at(p, of)
     q = _taken(p, "q", inputs["q"], q_at)
-    q = rotated(p, inputs, q, query_places(p, of)) * scale_of(p, inputs, "q", of, 0, of.n_q)
+    if p.rotary_dim:
+        q = arrays.rounded(rotated(p, inputs, q, query_places(p, of)), p.dtype)
+    q = q * scale_of(p, inputs, "q", of, 0, of.n_q)
     k_at = keys_at(p, said, of, of.kv_first, of.n_kv)
     k = _taken(p, "k", inputs["k"], k_at)
     v = k[..., : p.head_dim_v] if "latent" in p.words else _taken(p, "v", inputs["v"], k_at)
