@@ -210,3 +210,20 @@ def test_against_torch():
     )
     found = verify.reference(p, inputs)["o"]
     np.testing.assert_allclose(found, wanted.transpose(1, 2).numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(100, 125))
+def test_inputs_and_reference_are_made_in_torch_as_on_a_gpu(seed):
+    """And an output that is the reference, rounded, is right, poison included."""
+    torch = pytest.importorskip("torch")
+    p = drawn(seed, most=40)
+    inputs = FAMILY.make_inputs(p, arrays.Random(seed, "cpu:0"))
+    stated = {one.name: one for one in FAMILY.operands(p)}
+    assert all(isinstance(x, torch.Tensor) for n, x in inputs.items() if n in stated)
+    wanted = verify.reference(p, inputs)
+    allowed = FAMILY.tolerances(p, None)
+    for name, x in wanted.items():
+        out = arrays.empty(stated[name], "cpu:0")
+        out.copy_(x)
+        check = verify.compare(out, x, allowed[name])
+        assert check.ok, f"{name} {check}"
