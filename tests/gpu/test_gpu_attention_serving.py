@@ -1,0 +1,162 @@
+"""FlashAttention's functions and plans for serving on a real GPU: checked, captured in graphs that
+are replayed with other lengths, and compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from stated_problem import stated  # noqa: E402
+
+from tilewright.flash_attn import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+    functions,
+    kvcache,
+)
+from tilewright.serving import (  # noqa: E402
+    Capacity,
+    LatentAttention,
+    PagedAttention,
+    RaggedAttention,
+    planned,
+)
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda"
+HEADS, KV_HEADS, DIM, PAGE, PAGES = 16, 4, 128, 16, 64
+SHAPE = {"num_qo_heads": HEADS, "num_kv_heads": KV_HEADS, "head_dim": DIM, "page_size": PAGE}
+
+
+@pytest.fixture
+def right():
+    with stated(functions, kvcache, planned, run=True) as found:
+        yield found
+
+
+def randn(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, device=DEVICE).to(dtype)
+
+
+def ints(*values):
+    return torch.tensor(values, dtype=torch.int32, device=DEVICE)
+
+
+def pages_of(*lengths, seed=0):
+    """Pages of sequences of so many rows, none shared: `plan`'s three arguments."""
+    counts = [-(-n // PAGE) for n in lengths]
+    order = torch.randperm(PAGES, generator=torch.Generator().manual_seed(seed))[: sum(counts)]
+    starts = torch.tensor([0, *counts]).cumsum(0)
+    last = [n - max(0, count - 1) * PAGE for n, count in zip(lengths, counts, strict=True)]
+    return ints(*starts.tolist()), ints(*order.tolist()), ints(*last)
+
+
+def test_functions_are_right(right):
+    q, k, v = randn(2, 200, HEADS, DIM), *randn(2, 2, 300, KV_HEADS, DIM)
+    flash_attn_func(q, k, v, causal=True)
+    flash_attn_func(q, k, v, window_size=(64, 0), softcap=20.0, return_attn_probs=True)
+    flash_attn_func(q, k, v, alibi_slopes=torch.rand(HEADS, device=DEVICE))
+    offsets = ints(0, 150, 150, 400)
+    flash_attn_varlen_func(
+        q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), offsets, offsets, 250, 250, causal=True
+    )
+
+
+@pytest.mark.parametrize("style", [True, False])
+def test_a_step_that_appends_is_right(right, style):
+    caches = randn(2, 5, 300, KV_HEADS, DIM)
+    new = randn(2, 2, 3, KV_HEADS, DIM)
+    cos, sin = randn(2, 512, DIM // 2)
+    flash_attn_with_kvcache(
+        randn(2, 3, HEADS, DIM), *caches, *new, cos, sin, cache_seqlens=ints(200, 7),
+        cache_batch_idx=ints(4, 1), causal=True, rotary_interleaved=style,
+    )  # fmt: skip
+
+
+def test_plans_are_right(right):
+    paged, cache = PagedAttention(DEVICE), randn(PAGES, 2, PAGE, KV_HEADS, DIM)
+    where = pages_of(300, 0, 77)
+    paged.plan(None, *where, **SHAPE)
+    paged.run(randn(3, HEADS, DIM), cache, return_lse=True)
+    paged.plan(ints(0, 33, 33, 110), *where, **SHAPE, causal=True)
+    paged.run(randn(110, HEADS, DIM), cache)
+    ragged, starts = RaggedAttention(DEVICE), ints(0, 33, 110)
+    ragged.plan(starts, starts, HEADS, KV_HEADS, DIM, causal=True)
+    ragged.run(randn(110, HEADS, DIM), *randn(2, 110, KV_HEADS, DIM))
+    latent, rows = LatentAttention(DEVICE), randn(PAGES, PAGE, 576)
+    q, lengths = randn(3, HEADS, 576), ints(300, 0, 77)
+    latent.plan(None, *where[:2], lengths, HEADS, 512, 64, PAGE, True, 576**-0.5)
+    latent.run(q[..., :512], q[..., 512:], rows[..., :512], rows[..., 512:])
+
+
+def test_a_captured_run_is_replayed_with_other_lengths():
+    capacity = Capacity(batch=4, max_kv=512, max_q=64, pages=PAGES, rows=128)
+    fixed, free = PagedAttention(DEVICE, capacity=capacity), PagedAttention(DEVICE)
+    q, cache = randn(128, HEADS, DIM), randn(PAGES, 2, PAGE, KV_HEADS, DIM)
+    out = torch.zeros_like(q)
+    batches = [((40, 1, 64), (300, 9, 64)), ((1,), (512,)), ((20, 0, 7, 64), (20, 16, 400, 100))]
+
+    def plan(attention, number):
+        rows, keys = batches[number]
+        starts = torch.tensor([0, *rows]).cumsum(0)
+        attention.plan(ints(*starts.tolist()), *pages_of(*keys, seed=number), **SHAPE, causal=True)
+        return int(starts[-1])
+
+    plan(fixed, 0)
+    fixed.run(q, cache, out=out)  # builds
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fixed.run(q, cache, out=out)
+    for number in (1, 2, 0):
+        rows = plan(fixed, number)
+        q.copy_(randn(*q.shape))
+        out.fill_(float("nan"))
+        graph.replay()
+        plan(free, number)
+        torch.testing.assert_close(out[:rows], free.run(q, cache)[:rows], rtol=2e-2, atol=2e-2)
+        assert out[rows:].isnan().all()
+
+
+def test_a_decode_loop_is_one_graph_that_is_replayed():
+    """Each replay appends a row and moves the lengths, which only the device knows."""
+    batch, steps = 3, 5
+    caches, used = randn(2, PAGES, PAGE, KV_HEADS, DIM), ints(100, 3, 47)
+    table = torch.randperm(PAGES, device=DEVICE)[: batch * 8].view(batch, 8).int()
+    q, new = randn(batch, 1, HEADS, DIM), randn(2, batch, 1, KV_HEADS, DIM)
+    plain, plain_used = caches.clone(), used.clone()
+
+    def step(caches, used):
+        out = flash_attn_with_kvcache(
+            q, *caches, *new, cache_seqlens=used, block_table=table, causal=True
+        )
+        used += 1
+        return out
+
+    step(caches.clone(), used.clone())  # builds
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step(caches, used)
+    for _ in range(steps):
+        q.copy_(randn(*q.shape))
+        new.copy_(randn(*new.shape))
+        graph.replay()
+        right = step(plain, plain_used)
+        torch.testing.assert_close(out, right, rtol=2e-2, atol=2e-2)
+        assert torch.equal(caches, plain) and torch.equal(used, plain_used)
+
+
+def test_a_step_that_appends_is_compiled():
+    def step(q, k_cache, v_cache, new, used):
+        return flash_attn_with_kvcache(q * 2, k_cache, v_cache, new, new, cache_seqlens=used) + 1
+
+    torch._dynamo.reset()
+    caches, used = randn(2, 3, 200, KV_HEADS, DIM), ints(100, 3, 47)
+    plain, compiled = caches.clone(), torch.compile(step, fullgraph=True)
+    for _ in range(2):
+        q, new = randn(3, 1, HEADS, DIM), randn(3, 1, KV_HEADS, DIM)
+        got, right = compiled(q, *caches, new, used), step(q, *plain, new, used)
+        torch.testing.assert_close(got, right, rtol=2e-2, atol=2e-2)
+        assert torch.equal(caches, plain)
+        used = used + 1
