@@ -88,6 +88,14 @@ def test_outputs_are_as_the_problem_has_them(seed):
     assert family.outputs(call) == tuple(o for o in family.operands(stated) if o.role == "out")
 
 
+def test_a_compiled_call_has_fresh_dropout_from_torchs_seed():
+    given, compiled = qkv(), torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(1)
+    first, second = compiled(*given, 0.2), compiled(*given, 0.2)
+    torch.manual_seed(1)
+    assert torch.equal(flash_attn_func(*given, 0.2), first) and not torch.equal(first, second)
+
+
 def decode(q, k_cache, v_cache, new, used):
     return flash_attn_with_kvcache(q, k_cache, v_cache, new, new, cache_seqlens=used, causal=True)
 

@@ -195,16 +195,14 @@ def flash_attn_varlen_qkvpacked_func(
 def _run(
     q: Any, k: Any, v: Any, said: Mapping[str, Any], lengths: Mapping[str, Any], probs: bool
 ) -> Any:
-    q, k, v = map(words.dense_inside, (q, k, v))
-    with_random = probs and "random" in said
-    if with_random and "page_table" in lengths:
-        raise BadArgument("return_attn_probs with dropout needs keys that do not lie in pages")
-    keywords = {**said, **lengths, "random": with_random or None, "lse": probs or None}
-    made = attention(q, k, v, **keywords)
+    q, k, v = words.dense_inside(q), words.dense_inside(k), words.dense_inside(v)
     if not probs:
-        return made
-    if not with_random:
-        return (*made, None)
+        return attention(q, k, v, **said, **lengths)
+    if "dropout" not in said:
+        return (*attention(q, k, v, **said, **lengths, lse=True), None)
+    if "page_table" in lengths:
+        raise BadArgument("return_attn_probs with dropout needs keys that do not lie in pages")
+    made = attention(q, k, v, **said, **lengths, lse=True, random=True)
     out, lse, random = made
     return out, lse, probabilities(Sequences(q, k, lse, random, lengths), said)
 

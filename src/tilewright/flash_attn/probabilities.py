@@ -77,11 +77,11 @@ def _scores(q: Any, k: Any, b: int, said: Mapping[str, Any]) -> Any:
 
     n_q, n_kv, group = q.shape[0], k.shape[0], q.shape[1] // k.shape[1]
     keys = k.float().repeat_interleave(group, 1)
-    scale = q.shape[-1] ** -0.5 if said["scale"] is None else said["scale"]
+    scale = said.get("scale", q.shape[-1] ** -0.5)
     s = torch.einsum("ihd,jhd->hij", q.float(), keys) * scale
-    if said["softcap"]:
+    if "softcap" in said:
         s = said["softcap"] * torch.tanh(s / said["softcap"])
-    if said["slopes"] is not None:
+    if "slopes" in said:
         slopes = said["slopes"] if said["slopes"].ndim == 1 else said["slopes"][b]
         i, j = (torch.arange(n, device=q.device) for n in (n_q, n_kv))
         away = (i[:, None] + n_kv - n_q - j[None, :]).abs()

@@ -39,11 +39,14 @@ def masked(causal: bool, window_size: Any) -> dict[str, Any]:
     """The mask."""
     if not isinstance(window_size, tuple | list) or len(window_size) != 2:
         raise BadArgument(f"window_size = {window_size!r} is not (left, right)")
-    left, right = (None if side is None or side < 0 else side for side in window_size)
-    said: dict[str, Any] = {"mask": "causal"} if causal else {}
-    if left is not None or (right is not None and not causal):
-        said["window"] = (left, None if causal else right)
-    return said
+    left, right = window_size
+    if left is not None and left < 0:
+        left = None
+    if causal:
+        return {"mask": "causal"} if left is None else {"mask": "causal", "window": (left, None)}
+    if right is not None and right < 0:
+        right = None
+    return {} if left is None and right is None else {"window": (left, right)}
 
 
 def dropped(dropout_p: float) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def dropped(dropout_p: float) -> dict[str, Any]:
     import torch
 
     seed = int(torch.randint(2**63 - 1, (), dtype=torch.int64))
-    return {"dropout": share, "seed": seed, "random": True}
+    return {"dropout": share, "seed": seed}
 
 
 def scaled(q: Any, k: Any, **given: Any) -> dict[str, Any]:
@@ -83,12 +86,16 @@ def common(
     softmax_scale: float | None, softcap: float, alibi_slopes: Any, learnable_sink: Any
 ) -> dict[str, Any]:
     """What every function has besides."""
-    return {
-        "scale": softmax_scale,
-        "softcap": float(softcap) if softcap > 0 else None,
-        "slopes": alibi_slopes,
-        "sinks": None if learnable_sink is None else learnable_sink.float(),
-    }
+    said: dict[str, Any] = {}
+    if softmax_scale is not None:
+        said["scale"] = softmax_scale
+    if softcap > 0:
+        said["softcap"] = float(softcap)
+    if alibi_slopes is not None:
+        said["slopes"] = alibi_slopes
+    if learnable_sink is not None:
+        said["sinks"] = learnable_sink.float()
+    return said
 
 
 def one_table(block_table: Any, page_table: Any) -> Any:
