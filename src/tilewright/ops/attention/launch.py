@@ -21,8 +21,7 @@ from tilewright.ops.nouns import (
 )
 
 APPENDED_ROWS = 8
-COMBINED_ROWS = 16
-"""Rows that a workgroup of the appending and of the combining kernel has; constants of theirs."""
+"""Rows that a workgroup of the appending kernel has; a constant of that kernel."""
 
 
 def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -> Launch:
@@ -57,8 +56,7 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
         rows = math.prod(lse_shape(problem))
         temporaries.append(Temporary("partial_o", (splits, rows, problem.head_dim_v), "fp32"))
         temporaries.append(Temporary("partial_lse", (splits, rows), "fp32"))
-        tiles = -(-problem.q_len // COMBINED_ROWS)
-        grid = (tiles * problem.heads * problem.batch, 1, 1)
+        grid = (problem.q_len * problem.heads * problem.batch, 1, 1)
         steps.append(_part(parts.COMBINE, context, grid))
     return Launch(tuple(steps), tuple(temporaries))
 
