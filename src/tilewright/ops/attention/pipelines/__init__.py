@@ -5,11 +5,14 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.pipelines.basic import BASIC
+from tilewright.ops.attention.pipelines.gluon_decode import GLUON_DECODE
 from tilewright.ops.attention.pipelines.gluon_latent import GLUON_LATENT
 from tilewright.ops.attention.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.attention.pipelines.record import Pipeline
 
-PIPELINES: dict[str, Pipeline] = {record.name: record for record in (BASIC, GLUON_WS, GLUON_LATENT)}
+PIPELINES: dict[str, Pipeline] = {
+    record.name: record for record in (BASIC, GLUON_WS, GLUON_DECODE, GLUON_LATENT)
+}
 
 
 def of(config: AttentionConfig) -> Pipeline:

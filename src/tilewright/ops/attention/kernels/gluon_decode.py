@@ -1,0 +1,328 @@
+"""Decoding over a cache of keys and values, in Gluon, with the warps' roles written out (sm_90).
+
+Idea. With one query, or a few, attention takes as long as its keys and values take to come from
+memory. So the query heads that share a head of keys are the rows of one tile, and each key and
+value is read once for all of them; splits of the keys fill the device where sequences and heads do
+not. One warp asks the copy engine for keys and values, as far ahead as shared memory has room; a
+group of four warps multiplies. The tile has 64 rows, wgmma's least, most of them without a query:
+the matrix units wait for memory all the same. In a step of 64 keys of head dim 128, 32 KB arrive in
+0.9 µs at an SM's share of 4.8 TB/s, and the two products take 0.3 µs.
+
+Data movement. K and V have a ring of STAGES blocks each. A block of a paged cache comes in boxes of
+as many rows as a page and a block have in common, at least eight; each box lies at its rows' place
+in the block's tile, so what is multiplied looks as if it had come at once. Boxes are 64 elements
+wide, the widest that is swizzled. A page's entry is looked up one block ahead, the entries of a
+block in one load. Boxes whose rows lie wholly behind the last key are not asked for.
+
+Two workgroups fit on an SM if their rings leave room (3 stages of 64 keys at head dim 128): one
+multiplies while the other waits for its reductions.
+
+Edges. Scores behind the last key are masked. Values there are set to zero in shared memory, since
+they may be NaN.
+
+Splits. A split without keys writes a logarithm of -inf, and zeros.
+
+Not here: pages of fewer than 8 rows, caches in fp8, left padding: `basic` has them.
+
+Nothing was timed yet. The simulation ran it (`tests/simulate`), and it compiles without spills.
+"""
+
+from tilewright.ops.attention.kernels.gluon_rows import (
+    ROWS,
+    clear,
+    lines_of,
+    load_rows,
+    place_of,
+    span_of,
+    write_rows,
+)
+from tilewright.ops.attention.kernels.gluon_scores import LN2, base2, changed, weights_of
+from tilewright.ops.attention.kernels.gluon_tiles import (
+    ONE_WARP,
+    keys_of,
+    queries_of,
+    turned,
+)
+from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    thread_barrier,
+    tma_load,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+PRODUCER_REGISTERS = gl.constexpr(40)
+WIDTH = gl.constexpr(64)
+"""Elements of a box."""
+
+
+@jit
+def _ring(COUNT: gl.constexpr, BOXES: gl.constexpr):
+    """The barriers `full`, at which BOXES boxes arrive, and `empty`, of COUNT slots."""
+    full = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(full.index(i), count=BOXES)
+        mbarrier.init(empty.index(i), count=1)
+    return full, empty
+
+
+@jit
+def _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK: gl.constexpr):
+    """The first key that some row of a tile sees."""
+    low = 0
+    if MASK == "window":
+        low = gl.maximum(tile * ROWS // group + bottom_right * (n_kv - n_q) - left, 0)
+        low = gl.minimum(low, n_kv)
+    return low
+
+
+@jit
+def _entries(
+    step, n_kv, pages, TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr
+):  # fmt: skip
+    """The pages of a block's boxes, of LINES rows each; 0 behind the last key."""
+    at = step * TILE_KV + LINES * gl.arange(0, TILE_KV // LINES, ONE_WARP)
+    return gl.load(pages + at // PAGE, mask=at < n_kv, other=0)
+
+
+@jit
+def _ask(
+    described, tile, bar, entries, b, g, start, step, n_kv,
+    TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr, DIM: gl.constexpr,
+):  # fmt: skip
+    """Ask for one block of K or V. Each box arrives at the barrier once, with keys or without."""
+    BOXES: gl.constexpr = TILE_KV // LINES
+    for box in gl.static_range(BOXES):
+        row = step * TILE_KV + box * LINES
+        if row < n_kv:
+            mbarrier.expect(bar, LINES * DIM * 2)
+            outer = b
+            if PAGE > 0:
+                which = gl.arange(0, BOXES, ONE_WARP) == box
+                outer = gl.sum(gl.where(which, entries, 0), 0)
+                row = row % PAGE
+            for c in gl.static_range(0, DIM, WIDTH):
+                part = tile.slice(box * LINES, LINES).slice(c, WIDTH, 1)
+                tma_load(described, (outer, g, start + row, c), bar, part)
+        else:
+            mbarrier.arrive(bar, count=1)
+
+
+@jit
+def _fill(
+    data, left, bottom_right,
+    TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
+    PAGE: gl.constexpr, LINES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
+    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
+    PAGETABLE: gl.constexpr, APPEND: gl.constexpr,
+):  # fmt: skip
+    """The producer: asks for blocks of K and V."""
+    (
+        k, v, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used,
+        kv_used, page_table, page_list, page_starts, page_entries, kv_heads, group, q_len, kv_len,
+        new_kv, splits, split_len,
+    ) = data  # fmt: skip
+    tile, g, split, b = place_of(q_len, group, kv_heads, splits, SPLIT)
+    _, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+    start, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    low = _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK)
+    begin, end = span_of(tile, split, n_q, low, n_kv, group, splits, split_len, TILE_KV, SPLIT)
+    kv_b = 0 if PACKEDKV else b
+    pages = page_table
+    entries = 0
+    if PAGE > 0:
+        if PAGETABLE:
+            pages = page_table + b.to(gl.int64) * page_entries
+        else:
+            pages = page_list + gl.load(page_starts + b)
+        entries = _entries(begin, n_kv, pages, TILE_KV, PAGE, LINES)
+    stage = 0
+    phase = 1  # an unused slot counts as released
+    for step in range(begin, end):
+        mbarrier.wait(k_empty.index(stage), phase)
+        _ask(
+            k, k_tiles.index(stage), k_full.index(stage), entries, kv_b, g, start, step, n_kv,
+            TILE_KV, PAGE, LINES, HEAD_DIM,
+        )  # fmt: skip
+        mbarrier.wait(v_empty.index(stage), phase)
+        _ask(
+            v, v_tiles.index(stage), v_full.index(stage), entries, kv_b, g, start, step, n_kv,
+            TILE_KV, PAGE, LINES, HEAD_DIM_V,
+        )  # fmt: skip
+        if PAGE > 0:
+            entries = _entries(step + 1, n_kv, pages, TILE_KV, PAGE, LINES)
+        stage, phase = turned(stage, phase, STAGES)
+
+
+@jit
+def _step(
+    q_tile, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most, total, stage,
+    phase, col, n_kv, lowest, last, scale, softcap,
+    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """One block of keys. MASKED: some rows do not see all of it."""
+    OF_S: gl.constexpr = zero.type.layout
+    OF_O: gl.constexpr = acc.type.layout
+    DTYPE: gl.constexpr = q_tile.dtype
+    OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 2)
+    KEYS: gl.constexpr = zero.shape[1]
+    mbarrier.wait(k_full.index(stage), phase)
+    s = warpgroup_mma(
+        q_tile, k_tiles.index(stage).permute((1, 0)), zero, use_acc=False, is_async=True
+    )
+    s = warpgroup_mma_wait(0, deps=(s,))
+    mbarrier.arrive(k_empty.index(stage), count=1)
+    if SOFTCAP:
+        s = changed(s, 0, 0, 0, scale, softcap, 0.0, True, False)
+    if MASKED:
+        j = col + gl.arange(0, KEYS, gl.SliceLayout(0, OF_S))
+        seen = gl.expand_dims(j, 0) <= gl.expand_dims(last, 1)
+        if MASK == "window":
+            seen = seen & (gl.expand_dims(j, 0) >= gl.expand_dims(lowest, 1))
+        s = gl.where(seen, s, float("-inf"))
+    p, most, total, again = weights_of(s, most, total, base2(scale), SOFTCAP, MASKED)
+    weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
+    again = gl.convert_layout(again, gl.SliceLayout(1, OF_O), assert_trivial=True)
+    acc = acc * gl.expand_dims(again, 1)
+    mbarrier.wait(v_full.index(stage), phase)
+    if MASKED:  # noqa: SIM102 - only the first is known when compiling
+        if col + KEYS > n_kv:
+            clear(v_tiles.index(stage), n_kv - col)
+            fence_async_shared()
+            thread_barrier()
+    acc = warpgroup_mma(weights, v_tiles.index(stage), acc, is_async=True)
+    acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
+    mbarrier.arrive(v_empty.index(stage), count=1)
+    stage, phase = turned(stage, phase, STAGES)
+    return acc, most, total, stage, phase
+
+
+@jit
+def _attend(
+    data, left, right, bottom_right,
+    TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
+    SPLIT: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr, STAGES: gl.constexpr,
+    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
+    APPEND: gl.constexpr,
+):  # fmt: skip
+    """The consumer: the rows of this workgroup's tile."""
+    (
+        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_tile, k_tiles, v_tiles, k_full,
+        k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used, kv_used, heads, kv_heads, group,
+        q_len, kv_len, total_q, rows, new_kv, splits, split_len, softcap, scale,
+    ) = data  # fmt: skip
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_KV, 16])
+    OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM_V, 16])
+    OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
+    tile, g, split, b = place_of(q_len, group, kv_heads, splits, SPLIT)
+    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+    _, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
+    low = _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK)
+    begin, end = span_of(tile, split, n_q, low, n_kv, group, splits, split_len, TILE_KV, SPLIT)
+    q_b = 0 if PACKEDQ else b
+    q += q_b * q_strides[0] + (g * group).to(gl.int64) * q_strides[2]
+    load_rows(q, q_strides, q_begin, n_q, tile, group, 0, q_tile, HEAD_DIM)
+    fence_async_shared()
+    thread_barrier()
+
+    r = tile * ROWS + gl.arange(0, ROWS, OF_ROWS)
+    shift = bottom_right * (n_kv - n_q)
+    lowest = r // group + shift - left
+    last = gl.full((ROWS,), 0, gl.int32, OF_ROWS) + n_kv - 1
+    whole = n_kv
+    if MASK != "none":
+        last = gl.minimum(last, r // group + shift + right)
+        whole = gl.minimum(whole, tile * ROWS // group + shift + right + 1)
+    # All rows see the blocks before this one whole; under a window, all blocks have a mask.
+    whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // TILE_KV, end), begin)
+    if MASK == "window":
+        whole = begin
+    zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
+    acc = gl.zeros((ROWS, HEAD_DIM_V), gl.float32, OF_O)
+    most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
+    total = gl.zeros((ROWS,), gl.float32, OF_ROWS)
+    stage = 0
+    phase = 0
+    if MASK != "window":
+        for step in range(begin, whole):
+            acc, most, total, stage, phase = _step(
+                q_tile, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most, total,
+                stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
+                MASK, False, SOFTCAP, STAGES,
+            )  # fmt: skip
+    for step in range(whole, end):
+        acc, most, total, stage, phase = _step(
+            q_tile, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most, total,
+            stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
+            MASK, True, SOFTCAP, STAGES,
+        )  # fmt: skip
+
+    if SPLIT or LSE:
+        line = lines_of(r, b, g, q_begin, heads, group, q_len, total_q, PACKEDQ)
+        log = (most + gl.log2(total)) * LN2
+        if SPLIT:
+            at = gl.to_tensor(split).to(gl.int64) * rows + line
+            gl.store(partial_lse + at, log, mask=r // group < n_q)
+        else:
+            gl.store(lse + line, log, mask=r // group < n_q)
+    share = 1.0 / gl.where(total == 0.0, 1.0, total)
+    share = gl.convert_layout(share, gl.SliceLayout(1, OF_O), assert_trivial=True)
+    write_rows(
+        acc * gl.expand_dims(share, 1), o, partial_o, o_strides, q_b, b, g, split, q_begin, n_q,
+        tile, heads, group, q_len, total_q, rows, 0, HEAD_DIM_V, SPLIT, PACKEDQ,
+    )  # fmt: skip
+
+
+@jit
+def attention_gluon_decode(
+    q, k, v, o, lse, partial_o, partial_lse, q_offsets, kv_offsets, q_used, kv_used, page_table,
+    page_list, page_starts, q_strides, o_strides, heads, kv_heads, group, q_len, kv_len, total_q,
+    rows, page_entries, new_kv, splits, split_len, left, right, bottom_right, softcap, scale,
+    TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
+    PAGE: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr,
+    SOFTCAP: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
+    USEDKV: gl.constexpr, PAGETABLE: gl.constexpr, APPEND: gl.constexpr, LINES: gl.constexpr,
+):  # fmt: skip
+    """O of 64 rows (see `gluon_rows`). There is a workgroup for each tile of rows, split, head of
+    keys and sequence.
+
+    k, v: descriptors, (page or sequence, head, row, element), of boxes of LINES rows.
+    """
+    DTYPE: gl.constexpr = k.dtype
+    OF_Q: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, HEAD_DIM], DTYPE)
+    OF_K: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_KV, HEAD_DIM], DTYPE)
+    OF_V: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_KV, HEAD_DIM_V], DTYPE)
+    q_tile = gl.allocate_shared_memory(DTYPE, [ROWS, HEAD_DIM], OF_Q)
+    k_tiles = gl.allocate_shared_memory(DTYPE, [STAGES, TILE_KV, HEAD_DIM], OF_K)
+    v_tiles = gl.allocate_shared_memory(DTYPE, [STAGES, TILE_KV, HEAD_DIM_V], OF_V)
+    k_full, k_empty = _ring(STAGES, TILE_KV // LINES)
+    v_full, v_empty = _ring(STAGES, TILE_KV // LINES)
+    fence_async_shared()  # the copy engine sees the barriers too
+    attended = (
+        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_tile, k_tiles, v_tiles, k_full,
+        k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used, kv_used, heads, kv_heads, group,
+        q_len, kv_len, total_q, rows, new_kv, splits, split_len, softcap, scale,
+    )  # fmt: skip
+    filled = (
+        k, v, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used,
+        kv_used, page_table, page_list, page_starts, page_entries, kv_heads, group, q_len, kv_len,
+        new_kv, splits, split_len,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (_attend, (
+                attended, left, right, bottom_right, TILE_KV, HEAD_DIM, HEAD_DIM_V, MASK, SPLIT,
+                LSE, SOFTCAP, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
+            )),
+            (_fill, (
+                filled, left, bottom_right, TILE_KV, HEAD_DIM, HEAD_DIM_V, MASK, PAGE, LINES, SPLIT,
+                STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE, APPEND,
+            )),
+        ],
+        [1],
+        [PRODUCER_REGISTERS],
+    )  # fmt: skip
