@@ -24,7 +24,7 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
-from tilewright.cli.vocabulary import FAMILY
+from tilewright.cli.vocabulary import FAMILY, PROFILE
 
 if TYPE_CHECKING:
     from tilewright.cli.selection import Selection
@@ -52,6 +52,7 @@ def add_to(app: typer.Typer) -> None:
             "tilewright build KERNEL_NAME --arch sm_100",
             "tilewright build tuned.twt --arch gfx942:304,gfx950",
             f"tilewright build {FAMILY}:small shapes.csv --arch all",
+            f"tilewright build {PROFILE} --arch gfx942 --dry-run",
             "TILEWRIGHT_ARCHS='gfx942;gfx950' tilewright build space.json",
         ),
     )(build)
@@ -70,6 +71,10 @@ def build(
         int | None,
         typer.Option("--limit", min=1, help="Build at most the first N kernels for each --arch."),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only say how many kernels there are, and which."),
+    ] = False,
     signature: Signature = None,
     family: FamilyName = None,
     trust_store: TrustStore = False,
@@ -78,7 +83,8 @@ def build(
     """Build kernels into the store, without a GPU.
 
     Inputs are spaces (all legal kernels), tables (the kernels of their rows), problems (the kernels
-    chosen for them on the known GPUs of each --arch), and kernel names.
+    chosen for them on the known GPUs of each --arch), and kernel names. A profile is a list of the
+    calls that a framework makes: an install of it builds these kernels and no others.
 
     Combinations that a rule drops are counted; they are a failure only if no kernel is left. Exits
     with 1 if a kernel cannot be built.
@@ -90,6 +96,9 @@ def build(
     how = Planning(table=tables_of(inputs))
     selections = [select(inputs, arch, family, said, wanted, how) for arch in names(wanted)]
     kept = open_store(store, trust_store)
+    if dry_run:
+        _show_counts(selections, kept, limit, as_json)
+        return
     requests = [(c, s.arch) for s in selections for c in s.configs[:limit]]
     report = compile_all(requests, kept, workers, timeout)
     if as_json:
@@ -98,6 +107,32 @@ def build(
         _show(selections, kept, report, limit)
     if report.failures:
         raise typer.Exit(FAILED)
+
+
+def _show_counts(
+    selections: list[Selection], kept: Store, limit: int | None, as_json: bool
+) -> None:
+    """What would be built."""
+    from tilewright.cli.selection import summary
+    from tilewright.compile import find
+
+    documents = []
+    for one in selections:
+        configs = one.configs[:limit]
+        with output.busy(f"looking {len(configs)} kernels up in {kept.path}"):
+            cached = [c.name for c in configs if find(c, one.arch, kept)]
+        names = [c.name for c in configs]
+        documents.append({**summary(one), "cached": len(cached), "kernels": names})
+    if as_json:
+        output.emit({"store": str(kept.path), "archs": documents})
+        return
+    for document in documents:
+        for name in document["kernels"]:
+            output.say(name)
+    columns = ("arch", "legal", "dropped", "cached")
+    output.table(columns, [tuple(document[c] for c in columns) for document in documents])
+    for note in dict.fromkeys(note for s in selections for note in s.notes):
+        output.line(f"note: {note}")
 
 
 def compile_all(

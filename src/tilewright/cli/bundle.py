@@ -30,7 +30,7 @@ from tilewright.cli.options import (
     words,
 )
 from tilewright.cli.options import store as open_store
-from tilewright.cli.vocabulary import FAMILY
+from tilewright.cli.vocabulary import FAMILY, PROFILE
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def add_to(app: typer.Typer) -> None:
         short_help="Collect prebuilt kernels in one file, served without Triton or a compiler.",
         epilog=examples(
             "tilewright bundle shapes.csv tuned.twt --device h200_sxm -o a.bundle",
+            f"tilewright bundle {PROFILE} --arch gfx942 -o framework.bundle",
             f"tilewright bundle served.jsonl {FAMILY}:small --arch all -o b.bundle",
             "tilewright bundle a.bundle missing.jsonl --arch sm_90 -o c.bundle",
             "tilewright bundle h200.bundle",
@@ -64,9 +65,9 @@ def bundle(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Problems (.csv, .json, a capture's .jsonl, or a set, FAMILY:SET), tables "
-            "(.twt, .json, shipped:NAME), space files (JSON), kernel names, and other "
-            "bundles, in any mixture.",
+            help="Problems (.csv, .json, a capture's .jsonl, a set, FAMILY:SET, or a profile, "
+            "FAMILY:PROFILE), tables (.twt, .json, shipped:NAME), space files (JSON), kernel "
+            "names, and other bundles, in any mixture.",
             metavar="PROBLEMS|TABLE|SPACE|NAME|BUNDLE…",
         ),
     ],

@@ -115,10 +115,10 @@ def tables_of(inputs: Sequence[str]) -> Table | None:
 
 
 def is_problems(text: str) -> bool:
-    """Whether an argument means problems: a set, a capture, a CSV, or a list in JSON."""
-    from tilewright.measure.problems import is_list, shipped
+    """Whether an argument means problems: a set, a profile, a capture, a CSV, or a list in JSON."""
+    from tilewright.measure.problems import is_list, profile, shipped
 
-    return shipped(text, "problems.csv") is not None or is_list(text)
+    return any((shipped(text, "problems.csv"), profile(text), is_list(text)))
 
 
 def _has_kernels(text: str) -> bool:

@@ -8,6 +8,9 @@ from tilewright.ops.help import helps
 FAMILY, _HELP = next((name, said) for name, said in helps().items() if said.usual)
 """The family of the examples."""
 
+PROFILE = f"{FAMILY}:{_HELP.profile}"
+"""An example of a profile."""
+
 LARGE, SMALL, TINY, FEW, ODD = (
     f"{FAMILY} {_HELP.problems[size]}" for size in ("large", "small", "tiny", "few", "odd")
 )

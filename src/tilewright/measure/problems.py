@@ -6,6 +6,9 @@ by field instead, as results keep problems. Lines of a CSV that begin with ``#``
 file of `tilewright.capture` (.jsonl) gives problems by falling count. aiter's CSV files, tuned or
 not, are read too (see `tilewright.tables.aiter`).
 
+A profile is a list too: of one problem for each kind of call that a framework makes
+(`tilewright.ops.profiles`). It is named ``<family>:<profile>``.
+
 A set is a folder ``sweeps/<set>`` of a family, with ``space.json`` and ``problems.csv``. Its name
 is ``<family>:<set>``.
 """
@@ -26,6 +29,7 @@ from tilewright.arch.model import Arch
 from tilewright.cells import plain
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.jsonfile import convert, parse_json
+from tilewright.ops.profiles import Profile
 from tilewright.reading import csv_rows
 from tilewright.reading import text as read_text
 from tilewright.tables import aiter
@@ -47,8 +51,22 @@ def sets() -> dict[str, Path]:
     return {f"{path.parents[1].name}:{path.name}": path for path in found}
 
 
+def profiles() -> dict[str, Profile]:
+    """All families' profiles, by name."""
+    return {
+        f"{family}:{name}": profile
+        for family in ops.families()
+        for name, profile in ops.family(family).profiles.items()
+    }
+
+
+def profile(word: str) -> Profile | None:
+    """The profile called `word`; None if there is none."""
+    return profiles().get(word) if ":" in word else None
+
+
 def shipped(word: str, file: str) -> Path | None:
-    """`file` of the set called `word`; None if `word` names no set (but a file).
+    """`file` of the set called `word`; None if `word` names no set (but a file or a profile).
 
     Raises `UnknownName` for a set that does not exist.
     """
@@ -57,8 +75,12 @@ def shipped(word: str, file: str) -> Path | None:
         return None
     known = sets()
     if word not in known:
+        if profile(word) is not None:
+            return None
+        every = [*known, *profiles()]
         raise UnknownName(
-            f"there is no set '{word}'{nearest(word, known)}; there are {', '.join(known)}"
+            f"there is no set or profile '{word}'{nearest(word, every)}; there are "
+            f"{', '.join(every)}"
         )
     return known[word] / file
 
@@ -94,7 +116,7 @@ def load_problems(
     family: str | None = None,
     words: Mapping[str, str] | None = None,
 ) -> Problems:
-    """The problems that files and sets state.
+    """The problems that files, sets and profiles state.
 
     arch: the architecture, which decides the meaning of ``fp8``.
     family: the family of rows that do not give a ``family`` and are not of a set; by default, the
@@ -111,12 +133,21 @@ def load_problems(
         file = shipped(source, "problems.csv")
         of = family if file is None else source.partition(":")[0]
         before = count
-        for problem in _stated(os.fspath(file or source), arch, _usual(of), words or {}):
+        calls = profile(source)
+        if calls is not None:
+            stated: Iterable[Any] = calls.problems(arch)
+        else:
+            stated = _stated(os.fspath(file or source), arch, _usual(of), words or {})
+        for problem in stated:
             found[problem] = None
             count += 1
         if count == before:
-            raise BadFile(f"{source}: no problem in it; a sweep needs at least one")
+            raise BadFile(f"{source}: no problem in it{_for(calls, arch)}")
     return Problems(tuple(found), count - len(found))
+
+
+def _for(calls: Profile | None, arch: Arch) -> str:
+    return "; a sweep needs at least one" if calls is None else f" for {arch.name}"
 
 
 def _usual(family: str | None) -> str:

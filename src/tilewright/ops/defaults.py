@@ -13,6 +13,7 @@ from tilewright.ops.foreign import Form
 from tilewright.ops.formats import Formats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Operand
+from tilewright.ops.profiles import Profile
 from tilewright.ops.protocols import Rng
 from tilewright.verdict import YES, Verdict, no
 
@@ -25,6 +26,7 @@ class Defaults:
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     scalars: tuple[str, ...] = ()
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
+    profiles: Mapping[str, Profile] = MappingProxyType({})
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         """Kernels have no pipelines to tell apart."""

@@ -22,6 +22,7 @@ class Help:
     problems: examples of problems, in the words of `Family.parse_problem`, by what they show:
         ``large``, ``small``, ``tiny``, ``few`` (a small batch) and ``odd`` (sizes that nothing
         divides).
+    profile: an example of its profiles; "" if it has none.
     usual: whether the examples in help are this family's; true of one family.
     where: an example of a condition on a kernel's fields (see `tilewright.measure.filters`).
     vocabulary: (the word here, CK Tile's word, its meaning).
@@ -30,6 +31,7 @@ class Help:
     problems: Mapping[str, str]
     where: str
     vocabulary: tuple[tuple[str, str, str], ...] = ()
+    profile: str = ""
     usual: bool = False
 
 

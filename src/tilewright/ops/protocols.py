@@ -18,6 +18,7 @@ from tilewright.ops.foreign import Form, Reader
 from tilewright.ops.formats import Formats
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.profiles import Profile
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -65,6 +66,9 @@ class Words(Protocol):
     """The sweep documents that the family reads."""
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
+
+    profiles: Mapping[str, Profile]
+    """Named sets of kernels that an install builds, by name."""
 
     def parse_name(self, name: str) -> Any:
         """The config whose name this is. Raises `UnknownName`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
-from tilewright.ops.attention import alike, operands, pipelines, rules, spaces
+from tilewright.ops.attention import alike, operands, pipelines, profiles, rules, spaces
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import estimate as estimate_module
 from tilewright.ops.attention import inputs as inputs_module
@@ -38,6 +38,7 @@ class AttentionFamily(Defaults):
     problem_type = AttentionProblem
     config_type = AttentionConfig
     scalars = ("scale", "seed", "offset")
+    profiles = profiles.PROFILES
 
     def parse_name(self, name: str) -> AttentionConfig:
         return config_module.parse(name, tuple(pipelines.PIPELINES))

@@ -25,6 +25,7 @@ from tilewright.ops.gemm import (
     operands,
     pipelines,
     pre,
+    profiles,
     repeat,
     rows,
     rules,
@@ -64,6 +65,7 @@ class GemmFamily(Defaults):
         "unshuffle": shuffle.unshuffle,
     }
     foreign_forms = aiter.FORMS
+    profiles = profiles.PROFILES
 
     def parse_name(self, name: str) -> GemmConfig:
         return names.parse(name)

@@ -1,0 +1,71 @@
+"""Profiles: the kernels that an install of a framework builds."""
+
+from __future__ import annotations
+
+import pytest
+from cli_runner import Cli
+
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.errors import BadFile, UnknownName
+from tilewright.measure.problems import load_problems, profiles, sets, shipped
+
+FAMILIES = [name for name in ops.families() if ops.family(name).profiles]
+NAMES = [name for name in profiles() if not name.endswith(":all")]
+
+
+def test_profiles_and_sets_have_different_names():
+    assert not {*profiles()} & {*sets()}
+    assert {"attention:flash", "attention:all", "gemm:pytorch"} <= {*profiles()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("on", ["sm_90", "gfx942"])
+def test_a_profile_is_of_its_family_and_has_kernels(name, on):
+    this, family = arch(on), ops.family(name.partition(":")[0])
+    problems = load_problems([name], this).problems
+    assert {type(p) for p in problems} == {family.problem_type}
+    for problem in problems[:: max(1, len(problems) // 12)]:
+        configs = family.default_space(problem, this).expand(this).configs
+        assert any(family.supports(c, problem, this) for c in configs), problem
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_are_all(family):
+    this = arch("sm_90")
+    every = {*load_problems([f"{family}:all"], this).problems}
+    each = [{*load_problems([n], this).problems} for n in NAMES if n.startswith(f"{family}:")]
+    assert every == set().union(*each)
+    assert all(ops.family(family).profiles[name].about for name in ops.family(family).profiles)
+
+
+def test_types_that_an_architecture_does_not_take_are_left_out():
+    with pytest.raises(BadFile, match="attention:fp8: no problem in it for sm_80"):
+        load_problems(["attention:fp8"], arch("sm_80"))
+    assert {p.dtype for p in load_problems(["attention:aiter"], arch("sm_80")).problems} == {
+        "bf16", "fp16",
+    }  # fmt: skip
+    fnuz = load_problems(["attention:fp8"], arch("gfx942")).problems
+    assert {p.dtype_kv for p in fnuz} == {"e4m3fnuz"}
+
+
+def test_an_unknown_name_is_refused_with_those_there_are():
+    with pytest.raises(UnknownName, match=r"'attention:flsh' \(did you mean 'attention:flash'"):
+        shipped("attention:flsh", "problems.csv")
+    assert shipped("attention:flash", "problems.csv") is None
+
+
+def test_a_dry_run_lists_what_a_build_would_build(cli: Cli):
+    words = ("build", "attention:fp32", "--arch", "gfx942")
+    document = cli.json(*words, "--dry-run")
+    (of,) = document["archs"]
+    assert of["legal"] == len(of["kernels"]) > 10 and of["cached"] == 0
+    assert all(name.startswith("attention_fp32_") for name in of["kernels"])
+    text = cli(*words, "--dry-run", "--limit", "2")
+    assert of["kernels"][1] in text and of["kernels"][2] not in text
+
+
+def test_a_profile_is_an_input_of_a_registry(cli: Cli, tmp_path):
+    file = tmp_path / "r.json"
+    document = cli.json("registry", "export", "attention:fp32", "--arch", "sm_80", "-o", str(file))
+    assert document["kernels"] > 10 and document["families"] == {"attention": document["kernels"]}
