@@ -130,6 +130,7 @@ def test_shipped_sets_fit_together(name, target):
 
 
 def test_a_set_that_does_not_exist():
-    with pytest.raises(UnknownName, match=r"no set or profile 'gemm:smal' \(did you mean 'gemm:small'"):
+    said = r"no set or profile 'gemm:smal' \(did you mean 'gemm:small'"
+    with pytest.raises(UnknownName, match=said):
         load("gemm:smal")
     assert shipped("some/path:x.json", "space.json") is None
