@@ -169,6 +169,10 @@ state("v_sub_nc_u64", "u64 = u64 u64", lambda a, b: a - b)
 state("v_mul_u64", "u64 = u64 u64", lambda a, b: a * b)
 state("v_mad_nc_u64_u32", "u64 = u32 u32 u64", lambda a, b, c: a * b + c)
 state("v_mad_nc_i64_i32", "i64 = i32 i32 i64", lambda a, b, c: a * b + c)
+state("v_min_u64", "u64 = u64 u64", min)
+state("v_max_u64", "u64 = u64 u64", max)
+state("v_min_i64", "i64 = i64 i64", min)
+state("v_max_i64", "i64 = i64 i64", max)
 
 # Floats. ------------------------------------------------------------------------------------------
 F1, F2, F3 = "f32 = f32", "f32 = f32 f32", "f32 = f32 f32 f32"

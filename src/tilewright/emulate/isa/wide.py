@@ -35,6 +35,9 @@ elementwise("v_lshl_add_u64", "u64 <- u64 u32 u64", _shifted_and_added)
 elementwise("v_add_nc_u64", "u64 <- u64 u64", lambda a, b: a + b)
 elementwise("v_sub_nc_u64", "u64 <- u64 u64", lambda a, b: a - b)
 elementwise("v_mul_u64", "u64 <- u64 u64", lambda a, b: a * b)
+for _kind in ("u64", "i64"):  # of gfx1250
+    elementwise(f"v_min_{_kind}", f"{_kind} <- {_kind} {_kind}", np.minimum)
+    elementwise(f"v_max_{_kind}", f"{_kind} <- {_kind} {_kind}", np.maximum)
 elementwise("v_mad_nc_u64_u32", "u64 <- u32 u32 u64", _product)
 elementwise(
     "v_mad_nc_i64_i32",
