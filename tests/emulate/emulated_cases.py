@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import spread_attention
 import spread_gemm
 import spread_grouped
 from spread import Case, Refusal, made
@@ -16,7 +17,9 @@ ARCHS = tuple(name for name in archs() if arch(name).vendor == "amd")
 @cache
 def _made(name: str) -> tuple[list[Case], list[Refusal]]:
     this = arch(name)
-    return made(this, (spread_gemm.axes(this), spread_grouped.axes(this)))
+    return made(
+        this, (spread_gemm.axes(this), spread_grouped.axes(this), spread_attention.axes(this))
+    )
 
 
 def cases(name: str) -> list[Case]:
