@@ -136,7 +136,7 @@ Kernels of fp32 do not use it."""
 _SOFTMAX_ERROR = 2.0**-19
 """Share by which a weight may be off by exponentials, running maxima and the sum in fp32."""
 
-_UNEVEN = 3.0
+_UNEVEN = 2.0
 """How many times the rms of all rows a row's may be: under a causal mask the first rows have few
 keys, and rows of few keys are long."""
 

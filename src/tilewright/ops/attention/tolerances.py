@@ -15,7 +15,7 @@ from tilewright.tolerance import (
     tolerance,
 )
 
-_LENGTHS = 2.0
+_LENGTHS = 1.5
 """How much more uneven rows are where lengths lie on the device, and some sequences are empty."""
 
 _TURN = 4.0
