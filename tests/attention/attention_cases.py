@@ -10,6 +10,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.errors import EmptySpace
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
 from tilewright.ops.attention.features import CHOICES, REQUIRED, join
 from tilewright.ops.attention.operands import operands
@@ -177,8 +178,12 @@ def ways(p: AttentionProblem, arch: Arch, interpreted: bool = True) -> list[Atte
     interpreted: those alone that the interpreter runs itself.
     """
     family = ops.family("attention")
+    try:
+        configs = family.default_space(p, arch).expand(arch).configs
+    except EmptySpace:
+        return []
     found: dict[tuple[Any, ...], AttentionConfig] = {}
-    for one in family.default_space(p, arch).expand(arch).configs:
+    for one in configs:
         kind = (one.pipeline, one.scheduler, one.split_len, one.pack)
         if interpreted and family.interpreted(one) != one:
             continue

@@ -71,14 +71,15 @@ def one(number: int, fp8: str) -> AttentionProblem:
     sizes: dict[str, Any] = {"q_len": q_len, "kv_len": kv_len, "batch": rng.choice((1, 2, 3, 9))}
     if q_len * kv_len > 300_000:
         sizes["batch"] = rng.choice((1, 2))
+    dtype = rng.choice(("bf16", "fp16", "bf16", "fp16", "bf16", "fp16", fp8 or "bf16", "fp32"))
+    cache = fp8 if fp8 and dtype in ("bf16", "fp16") and rng.random() < 0.25 else dtype
     heads = rng.choice(HEADS)
     dims = rng.choice(DIMS)
     if "latent" in words:
         heads, dims = (rng.choice((4, 16)), 1), rng.choice(LATENT_DIMS)
+        dims = LATENT_DIMS[-1] if dtype == "fp32" else dims  # the others do not fit
     sizes["heads"], sizes["kv_heads"] = heads
     sizes["head_dim"], sizes["head_dim_v"] = dims
-    dtype = rng.choice(("bf16", "fp16", "bf16", "fp16", "bf16", "fp16", fp8 or "bf16", "fp32"))
-    cache = fp8 if fp8 and dtype in ("bf16", "fp16") and rng.random() < 0.25 else dtype
     sizes |= {"dtype": dtype, "dtype_kv": cache}
     return drawn(number, words=words, **sizes)
 
