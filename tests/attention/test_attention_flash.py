@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 
 import pytest
 
@@ -405,3 +406,47 @@ def test_probabilities_give_the_output(packed):
         total = weights[b].abs().sum(-1)[:, :n_q]
         seen = lse[b] > -torch.inf if not packed else total > 0
         assert torch.allclose(total, seen.float(), atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_arguments_over_a_cache_are_right(right, seed):
+    """Drawn: what joins the cache, where it lies, its dtype, lengths, mask, scores."""
+    rng, batch_ = random.Random(seed), 3
+    torch.manual_seed(seed)
+    pick, heads, kv_heads = rng.choice, *rng.choice([(4, 2), (3, 1), (2, 2)])
+    dtype = pick([torch.float32, torch.bfloat16])
+    n_q, n_new, rows = pick([1, 3]), pick([0, 1, 4]), 48
+    where = pick(["rows", "index", "table"])
+    page = pick([1, 4, 16]) if where == "table" else rows
+    cache = torch.randn(2, (150 * 16 // page) if where == "table" else 5, page, kv_heads, DIM)
+    words = {
+        "cache_seqlens": torch.tensor([rng.randrange(rows - 4) for _ in range(batch_)]).int(),
+        "causal": pick([False, True]),
+        "window_size": pick([(-1, -1), (5, 2), (9, -1)]),
+        "softcap": pick([0.0, 4.0]),
+        "alibi_slopes": pick([None, torch.rand(heads)]),
+        "learnable_sink": pick([None, torch.rand(heads)]),
+        "softmax_scale": pick([None, 0.4]),
+        "return_softmax_lse": pick([False, True]),
+    }
+    if where == "table":
+        entries = -(-rows // page)
+        words["block_table"] = torch.randperm(len(cache[0]))[: batch_ * entries].int().view(3, -1)
+    if where == "index":
+        words["cache_batch_idx"] = torch.randperm(5)[:batch_].int()
+    cache = cache[:, :batch_] if where == "rows" else cache
+    if n_new:
+        words |= dict(
+            zip("kv", torch.randn(2, batch_, n_new, kv_heads, DIM).to(dtype), strict=True)
+        )
+        if pick([False, True]):
+            angles = torch.rand(rows, 4)
+            words |= {"rotary_cos": angles.cos().to(dtype), "rotary_sin": angles.sin().to(dtype)}
+            words["rotary_interleaved"] = pick([False, True])
+    cache = cache.to(dtype)
+    if dtype == torch.bfloat16 and pick([False, True]):
+        cache = cache.to(torch.float8_e4m3fn)
+        words["k_descale"] = words["v_descale"] = torch.rand(batch_, kv_heads) + 0.5
+    q = torch.randn(batch_, n_q, heads, DIM).to(dtype)
+    flash_attn_with_kvcache(q, *cache, **words)
+    assert len(right.problems) == 1

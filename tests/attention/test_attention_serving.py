@@ -300,4 +300,6 @@ def test_results_of_other_kinds_are_right(right):
     ragged.run(torch.randn(13, HEADS, DIM), *torch.randn(2, 14, KV_HEADS, DIM), return_lse=True)
     latent.plan(None, ints(0, 2, 3), ints(4, 2, 0), ints(9, 8), HEADS, 32, 16, PAGE, True, 0.1)
     pages, q = torch.randn(5, PAGE, 48), torch.randn(2, HEADS, 48)
-    latent.run(q[..., :32], q[..., 32:], pages[..., :32], pages[..., 32:])
+    o = latent.run(q[..., :32], q[..., 32:], pages[..., :32], pages[..., 32:])
+    assert torch.equal(latent.run(q[..., :32].clone(), q[..., 32:], pages, None), o)
+    assert torch.equal(latent.run(q, None, pages, None), o)

@@ -14,7 +14,7 @@ import tilewright.torch  # noqa: E402
 from tilewright import arrays, calls, ops, verify  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import flash_attn_func, flash_attn_with_kvcache  # noqa: E402
-from tilewright.serving import PagedAttention  # noqa: E402
+from tilewright.serving import LatentAttention, PagedAttention  # noqa: E402
 
 B, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
 ATTENTION = torch.ops.tilewright.attention
@@ -127,6 +127,21 @@ def test_a_planned_run_is_compiled():
     compiled = torch.compile(a.run, fullgraph=True, backend=graphs)
     assert torch.equal(compiled(q, cache), a.run(q, cache))
     assert graphs.seen == [["tilewright.attention.default"]]
+
+
+def test_a_planned_run_of_latent_attention_is_compiled():
+    a = LatentAttention("cpu")
+    starts, indices, used = (
+        torch.tensor(x, dtype=torch.int32) for x in ([0, 2, 3], [4, 2, 0], [9, 8])
+    )
+    a.plan(None, starts, indices, used, HEADS, 32, 16, 8, True, 0.1)
+    q, cache = torch.randn(B, HEADS, 48), torch.randn(5, 8, 48)
+    compiled = torch.compile(a.run, fullgraph=True, backend="aot_eager")
+    o = a.run(q, None, cache, None)
+    assert torch.equal(compiled(q, None, cache, None), o)
+    assert torch.equal(compiled(q[..., :32], q[..., 32:], cache, None), o)
+    with pytest.raises(Exception, match="or the array and None"):
+        compiled(q, None, cache[..., :32], cache[..., 32:])
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -49,7 +49,8 @@ class Buffers:
             if self.capacity is not None:
                 self._kept[name] = array
         array[: len(values)].copy_(values)
-        array[len(values) :].fill_(rest)
+        if len(values) < size:
+            array[len(values) :] = rest
         return array
 
     def offsets(self, name: str, starts: Any) -> Any:

@@ -75,9 +75,10 @@ class LatentAttention(Planned):
         """Attention as planned.
 
         q_nope, q_pe: [rows, num_heads, head_dim_ckv] and […, head_dim_kpe]; joined by a copy unless
-            they are neighbours as below.
+            they are neighbours as below. None for `q_pe`: `q_nope` has both parts.
         ckv_cache, kpe_cache: [pages, page_size, head_dim_ckv] and […, head_dim_kpe], two neighbours
-            in one array: ``cache[..., :512]`` and ``cache[..., 512:]``.
+            in one array: ``cache[..., :512]`` and ``cache[..., 512:]``. None for `kpe_cache`:
+            `ckv_cache` has both parts, as it must under ``torch.compile``.
         k_scale: of a cache in fp8, as in `PagedAttention.run`.
 
         Returns O, [rows, num_heads, head_dim_ckv]; with `return_lse`, (O, LSE), LSE being a natural
@@ -87,18 +88,21 @@ class LatentAttention(Planned):
 
         plan = self._plan
         ckv, kpe = plan["head_dim_v"], plan["head_dim_kpe"]
-        self._check("q_nope", q_nope, None, plan["num_heads"], ckv)
-        self._check("q_pe", q_pe, None, plan["num_heads"], kpe)
-        self._check("ckv_cache", ckv_cache, None, plan["page_size"], ckv)
-        self._check("kpe_cache", kpe_cache, None, plan["page_size"], kpe)
-        q, cache = joined(q_nope, q_pe), joined(ckv_cache, kpe_cache)
-        if cache is None:
-            raise BadArgument(
-                "ckv_cache and kpe_cache do not lie beside each other; pass cache[..., :"
-                f"{ckv}] and cache[..., {ckv}:] of one array"
-            )
-        if q is None:
-            q = torch.cat((q_nope, q_pe), -1)
+        q, cache = q_nope, ckv_cache
+        if q_pe is not None:
+            self._check("q_nope", q_nope, None, plan["num_heads"], ckv)
+            self._check("q_pe", q_pe, None, plan["num_heads"], kpe)
+            q = joined(q_nope, q_pe)
+            q = torch.cat((q_nope, q_pe), -1) if q is None else q
+        if kpe_cache is not None:
+            cache = joined(ckv_cache, kpe_cache)
+            if cache is None:
+                raise BadArgument(
+                    "ckv_cache and kpe_cache do not lie beside each other; pass cache[..., :"
+                    f"{ckv}] and cache[..., {ckv}:] of one array, or the array and None"
+                )
+        self._check("q", q, None, plan["num_heads"], ckv + kpe)
+        self._check("the cache", cache, None, plan["page_size"], ckv + kpe)
         scales = self._scaled(q, cache, q_scale=None, k_scale=k_scale)
         return self._run(q, (cache[:, :, None],), scales, out, return_lse)
 
@@ -106,6 +110,10 @@ class LatentAttention(Planned):
 def joined(one: Any, other: Any) -> Any:
     """The array of which `one` is the first part of each row and `other` the rest; None if there is
     none."""
+    import torch
+
+    if torch.compiler.is_compiling():  # which does not know where tensors lie
+        return None
     size = one.shape[-1]
     together = (
         one.dtype == other.dtype

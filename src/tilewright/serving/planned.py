@@ -69,7 +69,7 @@ class Planned:
     def _check(self, name: str, x: Any, *shape: int | None) -> None:
         """Raise `BadArgument` unless `x` has this shape; None stands for any size."""
         if x.ndim != len(shape) or any(
-            want not in (None, have) for have, want in zip(x.shape, shape, strict=True)
+            want is not None and have != want for have, want in zip(x.shape, shape, strict=True)
         ):
             wanted = ", ".join("any" if want is None else str(want) for want in shape)
             raise BadArgument(f"{name} is {list(x.shape)}, but the plan has [{wanted}]")
