@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -54,6 +56,16 @@ def test_what_tells_calls_apart_is_all_but_arrays_and_scalars():
     assert with_mask.what == spoken(mask=floats(16), scale=2.0).what
     apart = [plain.what, with_mask.what, other_way.what, spoken(way="more").what, spoken(2).what]
     assert len(set(apart)) == len(apart)
+
+
+def test_words_are_sorted_once_and_arrays_never_kept():
+    assert spoken(way=("a", 1, None), scale=2.0) is spoken(way=("a", 1, None), scale=2.0)
+    assert spoken(way="a") is not spoken(1, way="a")
+    mask = floats()
+    for keywords in ({"mask": mask}, {"way": (mask,)}):
+        kept = sys.getrefcount(mask)
+        spoken(**keywords)
+        assert sys.getrefcount(mask) == kept
 
 
 def test_the_order_of_keywords_does_not_change_what_a_call_states(family):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from types import NoneType
 from typing import Any
 
 from tilewright import arrays, ops
@@ -17,6 +18,7 @@ from tilewright.pointer_array import Pointers
 from tilewright.runtime.bound import Bound
 
 _PLAIN = (str, int, float, bool, tuple)
+_WORDS = frozenset({str, int, float, bool, NoneType})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,20 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
     """
     if not keywords:
         return _nothing_spoken(what, outputs)
+    for value in keywords.values():
+        kind = type(value)
+        if kind not in _WORDS and (kind is not tuple or not _WORDS.issuperset(map(type, value))):
+            return _sorted(what, keywords, outputs)
+    return _only_words(what, outputs, tuple(keywords.items()))
+
+
+@lru_cache(maxsize=4096)
+def _only_words(what: str, outputs: int, keywords: tuple[tuple[str, Any], ...]) -> Spoken:
+    """Calls that pass no arrays by keyword say the same again and again."""
+    return _sorted(what, dict(keywords), outputs)
+
+
+def _sorted(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
     names = scalar_names(what)
     named: dict[str, Any] = {}
     options: dict[str, Any] = {}

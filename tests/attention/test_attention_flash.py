@@ -309,6 +309,13 @@ def test_what_is_not_supported_is_said(keyword, value):
         flash_attn_with_kvcache(*cached(), **{keyword: value})
 
 
+@pytest.mark.parametrize("given", [(None, True), (0.125, True)])
+def test_the_order_of_flash_attention_3_is_not_misread(given):
+    """softmax_scale and causal, where dropout_p and softmax_scale stand."""
+    with pytest.raises(BadArgument, match="pass those of FlashAttention 3 by keyword"):
+        flash_attn_func(*batch(), *given)
+
+
 def test_an_unknown_argument():
     with pytest.raises(TypeError, match=r"flash_attn_func\(\) got an unexpected keyword argument"):
         flash_attn_func(*batch(), casual=True)

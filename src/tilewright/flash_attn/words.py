@@ -25,6 +25,9 @@ _ABSENT: dict[str, tuple[Any, str]] = {
 """Arguments of FlashAttention 3 that are taken at their default alone, which says nothing."""
 
 
+_ORDER = "; the order is FlashAttention 2's, so pass those of FlashAttention 3 by keyword"
+
+
 def refuse(function: str, others: Mapping[str, Any]) -> None:
     """Raise unless the keywords that a function does not name say nothing."""
     for name, value in others.items():
@@ -49,10 +52,10 @@ def masked(causal: bool, window_size: Any) -> dict[str, Any]:
     return {} if left is None and right is None else {"window": (left, right)}
 
 
-def dropped(dropout_p: float) -> dict[str, Any]:
+def dropped(dropout_p: float | None) -> dict[str, Any]:
     """Dropout, with a fresh seed."""
-    if not 0 <= dropout_p < 1:
-        raise BadArgument(f"dropout_p = {dropout_p} is not from 0 to under 1")
+    if dropout_p is None or not 0 <= dropout_p < 1:
+        raise BadArgument(f"dropout_p = {dropout_p} is not from 0 to under 1{_ORDER}")
     if not dropout_p:
         return {}
     share = min(255, round(256 * dropout_p)) / 256
@@ -87,6 +90,8 @@ def common(
 ) -> dict[str, Any]:
     """What every function has besides."""
     said: dict[str, Any] = {}
+    if isinstance(softmax_scale, bool):
+        raise BadArgument(f"softmax_scale = {softmax_scale} is no number{_ORDER}")
     if softmax_scale is not None:
         said["scale"] = softmax_scale
     if softcap > 0:
