@@ -34,9 +34,20 @@ and 64 keys in 1.75 µs at 1.77 GHz. A block takes 2.0 µs to arrive at an SM's 
 memory should limit up to 64 heads, and with 128, where two tiles read the same block, products:
 about 650 TFLOP/s at the most.
 
-Nothing was timed yet. The simulation ran it (`tests/simulate`), and it compiles without spills.
+Nothing was timed yet. The simulation ran it (`tests/simulate`). The loops of whole blocks have 435
+and 480 instructions; in their registers the 232 of the first group are a few too few: eleven
+values around its loops lie in local memory, of which the loop of whole blocks loads one.
 """
 
+from tilewright.ops.attention.kernels.gluon_rows import (
+    ROWS,
+    clear,
+    lines_of,
+    load_rows,
+    place_of,
+    span_of,
+    write_rows,
+)
 from tilewright.ops.attention.kernels.gluon_scores import LN2, base2
 from tilewright.ops.attention.kernels.gluon_tiles import keys_of, queries_of, ring, turned
 from tilewright.ops.device.gluon_api import (
@@ -49,7 +60,6 @@ from tilewright.ops.device.gluon_api import (
     warpgroup_mma_wait,
 )
 
-ROWS = gl.constexpr(64)
 KEYS = gl.constexpr(64)
 HALF = gl.constexpr(32)
 """Keys that one group multiplies Q by, and that one copy moves."""
@@ -65,40 +75,6 @@ def _meet(token):
     return gl.inline_asm_elementwise(
         "bar.sync 8, 256; mov.b32 $0, $1;", "=r,r", [token], gl.int32, is_pure=False, pack=1
     )
-
-
-@jit
-def _place(q_len, heads, splits, SPLIT: gl.constexpr):
-    """(tile, split, sequence) of this workgroup. Tiles of one sequence are neighbours, so that they
-    read the same blocks at once."""
-    number = gl.program_id(0)
-    tiles = (q_len * heads + ROWS - 1) // ROWS
-    tile = number % tiles
-    number //= tiles
-    split = 0
-    if SPLIT:
-        split = number % splits
-        number //= splits
-    return tile, split, number
-
-
-@jit
-def _span(
-    b, split, n_q, n_kv, tile, group, splits, split_len, SPLIT: gl.constexpr
-):  # fmt: skip
-    """(begin, end) of the blocks of this workgroup."""
-    end = (n_kv + KEYS - 1) // KEYS
-    begin = 0
-    if SPLIT:
-        if split_len > 0:
-            each = split_len // KEYS
-        else:
-            each = (end + splits - 1) // splits
-        begin = split * each
-        end = gl.minimum(end, begin + each)
-    if tile * ROWS >= n_q * group:
-        end = begin
-    return begin, end
 
 
 @jit
@@ -131,10 +107,10 @@ def _fill(
         k, v, main, rest, full, empty, q_offsets, kv_offsets, q_used, kv_used, page_table,
         page_list, page_starts, page_entries, group, q_len, kv_len, new_kv, splits, split_len,
     ) = data  # fmt: skip
-    tile, split, b = _place(q_len, group, splits, SPLIT)
+    tile, _, split, b = place_of(q_len, group, 1, splits, SPLIT)
     _, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     start, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
-    begin, end = _span(b, split, n_q, n_kv, tile, group, splits, split_len, SPLIT)
+    begin, end = span_of(tile, split, n_q, 0, n_kv, group, splits, split_len, KEYS, SPLIT)
     BYTES: gl.constexpr = 2 * (2 * v.block_type.nbytes + k.block_type.nbytes)
     stage = 0
     phase = 1  # an unused slot counts as released
@@ -176,35 +152,6 @@ def _fill(
 
 
 @jit
-def _load_rows(
-    q, strides, b, begin, n_q, tile, group, first, out, WIDTH: gl.constexpr
-):  # fmt: skip
-    """Elements `first`… of the tile's rows of Q, to shared memory; 0 in rows behind the last."""
-    ACROSS: gl.constexpr = min(32, WIDTH // 8)
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
-    r = tile * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-    d = first + gl.arange(0, WIDTH, gl.SliceLayout(0, LAYOUT))
-    i = r // group
-    h = r % group
-    at = (begin + i).to(gl.int64) * strides[1] + h * strides[2]
-    where = q + b * strides[0] + gl.expand_dims(at, 1) + gl.expand_dims(d, 0)
-    out.store(gl.load(where, mask=gl.expand_dims(i < n_q, 1), other=0.0))
-
-
-@jit
-def _clear(tile, rows):
-    """Set the rows of a piece of the values from `rows` on to zero."""
-    STEP: gl.constexpr = 8
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
-    for at in gl.static_range(0, HALF, STEP):
-        if at + STEP > rows:
-            part = tile.slice(at, STEP)
-            value = part.load(LAYOUT)
-            j = at + gl.arange(0, STEP, gl.SliceLayout(1, LAYOUT))
-            part.store(gl.where(gl.expand_dims(j < rows, 1), value, gl.zeros_like(value)))
-
-
-@jit
 def _step(
     q_main, q_rest, main, rest, weights, news, full, empty, zero, acc, most, total, stage, phase,
     col, n_kv, last, factor, GROUP: gl.constexpr, MASKED: gl.constexpr, STAGES: gl.constexpr,
@@ -240,8 +187,8 @@ def _step(
     weights.index(GROUP).store(p.to(weights.dtype))
     if MASKED:  # noqa: SIM102 - only the first is known when compiling
         if col + KEYS > n_kv:
-            _clear(main.index(stage * 4 + GROUP), n_kv - col)
-            _clear(main.index(stage * 4 + 2 + GROUP), n_kv - col - HALF)
+            clear(main.index(stage * 4 + GROUP), n_kv - col)
+            clear(main.index(stage * 4 + 2 + GROUP), n_kv - col - HALF)
     fence_async_shared()
     _meet(stage)
 
@@ -273,16 +220,17 @@ def _attend(
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
-    tile, split, b = _place(q_len, heads, splits, SPLIT)
+    tile, _, split, b = place_of(q_len, heads, 1, splits, SPLIT)
     q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     _, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
-    begin, end = _span(b, split, n_q, n_kv, tile, heads, splits, split_len, SPLIT)
+    begin, end = span_of(tile, split, n_q, 0, n_kv, heads, splits, split_len, KEYS, SPLIT)
     q_b = 0 if PACKEDQ else b
 
-    first: gl.constexpr = GROUP * COLUMNS
-    _load_rows(q, q_strides, q_b, q_begin, n_q, tile, heads, first, q_main.index(GROUP), COLUMNS)
+    FIRST: gl.constexpr = GROUP * COLUMNS
+    q += q_b * q_strides[0]
+    load_rows(q, q_strides, q_begin, n_q, tile, heads, FIRST, q_main.index(GROUP), COLUMNS)
     if GROUP == 0:
-        _load_rows(q, q_strides, q_b, q_begin, n_q, tile, heads, 2 * COLUMNS, q_rest, REST)
+        load_rows(q, q_strides, q_begin, n_q, tile, heads, 2 * COLUMNS, q_rest, REST)
     fence_async_shared()
     _meet(tile)
 
@@ -319,33 +267,18 @@ def _attend(
     total += news.index(1 - GROUP).load(OF_ROWS)
     share = 1.0 / gl.where(total == 0.0, 1.0, total)
     share = gl.convert_layout(share, gl.SliceLayout(1, OF_O), assert_trivial=True)
-    out = acc * gl.expand_dims(share, 1)
-
-    h = r % heads
-    line = (b.to(gl.int64) * heads + h) * q_len + i
-    if PACKEDQ:
-        line = h.to(gl.int64) * total_q + (q_begin + i)
     if GROUP == 0:
+        line = lines_of(r, b, 0, q_begin, heads, heads, q_len, total_q, PACKEDQ)
         log = (most + gl.log2(total)) * LN2
         if SPLIT:
-            gl.store(partial_lse + split.to(gl.int64) * rows + line, log, mask=i < n_q)
+            at = gl.to_tensor(split).to(gl.int64) * rows + line
+            gl.store(partial_lse + at, log, mask=i < n_q)
         elif LSE:
             gl.store(lse + line, log, mask=i < n_q)
-    OF_LINES: gl.constexpr = gl.SliceLayout(1, OF_O)
-    line = gl.convert_layout(line, OF_LINES, assert_trivial=True)
-    i = gl.convert_layout(i, OF_LINES, assert_trivial=True)
-    h = gl.convert_layout(h, OF_LINES, assert_trivial=True)
-    e = GROUP * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, OF_O))
-    inside = gl.expand_dims(i < n_q, 1)
-    if SPLIT:
-        WIDTH: gl.constexpr = 2 * COLUMNS
-        to = partial_o + split.to(gl.int64) * rows * WIDTH
-        gl.store(to + gl.expand_dims(line * WIDTH, 1) + gl.expand_dims(e, 0), out, mask=inside)
-    else:
-        to = o + q_b * o_strides[0]
-        at = (q_begin + i).to(gl.int64) * o_strides[1] + h * o_strides[2]
-        out = out.to(o.dtype.element_ty)
-        gl.store(to + gl.expand_dims(at, 1) + gl.expand_dims(e, 0), out, mask=inside)
+    write_rows(
+        acc * gl.expand_dims(share, 1), o, partial_o, o_strides, q_b, b, 0, split, q_begin, n_q,
+        tile, heads, heads, q_len, total_q, rows, FIRST, 2 * COLUMNS, SPLIT, PACKEDQ,
+    )  # fmt: skip
 
 
 @jit
