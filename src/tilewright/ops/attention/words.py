@@ -8,6 +8,7 @@
     packed=true                                              packedq and packedkv
     page_size=16                                             pages by a table; or pagelist=true
     new_kv=1, rotary=interleaved|half                        rows appended, and rotated
+    ck="-b=2 -h=8 -s=1024 -mask=t"                           CK Tile's words for all of it (`ck`)
 
 The other fields of `AttentionProblem` are words as well. What is left out follows from the others
 (`stated.derived`): packed rows are as many as sequences of full length have, and so are pages.
@@ -21,7 +22,7 @@ from typing import Any
 from tilewright import checks
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
-from tilewright.ops.attention import features, stated
+from tilewright.ops.attention import ck, features, stated
 from tilewright.ops.attention.mask import CORNERS
 from tilewright.ops.attention.problem import AttentionProblem
 
@@ -30,6 +31,7 @@ MASK_WORDS = ("none", "causal", *(f"causal_{corner}" for corner in CORNERS))
 KNOWN = (
     *stated.SIZES, *stated.TYPES, "mask", "window", *stated.COUNTS, *stated.NUMBERS, "bias",
     *stated.FLAGS, "packed", "features", "rotary", "slopes_batched", *stated.NAMES, *stated.STRIDES,
+    "ck",
 )  # fmt: skip
 """Every word."""
 
@@ -41,6 +43,8 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
 
     fp8: the kind of fp8 that the architecture has (`Arch.fp8`).
     """
+    if "ck" in words:
+        words = _beside(ck.words(words["ck"]), words)
     for word in words:
         if word not in KNOWN:
             raise BadArgument(
@@ -64,6 +68,15 @@ def parse(words: Mapping[str, str], fp8: str) -> AttentionProblem:
     found = stated.derived(v, frozenset(said)) | v
     others = said - {"append"}
     return AttentionProblem(**found, others=features.join(others))
+
+
+def _beside(theirs: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]:
+    """Words that CK's say, and those given beside them. Raises `BadArgument` for one that both
+    say."""
+    ours = {word: text for word, text in words.items() if word != "ck"}
+    if twice := sorted(theirs.keys() & ours.keys()):
+        raise BadArgument(f"{twice[0]} is said by ck={shown(words['ck'])} too; say it there alone")
+    return {**theirs, **ours}
 
 
 def _features(words: Mapping[str, str]) -> set[str]:
