@@ -1,16 +1,17 @@
 """Runs a launch of a Gluon kernel for sm_90 in NumPy, for tests: its source, warp by warp.
 
 Gluon has no interpreter. Here the kernel's file is loaded with other meanings of the names in
-`ops/device/gluon_api`: tensors are NumPy arrays, and every partition of every workgroup is a thread,
-of which one runs at a time. At each barrier, copy and product another one may go on, as a seed says;
-so a run can be repeated. What is asynchronous on the GPU is as late here as it may be there:
+`ops/device/gluon_api`: tensors are NumPy arrays, and every partition of every workgroup is a
+thread, of which one runs at a time. At each barrier, copy and product another one may go on, as a
+seed says, which also makes some threads and the copies slow; so a run can be repeated. What is
+asynchronous on the GPU is as late here as it may be there:
 
 * A copy into shared memory makes the tile NaN when it is requested, and fills it later.
 * A product reads its operands when it is waited for, and gives nothing before.
 * A copy out of shared memory reads later.
 
 So a tile that is read too early, or released or written over too early, gives wrong numbers. If
-nobody can go on, that is a `Deadlock`. Pointers know where their array ends, and O and LSE how often
+nobody can go on, that is a `Deadlock`. Pointers know where their array ends, and outputs how often
 each element was written.
 
 What it does not show: layouts, whether the compiler keeps an order, and what memory fences do.
@@ -320,6 +321,7 @@ class Warps:
     """A partition of a workgroup."""
 
     workgroup: int
+    speed: float
     turn: threading.Event = field(default_factory=threading.Event)
     ready: Callable[[], bool] | None = None
     done: bool = False
@@ -333,6 +335,7 @@ class Machine:
     def __init__(self, workgroups: int, seed: int) -> None:
         self.workgroups = workgroups
         self.random = random.Random(seed)
+        self.eager = self.random.choice((0.5, 0.02))  # how soon copies are made
         self.threads: list[Warps] = []
         self.copies: list[Callable[[], None]] = []
         self.failure: BaseException | None = None
@@ -344,7 +347,7 @@ class Machine:
         return self.here.warps
 
     def start(self, workgroup: int, function: Callable[[], None]) -> None:
-        warps = Warps(workgroup)
+        warps = Warps(workgroup, self.random.choice((1.0, 0.03)))
 
         def run() -> None:
             warps.turn.wait()
@@ -371,7 +374,7 @@ class Machine:
                     self.over.set()
                 return
             able = [t for t in waiting if t.ready is None or t.ready()]
-            if self.copies and (not able or self.random.random() < 0.3):
+            if self.copies and (not able or self.random.random() < self.eager):
                 copy = self.copies.pop(self.random.randrange(len(self.copies)))
                 try:
                     copy()
@@ -381,7 +384,7 @@ class Machine:
             if not able:
                 self.failure = Deadlock(f"{len(waiting)} threads wait for one another")
                 continue
-            self.random.choice(able).turn.set()
+            self.random.choices(able, [t.speed for t in able])[0].turn.set()
             return
 
     def pause(self, ready: Callable[[], bool] | None = None) -> None:

@@ -153,7 +153,7 @@ def compute(
 PLAIN = AttentionProblem(2, 2, 200, 150, 64, others="lse")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("right", [None, 0])
 @pytest.mark.parametrize("scheduler", ["persistent", "tile"])
 def test_rows_and_keys_that_are_no_multiple_of_the_tile(
@@ -209,10 +209,9 @@ def test_head_dims_and_dtypes(fields: dict[str, Any], stages: int) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
 @pytest.mark.parametrize("tile_kv", [64, 128])
-@pytest.mark.parametrize("seed", range(3))
-def test_numbers_of_warp_groups(groups: int, tile_kv: int, seed: int) -> None:
+def test_numbers_of_warp_groups(groups: int, tile_kv: int) -> None:
     compute(
-        replace(PLAIN, right=0, kv_len=500), seed=seed, tile_q=64 * groups, num_warps=4 * groups,
+        replace(PLAIN, right=0, kv_len=500), seed=groups, tile_q=64 * groups, num_warps=4 * groups,
         tile_kv=tile_kv, num_stages=3,
     )  # fmt: skip
 
@@ -299,6 +298,14 @@ def test_more_sequences_than_the_warp_looks_at_together() -> None:
     compute(p, {"q_offsets": offsets(lengths), "kv_offsets": offsets(lengths)}, workgroups=4)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("head_dim", [192, 256])
+def test_sums_leave_through_the_memory_of_q(head_dim: int, seed: int) -> None:
+    dim_v, tile_kv = (128, 128) if head_dim == 192 else (256, 64)
+    p = replace(PLAIN, head_dim=head_dim, head_dim_v=dim_v, right=0, others="", kv_len=400)
+    compute(p, seed=seed, tile_kv=tile_kv, workgroups=1)
+
+
 @pytest.mark.parametrize("workgroups", [1, 2, 7, 40])
 def test_the_counter_ends_at_zero_however_many_workgroups_take_from_it(workgroups: int) -> None:
     compute(replace(PLAIN, right=0), workgroups=workgroups)
@@ -306,8 +313,8 @@ def test_the_counter_ends_at_zero_however_many_workgroups_take_from_it(workgroup
 
 def test_heads_in_sections() -> None:
     """Few heads fit into L2 at once: their tiles come first."""
-    p = replace(PLAIN, heads=6, kv_heads=3, right=0)
-    small = replace(H200, l2_bytes=100_000)
+    p = replace(PLAIN, batch=1, heads=5, kv_heads=5, right=0)
+    small = replace(H200, l2_bytes=130_000)
     (step,) = FAMILY.launch(config_for(p), p, small).steps
     names = [n for n, _ in FAMILY.sources(config_for(p), arch("sm_90"))[MAIN].arguments]
     assert step.arguments[names.index("section")].value == 2  # type: ignore[union-attr]
