@@ -223,6 +223,13 @@ def turned(stage, phase, STAGES: gl.constexpr):
 
 
 @jit
+def slot_before(stage, phase, STAGES: gl.constexpr):
+    """What `turned` made (stage, phase) from."""
+    wrapped = (stage == 0).to(gl.int32)
+    return stage - 1 + wrapped * STAGES, phase ^ wrapped
+
+
+@jit
 def ring(COUNT: gl.constexpr, READERS: gl.constexpr):
     """The barriers `full` and `empty` of COUNT slots that have READERS readers each."""
     full = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())

@@ -18,6 +18,7 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     next_tile,
     queries_of,
     ring,
+    slot_before,
     steps_of,
     tell,
     tile_of,
@@ -171,13 +172,13 @@ def _clear(tile, rows, COLUMNS: gl.constexpr):
 @jit
 def _step(
     q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc, weights, most,
-    total, again, stage, phase, v_stage, v_phase, turn, row, col, n_kv, shift, bounds, scale,
-    softcap, slope,
+    total, again, stage, phase, turn, row, col, n_kv, shift, bounds, scale, softcap, slope,
     MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
     STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr,
     TURNS: gl.constexpr,
 ):  # fmt: skip
     """Scores and weights of one block, under the sum with the weights of the block before."""
+    v_stage, v_phase = slot_before(stage, phase, STAGES)
     mbarrier.wait(k_full.index(stage), phase)
     if TURNS:
         mbarrier.wait(turns.index(GROUP), turn)
@@ -198,10 +199,8 @@ def _step(
     mbarrier.arrive(v_empty.index(v_stage), count=1)
     OF_P: gl.constexpr = weights.type.layout
     weights = gl.convert_layout(p.to(weights.dtype), OF_P, assert_trivial=True)
-    v_stage = stage
-    v_phase = phase
     stage, phase = turned(stage, phase, STAGES)
-    return acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn
+    return acc, weights, most, total, again, stage, phase, turn
 
 
 @jit
@@ -237,7 +236,7 @@ def _attend(
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, kv_len, total_q,
+        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, total_q,
         slopes_stride, softcap, scale,
     ) = data  # fmt: skip
     left, right, first, bottom_right = bounds
@@ -258,15 +257,11 @@ def _attend(
     while tile_row >= 0:
         h = heard(message, 1)
         b = heard(message, 2)
-        n_q = q_len
-        n_kv = kv_len
-        q_begin = 0
-        if PACKEDQ or USEDQ:
-            n_q = heard(message, 3)
-        if PACKEDKV or USEDKV:
-            n_kv = heard(message, 4)
-        if PACKEDQ:
-            q_begin = heard(message, 5)
+        n_q = heard(message, 3)
+        # Also where it is an argument: else the compiler takes the edge's mask out of the loop over
+        # tiles, and spills it.
+        n_kv = heard(message, 4)
+        q_begin = heard(message, 5)
         row = tile_row + GROUP * ROWS
         shift = bottom_right * (n_kv - n_q)
         top, window, count = steps_of(
@@ -306,32 +301,30 @@ def _attend(
             if col + TILE_KV > n_kv:
                 mbarrier.wait(v_full.index(stage), phase)
                 _clear(v_tiles.index(stage), n_kv - col, COLUMNS)
-        v_stage = stage
-        v_phase = phase
         stage, phase = turned(stage, phase, STAGES)
         if MASK != "none":
             for i in range(1, begin):
                 col = column_of(i, top, window, count, TILE_KV)
-                acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn = _step(
+                acc, weights, most, total, again, stage, phase, turn = _step(
                     q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                    weights, most, total, again, stage, phase, v_stage, v_phase, turn, row, col,
+                    weights, most, total, again, stage, phase, turn, row, col,
                     n_kv, shift, bounds, scale, softcap, slope,
                     MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
                 )  # fmt: skip
         for i in range(begin, end):
             col = column_of(i, top, window, count, TILE_KV)
-            acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn = _step(
+            acc, weights, most, total, again, stage, phase, turn = _step(
                 q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                weights, most, total, again, stage, phase, v_stage, v_phase, turn, row, col, n_kv,
+                weights, most, total, again, stage, phase, turn, row, col, n_kv,
                 shift, bounds, scale, softcap, slope,
                 MASK, False, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
             )  # fmt: skip
         if MASK == "window":
             for i in range(end, count):
                 col = column_of(i, top, window, count, TILE_KV)
-                acc, weights, most, total, again, stage, phase, v_stage, v_phase, turn = _step(
+                acc, weights, most, total, again, stage, phase, turn = _step(
                     q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                    weights, most, total, again, stage, phase, v_stage, v_phase, turn, row, col,
+                    weights, most, total, again, stage, phase, turn, row, col,
                     n_kv, shift, bounds, scale, softcap, slope,
                     MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
                 )  # fmt: skip
@@ -339,6 +332,7 @@ def _attend(
             mbarrier.arrive(q_empty.index(0), count=1)
         q_phase ^= 1
         acc = acc * _rows(again, acc)
+        v_stage, v_phase = slot_before(stage, phase, STAGES)
         mbarrier.wait(v_full.index(v_stage), v_phase)
         acc = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
         share = 1.0 / gl.where(total == 0.0, 1.0, total)
@@ -418,7 +412,7 @@ def attention_gluon_ws(
     bounds = (left, right, first, bottom_right)
     attended = (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, kv_len, total_q,
+        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, total_q,
         slopes_stride, softcap, scale,
     )  # fmt: skip
     filled = (
