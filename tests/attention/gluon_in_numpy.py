@@ -544,6 +544,7 @@ def _api(machine: Machine) -> types.ModuleType:
         SwizzledSharedLayout=lambda *given: "swizzled",
         NVMMASharedLayout=types.SimpleNamespace(get_default_for=lambda shape, dtype: "shared"),
         static_range=range,
+        multiple_of=lambda x, count: x,
         program_id=lambda axis: Int(machine.me.workgroup),
         num_programs=lambda axis: Int(machine.workgroups),
         arange=lambda a, b, layout: Tensor(np.arange(a, b, dtype=np.int32), layout),

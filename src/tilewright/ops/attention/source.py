@@ -15,7 +15,7 @@ from tilewright.ops.attention.arguments import ARGUMENTS, CONSTANTS, Value, rota
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.nouns import MAIN, KernelSource
 
-_ALIGNED = ("q", "k", "v", "o", "rotated_q")
+_ALIGNED = ("q", "k", "v", "o", "o_rows", "rotated_q")
 """Pointers whose alignment the config promises, with their strides."""
 
 

@@ -225,7 +225,7 @@ def turned(stage, phase, STAGES: gl.constexpr):
 @jit
 def slot_before(stage, phase, STAGES: gl.constexpr):
     """What `turned` made (stage, phase) from."""
-    wrapped = (stage == 0).to(gl.int32)
+    wrapped = gl.where(stage == 0, 1, 0)
     return stage - 1 + wrapped * STAGES, phase ^ wrapped
 
 

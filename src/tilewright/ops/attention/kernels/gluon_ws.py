@@ -218,10 +218,12 @@ def _write_rows(o, strides, out, b, h, begin, row, n_q, HEAD_DIM_V: gl.constexpr
     OF_O: gl.constexpr = out.type.layout
     i = row + gl.arange(0, out.shape[0], gl.SliceLayout(1, OF_O))
     e = gl.arange(0, out.shape[1], gl.SliceLayout(0, OF_O))
-    start = o + b * strides[0] + h.to(gl.int64) * strides[2]
-    at = gl.expand_dims((begin + i).to(gl.int64) * strides[1], 1) + gl.expand_dims(e, 0)
+    # What the arguments promise does not reach the partitions, and pairs are stored together.
+    start = o + gl.multiple_of(b * strides[0] + h.to(gl.int64) * strides[2], 8)
+    rows = gl.multiple_of((begin + i).to(gl.int64) * strides[1], 8)
+    at = gl.expand_dims(rows, 1) + gl.expand_dims(e, 0)
     inside = gl.expand_dims(i < n_q, 1) & gl.expand_dims(e < HEAD_DIM_V, 0)
-    gl.store(start + at, out, mask=inside)
+    gl.store(gl.multiple_of(start, 16) + at, out, mask=inside)
 
 
 @jit
