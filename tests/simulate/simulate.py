@@ -64,6 +64,9 @@ def simulated_run(
         memories[temporary.name] = Memory(temporary.name, flat, _TYPES[temporary.dtype])
     for number, step in enumerate(launch.steps):
         _step(sources[step.part], step, memories, inputs, seed + 1000 * number)
+    for temporary in launch.temporaries:
+        if temporary.initial == "kept_zero" and memories[temporary.name].flat.any():
+            raise Fault(f"{temporary.name} is not zero when the launch has ended")
     found = {}
     for one in family.operands(problem):
         if one.written:
