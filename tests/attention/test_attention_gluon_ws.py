@@ -155,7 +155,7 @@ REFUSED = [
         "warpgroups",
     ),
     ({"head_dim": 60, "head_dim_v": 60}, {}, "head_dim"),
-    ({"head_dim": 264, "head_dim_v": 264}, {}, "head_dim"),
+    ({"head_dim": 264}, {}, "head_dim"),
     ({}, {"alignment": 8}, "copies"),
     ({}, {"num_stages": 9}, "shared_memory"),
     ({}, {"scheduler": "split"}, "combination"),
