@@ -157,7 +157,7 @@ REFUSED = [
     ({"head_dim": 60, "head_dim_v": 60}, {}, "head_dim"),
     ({"head_dim": 264}, {}, "head_dim"),
     ({}, {"alignment": 8}, "copies"),
-    ({}, {"num_stages": 9}, "shared_memory"),
+    ({}, {"num_stages": 14}, "shared_memory"),
     ({}, {"scheduler": "split"}, "combination"),
 ]
 
