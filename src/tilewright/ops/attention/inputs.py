@@ -218,10 +218,10 @@ def _poison(p: AttentionProblem, found: dict[str, Any], said: Mapping[str, Any])
     keys = [keys_at(p, said, of, of.kv_first, of.before) for of in all_rows]
     for name in ("q", "k", "v"):
         if name in found:
-            _poison_others(p, name, found[name], queries if name == "q" else keys)
+            poison_others(p, name, found[name], queries if name == "q" else keys)
 
 
-def _poison_others(
+def poison_others(
     p: AttentionProblem, name: str, array: Any, used: Sequence[tuple[Any, Any]]
 ) -> None:
     """Put NaN into all rows of `array` but those used."""

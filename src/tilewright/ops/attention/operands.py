@@ -216,7 +216,7 @@ def _most_keys(k: View, layout: str, named: Any, said: Any) -> int:
 
 # --- from a call to its problem ----------------------------------------------------------------
 
-_OPTIONS = (
+OPTIONS = (
     "mask", "window", "first", "corner", "softcap", "dropout", "lse", "random", "layout",
     "kv_layout", "max_q", "max_kv", "head_dim_v", "scale_block", "rotary", "dtype_o",
 )  # fmt: skip
@@ -227,10 +227,10 @@ def problem_of(call: Call) -> AttentionProblem:
     """The problem that a call states. Raises `BadArgument`."""
     said = dict(call.options)
     for name in said:
-        if name not in _OPTIONS:
+        if name not in OPTIONS:
             raise BadArgument(
-                f"attention has no option '{name}'{nearest(name, (*_OPTIONS, *_NAMED))}; it has "
-                f"{', '.join(_OPTIONS)}, and takes {', '.join(_NAMED)}"
+                f"attention has no option '{name}'{nearest(name, (*OPTIONS, *_NAMED))}; it has "
+                f"{', '.join(OPTIONS)}, and takes {', '.join(_NAMED)}"
             )
     for name in call.named:
         if name not in _NAMED:
@@ -277,7 +277,7 @@ def problem_of(call: Call) -> AttentionProblem:
             raise BadArgument(f"{name}={said[name]!r} says nothing in this call; leave it out")
     views = {"q": q, "k": k, **({"v": v[0]} if v else {}), **({"o": target} if target else {})}
     problem = AttentionProblem(
-        others=features.join(words), alignment=_alignment(views.values()), **fields
+        others=features.join(words), alignment=alignment_of(views.values()), **fields
     )
     _check(problem, {**views, **named})
     return problem
@@ -393,7 +393,7 @@ def _rotary_fields(named: Any, words: set[str], said: dict[str, Any]) -> dict[st
     return {"rotary_len": places, "rotary_dim": 2 * half}
 
 
-def _alignment(views: Any) -> int:
+def alignment_of(views: Any) -> int:
     """Bytes, at most 16, that all addresses and all strides but those of 1 are multiples of."""
     found = 16
     for view in views:
@@ -420,11 +420,12 @@ def _check(p: AttentionProblem, views: dict[str, View]) -> None:
         if one.dtype != view.dtype:
             raise BadArgument(f"{name} is {view.dtype}, but must be {one.dtype}")
         free = name in ("q", "o") or (name in ("k", "v") and "vectorised" not in p.words)
-        if not free and 0 not in view.shape and not _contiguous(view):
+        if not free and 0 not in view.shape and not contiguous(view):
             raise BadArgument(f"{name} is not contiguous; pass {name}.contiguous()")
 
 
-def _contiguous(view: View) -> bool:
+def contiguous(view: View) -> bool:
+    """Whether an array is contiguous; strides of dimensions of one element do not matter."""
     wanted = dense(view.shape)
     return all(
         size == 1 or have == want

@@ -46,7 +46,7 @@ def reference(
     if p.new_kv:
         values |= appended(p, inputs, said, found)
     out = {
-        one.name: _full(values["q"], one.shape, arrays.poison_of(DTYPES[one.dtype]))
+        one.name: full(values["q"], one.shape, arrays.poison_of(DTYPES[one.dtype]))
         for one in operands(p)
         if one.role == "out"
     }
@@ -56,7 +56,7 @@ def reference(
 
 
 @dataclass(frozen=True, slots=True)
-class _Heads:
+class Heads:
     """Queries of the heads that share a head of keys, in one sequence.
 
     head: the first of these query heads. q: [heads, rows, dim]. k, v: [keys, dim]. The scales are
@@ -81,13 +81,13 @@ def _sequence(
 ) -> None:
     """Put what one sequence gives into the outputs."""
     q_at = queries_at(p, of)
-    q = _taken(p, "q", inputs["q"], q_at)
+    q = taken(p, "q", inputs["q"], q_at)
     if p.rotary_dim:
         q = arrays.rounded(rotated(p, inputs, q, query_places(p, of)), p.dtype)
     q = q * scale_of(p, inputs, "q", of, 0, of.n_q)
     k_at = keys_at(p, said, of, of.kv_first, of.n_kv)
-    k = _taken(p, "k", inputs["k"], k_at)
-    v = k[..., : p.head_dim_v] if "latent" in p.words else _taken(p, "v", inputs["v"], k_at)
+    k = taken(p, "k", inputs["k"], k_at)
+    v = k[..., : p.head_dim_v] if "latent" in p.words else taken(p, "v", inputs["v"], k_at)
     k = k * scale_of(p, inputs, "k", of, 0, of.n_kv)
     v = v * scale_of(p, inputs, "v", of, 0, of.n_kv)
     o = by_row(p, "o", out["o"])
@@ -97,7 +97,7 @@ def _sequence(
         for first in range(0, of.n_q, step):
             rows = slice(first, min(of.n_q, first + step))
             own = q[rows, heads].swapaxes(0, 1)
-            part = _Heads(of, heads.start, first, own, k[:, g], v[:, g])
+            part = Heads(of, heads.start, first, own, k[:, g], v[:, g])
             found, lse, random = _attend(p, inputs, part, rounding)
             at = place(p, "o", *(each[rows] for each in q_at))
             o[index(o, at) + (heads,)] = found.swapaxes(0, 1)  # noqa: RUF005
@@ -108,21 +108,22 @@ def _sequence(
                 out["random"][of.number, heads, rows, : of.n_kv] = random
 
 
-def _attend(
-    p: AttentionProblem, inputs: Mapping[str, Any], part: _Heads, rounding: str
-) -> tuple[Any, Any, Any]:
-    """O [heads, rows, dim], LSE [heads, rows], and dropout's bytes [heads, rows, keys] if any."""
+def scores(
+    p: AttentionProblem, inputs: Mapping[str, Any], part: Heads, rounding: str = ""
+) -> tuple[Any, Any]:
+    """The scores [heads, rows, keys], -inf where a key is not seen; and those behind the soft cap,
+    without bias and mask. rounding: see `reference`."""
 
     def rounded(x: Any) -> Any:
         return arrays.rounded(x, rounding) if rounding else x
 
-    of, xp = part.of, _library(part.q)
+    of, xp = part.of, library(part.q)
     heads = slice(part.head, part.head + p.group)
-    i = _arange(part.q, part.first, part.first + part.q.shape[1])
-    j = _arange(part.q, 0, of.n_kv)
+    i, j = places(part)
     s = rounded(rounded(part.q * inputs["scale"]) @ part.k.swapaxes(0, 1))
     if p.softcap:
         s = rounded(p.softcap * rounded(xp.tanh(rounded(s / p.softcap))))
+    capped = s
     if p.bias_shape:
         batch = of.number if p.bias_shape[0] > 1 else 0
         own = inputs["bias"][batch, heads if p.bias_shape[1] > 1 else slice(0, 1)]
@@ -130,11 +131,46 @@ def _attend(
     if "alibi" in p.words:
         slopes = inputs["slopes"]
         slopes = (slopes[of.number] if p.slopes_batched else slopes)[heads]
-        shift = of.n_kv - of.n_q if p.mask.bottom_right else 0
-        s = rounded(s - rounded(slopes[:, None, None] * abs(i[:, None] + shift - j[None, :])))
-    s = xp.where(p.mask.seen(i, j, of.n_q, of.n_kv), s, -xp.inf)
+        s = rounded(s - rounded(slopes[:, None, None] * distances(p, part)))
+    return xp.where(p.mask.seen(i, j, of.n_q, of.n_kv), s, -xp.inf), capped
+
+
+def places(part: Heads) -> tuple[Any, Any]:
+    """The queries and the keys of a part, by number."""
+    rows = _arange(part.q, part.first, part.first + part.q.shape[1])
+    return rows, _arange(part.q, 0, part.of.n_kv)
+
+
+def distances(p: AttentionProblem, part: Heads) -> Any:
+    """[rows, keys]: how far each query and key are from each other."""
+    i, j = places(part)
+    shift = part.of.n_kv - part.of.n_q if p.mask.bottom_right else 0
+    return abs(i[:, None] + shift - j[None, :])
+
+
+def dropout_bytes(p: AttentionProblem, inputs: Mapping[str, Any], part: Heads) -> Any:
+    """Dropout's bytes: [heads, rows, keys]."""
+    i, _ = places(part)
+    first = part.of.number * p.heads + part.head
+    seed, offset = inputs["seed"], inputs["offset"]
+    return library(part.q).stack(
+        [random_bytes(i, part.of.n_kv, first + h, seed, offset) for h in range(p.group)]
+    )
+
+
+def _attend(
+    p: AttentionProblem, inputs: Mapping[str, Any], part: Heads, rounding: str
+) -> tuple[Any, Any, Any]:
+    """O [heads, rows, dim], LSE [heads, rows], and dropout's bytes [heads, rows, keys] if any."""
+
+    def rounded(x: Any) -> Any:
+        return arrays.rounded(x, rounding) if rounding else x
+
+    of, xp = part.of, library(part.q)
+    heads = slice(part.head, part.head + p.group)
+    s, _ = scores(p, inputs, part, rounding)
     sinks = inputs["sinks"][heads][:, None, None] if "sinks" in p.words else None
-    most = xp.amax(s, -1, keepdims=True) if of.n_kv else _full(s, (*s.shape[:2], 1), -xp.inf)
+    most = xp.amax(s, -1, keepdims=True) if of.n_kv else full(s, (*s.shape[:2], 1), -xp.inf)
     if sinks is not None:
         most = xp.where(most > sinks, most, sinks)
     base = xp.where(xp.isfinite(most), most, 0.0)
@@ -150,12 +186,7 @@ def _attend(
     random = None
     if p.dropout:
         dropped = round(256 * p.dropout)
-        random = xp.stack(
-            [
-                random_bytes(i, of.n_kv, plane, inputs["seed"], inputs["offset"])
-                for plane in (of.number * p.heads + h for h in range(heads.start, heads.stop))
-            ]
-        )
+        random = dropout_bytes(p, inputs, part)
         weights = xp.where(random < dropped, 0.0, weights / (1 - dropped / 256))
     o = rounded(weights @ part.v)
     if "oscale" in p.words:
@@ -164,7 +195,7 @@ def _attend(
     return (o.clip(*bounds) if bounds else o), lse, random
 
 
-def _taken(p: AttentionProblem, name: str, array: Any, at: tuple[Any, Any]) -> Any:
+def taken(p: AttentionProblem, name: str, array: Any, at: tuple[Any, Any]) -> Any:
     """Rows of Q, K or V: [rows, heads, dim]."""
     view = by_row(p, name, array)
     places = place(p, name, *at)
@@ -173,7 +204,7 @@ def _taken(p: AttentionProblem, name: str, array: Any, at: tuple[Any, Any]) -> A
     return rows.reshape(len(places[0]), heads, p.head_dim_v if name == "v" else p.head_dim)
 
 
-def _library(like: Any) -> Any:
+def library(like: Any) -> Any:
     """The module of an array: both modules agree on every function used here."""
     if arrays.is_torch(like):
         import torch
@@ -184,7 +215,7 @@ def _library(like: Any) -> Any:
     return np
 
 
-def _full(like: Any, shape: tuple[int, ...], value: float) -> Any:
+def full(like: Any, shape: tuple[int, ...], value: float) -> Any:
     if arrays.is_torch(like):
         return like.new_full(shape, value)
     import numpy as np

@@ -7,16 +7,19 @@ them and Q; `MAIN` is the pipeline's kernel; ``combine`` adds up what splits of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention import parts, pipelines
-from tilewright.ops.attention.arguments import ARGUMENTS, CONSTANTS, Value, rotates
+from tilewright.ops.attention.arguments import ARGUMENTS, CONSTANTS, Argument, Value, rotates
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.nouns import MAIN, KernelSource
 
-_ALIGNED = ("q", "k", "v", "o", "o_rows", "rotated_q")
-"""Pointers whose alignment the config promises, with their strides."""
+KERNELS = "tilewright.ops.attention.kernels"
+
+TEMPORARIES = ("partial_o", "partial_lse", "counter", "rotated_q", "delta", "distances")
+"""Arguments that are temporaries, of attention and of its backward pass."""
 
 
 def sources(config: AttentionConfig, arch: Arch) -> Mapping[str, KernelSource]:
@@ -35,9 +38,9 @@ def main(config: AttentionConfig, arch: Arch) -> KernelSource:
     record = pipelines.of(config)
     boxes = record.boxes(config)
     own = tuple((name, made(config, arch)) for name, made in record.own_constants.items())
-    return _source(
+    return kernel_source(
         config,
-        (record.module, record.function, record.language),
+        (f"{KERNELS}.{record.module}", record.function, record.language),
         tuple(record.arguments),
         {name: CONSTANTS[name](config) for name in record.constants} | dict(own),
         {name: _described(config, name, box) for name, box in boxes.items()},
@@ -47,9 +50,9 @@ def main(config: AttentionConfig, arch: Arch) -> KernelSource:
 
 def _of_part(part: parts.Part, config: AttentionConfig, arch: Arch) -> KernelSource:
     constants = {name: CONSTANTS[name](config) for name in part.constants}
-    return _source(
+    return kernel_source(
         config,
-        (part.module, part.function, "triton"),
+        (f"{KERNELS}.{part.module}", part.function, "triton"),
         part.arguments,
         constants,
         {},
@@ -67,20 +70,33 @@ def q_name(config: AttentionConfig, name: str) -> str:
     return "rotated_q" if name == "q" and rotates(config) else name
 
 
-def _source(
-    config: AttentionConfig,
+def kernel_source(
+    config: Any,
     where: tuple[str, str, str],
     names: tuple[str, ...],
     constants: Mapping[str, Value],
     described: Mapping[str, str],
     options: tuple[tuple[str, Value], ...],
+    catalogue: Mapping[str, Argument] = ARGUMENTS,
+    aligned: Mapping[str, str] | None = None,
 ) -> KernelSource:
+    """The source of one kernel.
+
+    config: an `AttentionConfig`, or a config with the fields of one that the arguments read.
+    where: module, function and language.
+    names: of its arguments, in order. described: those that are descriptors, with their types.
+    constants, options: with their values.
+    catalogue: what the names mean.
+    aligned: pointers whose alignment the config promises, with their strides: names and dtypes; by
+        default those of attention.
+    """
     module, function, language = where
+    dtypes = aligned if aligned is not None else _aligned(config)
     signature: list[tuple[str, str]] = []
     values: list[tuple[str, Value]] = []
     promises: dict[str, int] = {}
     for name in names:
-        one = ARGUMENTS[name]
+        one = catalogue[name]
         if not one.passed(config):
             signature.append((name, "constexpr"))
             values.append((name, 0))
@@ -89,15 +105,15 @@ def _source(
         elif one.is_tuple:
             types = one.types(config)
             signature += [(f"{name}.{i}", kind) for i, kind in enumerate(types)]
-            promises |= _strides_promise(config, name)
+            promises |= _strides_promise(config, name, dtypes)
         else:
             signature += [(name, kind) for kind in one.types(config)]
-            promises |= _promise(config, name)
+            promises |= _promise(config, name, dtypes)
     values += constants.items()
     signature += [(name, "constexpr") for name in constants]
     assert language in ("triton", "gluon")
     return KernelSource(
-        module=f"tilewright.ops.attention.kernels.{module}",
+        module=module,
         function=function,
         signature=tuple(signature),
         constants=tuple(values),
@@ -107,19 +123,24 @@ def _source(
     )
 
 
-def _promise(config: AttentionConfig, name: str) -> dict[str, int]:
-    if name in ("partial_o", "partial_lse", "counter", "rotated_q"):
+def _aligned(config: AttentionConfig) -> dict[str, str]:
+    """Pointers whose alignment a config promises, with their strides, and the pointers' dtypes."""
+    q, kv, o = config.dtype, config.dtype_kv, config.dtype_o
+    return {"q": q, "k": kv, "v": kv, "o": o, "o_rows": o, "rotated_q": q}
+
+
+def _promise(config: Any, name: str, dtypes: Mapping[str, str]) -> dict[str, int]:
+    if name in TEMPORARIES:
         return {name: 16}  # temporaries come from an allocator
-    if name in _ALIGNED and config.alignment > 1:
+    if name in dtypes and config.alignment > 1:
         return {name: config.alignment}
     return {}
 
 
-def _strides_promise(config: AttentionConfig, name: str) -> dict[str, int]:
+def _strides_promise(config: Any, name: str, dtypes: Mapping[str, str]) -> dict[str, int]:
     """Strides of all dimensions but the innermost are multiples of the alignment."""
     operand, _, kind = name.partition("_")
-    if kind != "strides" or operand not in _ALIGNED:
+    if kind != "strides" or operand not in dtypes:
         return {}
-    dtype = {"q": config.dtype, "o": config.dtype_o}.get(operand, config.dtype_kv)
-    count = config.alignment // DTYPES[dtype].bytes
+    count = config.alignment // DTYPES[dtypes[operand]].bytes
     return {f"{name}.{i}": count for i in range(3)} if count > 1 else {}

@@ -28,7 +28,7 @@ def tolerances(p: AttentionProblem, config: AttentionConfig | None) -> Mapping[s
     turned = _TURN if p.rotary_dim else 0.0
     scores = score_error(p.dtype, p.head_dim, capped=p.softcap > 0, combined=turned)
     found = {
-        "o": softmax_tolerance(p.dtype, p.dtype_o, max(1, p.kv_len), scores, _uneven(p)),
+        "o": softmax_tolerance(p.dtype, p.dtype_o, max(1, p.kv_len), scores, uneven(p)),
         "lse": logsumexp_tolerance(scores),
         "random": Tolerance(0.0, 0.0),
     }
@@ -40,7 +40,7 @@ def tolerances(p: AttentionProblem, config: AttentionConfig | None) -> Mapping[s
     return found
 
 
-def _uneven(p: AttentionProblem) -> float:
+def uneven(p: AttentionProblem) -> float:
     """What rows without keys do to the rms of O: as many times smaller it is."""
     n_q, n_kv = p.lengths
     rows = p.total_q if "packedq" in p.words else p.batch * p.q_len
