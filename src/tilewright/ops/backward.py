@@ -22,7 +22,7 @@ def incoming(output: str) -> str:
 class Computation:
     """One step of a backward pass.
 
-    makes: the name of its result; unique.
+    makes: the name of its result; unique. Of an operation with several outputs, all their names.
     op: an operation's name (``"gemm"``), or a function of torch tensors that makes a view, an
         elementwise result or a sum, by their methods alone.
     operands: names of its arguments by position: operands of the problem (inputs, and outputs that
@@ -32,7 +32,7 @@ class Computation:
     options: the operation's other keywords, with their values.
     """
 
-    makes: str
+    makes: str | tuple[str, ...]
     op: str | Callable[..., Any]
     operands: tuple[str, ...]
     keywords: Mapping[str, str] = field(default_factory=dict)
@@ -48,10 +48,14 @@ class Backward:
         gradient may have any strides.
     gradients: for each input that wants one, the name of the computed gradient. It has the shape of
         the input's operand.
+    options: what the call says besides, while gradients are recorded, so that it writes what the
+        computations read (a softmax's sums, say). The outputs that it then has more follow the
+        caller's, who is not given them.
     """
 
     computations: tuple[Computation, ...]
     gradients: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def reads(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `names`, operands of the problem, that a backward pass reads."""

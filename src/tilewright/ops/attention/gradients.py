@@ -1,0 +1,93 @@
+"""Gradients of attention: one operation, ``attention_backward``, over the LSE that the forward pass
+writes for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.ops.attention.operands import operands, options
+from tilewright.ops.attention.problem import AttentionProblem
+from tilewright.ops.backward import Backward, Computation, incoming
+from tilewright.verdict import Verdict, no
+
+DTYPES = ("bf16", "fp16", "fp32")
+"""Operands that have gradients."""
+
+_WITHOUT = {
+    "pagetable": "keys and values in pages have",
+    "pagelist": "keys and values in pages have",
+    "latent": "latent attention has",
+    "append": "a cache that is appended to has",
+    "leftpad": "keys that are left out by left_pad have",
+    "tscale": "operands with scales have",
+    "hscale": "operands with scales have",
+    "bscale": "operands with scales have",
+    "oscale": "an output with a scale has",
+}
+"""Features without gradients."""
+
+_GRADIENT = {
+    "q": "dq",
+    "k": "dk",
+    "v": "dv",
+    "bias": "dbias",
+    "sinks": "dsinks",
+    "slopes": "dslopes",
+}
+"""Operands that have gradients, and the gradients' names."""
+
+
+def refused(p: AttentionProblem) -> Verdict | None:
+    """Why attention of this kind has no gradients; None if it has."""
+    types = dict.fromkeys((p.dtype, p.dtype_kv))
+    if len(types) > 1 or p.dtype not in DTYPES:
+        return no(
+            "gradients_dtype",
+            f"attention of {' and '.join(types)} has no gradients; that of {', '.join(DTYPES)} has",
+        )
+    for word, what in _WITHOUT.items():
+        if word in p.words:
+            return no(f"gradients_{word}", f"{what} no gradients: they are for inference")
+    return None
+
+
+def gradients(problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Verdict:
+    """See `tilewright.ops.protocols.Differentiation`."""
+    if (verdict := refused(problem)) is not None:
+        return verdict
+    for name in wanted:
+        if name not in _GRADIENT:
+            return no("gradients_operand", f"attention has no gradient for {name}")
+    found = {name: made for name, made in _GRADIENT.items() if name in wanted}
+    read = {one.name: one for one in operands(problem) if one.read}
+    scalars = ("scale", "seed", "offset") if problem.dropout else ("scale",)
+    keywords = {name: name for name, one in read.items() if one.keyword}
+    keywords |= {name: name for name in scalars}
+    if "lse" in problem.words:
+        keywords["dlse"] = "dlse"
+    said = options(problem) | {"grads": "+".join(found.values())}
+    for name in ("lse", "random", "dtype_o"):
+        said.pop(name, None)
+    steps = [Computation("do", _readable, (incoming("o"),))]
+    if "lse" in problem.words:
+        steps.append(Computation("dlse", _contiguous, (incoming("lse"),)))
+    operation = Computation(
+        tuple(found.values()),
+        "attention_backward",
+        ("q", "k", "v", "o", "lse", "do"),
+        keywords,
+        said,
+    )
+    return Backward((*steps, operation), found, {"lse": True})
+
+
+def _readable(x: Any) -> Any:
+    """`x`, or a copy where its rows are not contiguous, or share memory (the gradient of a sum has
+    strides of 0)."""
+    apart = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x if x.stride(-1) == 1 and apart else x.contiguous()
+
+
+def _contiguous(x: Any) -> Any:
+    return x.contiguous()

@@ -1,0 +1,127 @@
+"""The gradients of fused attention: of Q, K, V, a bias, sinks and slopes, from O, LSE and dO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from typing import Any
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import resolve
+from tilewright.errors import BadArgument, shown
+from tilewright.ops.attention import FAMILY as ATTENTION
+from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention_backward import config as config_module
+from tilewright.ops.attention_backward import estimate as estimate_module
+from tilewright.ops.attention_backward import inputs as inputs_module
+from tilewright.ops.attention_backward import operands, parts, rules, spaces
+from tilewright.ops.attention_backward import reference as reference_module
+from tilewright.ops.attention_backward import tolerances as tolerances_module
+from tilewright.ops.attention_backward.config import PIPELINES, AttentionBackwardConfig
+from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.defaults import Defaults
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.tolerance import Tolerance
+from tilewright.verdict import Verdict
+
+__all__ = ["FAMILY", "AttentionBackwardConfig", "AttentionBackwardProblem"]
+
+
+class AttentionBackwardFamily(Defaults):
+    """See `tilewright.ops.protocols.Family`. Every kernel repeats: each sum belongs to one
+    workgroup, which adds it up in one order."""
+
+    name = "attention_backward"
+    problem_type = AttentionBackwardProblem
+    config_type = AttentionBackwardConfig
+    scalars = ATTENTION.scalars
+
+    def parse_name(self, name: str) -> AttentionBackwardConfig:
+        return config_module.parse(name)
+
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> AttentionBackwardProblem:
+        """Words of attention's problems, and ``grads=dq+dk`` and ``dlse=true``."""
+        others = {word: text for word, text in words.items() if word not in ("grads", "dlse")}
+        one = ATTENTION.parse_problem(others, arch)
+        said: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields_of(AttentionProblem)}
+        if (flag := words.get("dlse", "false")) not in ("true", "false"):
+            raise BadArgument(f"dlse = {shown(flag)} is not true or false")
+        grads = {"grads": words["grads"]} if "grads" in words else {}
+        return AttentionBackwardProblem(**said, **grads, dlse=flag == "true")
+
+    def pipelines(self, arch: Arch) -> Sequence[str]:
+        return PIPELINES
+
+    def table(self, problem: AttentionBackwardProblem) -> str:
+        return f"{self.name}_{problem.dtype}"
+
+    def axes(self) -> Mapping[str, Any]:
+        return spaces.AXES
+
+    def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
+        return spaces.wildcard(axis, arch)
+
+    def make_config(self, fields: Mapping[str, Any], arch: Arch) -> AttentionBackwardConfig:
+        values = dict(fields)
+        dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
+        values["dtype_o"] = resolve(values["dtype_o"] or dtype, arch.fp8)
+        values["head_dim_v"] = values["head_dim_v"] or values["head_dim"]
+        return config_module.check(AttentionBackwardConfig(**values))
+
+    def default_space(self, problem: AttentionBackwardProblem, arch: Arch) -> Any:
+        return spaces.default_space(problem, arch)
+
+    def tuning_spaces(self, problem: AttentionBackwardProblem, arch: Arch) -> Any:
+        return spaces.tuning_spaces(problem, arch)
+
+    def judge(self, config: AttentionBackwardConfig, arch: Arch) -> Verdict:
+        return rules.judge(config, arch)
+
+    def supports(
+        self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, arch: Arch
+    ) -> Verdict:
+        return rules.supports(config, problem, arch)
+
+    def estimate(
+        self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
+    ) -> Estimate:
+        return estimate_module.estimate(config, problem, device)
+
+    def sources(self, config: AttentionBackwardConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        return parts.sources(config, arch)
+
+    def launch(
+        self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
+    ) -> Launch:
+        return parts.launch(config, problem, device)
+
+    def operands(self, problem: AttentionBackwardProblem) -> tuple[Operand, ...]:
+        return operands.operands(problem)
+
+    def problem_of(
+        self, call: Call, config: AttentionBackwardConfig | None = None
+    ) -> AttentionBackwardProblem:
+        return operands.problem_of(call)
+
+    def options(self, problem: AttentionBackwardProblem) -> dict[str, Any]:
+        return operands.options(problem)
+
+    def scalar_defaults(self, problem: AttentionBackwardProblem) -> Mapping[str, int | float]:
+        return ATTENTION.scalar_defaults(problem)
+
+    def make_inputs(self, problem: AttentionBackwardProblem, rng: Any) -> Mapping[str, Any]:
+        return inputs_module.make_inputs(problem, rng)
+
+    def reference(
+        self, problem: AttentionBackwardProblem, inputs: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        return reference_module.reference(problem, inputs)
+
+    def tolerances(
+        self, problem: AttentionBackwardProblem, config: AttentionBackwardConfig | None
+    ) -> Mapping[str, Tolerance]:
+        return tolerances_module.tolerances(problem, config)
+
+
+FAMILY = AttentionBackwardFamily()

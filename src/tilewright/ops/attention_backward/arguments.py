@@ -1,0 +1,81 @@
+"""What the kernels of the backward pass take: attention's catalogue, and what is added to it.
+
+Temporaries: `delta`, and `distances`, the sums of a row that the gradient of its head's slope adds
+up. Both lie as LSE does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention import arguments as forward
+from tilewright.ops.attention.arguments import Argument, Context, Value
+from tilewright.ops.nouns import Argument as Passed
+from tilewright.ops.nouns import Pointer, Scalar
+
+
+def _pointer(name: str, dtype: Callable[[Any], str], *words: str) -> Argument:
+    return Argument(lambda c: (f"*{DTYPES[dtype(c)].triton}",), lambda _: (Pointer(name),), words)
+
+
+def _fp32(name: str, *words: str) -> Argument:
+    return _pointer(name, lambda _: "fp32", *words)
+
+
+def _strides(name: str, *words: str) -> Argument:
+    types = ("i64", "i32", "i32", "i32")
+
+    def values(x: Context) -> tuple[Passed, ...]:
+        problem: Any = x.problem
+        return tuple(Scalar(t, v) for t, v in zip(types, problem.strides_of(name), strict=True))
+
+    return Argument(lambda _: types, values, words, is_tuple=True)
+
+
+def _int(value: Callable[[Any], int], *words: str) -> Argument:
+    return Argument(lambda _: ("i32",), lambda x: (Scalar("i32", value(x.problem)),), words)
+
+
+ARGUMENTS: dict[str, Argument] = {
+    **forward.ARGUMENTS,
+    "lse": _fp32("lse"),
+    "do": _pointer("do", forward.of_o),
+    "dlse": _fp32("dlse", "dlse"),
+    "dq": _pointer("dq", forward.of_q, "dq"),
+    "dk": _pointer("dk", forward.of_q, "dk"),
+    "dv": _pointer("dv", forward.of_q, "dv"),
+    "dbias": _pointer("dbias", forward.float_of, "dbias"),
+    "dsinks": _fp32("dsinks", "dsinks"),
+    "dslopes": _fp32("dslopes", "dslopes"),
+    "delta": _fp32("delta"),
+    "distances": _fp32("distances", "dslopes"),
+    "do_strides": _strides("do"),
+    "dq_strides": _strides("dq", "dq"),
+    "dk_strides": _strides("dk", "dk"),
+    "dv_strides": _strides("dv", "dv"),
+    "total_kv": _int(lambda p: p.total_kv, "packedkv"),
+    "bias_batch": _int(lambda p: p.bias_shape[0], "bias"),
+    "bias_heads": _int(lambda p: p.bias_shape[1], "bias"),
+}
+"""Every argument by the name that kernels give it."""
+
+
+def _has(word: str) -> Callable[[Any], Value]:
+    return lambda c: word in c.words
+
+
+CONSTANTS: Mapping[str, Callable[[Any], Value]] = {
+    **forward.CONSTANTS,
+    "TILE": lambda c: c.tile,
+    "STEP": lambda c: c.step,
+    **{word.upper(): _has(word) for word in ("dlse", "dq", "dk", "dv", "dsinks", "dslopes")},
+}
+"""Every constant by the name that kernels give it."""
+
+
+def aligned(c: Any) -> dict[str, str]:
+    """Pointers whose alignment a config promises, with their strides, and their dtypes."""
+    same = dict.fromkeys(("q", "k", "v", "dq", "dk", "dv"), c.dtype)
+    return same | {"o": c.dtype_o, "do": c.dtype_o}

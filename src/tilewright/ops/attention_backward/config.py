@@ -1,0 +1,157 @@
+"""`AttentionBackwardConfig`: the kernels that compute attention's gradients, and their name.
+
+    attention_backward_bf16_bf16_d128x128_causal_128x64_w8_s2_basic_al16_g-dq-dk-dv
+                        Q     O    |        |     |   |  |  |    |    |   +- what is computed
+        head dims, of V too -------+      mask    |   |  |  |    |    +- bytes of alignment
+                    rows that a workgroup owns ---+   |  |  |    +- pipeline
+                             rows of a step ----------+  |  +- stages
+                                                   warps +
+
+Other words follow only where they are said: ``dlse``, and the features (``f-softcap-alibi``), last.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tilewright import checks
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, UnknownName, nearest, shown
+from tilewright.ops.attention import features
+from tilewright.ops.attention.config import ALIGNMENTS
+from tilewright.ops.attention.mask import MASKS
+from tilewright.ops.attention_backward.problem import GRADIENTS
+
+PIPELINES = ("basic",)
+"""``basic``: from plain pointers, in Triton, on every architecture."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBackwardConfig:
+    """How to compute the gradients. The signature is the fields up to `mask`, `grads`, `dlse` and
+    `features`; the others are the algorithm.
+
+    dtype: of Q, K, V and their gradients. dtype_o: of O and dO.
+    head_dim, head_dim_v, grads, dlse, features: as in `AttentionBackwardProblem`.
+    mask: the kind of mask (`mask.MASKS`).
+    tile: rows that a workgroup owns: keys for dK and dV, queries for dQ and the bias.
+    step: rows that pass by at a time: queries for dK and dV, keys for the others.
+    num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
+    alignment: bytes that addresses and strides are multiples of.
+    """
+
+    family: ClassVar[str] = "attention_backward"
+    scheduler: ClassVar[str] = "tile"
+
+    dtype: str
+    dtype_o: str
+    head_dim: int
+    head_dim_v: int
+    mask: str
+    tile: int
+    step: int
+    num_warps: int
+    num_stages: int
+    pipeline: str = "basic"
+    alignment: int = 16
+    grads: str = "dq+dk+dv"
+    dlse: bool = False
+    features: str = ""
+
+    @property
+    def dtype_kv(self) -> str:
+        """The dtype of K and V."""
+        return self.dtype
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Its features, and what it computes and reads besides, as a set."""
+        found = features.split(self.features) | set(self.grads.split("+"))
+        return found | {"dlse"} if self.dlse else found
+
+    @property
+    def name(self) -> str:
+        """The kernels' name; `parse` is its exact inverse."""
+        name = (
+            f"attention_backward_{self.dtype}_{self.dtype_o}_d{self.head_dim}x{self.head_dim_v}"
+            f"_{self.mask}_{self.tile}x{self.step}_w{self.num_warps}_s{self.num_stages}"
+            f"_{self.pipeline}_al{self.alignment}_g-{self.grads.replace('+', '-')}"
+        )
+        name += "_dlse" * self.dlse
+        return name + (f"_f-{self.features.replace('+', '-')}" if self.features else "")
+
+
+def check(config: AttentionBackwardConfig) -> AttentionBackwardConfig:
+    """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
+    c = config
+    for field, known in (
+        ("dtype", DTYPES),
+        ("dtype_o", DTYPES),
+        ("mask", MASKS),
+        ("alignment", ALIGNMENTS),
+        ("pipeline", PIPELINES),
+    ):
+        if (value := getattr(c, field)) not in known:
+            listed = ", ".join(map(str, known))
+            raise BadArgument(f"{field} = {value!r} is not one of {listed}")
+    for field in ("head_dim", "head_dim_v", "tile", "step", "num_warps", "num_stages"):
+        checks.whole(field, getattr(c, field), 1)
+    said = c.grads.split("+")
+    for word in said:
+        if word not in GRADIENTS:
+            raise BadArgument(f"grads: '{word}' is no gradient{nearest(word, GRADIENTS)}")
+    if [word for word in GRADIENTS if word in said] != said:
+        raise BadArgument(f"grads = '{c.grads}' must be in order: {'+'.join(GRADIENTS)}")
+    if type(c.dlse) is not bool:
+        raise BadArgument(f"dlse = {c.dlse!r} is not true or false")
+    features.split(c.features)
+    return config
+
+
+def _one(field: str, words: tuple[object, ...]) -> str:
+    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
+
+
+def _count(field: str) -> str:
+    return rf"(?P<{field}>[1-9]\d{{0,9}})"
+
+
+_PATTERN = re.compile(
+    f"attention_backward_{_one('dtype', tuple(DTYPES))}_{_one('dtype_o', tuple(DTYPES))}"
+    f"_d{_count('head_dim')}x{_count('head_dim_v')}_{_one('mask', MASKS)}"
+    f"_{_count('tile')}x{_count('step')}_w{_count('num_warps')}_s{_count('num_stages')}"
+    f"_{_one('pipeline', PIPELINES)}_al{_one('alignment', ALIGNMENTS)}"
+    "_g-(?P<grads>[a-z-]+)(?:_(?P<dlse>dlse))?(?:_f-(?P<features>[a-z0-9-]+))?",
+    re.ASCII,
+)
+_COUNTS = (
+    "head_dim", "head_dim_v", "tile", "step", "num_warps", "num_stages", "alignment",
+)  # fmt: skip
+
+
+def parse(name: str) -> AttentionBackwardConfig:
+    """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
+    one whose fields contradict each other."""
+    match = _PATTERN.fullmatch(name)
+    if match is None:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of kernels of attention_backward; one looks like "
+            "attention_backward_bf16_bf16_d128x128_causal_128x64_w8_s2_basic_al16_g-dq-dk-dv"
+        )
+    said = match.groupdict()
+    fields: dict[str, Any] = {one: said[one] for one in ("dtype", "dtype_o", "mask", "pipeline")}
+    fields |= {field: int(said[field]) for field in _COUNTS}
+    fields |= {one: (said[one] or "").replace("-", "+") for one in ("grads", "features")}
+    try:
+        config = check(AttentionBackwardConfig(**fields, dlse=said["dlse"] is not None))
+    except BadArgument as error:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of kernels of attention_backward: {error}"
+        ) from None
+    if config.name != name:
+        raise UnknownName(
+            f"'{name}' is not the name of kernels of attention_backward; near it is '{config.name}'"
+        )
+    return config

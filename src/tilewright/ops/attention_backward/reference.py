@@ -1,0 +1,121 @@
+"""What the gradients must be, in float64, sequence by sequence and by heads that share keys.
+
+With P = exp(S - LSE), dropout's factor D (0, or 1 over the share that is kept) and the soft cap's
+derivative C:
+
+    dV = (P∘D)ᵀ·dO                      dS = P∘(D∘(dO·Vᵀ) - delta)
+    delta = Σ O·dO - dLSE               dQ = scale·(dS∘C)·K        dK = scale·(dS∘C)ᵀ·Q
+    dbias = dS, summed over what shares it
+    dsink = -Σ exp(sink - LSE)·delta    dslope = -Σ dS·|distance|
+
+O and LSE are those that the kernels read, which are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.ops.attention import reference as forward
+from tilewright.ops.attention.reference import Heads, full, library, taken
+from tilewright.ops.attention.rows import (
+    Rows,
+    by_row,
+    index,
+    keys_at,
+    place,
+    queries_at,
+    sequences,
+    whole,
+)
+from tilewright.ops.attention_backward.operands import operands
+from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+
+
+def reference(p: AttentionBackwardProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Each gradient by name, for float64 `inputs`, NumPy's or torch's. Rows that no sequence has
+    are 0, as are gradients of what has no part in a result."""
+    said = whole(inputs)
+    out = {one.name: full(inputs["q"], one.shape, 0.0) for one in operands(p) if one.role == "out"}
+    for of in sequences(p, said):
+        _sequence(p, inputs, said, of, out)
+    return out
+
+
+def _sequence(
+    p: AttentionBackwardProblem,
+    inputs: Mapping[str, Any],
+    said: Mapping[str, Any],
+    of: Rows,
+    out: dict[str, Any],
+) -> None:
+    """Add what one sequence gives."""
+    q_at, k_at = queries_at(p, of), keys_at(p, said, of, of.kv_first, of.n_kv)
+    q, k, v = (taken(p, name, inputs[name], k_at if name != "q" else q_at) for name in "qkv")
+    at = place(p, "o", *q_at)
+    o, do = (by_row(p, "o", x)[index(x, at)] for x in (inputs["o"], inputs["do"]))
+    lse, dlse = (_rows(p, inputs[name], of) if name in inputs else 0.0 for name in ("lse", "dlse"))
+    delta = (o * do).sum(-1).swapaxes(0, 1) - dlse  # [heads, rows]
+    step = max(1, forward.PART // max(1, p.group * of.n_kv))
+    found = {name: full(x, x.shape, 0.0) for name, x in (("dq", q), ("dk", k), ("dv", v))}
+    for g in range(p.kv_heads):
+        heads = slice(g * p.group, (g + 1) * p.group)
+        for first in range(0, of.n_q, step):
+            rows = slice(first, min(of.n_q, first + step))
+            part = Heads(of, heads.start, first, q[rows, heads].swapaxes(0, 1), k[:, g], v[:, g])
+            own = do[rows, heads].swapaxes(0, 1)
+            _part(p, inputs, part, own, lse[heads, rows], delta[heads, rows], g, found, out)
+    for name, at in (("dq", q_at), ("dk", k_at), ("dv", k_at)):
+        if name in out:
+            target = by_row(p, name[1:], out[name])
+            target[index(target, place(p, name[1:], *at))] = found[name]
+
+
+def _part(
+    p: AttentionBackwardProblem,
+    inputs: Mapping[str, Any],
+    part: Heads,
+    do: Any,
+    lse: Any,
+    delta: Any,
+    g: int,
+    found: dict[str, Any],
+    out: dict[str, Any],
+) -> None:
+    """Add what some queries of the heads that share a head of keys give. do [heads, rows, dim];
+    lse, delta [heads, rows]."""
+    xp, of = library(part.q), part.of
+    heads = slice(part.head, part.head + p.group)
+    rows = slice(part.first, part.first + part.q.shape[1])
+    s, capped = forward.scores(p, inputs, part)
+    some = xp.isfinite(lse)  # rows that see something
+    weights = xp.where(some[..., None], xp.exp(s - xp.where(some, lse, 0.0)[..., None]), 0.0)
+    delta = xp.where(some, delta, 0.0)
+    kept = 1.0
+    if p.dropout:
+        dropped = round(256 * p.dropout)
+        random = forward.dropout_bytes(p, inputs, part)
+        kept = xp.where(random < dropped, 0.0, 1 / (1 - dropped / 256))
+    ds = weights * (kept * (do @ part.v.swapaxes(0, 1)) - delta[..., None])
+    through = ds * (1 - (capped / p.softcap) ** 2) if p.softcap else ds
+    found["dq"][rows, heads] = (inputs["scale"] * through @ part.k).swapaxes(0, 1)
+    found["dk"][:, g] += (inputs["scale"] * through.swapaxes(1, 2) @ part.q).sum(0)
+    found["dv"][:, g] += ((weights * kept).swapaxes(1, 2) @ do).sum(0)
+    if "dbias" in out:
+        batch = of.number if p.bias_shape[0] > 1 else 0
+        own = ds if p.bias_shape[1] > 1 else ds.sum(0)[None]
+        at = heads if p.bias_shape[1] > 1 else slice(0, 1)
+        out["dbias"][batch, at, rows, : of.n_kv] += own
+    if "dsinks" in out:
+        sinks = inputs["sinks"][heads][:, None]
+        share = xp.where(some, xp.exp(sinks - xp.where(some, lse, 0.0)), 0.0)
+        out["dsinks"][heads] -= (share * delta).sum(-1)
+    if "dslopes" in out:
+        target = out["dslopes"][of.number] if p.slopes_batched else out["dslopes"]
+        target[heads] -= (ds * forward.distances(p, part)).sum((-2, -1))
+
+
+def _rows(p: AttentionBackwardProblem, lse: Any, of: Rows) -> Any:
+    """What LSE, or an array like it, has of a sequence: [heads, rows]."""
+    own = lse if "packedq" in p.words else lse[of.number]
+    return own[:, of.q_first : of.q_first + of.n_q]

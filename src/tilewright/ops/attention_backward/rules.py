@@ -1,0 +1,111 @@
+"""The rules of the backward pass: which configs an architecture can build, and which problems a
+config can serve. Each rule is a function that returns a reason, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention.gradients import DTYPES as DIFFERENTIABLE
+from tilewright.ops.attention.pipelines.common import wide
+from tilewright.ops.attention.problem import OUTPUTS
+from tilewright.ops.attention.rules import LEAST_TILE, MOST_TILE, OVERHEAD_REGISTERS
+from tilewright.ops.attention_backward.config import AttentionBackwardConfig
+from tilewright.ops.attention_backward.problem import GRADIENTS, AttentionBackwardProblem
+from tilewright.verdict import YES, Verdict, no
+
+
+def _dtype(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    if c.dtype not in DIFFERENTIABLE or c.dtype_o not in OUTPUTS[c.dtype]:
+        return f"attention of {c.dtype} that writes {c.dtype_o} has no gradients"
+    for name in dict.fromkeys((c.dtype, c.dtype_o)):
+        support = arch.dtypes.get(name)
+        if support is None or support.support == "refused":
+            why = f": {support.note}" if support is not None and support.note else ""
+            return f"{arch.name} does not take {name}{why}"
+    return None
+
+
+def _gradients(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    for word in c.grads.split("+"):
+        if (needs := GRADIENTS[word]) and needs not in c.words:
+            return f"{word} needs {needs}"
+    return None
+
+
+def _tile(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    for field, size in (("tile", c.tile), ("step", c.step)):
+        if size & (size - 1) or not LEAST_TILE <= size <= MOST_TILE:
+            return f"{field} = {size} is no power of two from {LEAST_TILE} to {MOST_TILE}"
+    return None
+
+
+def _warps(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    threads = c.num_warps * arch.warp_size
+    if threads > arch.max_threads:
+        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
+    return None
+
+
+def sums(c: AttentionBackwardConfig) -> int:
+    """Elements of the sums that a workgroup holds, and of a tile of weights and their gradients."""
+    of_keys = wide(c.head_dim) * ("dk" in c.words) + wide(c.head_dim_v) * ("dv" in c.words)
+    of_queries = wide(c.head_dim) * ("dq" in c.words)
+    return c.tile * (max(of_keys, of_queries) + 2 * c.step)
+
+
+def _registers(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    need = sums(c) // (c.num_warps * arch.warp_size) + OVERHEAD_REGISTERS
+    if need > arch.max_registers:
+        return f"a thread needs about {need} registers, over {arch.max_registers}"
+    return None
+
+
+def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    """What passes by, in stages: two tiles, of the step's rows."""
+    row = (wide(c.head_dim) + wide(c.head_dim_v)) * DTYPES[c.dtype].bytes
+    need = c.num_stages * c.step * row
+    if need > arch.shared_memory:
+        return f"at least {need} bytes of shared memory, over {arch.shared_memory}"
+    return None
+
+
+LEGALITY: tuple[tuple[str, Callable[[AttentionBackwardConfig, Arch], str | None]], ...] = (
+    ("dtype", _dtype),
+    ("gradients", _gradients),
+    ("tile", _tile),
+    ("warps", _warps),
+    ("registers", _registers),
+    ("shared_memory", _shared_memory),
+)
+
+
+def judge(config: AttentionBackwardConfig, arch: Arch) -> Verdict:
+    """May `config` be built for `arch`? The first rule that refuses it."""
+    for name, rule in LEGALITY:
+        if (reason := rule(config, arch)) is not None:
+            return no(name, reason)
+    return YES
+
+
+SIGNATURE = ("dtype", "dtype_o", "head_dim", "head_dim_v", "grads", "dlse", "features")
+"""Fields that a config and a problem share."""
+
+
+def supports(
+    config: AttentionBackwardConfig, problem: AttentionBackwardProblem, arch: Arch
+) -> Verdict:
+    """Can `config`, built for `arch`, compute `problem`?"""
+    for field in SIGNATURE:
+        if (has := getattr(config, field)) != (wants := getattr(problem, field)):
+            return no("signature", f"is for {field} {has}, not {wants}")
+    if config.mask != problem.mask.kind:
+        return no("signature", f"is for mask {config.mask}, not {problem.mask.kind}")
+    if problem.alignment < config.alignment:
+        return no(
+            "vector_width",
+            f"addresses and rows are aligned to {problem.alignment} bytes, under "
+            f"{config.alignment}",
+        )
+    return judge(config, arch)
