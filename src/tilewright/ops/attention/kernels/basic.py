@@ -32,6 +32,7 @@ from tilewright.ops.attention.kernels.dropout import random_bytes
 from tilewright.ops.attention.kernels.keys import (
     begins,
     columns,
+    converted,
     key_places,
     load_piece,
     located,
@@ -93,7 +94,7 @@ def _step(
         piece = load_piece(
             k_base, k_rows, d, far, j < n_kv, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), MASKED
         )
-        piece = piece.to(x[0].dtype)
+        piece = converted(piece, x[0].dtype)
         s = tl.dot(x[n], piece.T, s, input_precision=PRECISION)
         y += (piece,)
 
@@ -145,7 +146,7 @@ def _step(
                 ragged(V_WIDTHS, n, HEAD_DIM_V),
                 MASKED,
             )
-            z = z.to(x[0].dtype)
+            z = converted(z, x[0].dtype)
         if BSCALE:
             at = (j0 // scale_block) * kv_scale_strides[2]
             product = tl.dot(p, z, input_precision=PRECISION) * tl.load(v_scale + at)

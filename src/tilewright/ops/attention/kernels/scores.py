@@ -54,13 +54,14 @@ def masked_tile(
 
 @triton.jit
 def seen(i, j, n_kv, shift, left, right, first, MASK: tl.constexpr):
-    """[queries, keys]: whether each query sees each key (see `mask`)."""
+    """[queries, keys]: whether each query sees each key (see `mask`). The distance is compared with
+    scalars: bounds for each query would be kept in registers."""
     found = (j < n_kv)[None, :]
     if MASK != "none":
-        at = (i + shift)[:, None]
-        found = found & (j[None, :] <= at + right)
+        distance = j[None, :] - i[:, None]
+        found = found & (distance <= shift + right)
         if MASK == "window":
-            found = found & ((j[None, :] >= at - left) | (j < first)[None, :])
+            found = found & ((distance >= shift - left) | (j < first)[None, :])
     return found
 
 
@@ -87,5 +88,5 @@ def biased(s, bias, i, j, n_q, n_kv, kv_len, MASKED: tl.constexpr):
 @triton.jit
 def sloped(s, slope, i, j, shift):
     """`s` without the slope times the distance. slope: of the rows' heads, in units of log2(e)."""
-    distance = tl.abs((i + shift)[:, None] - j[None, :])
+    distance = tl.abs(j[None, :] - i[:, None] - shift)
     return s - slope * distance.to(tl.float32)
