@@ -16,6 +16,9 @@ from tilewright.ops.attention.pipelines import common
 from tilewright.ops.attention.pipelines.record import Pipeline
 from tilewright.ops.attention.problem import FP8, AttentionProblem
 
+ASYNC_ROWS = 64
+"""Least rows of a tile that the asynchronous matrix units take; fewer are multiplied as before."""
+
 MOST_FEW = 256
 """Rows of Q (times the heads that share keys) for which the keys may be split."""
 
@@ -118,18 +121,20 @@ def _tuned(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
 
 
 def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
-    """On NVIDIA: Q, and K and V of each stage (one less where the copy is not awaited by the matrix
-    unit), and the weights where their layout changes. On AMD Q is in registers after it has passed
-    through the memory that K and V use later."""
+    """On NVIDIA: Q, and K and V of each stage (one less where the matrix unit does not read there
+    by itself), and the weights where the warps divide the two products differently. On AMD Q is in
+    registers after it has passed through the memory that K and V use later."""
     size = DTYPES[c.dtype].bytes
     stored = size if size == DTYPES[c.dtype_kv].bytes else 1
     q = c.tile_q * sum(widths(c.head_dim, size)) * size
     k, v = (c.tile_kv * stored * sum(widths(dim, size)) for dim in (c.head_dim, c.head_dim_v))
     if arch.backend == "hip":
         return max(q, k, v, (k + v) * (c.num_stages - 1))
-    if arch.async_mma:
+    if arch.async_mma and c.tile_q >= ASYNC_ROWS:
         return q + (k + v) * c.num_stages
-    return q + (k + v) * max(1, c.num_stages - 1) + c.tile_q * c.tile_kv * size
+    weights = c.tile_q * c.tile_kv * size
+    differ = c.tile_q < max(c.tile_kv, *widths(c.head_dim_v, size))
+    return q + (k + v) * max(1, c.num_stages - 1) + weights * differ
 
 
 def widths(dim: int, size: int) -> tuple[int, ...]:
@@ -148,7 +153,7 @@ def _registers(c: AttentionConfig, arch: Arch) -> int:
     size = DTYPES[c.dtype].bytes
     threads = c.num_warps * arch.warp_size
     found = c.tile_q * (c.tile_kv + sum(widths(c.head_dim_v, size))) // threads
-    if arch.async_mma or c.dtype == "fp32":
+    if (arch.async_mma and c.tile_q >= ASYNC_ROWS) or c.dtype == "fp32":
         return found
     rows = max(16, c.tile_q // c.num_warps)
     held = rows * sum(widths(c.head_dim, size)) * size // 4
