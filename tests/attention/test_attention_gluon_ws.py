@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from attention_cases import drawn
 
-from simulate import worst_error
-from tilewright import ops
+from simulate import simulated_run, worst_error
+from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
 from tilewright.ops.attention.launch import launch
@@ -144,6 +145,16 @@ def test_heads_in_sections():
     names = [name for name, _ in FAMILY.sources(config, SM_90)[MAIN].arguments]
     assert step.arguments[names.index("section")] == Scalar("i32", 2)
     assert worst_error(config, p, small) <= 1
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize("head_dim", [64, 192])
+def test_scales_that_are_not_positive(scale, head_dim):
+    p = replace(PLAIN, head_dim=head_dim, right=0)
+    inputs = {**verify.operands_of(p, 1).inputs, "scale": scale}
+    wanted = verify.reference(p, inputs)["o"]
+    found = simulated_run(config_of(p), p, FEW, inputs)["o"]
+    np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
 
 
 REFUSED = [

@@ -25,6 +25,7 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     turned,
 )
 from tilewright.ops.device.gluon_api import (
+    constexpr_function,
     fence_async_shared,
     gl,
     jit,
@@ -150,13 +151,32 @@ def _weights(
     return weights_of(s, most, total, base2(scale), SCALED, MASKED)
 
 
+@constexpr_function
+def _across(columns):
+    """A layout of 16-bit tiles of so many columns, in pieces of 16 bytes, over four warps."""
+    threads = min(32, columns // 8)
+    return gl.BlockedLayout([1, 8], [32 // threads, threads], [4, 1], [1, 0])
+
+
 @jit
-def _clear(tile, rows, COLUMNS: gl.constexpr):
+def _negate(tile):
+    """Change the signs of Q's rows."""
+    ROWS: gl.constexpr = tile.shape[0]
+    LAYOUT: gl.constexpr = _across(tile.shape[1])
+    STEP: gl.constexpr = 32
+    for at in gl.static_range(0, ROWS, STEP):
+        part = tile.slice(at, STEP)
+        part.store(-part.load(LAYOUT))
+    fence_async_shared()
+    thread_barrier()
+
+
+@jit
+def _clear(tile, rows):
     """Set the rows of V from `rows` on to zero: they belong to others or to nobody, and a weight of
     zero times NaN would be NaN. Every group writes the same zeros before it reads, so groups need
     not wait for each other."""
-    ACROSS: gl.constexpr = min(32, COLUMNS // 8)
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
+    LAYOUT: gl.constexpr = _across(tile.shape[1])
     KEYS: gl.constexpr = tile.shape[0]
     STEP: gl.constexpr = 32
     for at in gl.static_range(0, KEYS, STEP):
@@ -250,6 +270,8 @@ def _attend(
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 32 // DTYPE.primitive_bitwidth)
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
     zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
+    negative = scale < 0
+    scale = gl.abs(scale)
     stage = 0
     phase = 0
     q_phase = 0
@@ -282,6 +304,9 @@ def _attend(
         if ALIBI:
             slope = gl.load(slopes + b * slopes_stride + h)
         acc = gl.zeros((ROWS, COLUMNS), gl.float32, OF_O)
+        if negative:  # a row's maximum is that of its products only under a positive scale
+            for c in gl.static_range(PIECES):
+                _negate(q_tiles.index(GROUP * PIECES + c))
 
         # The first block has the mask's or the sequence's edge.
         mbarrier.wait(k_full.index(stage), phase)
@@ -302,7 +327,7 @@ def _attend(
         if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
             if col + TILE_KV > n_kv:
                 mbarrier.wait(v_full.index(stage), phase)
-                _clear(v_tiles.index(stage), n_kv - col, COLUMNS)
+                _clear(v_tiles.index(stage), n_kv - col)
         stage, phase = turned(stage, phase, STAGES)
         if MASK != "none":
             for i in range(1, begin):
