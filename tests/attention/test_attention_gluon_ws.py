@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from attention_cases import drawn
 
+from shared_builds import build_once
 from simulate import simulated_run, worst_error
 from tilewright import ops, verify
 from tilewright.arch import arch, device
@@ -155,6 +156,20 @@ def test_scales_that_are_not_positive(scale, head_dim):
     wanted = verify.reference(p, inputs)["o"]
     found = simulated_run(config_of(p), p, FEW, inputs)["o"]
     np.testing.assert_allclose(found.astype(float), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "algorithm"),
+    [
+        ({"head_dim": 128, "head_dim_v": 128}, {"tile_kv": 128}),
+        ({"others": "lse+alibi+sinks+packedq+packedkv", "total_q": 9, "total_kv": 9}, {}),
+    ],
+    ids=str,
+)
+def test_it_compiles_and_spills_nothing(fields, algorithm, store):
+    config = config_of(replace(PLAIN, **fields), **algorithm)
+    report = build_once([(config, "sm_90")], store)
+    assert [(r.ok, r.kernel.resources.spill_bytes) for r in report.results] == [(True, 0)]
 
 
 REFUSED = [

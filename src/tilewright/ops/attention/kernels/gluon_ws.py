@@ -1,4 +1,60 @@
-"""Attention with warp roles written out, in Gluon: one warp loads, the others multiply (sm_90)."""
+"""Attention with warp roles written out, in Gluon: one warp loads, the others multiply (sm_90).
+
+Idea. The order of FlashAttention-3 (see `gluon_tiles` for the paper). One to three groups of four
+warps each have 64 rows of a tile of Q, and walk the tile's keys in blocks. In a step a group starts
+Q·Kᵀ of one block, then P·V of the block before, and takes the exponentials of the first while the
+second may still run. P stays in registers: the sums of Q·Kᵀ lie in the layout of wgmma's left
+operand. The groups also take turns (TURNS): a group starts its products when the group before it
+has started its own, so one takes exponentials while another multiplies. At head dim 128 a block of
+128×128 is 1,024 cycles of products on an SM's matrix units for each 64 rows, and 512 of
+exponentials, so about a third of the time is to be hidden.
+
+Data movement. A fifth, ninth or thirteenth warp only requests copies; it also takes tiles (see
+`gluon_tiles`), and tells the groups about them through shared memory. Q's barrier guards that
+message as well. K and V have a ring of STAGES slots each, with barriers of their own, since V of a
+block is needed a step after K and released a step later. The rings continue from tile to tile, so
+the next tile's first blocks come during the end of this one; only Q waits for the groups. Heads
+that share keys are neighbours in the order of tiles, and meet in L2.
+
+Masks. Blocks are walked from the last to the first: those at the mask's edge, those that all rows
+of the group see, and, under a window, those at its other edge and of the first keys. Each kind has
+a loop of its own, because a condition within one becomes a select for each element. The first
+block, which has the sequence's end, stands before the loops.
+
+Edges. The copy engine fills rows outside an array with zeros. If sequences have their own lengths,
+a block may hold rows of the next sequence, or of nobody: their scores are masked, and V's rows are
+set to zero in shared memory, because a weight of zero times NaN is NaN. There is always at least
+one block, masked altogether if a row sees nothing, so such rows need no code of their own. O leaves
+through shared memory by the copy engine; where a tile reaches beyond its sequence, by pointers.
+
+Head dims. Q and K are computed in multiples of 64 columns (of 192 in three pieces), V and O in 64,
+128 or 256; columns beyond are zeros that the copy engine makes. At 256, and at 192/128, O leaves
+through Q's memory, and the next Q waits for it. fp32 O leaves from registers.
+
+What limits it. Registers decide the tiles: a thread holds scores, their weights and sums (64, 32
+and 64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that
+loads needs 40 to walk sequences.
+
+Compiled (Triton 3.6, ptxas for sm_90a), not timed. Of the default space's kernels for bf16 those at
+head dim 256 with lengths of sequences spill 20 bytes, outside of the loops, and no others. That
+took three things: the slot of V is computed from that of K; the number of keys comes from the
+message also where it is an argument, or else the last block's mask is taken out of the loop over
+tiles and spilled (224 bytes at head dim 64, three groups); and lengths come to the groups by
+message. The simulation (`tests/simulate`) ran it, and finds each of 18 faults put into it. ptxas
+moves the wait for P·V above the exponentials, although PTX has them in order: within a group they
+do not overlap, only those of one group with the products of another.
+
+A probe with this loop, but neither masks (apart from causal), tails nor lengths, was timed on an
+H200 (bf16, 16k tokens, ratios to cuDNN): head dim 128, 128x128, s2: 1.03 to 1.06, causal 1.01 to
+1.03 up to 4k and 0.72 at 16k, for want of an order of tiles; head dim 64, 192x128, s4: 1.12 to
+1.16, causal 0.99 to 1.01; 128x128: 0.90 to 0.96. Turns were worth 2 to 4 %. With an instruction
+that keeps ptxas from moving the wait it ran at 0.96 to 1.03 of the speed. 192x64 tiles at head dim
+128: 0.89 to 0.97.
+
+To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
+which are no powers of two and would be pieces here; named barriers for the turns; K and V of two
+workgroups by multicast, which Gluon does not offer.
+"""
 
 from tilewright.ops.attention.kernels.gluon_scores import (
     LN2,
