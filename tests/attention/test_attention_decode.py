@@ -59,6 +59,15 @@ CASES = {
         SPLIT,
     ),
     "used queries": ({"others": "usedq+usedkv", "q_len": 3, "layout": "bhsd", "batch": 3}, {}),
+    "cache of fp8": (
+        {"others": "usedkv+pagetable+tscale", **TABLE, "dtype_kv": "e4m3fn"}, SPLIT,
+    ),
+    "cache of fp8, scales of heads": (
+        {"others": "hscale+lse", "dtype_kv": "e5m2", "head_dim": 128, "q_len": 2, "right": 0}, {},
+    ),
+    "cache of fp8, window, no scales": (
+        {"dtype_kv": "e4m3fn", "dtype": "fp16", "left": 90, "right": 0}, SPLIT,
+    ),
     "new keys, rotated": (
         {"others": "usedkv+pagetable+rotaryh", **TABLE, "q_len": 2, "new_kv": 2, "right": 0,
          "rotary_dim": 32, "rotary_len": 300},
@@ -99,6 +108,7 @@ def test_the_compiler_takes_it(store):
     configs = [
         config_of(problem_of({"others": "usedkv+pagetable+lse", **TABLE, "head_dim": 128}), SPLIT),
         config_of(problem_of({"right": 0, "left": 128}), {}),
+        config_of(problem_of({"others": "tscale", "dtype_kv": "e4m3fn", "head_dim": 128}), SPLIT),
     ]
     report = build_once([(c, "sm_90") for c in configs], store)
     assert report.results and not report.failures, report.failures

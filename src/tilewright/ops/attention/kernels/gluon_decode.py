@@ -10,7 +10,7 @@ the matrix units wait for memory all the same. In a step of 64 keys of head dim 
 
 Data movement. K and V have a ring of STAGES blocks each. A block of a paged cache comes in boxes of
 as many rows as a page and a block have in common, at least eight; each box lies at its rows' place
-in the block's tile, so what is multiplied looks as if it had come at once. Boxes are 64 elements
+in the block's tile, so what is multiplied looks as if it had come at once. Boxes are 128 bytes
 wide, the widest that is swizzled. A page's entry is looked up one block ahead, the entries of a
 block in one load. Boxes whose rows lie wholly behind the last key are not asked for.
 
@@ -20,9 +20,15 @@ multiplies while the other waits for its reductions.
 Edges. Scores behind the last key are masked. Values there are set to zero in shared memory, since
 they may be NaN.
 
+A cache of fp8 under 16-bit queries is widened on its way to the products: a block is read from its
+slot into registers, which releases the slot, converted, and stored to a tile of Q's dtype. There is
+one such tile for K and one for V. Scales of K join that of the scores, scales of V the last
+division.
+
 Splits. A split without keys writes a logarithm of -inf, and zeros.
 
-Not here: pages of fewer than 8 rows, caches in fp8, left padding: `basic` has them.
+Not here: pages of fewer than 8 rows, queries in fp8, scales of blocks, left padding: `basic` has
+them.
 
 Nothing was timed yet. The simulation ran it (`tests/simulate`), and it compiles without spills.
 """
@@ -55,8 +61,8 @@ from tilewright.ops.device.gluon_api import (
 )
 
 PRODUCER_REGISTERS = gl.constexpr(40)
-WIDTH = gl.constexpr(64)
-"""Elements of a box."""
+LINE = gl.constexpr(128)
+"""Bytes of a box's rows at most."""
 
 
 @jit
@@ -96,10 +102,12 @@ def _ask(
 ):  # fmt: skip
     """Ask for one block of K or V. Each box arrives at the barrier once, with keys or without."""
     BOXES: gl.constexpr = TILE_KV // LINES
+    BYTES: gl.constexpr = tile.dtype.primitive_bitwidth // 8
+    WIDTH: gl.constexpr = min(LINE // BYTES, DIM)
     for box in gl.static_range(BOXES):
         row = step * TILE_KV + box * LINES
         if row < n_kv:
-            mbarrier.expect(bar, LINES * DIM * 2)
+            mbarrier.expect(bar, LINES * DIM * BYTES)
             outer = b
             if PAGE > 0:
                 which = gl.arange(0, BOXES, ONE_WARP) == box
@@ -159,9 +167,25 @@ def _fill(
 
 
 @jit
+def _widened(tile, wide, empty, rows, CUT: gl.constexpr):
+    """Convert a block of fp8 for the product, and release it. CUT: its rows from `rows` on are
+    zero."""
+    ACROSS: gl.constexpr = min(32, tile.shape[1] // 16)
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 16], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
+    value = tile.load(LAYOUT).to(wide.dtype)
+    mbarrier.arrive(empty, count=1)
+    if CUT:
+        j = gl.arange(0, tile.shape[0], gl.SliceLayout(1, LAYOUT))
+        value = gl.where(gl.expand_dims(j < rows, 1), value, gl.zeros_like(value))
+    wide.store(value)
+    fence_async_shared()
+    thread_barrier()
+
+
+@jit
 def _step(
-    q_tile, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most, total, stage,
-    phase, col, n_kv, lowest, last, scale, softcap,
+    q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, zero, acc, most,
+    total, stage, phase, col, n_kv, lowest, last, scale, softcap,
     MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One block of keys. MASKED: some rows do not see all of it."""
@@ -170,12 +194,16 @@ def _step(
     DTYPE: gl.constexpr = q_tile.dtype
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 2)
     KEYS: gl.constexpr = zero.shape[1]
+    WIDENED: gl.constexpr = k_tiles.dtype != DTYPE
     mbarrier.wait(k_full.index(stage), phase)
-    s = warpgroup_mma(
-        q_tile, k_tiles.index(stage).permute((1, 0)), zero, use_acc=False, is_async=True
-    )
+    k_tile = k_tiles.index(stage)
+    if WIDENED:
+        _widened(k_tile, k_wide, k_empty.index(stage), 0, False)
+        k_tile = k_wide
+    s = warpgroup_mma(q_tile, k_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
     s = warpgroup_mma_wait(0, deps=(s,))
-    mbarrier.arrive(k_empty.index(stage), count=1)
+    if not WIDENED:
+        mbarrier.arrive(k_empty.index(stage), count=1)
     if SOFTCAP:
         s = changed(s, 0, 0, 0, scale, softcap, 0.0, True, False)
     if MASKED:
@@ -189,14 +217,19 @@ def _step(
     again = gl.convert_layout(again, gl.SliceLayout(1, OF_O), assert_trivial=True)
     acc = acc * gl.expand_dims(again, 1)
     mbarrier.wait(v_full.index(stage), phase)
-    if MASKED:  # noqa: SIM102 - only the first is known when compiling
+    v_tile = v_tiles.index(stage)
+    if WIDENED:
+        _widened(v_tile, v_wide, v_empty.index(stage), n_kv - col, MASKED)
+        v_tile = v_wide
+    elif MASKED:  # noqa: SIM102 - only the first is known when compiling
         if col + KEYS > n_kv:
-            clear(v_tiles.index(stage), n_kv - col)
+            clear(v_tile, n_kv - col)
             fence_async_shared()
             thread_barrier()
-    acc = warpgroup_mma(weights, v_tiles.index(stage), acc, is_async=True)
+    acc = warpgroup_mma(weights, v_tile, acc, is_async=True)
     acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
-    mbarrier.arrive(v_empty.index(stage), count=1)
+    if not WIDENED:
+        mbarrier.arrive(v_empty.index(stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
     return acc, most, total, stage, phase
 
@@ -207,13 +240,14 @@ def _attend(
     TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     SPLIT: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr, STAGES: gl.constexpr,
     PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    APPEND: gl.constexpr,
+    APPEND: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """The consumer: the rows of this workgroup's tile."""
     (
-        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_tile, k_tiles, v_tiles, k_full,
-        k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used, kv_used, heads, kv_heads, group,
-        q_len, kv_len, total_q, rows, new_kv, splits, split_len, softcap, scale,
+        q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides, scale_strides,
+        q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, q_offsets,
+        kv_offsets, q_used, kv_used, heads, kv_heads, group, q_len, kv_len, total_q, rows, new_kv,
+        splits, split_len, softcap, scale,
     ) = data  # fmt: skip
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_KV, 16])
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HEAD_DIM_V, 16])
@@ -241,6 +275,8 @@ def _attend(
     whole = gl.maximum(gl.minimum(gl.maximum(whole, 0) // TILE_KV, end), begin)
     if MASK == "window":
         whole = begin
+    if SCALED:
+        scale = scale * gl.load(k_scale + b * scale_strides[0] + g * scale_strides[1])
     zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
     acc = gl.zeros((ROWS, HEAD_DIM_V), gl.float32, OF_O)
     most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
@@ -250,14 +286,14 @@ def _attend(
     if MASK != "window":
         for step in range(begin, whole):
             acc, most, total, stage, phase = _step(
-                q_tile, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most, total,
-                stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
+                q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, zero,
+                acc, most, total, stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
                 MASK, False, SOFTCAP, STAGES,
             )  # fmt: skip
     for step in range(whole, end):
         acc, most, total, stage, phase = _step(
-            q_tile, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most, total,
-            stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
+            q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, zero, acc,
+            most, total, stage, phase, step * TILE_KV, n_kv, lowest, last, scale, softcap,
             MASK, True, SOFTCAP, STAGES,
         )  # fmt: skip
 
@@ -270,6 +306,8 @@ def _attend(
         else:
             gl.store(lse + line, log, mask=r // group < n_q)
     share = 1.0 / gl.where(total == 0.0, 1.0, total)
+    if SCALED:
+        share = share * gl.load(v_scale + b * scale_strides[0] + g * scale_strides[1])
     share = gl.convert_layout(share, gl.SliceLayout(1, OF_O), assert_trivial=True)
     write_rows(
         acc * gl.expand_dims(share, 1), o, partial_o, o_strides, q_b, b, g, split, q_begin, n_q,
@@ -278,34 +316,46 @@ def _attend(
 
 
 @jit
+def _tiles(DTYPE: gl.constexpr, COUNT: gl.constexpr, LINES: gl.constexpr, DIM: gl.constexpr):
+    """Shared memory for COUNT tiles."""
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([LINES, DIM], DTYPE)
+    return gl.allocate_shared_memory(DTYPE, [COUNT, LINES, DIM], LAYOUT)
+
+
+@jit
 def attention_gluon_decode(
     q, k, v, o, lse, partial_o, partial_lse, q_offsets, kv_offsets, q_used, kv_used, page_table,
-    page_list, page_starts, q_strides, o_strides, heads, kv_heads, group, q_len, kv_len, total_q,
-    rows, page_entries, new_kv, splits, split_len, left, right, bottom_right, softcap, scale,
+    page_list, page_starts, k_scale, v_scale, q_strides, o_strides, kv_scale_strides, heads,
+    kv_heads, group, q_len, kv_len, total_q, rows, page_entries, new_kv, splits, split_len, left,
+    right, bottom_right, softcap, scale,
     TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     PAGE: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr,
     SOFTCAP: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
-    USEDKV: gl.constexpr, PAGETABLE: gl.constexpr, APPEND: gl.constexpr, LINES: gl.constexpr,
+    USEDKV: gl.constexpr, PAGETABLE: gl.constexpr, TSCALE: gl.constexpr, HSCALE: gl.constexpr,
+    APPEND: gl.constexpr, LINES: gl.constexpr,
 ):  # fmt: skip
     """O of 64 rows (see `gluon_rows`). There is a workgroup for each tile of rows, split, head of
     keys and sequence.
 
     k, v: descriptors, (page or sequence, head, row, element), of boxes of LINES rows.
     """
-    DTYPE: gl.constexpr = k.dtype
-    OF_Q: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, HEAD_DIM], DTYPE)
-    OF_K: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_KV, HEAD_DIM], DTYPE)
-    OF_V: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_KV, HEAD_DIM_V], DTYPE)
-    q_tile = gl.allocate_shared_memory(DTYPE, [ROWS, HEAD_DIM], OF_Q)
-    k_tiles = gl.allocate_shared_memory(DTYPE, [STAGES, TILE_KV, HEAD_DIM], OF_K)
-    v_tiles = gl.allocate_shared_memory(DTYPE, [STAGES, TILE_KV, HEAD_DIM_V], OF_V)
+    DTYPE: gl.constexpr = q.dtype.element_ty
+    q_tile = _tiles(DTYPE, 1, ROWS, HEAD_DIM).index(0)
+    k_tiles = _tiles(k.dtype, STAGES, TILE_KV, HEAD_DIM)
+    v_tiles = _tiles(v.dtype, STAGES, TILE_KV, HEAD_DIM_V)
+    k_wide = q_tile
+    v_wide = q_tile
+    if k.dtype != DTYPE:
+        k_wide = _tiles(DTYPE, 1, TILE_KV, HEAD_DIM).index(0)
+        v_wide = _tiles(DTYPE, 1, TILE_KV, HEAD_DIM_V).index(0)
     k_full, k_empty = _ring(STAGES, TILE_KV // LINES)
     v_full, v_empty = _ring(STAGES, TILE_KV // LINES)
     fence_async_shared()  # the copy engine sees the barriers too
     attended = (
-        q, o, lse, partial_o, partial_lse, q_strides, o_strides, q_tile, k_tiles, v_tiles, k_full,
-        k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used, kv_used, heads, kv_heads, group,
-        q_len, kv_len, total_q, rows, new_kv, splits, split_len, softcap, scale,
+        q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides, kv_scale_strides,
+        q_tile, k_tiles, v_tiles, k_wide, v_wide, k_full, k_empty, v_full, v_empty, q_offsets,
+        kv_offsets, q_used, kv_used, heads, kv_heads, group, q_len, kv_len, total_q, rows, new_kv,
+        splits, split_len, softcap, scale,
     )  # fmt: skip
     filled = (
         k, v, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used,
@@ -316,7 +366,7 @@ def attention_gluon_decode(
         [
             (_attend, (
                 attended, left, right, bottom_right, TILE_KV, HEAD_DIM, HEAD_DIM_V, MASK, SPLIT,
-                LSE, SOFTCAP, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND,
+                LSE, SOFTCAP, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND, TSCALE or HSCALE,
             )),
             (_fill, (
                 filled, left, bottom_right, TILE_KV, HEAD_DIM, HEAD_DIM_V, MASK, PAGE, LINES, SPLIT,

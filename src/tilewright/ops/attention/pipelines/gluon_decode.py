@@ -19,8 +19,8 @@ from tilewright.ops.attention.problem import AttentionProblem
 ROWS = 64
 """Rows of a tile: what one wgmma multiplies at least."""
 
-WIDTH = 64
-"""Elements of a box: 128 bytes, the widest rows that the copy engine swizzles."""
+LINE = 128
+"""Bytes of a box's rows at most: the widest that the copy engine swizzles."""
 
 LEAST_LINES = 8
 """Rows of a box: fewer would end inside the pattern of the swizzle."""
@@ -41,8 +41,10 @@ def lines(c: AttentionConfig) -> int:
 
 
 def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
-    ring = c.num_stages * c.tile_kv * (c.head_dim + c.head_dim_v)
-    return (ROWS * c.head_dim + ring) * DTYPES[c.dtype].bytes + SMALL_BYTES
+    block = c.tile_kv * (c.head_dim + c.head_dim_v)
+    wide = ROWS * c.head_dim + block * (c.dtype_kv != c.dtype)
+    ring = c.num_stages * block * DTYPES[c.dtype_kv].bytes
+    return wide * DTYPES[c.dtype].bytes + ring + SMALL_BYTES
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> int:
@@ -114,7 +116,9 @@ def _rows(p: AttentionProblem, name: str) -> tuple[tuple[int, int, int], tuple[i
 
 
 def _boxes(c: AttentionConfig) -> Mapping[str, Box]:
-    return dict.fromkeys(("k", "v"), (1, 1, lines(c), WIDTH))
+    most = LINE // DTYPES[c.dtype_kv].bytes
+    dims = {"k": c.head_dim, "v": c.head_dim_v}
+    return {name: (1, 1, lines(c), min(most, dim)) for name, dim in dims.items()}
 
 
 def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
@@ -157,6 +161,8 @@ def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     tiles = ((64, 6), (128, 3)) if wide <= 128 else ((64, 3), (128, 3))
     if wide > 256:
         tiles = ((64, 2), (64, 3))
+    elif p.dtype_kv != p.dtype and wide > 128:
+        tiles = ((64, 4), (128, 4))
     return [_fields(*one, scheduler) for one in tiles for scheduler in ("tile", "split")]
 
 
@@ -179,13 +185,13 @@ GLUON_DECODE = Pipeline(
     features=frozenset(
         {
             "lse", "softcap", "sinks", "oscale", "packedq", "usedq", "packedkv", "usedkv",
-            "pagetable", "pagelist", "append", "rotaryi", "rotaryh",
+            "pagetable", "pagelist", "tscale", "hscale", "append", "rotaryi", "rotaryh",
         }
     ),
     masks=MASKS,
     schedulers=("tile", "split"),
     packs=(True,),
-    dtypes=(("bf16", "bf16"), ("fp16", "fp16")),
+    dtypes=tuple((q, kv) for q in ("bf16", "fp16") for kv in (q, "e4m3fn", "e5m2")),
     odd_rows=(),
     odd_columns=(),
     rules={"decode": _shape, "copies": _copies},
@@ -194,13 +200,14 @@ GLUON_DECODE = Pipeline(
     views=_views,
     arguments=(
         "q", "k", "v", "o", "lse", "partial_o", "partial_lse", "q_offsets", "kv_offsets", "q_used",
-        "kv_used", "page_table", "page_list", "page_starts", "q_strides", "o_strides", "heads",
-        "kv_heads", "group", "q_len", "kv_len", "total_q", "rows", "page_entries", "new_kv",
-        "splits", "split_len", "left", "right", "bottom_right", "softcap", "scale",
+        "kv_used", "page_table", "page_list", "page_starts", "k_scale", "v_scale", "q_strides",
+        "o_strides", "kv_scale_strides", "heads", "kv_heads", "group", "q_len", "kv_len", "total_q",
+        "rows", "page_entries", "new_kv", "splits", "split_len", "left", "right", "bottom_right",
+        "softcap", "scale",
     ),
     constants=(
         "TILE_KV", "HEAD_DIM", "HEAD_DIM_V", "MASK", "PAGE", "SPLIT", "STAGES", "LSE", "SOFTCAP",
-        "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAGETABLE", "APPEND",
+        "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAGETABLE", "TSCALE", "HSCALE", "APPEND",
     ),
     own_constants={"LINES": lambda c, _: lines(c)},
     options=_options,
