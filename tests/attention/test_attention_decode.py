@@ -83,10 +83,13 @@ def problem_of(fields: dict) -> AttentionProblem:
 
 
 def config_of(p: AttentionProblem, algorithm: dict) -> AttentionConfig:
-    fields = {"tile_kv": 64, "scheduler": "tile", "alignment": 16, "pack": True, **algorithm}
+    fields = {
+        "tile_kv": 64, "scheduler": "tile", "num_stages": 3, "alignment": 16, "pack": True,
+        **algorithm,
+    }  # fmt: skip
     return AttentionConfig(
         p.dtype, p.dtype_kv, p.dtype_o, p.head_dim, p.head_dim_v, p.mask.kind, 64, num_warps=4,
-        num_stages=3, pipeline="gluon_decode", page_size=p.page_size, features=p.features, **fields,
+        pipeline="gluon_decode", page_size=p.page_size, features=p.features, **fields,
     )  # fmt: skip
 
 
@@ -107,7 +110,7 @@ def test_in_whatever_order_partitions_run(seed):
 def test_the_compiler_takes_it(store):
     configs = [
         config_of(problem_of({"others": "usedkv+pagetable+lse", **TABLE, "head_dim": 128}), SPLIT),
-        config_of(problem_of({"right": 0, "left": 128}), {}),
+        config_of(problem_of({"right": 0, "left": 128, "head_dim": 256}), {"num_stages": 2}),
         config_of(problem_of({"others": "tscale", "dtype_kv": "e4m3fn", "head_dim": 128}), SPLIT),
     ]
     report = build_once([(c, "sm_90") for c in configs], store)
@@ -133,6 +136,7 @@ def test_two_workgroups_have_room_on_a_unit():
         ({"features": "sinks"}, "scheduler split alone"),
         ({"head_dim": 96}, "not one of 64, 128, 256"),
         ({"num_stages": 16}, "bytes of shared memory"),
+        ({"dtype_kv": "e5m2", "head_dim_v": 256}, "too many registers"),
     ],
 )
 def test_what_it_cannot_do_is_refused(changed, why):

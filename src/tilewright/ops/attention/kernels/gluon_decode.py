@@ -61,6 +61,8 @@ from tilewright.ops.device.gluon_api import (
 )
 
 PRODUCER_REGISTERS = gl.constexpr(40)
+WIDE_PRODUCER_REGISTERS = gl.constexpr(72)
+"""With sums of 256 columns in the consumer, which has what is left."""
 LINE = gl.constexpr(128)
 """Bytes of a box's rows at most."""
 
@@ -374,5 +376,5 @@ def attention_gluon_decode(
             )),
         ],
         [1],
-        [PRODUCER_REGISTERS],
+        [WIDE_PRODUCER_REGISTERS if HEAD_DIM_V > 128 else PRODUCER_REGISTERS],
     )  # fmt: skip

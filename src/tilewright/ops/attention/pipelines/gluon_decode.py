@@ -58,6 +58,8 @@ def _shape(c: AttentionConfig, arch: Arch) -> str | None:
             return f"{field} = {size} is not one of {', '.join(map(str, DIMS))}"
     if (c.tile_q, c.num_warps) != (ROWS, 4):
         return f"pipeline gluon_decode has tiles of {ROWS} rows and 4 warps"
+    if c.dtype_kv != c.dtype and c.head_dim_v > 128:
+        return f"head_dim_v = {c.head_dim_v} and keys of {c.dtype_kv} take too many registers"
     if c.tile_kv > 128:
         return f"tile_kv = {c.tile_kv} is over 128"
     if c.split_len % c.tile_kv:
@@ -139,9 +141,9 @@ def _grid(
 
 
 def _options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    """The compiler counts a second group, of which the producer is one warp; so two workgroups have
-    room on a compute unit."""
-    return ("num_warps", 4), ("maxnreg", 128)
+    """The compiler counts a second group, of which the producer is one warp. With 128 registers two
+    workgroups have room on a compute unit; the sums of 256 columns need more."""
+    return ("num_warps", 4), ("maxnreg", 128 if c.head_dim_v <= 128 else 160)
 
 
 def _fields(tile_kv: int, stages: int, scheduler: str) -> Mapping[str, Any]:
