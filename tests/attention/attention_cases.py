@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -87,20 +88,25 @@ def alignment(p: AttentionProblem) -> int:
     ))  # fmt: skip
 
 
-def legal(rng: random.Random, share: float = 0.2, must: str = "") -> frozenset[str]:
-    """Features that go together: each with a chance of `share`, and `must`."""
+def legal(
+    rng: random.Random,
+    share: float = 0.2,
+    must: str = "",
+    among: Collection[str] = (*FREE, *SAID),
+) -> frozenset[str]:
+    """Features that go together: each of `among` with a chance of `share`, and `must`."""
     kept = {must} if must else set()
     for _ in REQUIRED:  # and what it needs, and what that needs
         for word in sorted(kept & {*REQUIRED}):
             if not kept.intersection(REQUIRED[word]):
-                kept.add(rng.choice(REQUIRED[word]))
-    found = kept | {word for word in (*FREE, *SAID) if rng.random() < share}
+                kept.add(rng.choice([one for one in REQUIRED[word] if one in among]))
+    found = kept | {word for word in among if rng.random() < share}
     changed = True
     while changed:
         changed = False
         for word, others in REQUIRED.items():
             if word in found and not found.intersection(others):
-                found.add(rng.choice(others))
+                found.add(rng.choice([one for one in others if one in among]))
                 changed = True
         for choice in CHOICES:
             both = [word for word in choice if word in found]

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attention_cases import drawn, legal
+from attention_cases import drawn, legal, ways
 
 from tilewright import arrays, ops, verify
-from tilewright.ops.attention import AttentionProblem
+from tilewright.arch.model import Arch
+from tilewright.ops.attention import AttentionConfig, AttentionProblem
 from tilewright.ops.attention.features import FEATURES
+from tilewright.ops.attention.pipelines.record import Pipeline
 from tilewright.ops.attention.problem import FP8
 from tilewright.ops.attention.reference import reference
 
@@ -82,6 +84,32 @@ def one(number: int, fp8: str) -> AttentionProblem:
     sizes["head_dim"], sizes["head_dim_v"] = dims
     sizes |= {"dtype": dtype, "dtype_kv": cache}
     return drawn(number, words=words, **sizes)
+
+
+def of_pipeline(record: Pipeline, arch: Arch, count: int) -> list[tuple[AttentionConfig, Any]]:
+    """Kernels of one pipeline for problems of its own features, as the grid's otherwise."""
+    found: list[tuple[AttentionConfig, Any]] = []
+    among = [word for word in FEATURES if word in record.features]
+    for number in range(20 * count):
+        rng = random.Random(f"{record.name} {number}")
+        words = legal(rng, 0.15, among[number % len(among)], among)
+        if "latent" in among:
+            words = words | {"latent"} - {"rotaryi", "rotaryh"}
+        q_len, kv_len = LENGTHS[number % len(LENGTHS)]
+        (heads, kv_heads), dims = rng.choice(HEADS), rng.choice(DIMS)
+        if "latent" in words:
+            heads, kv_heads, dims = rng.choice((4, 16)), 1, rng.choice(LATENT_DIMS)
+        dtype, dtype_kv = rng.choice(record.dtypes)
+        p = drawn(
+            number, words=words, q_len=q_len, kv_len=kv_len, batch=rng.choice((1, 2, 3)),
+            heads=heads, kv_heads=kv_heads, head_dim=dims[0], head_dim_v=dims[1], dtype=dtype,
+            dtype_kv=dtype_kv,
+        )  # fmt: skip
+        own = [c for c in ways(p, arch, interpreted=False) if c.pipeline == record.name]
+        found += [(config, p) for config in own]
+        if len(found) >= count:
+            break
+    return found[:count]
 
 
 def toy(p: AttentionProblem, most: int) -> bool:

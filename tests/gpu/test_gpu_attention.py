@@ -8,25 +8,29 @@ import pytest
 torch = pytest.importorskip("torch")
 from attention_cases import ways  # noqa: E402
 from gpu_arch import ARCH  # noqa: E402
-from parity_cases import compute, grid  # noqa: E402
+from parity_cases import compute, grid, of_pipeline  # noqa: E402
 
 from tilewright import arrays, verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
 from tilewright.dtypes import resolve  # noqa: E402
 from tilewright.measure.contenders import results  # noqa: E402
 from tilewright.ops.attention import FAMILY, AttentionProblem  # noqa: E402
+from tilewright.ops.attention.pipelines import PIPELINES  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
 GPU = "cuda:0"
 DATA = arch(ARCH)
 FP8 = resolve("fp8", DATA.fp8)
+OWN = 80
+"""Problems of each pipeline's own features."""
 HAS_FP8 = DATA.dtypes[FP8].support != "refused"
 GRID = grid(FP8 if HAS_FP8 else "")
 
 
 def _cases():
-    """Each problem of the grid with every kernel of its architecture's own, and one portable."""
+    """Each problem of the grid with every kernel of its architecture's own, and one portable; and
+    problems of the features that each pipeline of the architecture's own knows."""
     for number, p in enumerate(GRID):
         found = ways(p, DATA, interpreted=False)
         portable = [one for one in found if FAMILY.interpreted(one) == one]
@@ -34,6 +38,10 @@ def _cases():
         yield from ((one, p) for one in own)
         if portable:
             yield portable[number % len(portable)], p
+    for name in FAMILY.pipelines(DATA):
+        record = PIPELINES[name]
+        if record.sibling != name:
+            yield from of_pipeline(record, DATA, OWN)
 
 
 CASES = [*_cases()]
