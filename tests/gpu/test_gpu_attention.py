@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 GPU = "cuda:0"
 DATA = arch(ARCH)
 FP8 = resolve("fp8", DATA.fp8)
-OWN = 80
+OWN = 24
 """Problems of each pipeline's own features."""
 HAS_FP8 = DATA.dtypes[FP8].support != "refused"
 GRID = grid(FP8 if HAS_FP8 else "")
