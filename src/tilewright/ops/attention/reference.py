@@ -100,7 +100,8 @@ def _sequence(
             part = Heads(of, heads.start, first, own, k[:, g], v[:, g])
             found, lse, random = _attend(p, inputs, part, rounding)
             at = place(p, "o", *(each[rows] for each in q_at))
-            o[index(o, at) + (heads,)] = found.swapaxes(0, 1)  # noqa: RUF005
+            where = (*index(o, at), heads)
+            o[where] = found.swapaxes(0, 1)
             if "lse" in out:
                 target = out["lse"] if "packedq" in p.words else out["lse"][of.number]
                 target[heads, of.q_first + rows.start : of.q_first + rows.stop] = lse
