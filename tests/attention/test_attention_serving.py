@@ -127,7 +127,7 @@ def test_with_a_capacity_arrays_stay_and_plans_fill_them(calls):
     arrays = ("q_offsets", "page_list", "page_starts", "kv_used")
     assert all(before[name].data_ptr() == after[name].data_ptr() for name in arrays)
     assert [after[name].tolist() for name in arrays] == [
-        [0, 5, 5, 5, 5], [11, *[0] * 19], [0, 1, 1, 1, 1], [2, 0, 0, 0],
+        [0, 5, 5, 5, 5], [11, 3, 1, 0, 9, *[0] * 15], [0, 1, 1, 1, 1], [2, 0, 0, 0],
     ]  # fmt: skip
 
 
@@ -139,11 +139,11 @@ def test_what_is_over_the_capacity_is_refused():
 
     planned_with()
     for capacity, said in (
-        ({"batch": 2}, "4 entries, over the capacity of 3"),
+        ({"batch": 2}, "batch = 2 of the capacity is under the plan's 3"),
         ({"max_kv": 23}, "max_kv = 23 of the capacity is under the plan's 24"),
         ({"max_q": 9}, "max_q = 9"),
         ({"rows": 12}, "rows = 12 of the capacity is under the plan's 13"),
-        ({"pages": 4}, "paged_kv_indices has 5 entries, over the capacity of 4"),
+        ({"pages": 4}, "pages = 4 of the capacity is under the plan's 5"),
     ):
         with pytest.raises(BadArgument, match=said):
             planned_with(**capacity)
@@ -210,6 +210,10 @@ def test_what_does_not_fit_the_plan_is_refused():
     q = torch.zeros(3, HEADS, DIM)
     with pytest.raises(BadArgument, match="nothing is planned"):
         a.run(q, cache())
+    with pytest.raises(BadArgument, match="the page list has 4 entries, under the 5"):
+        a.plan(None, **{**THREE, "paged_kv_indices": ints(7, 3, 1, 0)}, **SHAPE)
+    with pytest.raises(BadArgument, match="nothing is planned"):
+        a.run(q, cache())
     a.plan(None, **THREE, **SHAPE)
     for x, pages, said in (
         (q[:2], cache(), "q has 2 rows, but the plan has 3"),
@@ -231,7 +235,7 @@ def test_what_does_not_fit_the_plan_is_refused():
         ({"paged_kv_indptr": ints(0, 2, 2, 6)}, "5 entries, under the 6"),
         ({"paged_kv_last_page_len": ints(1, 0, 9)}, "not from 1 to page_size = 8"),
         ({"paged_kv_last_page_len": ints(0, 0, 8)}, "not from 1 to page_size = 8"),
-        ({"paged_kv_last_page_len": ints(1, 8)}, "beside 3 sequences"),
+        ({"paged_kv_last_page_len": ints(1, 8)}, "has 2 entries beside 3 sequences"),
         ({"qo_indptr": ints(0, 3)}, "qo_indptr has 2 entries beside 3 sequences"),
     ],
 )

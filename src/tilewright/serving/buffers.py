@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tilewright.errors import BadArgument
@@ -27,62 +29,72 @@ class Capacity:
 
 
 class Buffers:
-    """Arrays on one device, by name. With a capacity they are made once, and each plan fills them;
-    without, each plan makes them anew.
+    """Arrays on one device. With a capacity they are made once, and each plan fills them; without,
+    each plan makes them anew.
 
     device: a torch device, or its name.
     """
 
     def __init__(self, device: Any, capacity: Capacity | None) -> None:
         self.device, self.capacity = device, capacity
-        self._kept: dict[str, Any] = {}
+        self._lengths: Any = None
+        self._pages: Any = None
 
-    def fill(self, name: str, values: Any, size: int, rest: int = 0) -> Any:
-        """An array of `size` elements: `values` (a tensor on any device), then `rest`."""
+    def lengths(self, named: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """Arrays of these numbers, by name. One copy brings all to the device."""
         import torch
 
-        if len(values) > size:
-            raise BadArgument(f"{name} has {len(values)} entries, over the capacity of {size}")
-        array = self._kept.get(name)
-        if array is None:
-            array = torch.empty(size, dtype=torch.int32, device=self.device)
-            if self.capacity is not None:
-                self._kept[name] = array
-        array[: len(values)].copy_(values)
-        if len(values) < size:
-            array[len(values) :] = rest
-        return array
+        host = torch.tensor([n for numbers in named.values() for n in numbers], dtype=torch.int32)
+        if self._lengths is None or self.capacity is None:
+            self._lengths = host.to(self.device)
+        else:
+            self._lengths.copy_(host)
+        parts = self._lengths.split([len(numbers) for numbers in named.values()])
+        return dict(zip(named, parts, strict=True))
 
-    def offsets(self, name: str, starts: Any) -> Any:
-        """Offsets of sequences; those that the capacity has besides are empty."""
-        batch = len(starts) - 1
-        return self.fill(name, starts, self.batch(batch) + 1, int(starts[-1]))
+    def pages(self, indices: Any) -> Any:
+        """The page list, and room behind it. Raises `BadArgument` if it is over the capacity."""
+        import torch
 
-    def batch(self, batch: int) -> int:
-        """Sequences that arrays have room for."""
-        return batch if self.capacity is None else self.capacity.batch
+        room = max(1, rounded_up(len(indices)))
+        if self.capacity is not None:
+            room = self.within("pages", len(indices), self.capacity.pages)
+        if self._pages is None or self.capacity is None:
+            self._pages = torch.zeros(room, dtype=torch.int32, device=self.device)
+        self._pages[: len(indices)].copy_(indices)
+        return self._pages
 
-    def most(self, field: str, needed: int) -> int:
+    def batch(self, needed: int) -> int:
+        """Sequences that arrays are for. Raises `BadArgument` over the capacity."""
+        if self.capacity is None:
+            return needed
+        return self.within("batch", needed, self.capacity.batch)
+
+    def rows(self, needed: int) -> int:
+        """Rows of queries that `run` must be given. Raises `BadArgument` over the capacity."""
+        if self.capacity is None:
+            return needed
+        room = self.capacity.rows or self.capacity.batch * self.capacity.max_q
+        return self.within("rows", needed, room)
+
+    def most(self, field: str, lengths: Sequence[int]) -> int:
         """The bound of a length: the capacity's, or a round number, so that the plans of one step
-        after another state one problem. Raises `BadArgument` where `needed` is over the
-        capacity."""
+        after another state one problem. Raises `BadArgument` over the capacity."""
+        needed = max(1, *lengths, 1)
         if self.capacity is None:
             return rounded_up(needed)
-        bound: int = getattr(self.capacity, field)
-        if needed > bound:
-            raise BadArgument(f"{field} = {bound} of the capacity is under the plan's {needed}")
-        return bound
+        return self.within(field, needed, getattr(self.capacity, field))
 
+    def within(self, field: str, needed: int, room: int) -> int:
+        """`room`, if a plan fits. Raises `BadArgument`."""
+        if needed > room:
+            raise BadArgument(f"{field} = {room} of the capacity is under the plan's {needed}")
+        return room
 
-def rows_of(capacity: Capacity | None, needed: int) -> int:
-    """Rows of queries that `run` must be given. Raises `BadArgument` where a plan needs more than
-    the capacity."""
-    if capacity is None:
-        return needed
-    rows = capacity.rows or capacity.batch * capacity.max_q
-    if needed > rows:
-        raise BadArgument(f"rows = {rows} of the capacity is under the plan's {needed}")
-    return rows
+    def padded(self, starts: list[int]) -> list[int]:
+        """Offsets of sequences; those that the capacity has besides are empty."""
+        batch = self.batch(len(starts) - 1)
+        return starts + starts[-1:] * (batch + 1 - len(starts))
 
 
 def rounded_up(n: int) -> int:
@@ -91,16 +103,14 @@ def rounded_up(n: int) -> int:
     return -(-n // unit) * unit
 
 
-def host_offsets(name: str, indptr: Any) -> Any:
-    """Offsets as a tensor on the host. Raises `BadArgument` unless they begin at 0 and never
-    decrease."""
-    starts = indptr.cpu()
-    right = starts.ndim == 1 and len(starts) > 0 and int(starts[0]) == 0
-    if not right or bool((starts.diff() < 0).any()):
+def host_offsets(name: str, indptr: Any) -> list[int]:
+    """Offsets as numbers. Raises `BadArgument` unless they begin at 0 and never decrease."""
+    starts: list[int] = indptr.tolist()
+    if indptr.ndim != 1 or starts[:1] != [0] or any(n < 0 for n in between(starts)):
         raise BadArgument(f"{name} must be offsets from 0 on, [batch + 1], that never decrease")
     return starts
 
 
-def longest(lengths: Any) -> int:
-    """The most of a tensor of lengths, and at least 1."""
-    return max(1, int(lengths.max())) if len(lengths) else 1
+def between(starts: Sequence[int]) -> list[int]:
+    """Lengths from offsets."""
+    return [end - start for start, end in pairwise(starts)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.serving.buffers import Capacity, host_offsets
+from tilewright.serving.buffers import Capacity, between, host_offsets
 from tilewright.serving.paged import page_words
 from tilewright.serving.planned import Planned, masked
 
@@ -46,9 +46,12 @@ class LatentAttention(Planned):
 
         Raises `BadArgument`.
         """
-        starts, used = host_offsets("kv_indptr", kv_indptr), kv_len_arr.cpu()
-        room = starts.diff() * page_size
-        if used.shape != room.shape or bool(((used < 0) | (used > room)).any()):
+        starts, used = host_offsets("kv_indptr", kv_indptr), kv_len_arr.tolist()
+        room = [count * page_size for count in between(starts)]
+        fits = len(used) == len(room) and all(
+            0 <= n <= most for n, most in zip(used, room, strict=True)
+        )
+        if not fits:
             raise BadArgument("kv_len_arr is not [batch] numbers of rows that the pages hold")
         self._fix(
             masked(causal, -1, None, sm_scale) | {"head_dim_v": head_dim_ckv},
@@ -57,9 +60,7 @@ class LatentAttention(Planned):
             head_dim_kpe=head_dim_kpe,
             page_size=page_size,
         )
-        self._lengths = self._queries(qo_indptr, len(used)) | page_words(
-            self, starts, kv_indices, used
-        )
+        self._lengths = page_words(self, qo_indptr, starts, kv_indices, used)
 
     def run(
         self,
@@ -90,8 +91,8 @@ class LatentAttention(Planned):
         ckv, kpe = plan["head_dim_v"], plan["head_dim_kpe"]
         q, cache = q_nope, ckv_cache
         if q_pe is not None:
-            self._check("q_nope", q_nope, None, plan["num_heads"], ckv)
-            self._check("q_pe", q_pe, None, plan["num_heads"], kpe)
+            self._check("q_nope", q_nope, plan["num_heads"], ckv)
+            self._check("q_pe", q_pe, plan["num_heads"], kpe)
             q = joined(q_nope, q_pe)
             q = torch.cat((q_nope, q_pe), -1) if q is None else q
         if kpe_cache is not None:
@@ -101,8 +102,8 @@ class LatentAttention(Planned):
                     "ckv_cache and kpe_cache do not lie beside each other; pass cache[..., :"
                     f"{ckv}] and cache[..., {ckv}:] of one array, or the array and None"
                 )
-        self._check("q", q, None, plan["num_heads"], ckv + kpe)
-        self._check("the cache", cache, None, plan["page_size"], ckv + kpe)
+        self._check("q", q, plan["num_heads"], ckv + kpe)
+        self._check("the cache", cache, plan["page_size"], ckv + kpe)
         scales = self._scaled(q, cache, q_scale=None, k_scale=k_scale)
         return self._run(q, (cache[:, :, None],), scales, out, return_lse)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.serving.buffers import Capacity, host_offsets, longest, rounded_up
+from tilewright.serving.buffers import Capacity, between, host_offsets
 from tilewright.serving.planned import LAYOUTS, Planned, masked
 
 
@@ -60,18 +60,15 @@ class PagedAttention(Planned):
         Raises `BadArgument`.
         """
         starts = host_offsets("paged_kv_indptr", paged_kv_indptr)
-        pages, last = starts.diff(), paged_kv_last_page_len.cpu()
-        if last.shape != pages.shape:
+        pages, last = between(starts), paged_kv_last_page_len.tolist()
+        if len(last) != len(pages):
             raise BadArgument(
-                f"paged_kv_last_page_len is {list(last.shape)} beside {len(pages)} sequences"
+                f"paged_kv_last_page_len has {len(last)} entries beside {len(pages)} sequences"
             )
-        if bool(((last < 1) | (last > page_size))[pages > 0].any()):
+        full = [(count - 1) * page_size for count in pages]
+        used = [before + n if before >= 0 else 0 for before, n in zip(full, last, strict=True)]
+        if any(count and not 1 <= n <= page_size for count, n in zip(pages, last, strict=True)):
             raise BadArgument(f"paged_kv_last_page_len is not from 1 to page_size = {page_size}")
-        if len(paged_kv_indices) < int(starts[-1]):
-            raise BadArgument(
-                f"paged_kv_indices has {len(paged_kv_indices)} entries, under the "
-                f"{int(starts[-1])} that paged_kv_indptr says"
-            )
         self._fix(
             masked(causal, window_left, logits_soft_cap, sm_scale)
             | {"kv_layout": LAYOUTS[self._layout]},
@@ -82,10 +79,7 @@ class PagedAttention(Planned):
             head_dim_vo=head_dim_vo or head_dim,
             page_size=page_size,
         )
-        used = ((pages - 1) * page_size + last).where(pages > 0, 0 * pages)
-        self._lengths = self._queries(qo_indptr, len(pages)) | page_words(
-            self, starts, paged_kv_indices, used
-        )
+        self._lengths = page_words(self, qo_indptr, starts, paged_kv_indices, used)
 
     def run(
         self,
@@ -115,28 +109,36 @@ class PagedAttention(Planned):
         """
         plan = self._plan
         if not isinstance(paged_kv_cache, tuple | list):
-            self._check("paged_kv_cache", paged_kv_cache, None, 2, None, None, None)
+            if paged_kv_cache.ndim != 5 or paged_kv_cache.shape[1] != 2:
+                raise BadArgument(
+                    f"paged_kv_cache is {list(paged_kv_cache.shape)}, not [pages, 2, …]"
+                )
             paged_kv_cache = paged_kv_cache.unbind(1)
         k, v = paged_kv_cache
-        self._check("q", q, None, plan["num_qo_heads"], plan["head_dim"])
-        for name, pages, dim in (("keys", k, plan["head_dim"]), ("values", v, plan["head_dim_vo"])):
-            row = plan["page_size"], plan["num_kv_heads"]
-            self._check(name, pages, None, *(row if self._layout == "NHD" else row[::-1]), dim)
+        self._check("q", q, plan["num_qo_heads"], plan["head_dim"])
+        page = plan["page_size"], plan["num_kv_heads"]
+        page = page if self._layout == "NHD" else page[::-1]
+        self._check("keys", k, *page, plan["head_dim"])
+        self._check("values", v, *page, plan["head_dim_vo"])
         scales = self._scaled(q, k, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
         return self._run(q, (k, v), {**scales, "sinks": sinks}, out, return_lse)
 
 
-def page_words(plan: Planned, starts: Any, indices: Any, used: Any) -> dict[str, Any]:
-    """The words that say where keys lie.
+def page_words(
+    plan: Planned, qo_indptr: Any, starts: list[int], indices: Any, used: list[int]
+) -> dict[str, Any]:
+    """The words that say where queries and keys lie.
 
-    starts: on the host, [batch + 1] offsets into `indices`.
-    used: on the host, [batch] rows of keys.
+    starts: [batch + 1] offsets into `indices`. used: [batch] rows of keys.
     """
-    buffers, entries = plan._buffers, int(starts[-1])
-    room = rounded_up(entries) if buffers.capacity is None else buffers.capacity.pages
-    return {
-        "page_list": buffers.fill("paged_kv_indices", indices[:entries], max(1, room)),
-        "page_starts": buffers.offsets("paged_kv_indptr", starts),
-        "kv_used": buffers.fill("kv_len", used, buffers.batch(len(used))),
-        "max_kv": buffers.most("max_kv", longest(used)),
-    }
+    buffers = plan._buffers
+    if len(indices) < starts[-1]:
+        raise BadArgument(
+            f"the page list has {len(indices)} entries, under the {starts[-1]} of its offsets"
+        )
+    numbers, arrays = plan._queries(qo_indptr, len(used))
+    numbers["max_kv"] = buffers.most("max_kv", used)
+    arrays["page_starts"] = buffers.padded(starts)
+    arrays["kv_used"] = used + [0] * (buffers.batch(len(used)) - len(used))
+    pages = buffers.pages(indices[: starts[-1]])
+    return {**numbers, **buffers.lengths(arrays), "page_list": pages}

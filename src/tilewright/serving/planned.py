@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.errors import BadArgument
 from tilewright.flash_attn.words import scaled
 from tilewright.operation import operation
-from tilewright.serving.buffers import Buffers, Capacity, host_offsets, longest, rows_of
+from tilewright.serving.buffers import Buffers, Capacity, between, host_offsets
 
 attention = operation("attention")
 """`tilewright.attention`."""
@@ -44,38 +44,37 @@ class Planned:
                 f"this plan has another {', '.join(changed)} than the first, which a captured "
                 "graph would not see; use another object"
             )
-        self._fixed, self._words = fixed, words
+        self._fixed, self._words, self._lengths = fixed, words, {}
 
     @property
     def _plan(self) -> Mapping[str, Any]:
-        if self._fixed is None:
+        if self._fixed is None or not self._lengths:
             raise BadArgument("nothing is planned; call plan() before run()")
         return self._fixed
 
-    def _queries(self, qo_indptr: Any, batch: int) -> dict[str, Any]:
-        """The words that say where queries lie; none where each sequence has one."""
+    def _queries(self, qo_indptr: Any, batch: int) -> tuple[dict[str, int], dict[str, list[int]]]:
+        """The words that say where queries lie, numbers and arrays; none where each sequence has
+        one."""
         if qo_indptr is None:
             self._rows = self._buffers.batch(batch)
-            return {}
+            return {}, {}
         starts = host_offsets("qo_indptr", qo_indptr)
         if len(starts) != batch + 1:
             raise BadArgument(f"qo_indptr has {len(starts)} entries beside {batch} sequences")
-        self._rows = rows_of(self._buffers.capacity, int(starts[-1]))
-        return {
-            "q_offsets": self._buffers.offsets("qo_indptr", starts),
-            "max_q": self._buffers.most("max_q", longest(starts.diff())),
-        }
+        self._rows = self._buffers.rows(starts[-1])
+        longest = self._buffers.most("max_q", between(starts))
+        return {"max_q": longest}, {"q_offsets": self._buffers.padded(starts)}
 
-    def _check(self, name: str, x: Any, *shape: int | None) -> None:
-        """Raise `BadArgument` unless `x` has this shape; None stands for any size."""
-        if x.ndim != len(shape) or any(
-            want is not None and have != want for have, want in zip(x.shape, shape, strict=True)
-        ):
-            wanted = ", ".join("any" if want is None else str(want) for want in shape)
-            raise BadArgument(f"{name} is {list(x.shape)}, but the plan has [{wanted}]")
+    def _check(self, name: str, x: Any, *row: int) -> None:
+        """Raise `BadArgument` unless `x` has this shape behind its first dimension."""
+        if x.shape[1:] != row:
+            wanted = ", ".join(map(str, row))
+            raise BadArgument(f"{name} is {list(x.shape)}, but the plan has [any, {wanted}]")
 
     def _scaled(self, q: Any, k: Any, **given: Any) -> dict[str, Any]:
         """Scales of fp8 operands, as arrays on the device."""
+        if all(value is None for value in given.values()):
+            return {}
         return scaled(q, k, **{name: self._scale(value) for name, value in given.items()})
 
     def _scale(self, value: Any) -> Any:
@@ -95,24 +94,24 @@ class Planned:
     ) -> Any:
         """Call `tilewright.attention` with the plan's words. Returns O [rows, heads, dim], and LSE
         [rows, heads]."""
-        import torch
-
         packed = "q_offsets" in self._lengths
         if len(q) < self._rows or (len(q) > self._rows and not packed):
             raise BadArgument(f"q has {len(q)} rows, but the plan has {self._rows}")
         if not packed:
-            q, out = q[:, None], None if out is None else out[:, None]
+            q, out = q.unsqueeze(1), None if out is None else out.unsqueeze(1)
         target: Any = out
         if return_lse and out is not None:
+            import torch
+
             rows, heads = q.shape[0], q.shape[-2]
             shape = (heads, rows) if packed else (rows, heads, 1)
             target = out, torch.empty(shape, dtype=torch.float32, device=q.device)
         said = {**self._words, **self._lengths, **words, "lse": return_lse or None}
         made = attention(q, *cache, out=target, **said)
         if not return_lse:
-            return made if packed else made[:, 0]
+            return made if packed else made.squeeze(1)
         o, lse = made
-        return (o, lse.T) if packed else (o[:, 0], lse[:, :, 0])
+        return (o, lse.T) if packed else (o.squeeze(1), lse.squeeze(2))
 
 
 def masked(

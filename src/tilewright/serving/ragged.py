@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.errors import BadArgument
-from tilewright.serving.buffers import Capacity, host_offsets, longest
+from tilewright.serving.buffers import Capacity, between, host_offsets
 from tilewright.serving.planned import Planned, masked
 
 
@@ -49,11 +49,11 @@ class RaggedAttention(Planned):
             head_dim_vo=head_dim_vo or head_dim,
         )
         starts = host_offsets("kv_indptr", kv_indptr)
-        self._keys = int(starts[-1])
-        self._lengths = self._queries(qo_indptr, len(starts) - 1) | {
-            "kv_offsets": self._buffers.offsets("kv_indptr", starts),
-            "max_kv": self._buffers.most("max_kv", longest(starts.diff())),
-        }
+        buffers, self._keys = self._buffers, starts[-1]
+        numbers, arrays = self._queries(qo_indptr, len(starts) - 1)
+        numbers["max_kv"] = buffers.most("max_kv", between(starts))
+        arrays["kv_offsets"] = buffers.padded(starts)
+        self._lengths = {**numbers, **buffers.lengths(arrays)}
 
     def run(
         self,
@@ -76,11 +76,11 @@ class RaggedAttention(Planned):
         The others, and what is returned, are those of `PagedAttention.run`.
         """
         plan = self._plan
-        self._check("q", q, None, plan["num_qo_heads"], plan["head_dim"])
+        self._check("q", q, plan["num_qo_heads"], plan["head_dim"])
         for name, x in (("k", k), ("v", v)):
             if len(x) < self._keys:
                 raise BadArgument(f"{name} has {len(x)} rows, but the plan has {self._keys}")
-        self._check("k", k, None, plan["num_kv_heads"], plan["head_dim"])
-        self._check("v", v, None, plan["num_kv_heads"], plan["head_dim_vo"])
+        self._check("k", k, plan["num_kv_heads"], plan["head_dim"])
+        self._check("v", v, plan["num_kv_heads"], plan["head_dim_vo"])
         scales = self._scaled(q, k, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
         return self._run(q, (k, v), {**scales, "sinks": sinks}, out, return_lse)
