@@ -186,9 +186,19 @@ def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> I
     for line, row in rows:
         where = f"{path}: line {line}"
         try:
-            yield _problem(row, arch, family, words, where)
+            yield _problem(dict(row), arch, family, words, where)
         except BadArgument as error:
-            raise BadFile(f"{where}: {error}") from error
+            raise BadFile(f"{where}: {error}{_of_another(row, arch, family, words)}") from error
+
+
+def _of_another(row: dict[str, Any], arch: Arch, family: str, words: Mapping[str, str]) -> str:
+    """A hint, if the row states a problem of another family."""
+    for other in ops.families():
+        with suppress(BadArgument, BadFile):
+            if other != family:
+                _problem(dict(row), arch, other, words, "")
+                return f"; it states a problem of {other}: say --family {other}"
+    return ""
 
 
 def _problem(
