@@ -87,6 +87,12 @@ def listed(features: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=4096)
+def also(features: str, more: tuple[str, ...]) -> str:
+    """The text of the words of a text and of more words. Raises `BadArgument` as `listed` does."""
+    return join(listed(features) | set(more))
+
+
+@lru_cache(maxsize=4096)
 def split(features: str) -> frozenset[str]:
     """All words of a problem, from a text. Raises `BadArgument` as `listed` does, and for words
     that contradict one another or lack one that they need."""

@@ -236,9 +236,8 @@ class AttentionProblem(Problem):
     @property
     def features(self) -> str:
         """The words of `features.FEATURES` that hold of it, joined."""
-        words = set(features.listed(self.others))
-        words |= {word for word, says in _SAID.items() if says(self)}
-        return features.join(words)
+        said = tuple(word for word, says in _SAID.items() if says(self))
+        return features.also(self.others, said)
 
     @property
     def paged(self) -> bool:
