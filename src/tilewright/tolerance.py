@@ -177,3 +177,10 @@ def logsumexp_tolerance(scores: float) -> Tolerance:
     """The tolerance for logarithms of sums of exponentials of scores that may be off by
     `scores`."""
     return Tolerance(_FP32_ERROR, 0.0, scores + _SOFTMAX_ERROR)
+
+
+def cancelling(one: Tolerance, operands: str, depth: int, magnitude: float) -> Tolerance:
+    """`one`, of sums whose terms may cancel to nothing: they are differences of sums of `depth`
+    products, and are multiplied by something of up to `magnitude`, all of them together."""
+    error = _MOST_SIGMAS * _SUM_ERROR[operands] * math.sqrt(depth)
+    return Tolerance(one.relative, one.scaled, one.absolute + magnitude * error)

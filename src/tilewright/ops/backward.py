@@ -49,8 +49,8 @@ class Backward:
     gradients: for each input that wants one, the name of the computed gradient. It has the shape of
         the input's operand.
     options: what the call says besides, while gradients are recorded, so that it writes what the
-        computations read (a softmax's sums, say). The outputs that it then has more follow the
-        caller's, who is not given them.
+        computations read (a softmax's sums, say). The caller is not given the further outputs that
+        it then has.
     """
 
     computations: tuple[Computation, ...]

@@ -8,7 +8,7 @@ saved.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -34,14 +34,14 @@ Described = tuple[tuple[tuple[int, ...], tuple[int, ...], Any, Any, bool], ...]
 class _Step:
     """A computation of a backward pass.
 
-    makes: the name of its result.
+    makes: the names of its results.
     op: an operation's name, or a function of tensors.
     said: of an operation, what its call says.
     operands: names of its tensors, or of a function's arguments.
     numbers: names of the scalars that an operation takes.
     """
 
-    makes: str
+    makes: tuple[str, ...]
     op: str | Callable[..., Any]
     said: Said
     operands: tuple[str, ...]
@@ -71,17 +71,21 @@ class _Plan:
     """The backward pass of calls that look alike.
 
     op: the operation.
+    said: what the recorded call says: what the caller's says, and what the backward pass needs.
+    returned: places of the caller's outputs, among those of the recorded call.
     scalars: names of the numbers that the call gives.
     defaults: scalars that it may leave out, with their values.
     inputs: how many there are.
     saved: places, among inputs and then outputs, of the tensors that the backward pass reads.
     operands: the operands that these tensors are.
-    arriving: of each output, the name of its gradient, and its shape.
+    arriving: of each of the caller's outputs, the name of its gradient, and its shape.
     steps: in an order in which they can be made.
     results: the gradients asked for.
     """
 
     op: str
+    said: Said
+    returned: tuple[int, ...]
     scalars: tuple[str, ...]
     defaults: Mapping[str, int | float]
     inputs: int
@@ -94,11 +98,17 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """The backward pass of a call with symbolic sizes, planned when they have become numbers."""
+    """The backward pass of a call with symbolic sizes, planned when they have become numbers.
+
+    given: what the caller's call says.
+    said, returned: as in `_Plan`, by the sizes of the tensors that are traced.
+    """
 
     op: str
-    said: Said
+    given: Said
     described: Described
+    said: Said
+    returned: tuple[int, ...]
 
     def plan(self) -> _Plan:
         """Raises `BadArgument` where there is no backward pass."""
@@ -106,7 +116,7 @@ class _Later:
             (tuple(map(int, shape)), tuple(map(int, strides)), *rest)
             for shape, strides, *rest in self.described
         )
-        return _plan(self.op, self.said, numbers)
+        return _plan(self.op, self.given, numbers)
 
 
 def refuse_transforms(op: str, tensors: Sequence[Any]) -> None:
@@ -142,8 +152,9 @@ def recorded(
     except TypeError:  # a symbol has no hash
         if not fake.symbolic(map(fake.view, tensors)):
             raise
-        plan = _Later(op, said, described)
-    outputs: Sequence[Any] = _apply((plan, run, said, numbers), *tensors)  # type: ignore[no-untyped-call]
+        example = _plan(op, said, _hinted(described))
+        plan = _Later(op, said, described, example.said, example.returned)
+    outputs: Sequence[Any] = _apply((plan, run, numbers), *tensors)  # type: ignore[no-untyped-call]
     return outputs
 
 
@@ -159,6 +170,20 @@ def _described(tensors: Sequence[Any]) -> tuple[list[Any], Described]:
         found.append(x)
         described.append((x.shape, strides, x.dtype, x.device, wants))
     return found, tuple(described)
+
+
+def _hinted(described: Described) -> Described:
+    """The same with the sizes of the tensors that are traced, to which the graph is not bound
+    thereby, unless a size depends on data."""
+
+    def known(n: Any) -> int:
+        hint = n.node.hint if isinstance(n, torch.SymInt) else n
+        return int(n) if hint is None else int(hint)
+
+    return tuple(
+        (tuple(map(known, shape)), tuple(map(known, strides)), *rest)
+        for shape, strides, *rest in described
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -178,11 +203,20 @@ def _plan(op: str, said: Said, described: Described) -> _Plan:
             "under torch.no_grad()"
         )
     outputs = tuple(one for one in declared.values() if one.role == "out")
-    everything = (*names, *(one.name for one in outputs))
+    given = said
+    if backward.options:
+        options = dict(said.options) | dict(backward.options)
+        said = replace(said, options=tuple(sorted(options.items())))
+        operands = family.operands(family.problem_of(fake.call(said, views)))
+        declared = {one.name: one for one in operands}
+    made = tuple(name for name, one in declared.items() if one.role == "out")
+    everything = (*names, *made)
     read = backward.reads(everything)
     return _Plan(
         op,
-        said.scalars,
+        said,
+        tuple(made.index(one.name) for one in outputs),
+        given.scalars,
         family.scalar_defaults(problem),
         len(names),
         tuple(place for place, name in enumerate(everything) if name in read),
@@ -209,14 +243,15 @@ def _view(described: tuple[Any, ...]) -> View:
 
 
 def _step(one: Computation) -> _Step:
+    makes = (one.makes,) if isinstance(one.makes, str) else one.makes
     if not isinstance(one.op, str):
-        return _Step(one.makes, one.op, NOTHING, one.operands, ())
+        return _Step(makes, one.op, NOTHING, one.operands, ())
     known = ops.family(one.op).scalars
     scalars = tuple(name for name in one.keywords if name in known)
     named = tuple(name for name in one.keywords if name not in known)
     said = Said(named, scalars, tuple(sorted(one.options.items())))
     operands = (*one.operands, *(one.keywords[name] for name in named))
-    return _Step(one.makes, one.op, said, operands, tuple(one.keywords[name] for name in scalars))
+    return _Step(makes, one.op, said, operands, tuple(one.keywords[name] for name in scalars))
 
 
 class _Recorded(torch.autograd.Function):
@@ -228,17 +263,17 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: tuple[_Plan | _Later, Run, Said, Numbers], *tensors: Any
+        ctx: Any, call: tuple[_Plan | _Later, Run, Numbers], *tensors: Any
     ) -> tuple[Any, ...]:
-        plan, run, said, numbers = call
-        outputs = run(plan.op, said, tensors, numbers)
+        plan, run, numbers = call
+        outputs = run(plan.op, plan.said, tensors, numbers)
         everything = (*tensors, *outputs)
         ctx.plan, ctx.run, ctx.numbers = plan, run, numbers
         if isinstance(plan, _Plan):
             ctx.save_for_backward(*[everything[place] for place in plan.saved])
         else:
             ctx.save_for_backward(*everything)
-        return tuple(outputs)
+        return tuple([outputs[place] for place in plan.returned])
 
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> tuple[Any, ...]:
@@ -292,9 +327,10 @@ def _carry_out(
         given = [values[name] for name in step.operands]
         if isinstance(step.op, str):
             scalars = [values[name] for name in step.numbers]
-            values[step.makes] = run(step.op, step.said, given, scalars)[0]
+            made = run(step.op, step.said, given, scalars)
+            values |= zip(step.makes, made, strict=True)
         else:
-            values[step.makes] = step.op(*given)
+            values[step.makes[0]] = step.op(*given)
     found: list[Any] = [None] * plan.inputs
     for result in plan.results:
         made = values[result.made]

@@ -11,6 +11,7 @@ from tilewright.dtypes import resolve
 from tilewright.ops.attention import alike, operands, pipelines, profiles, rules, spaces
 from tilewright.ops.attention import config as config_module
 from tilewright.ops.attention import estimate as estimate_module
+from tilewright.ops.attention import gradients as gradients_module
 from tilewright.ops.attention import inputs as inputs_module
 from tilewright.ops.attention import launch as launch_module
 from tilewright.ops.attention import reference as reference_module
@@ -20,6 +21,7 @@ from tilewright.ops.attention import vendor as vendor_module
 from tilewright.ops.attention import words as words_module
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.problem import FP8, AttentionProblem
+from tilewright.ops.backward import Backward
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nearby import Invariance, Nearby
@@ -138,6 +140,9 @@ class AttentionFamily(Defaults):
         self, problem: AttentionProblem, config: AttentionConfig | None
     ) -> Mapping[str, Tolerance]:
         return tolerances_module.tolerances(problem, config)
+
+    def gradients(self, problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Verdict:
+        return gradients_module.gradients(problem, wanted)
 
     def vendor(self, problem: AttentionProblem) -> Mapping[str, Bind]:
         return vendor_module.vendor(problem)

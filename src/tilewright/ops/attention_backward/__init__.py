@@ -18,7 +18,7 @@ from tilewright.ops.attention_backward import operands, parts, rules, spaces
 from tilewright.ops.attention_backward import reference as reference_module
 from tilewright.ops.attention_backward import tolerances as tolerances_module
 from tilewright.ops.attention_backward.config import PIPELINES, AttentionBackwardConfig
-from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
@@ -47,8 +47,8 @@ class AttentionBackwardFamily(Defaults):
         said: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields_of(AttentionProblem)}
         if (flag := words.get("dlse", "false")) not in ("true", "false"):
             raise BadArgument(f"dlse = {shown(flag)} is not true or false")
-        grads = {"grads": words["grads"]} if "grads" in words else {}
-        return AttentionBackwardProblem(**said, **grads, dlse=flag == "true")
+        said["grads"] = words.get("grads", USUAL)
+        return AttentionBackwardProblem(**said, dlse=flag == "true")
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         return PIPELINES
@@ -98,6 +98,9 @@ class AttentionBackwardFamily(Defaults):
 
     def operands(self, problem: AttentionBackwardProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
+
+    def outputs(self, call: Call) -> tuple[Operand, ...]:
+        return operands.outputs(call)
 
     def problem_of(
         self, call: Call, config: AttentionBackwardConfig | None = None

@@ -52,6 +52,15 @@ def _as_operand(p: AttentionProblem, strides: Strides) -> Strides:
     return strides if p.layout == "bshd" else (outer, two, one, dim)
 
 
+def outputs(call: Call) -> tuple[Operand, ...]:
+    """The outputs of a call that passes none. Sizes may be symbols (``torch.compile``), so no
+    problem is stated of them."""
+    read = dict(zip(("q", "k", "v"), call.inputs, strict=False)) | dict(call.named)
+    words = str(call.options.get("grads", USUAL)).split("+")
+    found = ((name, read[of]) for name, of in _OF.items() if name in words and of in read)
+    return tuple(Operand(n, x.shape, forward.dense(x.shape), x.dtype, "out") for n, x in found)
+
+
 def problem_of(call: Call) -> AttentionBackwardProblem:
     """The problem that a call states. Raises `BadArgument`."""
     for name in call.options:

@@ -54,8 +54,9 @@ def _sequence(
     q, k, v = (taken(p, name, inputs[name], k_at if name != "q" else q_at) for name in "qkv")
     at = place(p, "o", *q_at)
     o, do = (by_row(p, "o", x)[index(x, at)] for x in (inputs["o"], inputs["do"]))
-    lse, dlse = (_rows(p, inputs[name], of) if name in inputs else 0.0 for name in ("lse", "dlse"))
-    delta = (o * do).sum(-1).swapaxes(0, 1) - dlse  # [heads, rows]
+    lse, delta = _rows(p, inputs["lse"], of), (o * do).sum(-1).swapaxes(0, 1)  # [heads, rows]
+    if p.dlse:
+        delta = delta - _rows(p, inputs["dlse"], of)
     step = max(1, forward.PART // max(1, p.group * of.n_kv))
     found = {name: full(x, x.shape, 0.0) for name, x in (("dq", q), ("dk", k), ("dv", v))}
     for g in range(p.kv_heads):

@@ -9,7 +9,13 @@ from tilewright.ops.attention.tolerances import uneven
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.operands import operands
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
-from tilewright.tolerance import Tolerance, score_error, softmax_tolerance
+from tilewright.tolerance import (
+    SCORES,
+    Tolerance,
+    cancelling,
+    score_error,
+    softmax_tolerance,
+)
 
 _SPREAD = 3.0
 """How much more than O's the rows of gradients differ: a key that many queries see first, or alone,
@@ -27,8 +33,14 @@ def tolerances(
     terms |= dict.fromkeys(("dsinks", "dslopes"), p.batch * p.q_len * n_kv)
     rows = p.batch * p.kv_len * p.kv_heads
     spread = _SPREAD * uneven(p) * math.sqrt(max(1.0, rows / max(1, p.batch * n_q)))
-    return {
-        one.name: softmax_tolerance(p.dtype, one.dtype, max(1, terms[one.name]), scores, spread)
-        for one in operands(p)
-        if one.role == "out"
-    }
+    scale = SCORES * p.head_dim**-0.5
+    factors = {"dq": scale, "dk": scale, "dbias": 1.0, "dslopes": float(max(p.q_len, p.kv_len))}
+    found = {}
+    for one in operands(p):
+        if one.role == "out":
+            count = max(1, terms[one.name])
+            usual = softmax_tolerance(p.dtype, one.dtype, count, scores, spread)
+            magnitude = factors.get(one.name, 0.0) * math.sqrt(count)
+            # A query of one key has dP = delta: its gradients are nothing but rounding.
+            found[one.name] = cancelling(usual, p.dtype, p.head_dim_v, magnitude)
+    return found
