@@ -232,10 +232,13 @@ COMMON = frozenset(
         "pairs",
         "pipeline",
         "precision",
+        "products",
         "right",
         "rows",
         "sizes",
+        "step",
         "store",
+        "tile",
         "vector",
         "words",
     )
