@@ -77,7 +77,7 @@ def _step(
     K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, PAGE: tl.constexpr,
     SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
     LEFTPAD: tl.constexpr, VECTORISED: tl.constexpr, LATENT: tl.constexpr, BSCALE: tl.constexpr,
-    UNIT: tl.constexpr, MASKED: tl.constexpr,
+    UNIT: tl.constexpr, BY_FP16: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The sums, maxima and totals after keys `j0` to `j0 + TILE_KV`."""
     LIFT: tl.constexpr = lift(x[0].dtype.primitive_bitwidth)
@@ -94,7 +94,7 @@ def _step(
         piece = load_piece(
             k_base, k_rows, d, far, j < n_kv, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), MASKED
         )
-        piece = converted(piece, x[0].dtype)
+        piece = converted(piece, x[0].dtype, BY_FP16)
         s = tl.dot(x[n], piece.T, s, input_precision=PRECISION)
         y += (piece,)
 
@@ -146,7 +146,7 @@ def _step(
                 ragged(V_WIDTHS, n, HEAD_DIM_V),
                 MASKED,
             )
-            z = converted(z, x[0].dtype)
+            z = converted(z, x[0].dtype, BY_FP16)
         if BSCALE:
             at = (j0 // scale_block) * kv_scale_strides[2]
             product = tl.dot(p, z, input_precision=PRECISION) * tl.load(v_scale + at)
@@ -172,6 +172,7 @@ def attention_basic(
     PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr, VECTORISED: tl.constexpr,
     LATENT: tl.constexpr, TSCALE: tl.constexpr, HSCALE: tl.constexpr, BSCALE: tl.constexpr,
     OSCALE: tl.constexpr, APPEND: tl.constexpr, LARGEST_O: tl.constexpr, UNIT: tl.constexpr,
+    BY_FP16: tl.constexpr,
 ):  # fmt: skip
     """A tile of O = softmax(mask(scale · Q·Kᵀ))·V, or, with SPLIT, what a part of the keys gives.
 
@@ -276,7 +277,7 @@ def attention_basic(
             kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
             scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
             TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
-            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, False,
+            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, False,
         )  # fmt: skip
     for t in range(firsts + lefts + rights):
         j0 = masked_tile(t, begin, lo, full_hi, firsts, lefts, TILE_KV, MASK)
@@ -285,7 +286,7 @@ def attention_basic(
             kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
             scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
             TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
-            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, True,
+            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, True,
         )  # fmt: skip
     if RANDOM:
         to = random + (line.to(tl.int64) * q_len + i) * kv_len

@@ -202,9 +202,9 @@ def load_piece(
 
 
 @triton.jit
-def converted(x, DTYPE: tl.constexpr):
-    """Keys or values in the dtype that they are multiplied in. From e5m2fnuz to bf16 by fp16, which
-    holds each of its values: Triton has no other way on GPUs that lack this dtype."""
-    if x.dtype.is_fp8e5b16() and DTYPE.is_bf16():
+def converted(x, DTYPE: tl.constexpr, BY_FP16: tl.constexpr):
+    """Keys or values in the dtype that they are multiplied in; with BY_FP16, by fp16, which holds
+    each value of an fp8."""
+    if BY_FP16:
         x = x.to(tl.float16)
     return x.to(DTYPE)

@@ -160,6 +160,13 @@ def _registers(c: AttentionConfig, arch: Arch) -> int:
     return found + arch.operand_copies * held // arch.warp_size
 
 
+def _by_fp16(c: AttentionConfig, arch: Arch) -> bool:
+    """Whether keys and values become bf16 by fp16. Triton takes an instruction for FNUZ types to
+    bf16, also where the GPU has none, or has it for OCP types."""
+    fnuz = c.dtype == "bf16" and c.dtype_kv.endswith("fnuz")
+    return fnuz and arch.dtypes[c.dtype_kv].support != "native"
+
+
 def _steps(c: AttentionConfig, arch: Arch) -> str | None:
     if c.dtype in FP8 and c.tile_kv < 32:
         return f"products of {c.dtype} take 32 keys at least, not {c.tile_kv}"
@@ -210,7 +217,7 @@ BASIC = Pipeline(
         "USEDKV", "LEFTPAD", "PAGETABLE", "PAGELIST", "VECTORISED", "LATENT", "TSCALE", "HSCALE",
         "BSCALE", "OSCALE", "APPEND", "LARGEST_O", "UNIT",
     ),
-    own_constants={},
+    own_constants={"BY_FP16": _by_fp16},
     options=common.triton_options,
     grid=common.by_tile,
     counter=False,
