@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from attention_cases import ways
 
-from tilewright import verify
+from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.attention import AttentionProblem
 
-SM_90 = arch("sm_90")
+FAMILY, SM_90 = ops.family("attention"), arch("sm_90")
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +163,31 @@ def test_a_query_of_nan_is_alone(dispatcher):
         o, lse = run(dispatcher, name, p, q, k, v)
         assert np.isnan(o[3]).all() and np.isnan(lse[:, 3]).all()
         assert np.isfinite(np.delete(o, 3, 0)).all()
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"right": 0},
+        {"right": 0, "corner": "top_left"},
+        {"left": 130, "right": 0},
+        {"left": 40, "right": 25, "corner": "top_left"},
+        {"left": 30, "right": 0, "first": 5},
+    ],
+    ids=str,
+)
+def test_masks_over_several_tiles(dispatcher, bounds):
+    """Tiles that a mask cuts, and tiles beside them that it leaves whole."""
+    p = problem(heads=2, kv_heads=1, q_len=150, kv_len=210, dtype="fp16", others="", **bounds)
+    tiles = {}
+    for one in FAMILY.default_space(p, SM_90).expand(SM_90).configs:
+        if (
+            FAMILY.interpreted(one) == one
+            and one.scheduler == "tile"
+            and FAMILY.supports(one, p, SM_90)
+        ):
+            tiles.setdefault((one.tile_q, one.tile_kv), one)
+    assert any(q >= 64 for q, _ in tiles)
+    for one in tiles.values():
+        check = verify.verify(dispatcher, p, one.name, seed=2)
+        assert check.ok, f"{one.name} {check}"
