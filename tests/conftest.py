@@ -24,7 +24,16 @@ with contextlib.suppress(ImportError):  # the GPU tests do without it
     )
     settings.load_profile("patient")
 
-SHARED = ("attention", "gemm", "grouped_gemm", "simulate", "tables", "under_torch", "words")
+SHARED = (
+    "attention",
+    "attention_backward",
+    "gemm",
+    "grouped_gemm",
+    "simulate",
+    "tables",
+    "under_torch",
+    "words",
+)
 """Folders with cases that others use too."""
 for _shared in SHARED:
     sys.path.insert(0, str(Path(__file__).parent / _shared))

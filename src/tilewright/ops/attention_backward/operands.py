@@ -22,7 +22,7 @@ from tilewright.ops.nouns import Call, Operand, View
 
 OPTIONS = (*(name for name in forward.OPTIONS if name not in ("lse", "random", "dtype_o")), "grads")
 
-_OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dslopes": "slopes"}
+OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dslopes": "slopes"}
 """What each gradient belongs to."""
 
 
@@ -41,7 +41,7 @@ def operands(p: AttentionBackwardProblem) -> tuple[Operand, ...]:
         do = replace(do, strides=p.do_strides[1:] if packed else _as_operand(p, p.do_strides))
     made = [
         Operand(name, one.shape, forward.dense(one.shape), one.dtype, "out")
-        for name, one in ((name, said[of]) for name, of in _OF.items() if name in p.computed)
+        for name, one in ((name, said[of]) for name, of in OF.items() if name in p.computed)
     ]
     return (*first, replace(o, role="in"), lse, do, *named, *made)
 
@@ -57,7 +57,7 @@ def outputs(call: Call) -> tuple[Operand, ...]:
     problem is stated of them."""
     read = dict(zip(("q", "k", "v"), call.inputs, strict=False)) | dict(call.named)
     words = str(call.options.get("grads", USUAL)).split("+")
-    found = ((name, read[of]) for name, of in _OF.items() if name in words and of in read)
+    found = ((name, read[of]) for name, of in OF.items() if name in words and of in read)
     return tuple(Operand(n, x.shape, forward.dense(x.shape), x.dtype, "out") for n, x in found)
 
 

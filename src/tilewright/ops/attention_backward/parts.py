@@ -62,8 +62,8 @@ PARTS = (
         makes=("dq", "dk", "dbias", "dsinks", "dslopes"),
         grid=lambda c, p: _up(p.q_len, SUMMED_ROWS) * p.heads * p.batch,
         arguments=(
-            "o", "do", "lse", "dlse", "delta", "q_offsets", "q_used", "o_strides", "do_strides",
-            "heads", "q_len", "total_q",
+            "q", "o", "do", "lse", "dlse", "delta", "q_offsets", "q_used", "o_strides",
+            "do_strides", "heads", "q_len", "total_q",
         ),
         constants=("HEAD_DIM_V", "PACKEDQ", "USEDQ", "DLSE", "UNIT"),
         tiled=False,

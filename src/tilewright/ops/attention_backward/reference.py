@@ -92,16 +92,17 @@ def _part(
     some = xp.isfinite(lse)  # rows that see something
     weights = xp.where(some[..., None], xp.exp(s - xp.where(some, lse, 0.0)[..., None]), 0.0)
     delta = xp.where(some, delta, 0.0)
-    kept = 1.0
-    if p.dropout:
+    random = forward.dropout_bytes(p, inputs, part) if p.dropout else None
+
+    def kept(x: Any) -> Any:
         dropped = round(256 * p.dropout)
-        random = forward.dropout_bytes(p, inputs, part)
-        kept = xp.where(random < dropped, 0.0, 1 / (1 - dropped / 256))
-    ds = weights * (kept * (do @ part.v.swapaxes(0, 1)) - delta[..., None])
+        return x if random is None else xp.where(random < dropped, 0.0, x / (1 - dropped / 256))
+
+    ds = weights * (kept(do @ part.v.swapaxes(0, 1)) - delta[..., None])
     through = ds * (1 - (capped / p.softcap) ** 2) if p.softcap else ds
     found["dq"][rows, heads] = (inputs["scale"] * through @ part.k).swapaxes(0, 1)
     found["dk"][:, g] += (inputs["scale"] * through.swapaxes(1, 2) @ part.q).sum(0)
-    found["dv"][:, g] += ((weights * kept).swapaxes(1, 2) @ do).sum(0)
+    found["dv"][:, g] += (kept(weights).swapaxes(1, 2) @ do).sum(0)
     if "dbias" in out:
         batch = of.number if p.bias_shape[0] > 1 else 0
         own = ds if p.bias_shape[1] > 1 else ds.sum(0)[None]

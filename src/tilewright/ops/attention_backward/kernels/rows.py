@@ -16,7 +16,7 @@ from tilewright.ops.attention_backward.kernels.steps import load_rows, row_numbe
 
 @triton.jit
 def row_sums(
-    o, do, lse, dlse, delta, q_offsets, q_used, o_strides, do_strides, heads, q_len, total_q,
+    q, o, do, lse, dlse, delta, q_offsets, q_used, o_strides, do_strides, heads, q_len, total_q,
     HEAD_DIM_V: tl.constexpr, PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, DLSE: tl.constexpr,
     UNIT: tl.constexpr,
 ):  # fmt: skip
@@ -42,7 +42,9 @@ def row_sums(
     y = load_rows(do_base, do_rows, do_strides, there, WIDTHS, HEAD_DIM_V, True, UNIT)
     found = tl.zeros((ROWS,), tl.float32)
     for n in tl.static_range(len(WIDTHS)):
-        found += tl.sum(x[n].to(tl.float32) * y[n].to(tl.float32), 1)
+        # dO as it is multiplied by V, so that dP and delta cancel where they are equal.
+        z = y[n].to(q.dtype.element_ty).to(tl.float32)
+        found += tl.sum(x[n].to(tl.float32) * z, 1)
     at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
     if DLSE:
         # A row that sees nothing has no weights to change, whatever gradient its LSE is given.

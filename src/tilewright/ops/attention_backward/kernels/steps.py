@@ -77,7 +77,7 @@ def clear_rows(
     together."""
     for row in range(begin + tile * ROWS, end, tiles * ROWS):
         r = tl.arange(0, ROWS)
-        base = x + row.to(tl.int64) * strides[1]
+        base = x + (head * 0 + row).to(tl.int64) * strides[1]
         rows = r * strides[1] + head.to(tl.int64) * strides[2]
         there = row + r < end
         store_rows(base, rows, strides, zeros(ROWS, WIDTHS), 0.0, there, there, WIDTHS, DIM)

@@ -1,0 +1,122 @@
+"""The kernels in Triton's interpreter, against the float64 reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from backward_cases import drawn
+
+from tilewright import ops, verify
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument
+from tilewright.ops.attention_backward import AttentionBackwardProblem
+
+SMALL = "attention_backward_{dtype}_{dtype}_d{d}x{d}_{mask}_{tile}_w4_s1_basic_al16_g-dq-dk-dv"
+
+
+@pytest.fixture(scope="module")
+def dispatcher():
+    return Dispatcher(device="h200_sxm")
+
+
+@pytest.mark.parametrize("seed", [*range(20), 100, 119])
+def test_gradients_are_the_reference_s(dispatcher, seed):
+    found = verify.verify(dispatcher, drawn(seed, most=50), seed=seed)
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("tile", ["16x32", "32x16", "64x64"])
+@pytest.mark.parametrize("mask", [{}, {"right": 0}, {"left": 20, "right": 9, "first": 37}])
+def test_every_tile_computes_the_same(dispatcher, tile, mask):
+    """Steps with and without a mask, tiles that end within a sequence, kept keys within a tile."""
+    problem = AttentionBackwardProblem(1, 1, 70, 90, 16, dtype="fp32", **mask)
+    name = SMALL.format(dtype="fp32", d=16, mask=problem.mask.kind, tile=tile)
+    found = verify.verify(dispatcher, problem, name, seed=1)
+    assert found.ok, found
+
+
+def test_a_bias_is_reduced_over_what_it_is_broadcast_along(dispatcher):
+    for shape in ((1, 1), (1, 4), (3, 1), (3, 4)):
+        problem = AttentionBackwardProblem(
+            3, 4, 20, 40, 16, kv_heads=2, bias_shape=shape, grads="dbias", right=0
+        )
+        found = verify.verify(dispatcher, problem, seed=2)
+        assert found.ok and found.non_zero, found
+
+
+def test_what_no_sequence_has_is_zero_and_not_nan(dispatcher):
+    """Operands are NaN there, and so are outputs before the launch."""
+    problem = AttentionBackwardProblem(
+        5, 2, 40, 70, 16, right=0, total_q=90, total_kv=200, others="packedq+packedkv+usedq+usedkv"
+    )
+    made = verify.operands_of(problem, 4)
+    assert any(np.isnan(np.asarray(made.inputs[n], np.float32)).any() for n in ("q", "k", "do"))
+    verify.run(dispatcher, problem, made, "")
+    for name in ("dq", "dk", "dv"):
+        assert np.isfinite(np.asarray(made.outputs[name], np.float32)).all()
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(0, 5), (5, 0), (1, 1), (40, 3)])
+def test_few_or_no_queries_and_keys(dispatcher, q_len, kv_len):
+    """Of 40 causal queries of 3 keys, 37 see nothing."""
+    problem = AttentionBackwardProblem(2, 2, q_len, kv_len, 16, right=0)
+    made = verify.operands_of(problem, 4)
+    verify.run(dispatcher, problem, made, "")
+    wanted = verify.reference(problem, made.inputs)
+    for name, out in made.outputs.items():
+        got = np.asarray(out, np.float32)
+        assert np.isfinite(got).all() and got == pytest.approx(wanted[name], abs=0.1)
+
+
+def test_only_what_is_asked_for_runs():
+    family = ops.family("attention_backward")
+    usual = {"head_dim": 16, "dtype": "bf16"}
+    parts = {
+        grads: [*family.sources(family.parse_name(_name(grads, **usual)), None)]
+        for grads in ("dv", "dq", "dq+dk+dv", "dbias", "dsinks", "dslopes")
+    }
+    sums, keys, queries = "row_sums", "gradients_of_keys", "gradients_of_queries"
+    assert parts == {
+        "dv": [keys],
+        "dq": [sums, queries],
+        "dq+dk+dv": [sums, keys, queries],
+        "dbias": [sums, "gradients_of_bias"],
+        "dsinks": [sums, "row_totals"],
+        "dslopes": [sums, queries, "row_totals"],
+    }
+
+
+def _name(grads, head_dim, dtype):
+    features = {"dbias": "_f-bias", "dsinks": "_f-sinks", "dslopes": "_f-alibi"}
+    name = SMALL.format(dtype=dtype, d=head_dim, mask="causal", tile="32x32")
+    return name.replace("dq-dk-dv", grads.replace("+", "-")) + features.get(grads, "")
+
+
+def test_results_repeat_bit_for_bit(dispatcher):
+    problem = drawn(2)
+    first, again = (verify.operands_of(problem, 3) for _ in "ab")
+    for made in (first, again):
+        verify.run(dispatcher, problem, made, "")
+    for name, out in first.outputs.items():
+        assert np.asarray(out).tobytes() == np.asarray(again.outputs[name]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"others": "usedkv+pagetable", "pages": 4, "page_size": 16, "page_entries": 2}, "pages"),
+        ({"others": "usedkv+leftpad"}, "left_pad"),
+        ({"others": "usedkv", "new_kv": 1}, "appended"),
+        ({"others": "latent", "kv_heads": 1}, "latent"),
+        ({"dtype": "e4m3fn"}, "e4m3fn has no gradients"),
+        ({"dtype_kv": "e4m3fn"}, "bf16 and e4m3fn"),
+        ({"grads": "dk+dq"}, "in order"),
+        ({"grads": "dbias"}, "needs bias"),
+        ({"grads": "do"}, "no gradient 'do'"),
+        ({"others": "lse"}, "an output of attention"),
+    ],
+)
+def test_what_has_no_gradients_is_refused(fields, why):
+    with pytest.raises(BadArgument, match=why):
+        AttentionBackwardProblem(**({"batch": 2, "heads": 2, "q_len": 8, "kv_len": 8,
+                                     "head_dim": 16} | fields))  # fmt: skip

@@ -1,0 +1,70 @@
+"""The reference of the gradients, against finite differences of the forward pass's reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from backward_cases import drawn
+
+from tilewright import arrays, ops, verify
+from tilewright.ops.attention.reference import reference as forward
+from tilewright.ops.attention_backward.operands import OF
+from tilewright.ops.attention_backward.reference import reference
+
+FAMILY = ops.family("attention_backward")
+STEP = 1e-5
+
+
+def exact(problem, seed):
+    """Inputs in float64, with O and LSE as the forward pass has them before they are rounded."""
+    made = verify.operands_of(problem, seed).inputs
+    wide = {n: x if isinstance(x, int | float) else arrays.to_float64(x) for n, x in made.items()}
+    return wide | forward(problem.forward, wide)
+
+
+def loss(problem, inputs, changed):
+    """Σ O·dO + Σ LSE·dLSE, over the rows that there are."""
+    found = forward(problem.forward, {**inputs, **changed})
+    total = np.nansum(found["o"] * inputs["do"])
+    if problem.dlse:
+        some = np.isfinite(found["lse"])
+        total += (found["lse"][some] * inputs["dlse"][some]).sum()
+    return total
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_it_is_the_derivative_of_the_forward_pass(seed):
+    problem = drawn(seed, most=24, dtypes=("fp32",))
+    inputs, rng = exact(problem, seed), np.random.default_rng(seed)
+    found = reference(problem, inputs)
+    assert {*found} == set(problem.grads.split("+"))
+    for name, gradient in found.items():
+        of = inputs[OF[name]]
+        way = np.where(np.isnan(of), 0.0, rng.standard_normal(of.shape))
+        ahead, behind = (
+            loss(problem, inputs, {OF[name]: of + sign * STEP * way}) for sign in (1, -1)
+        )
+        along = (gradient * way).sum()
+        size = np.abs(gradient * way).sum()
+        assert (ahead - behind) / (2 * STEP) == pytest.approx(
+            along, rel=1e-5, abs=1e-6 * size + 1e-7
+        )
+
+
+@pytest.mark.parametrize("seed", range(30, 40))
+def test_in_torch_it_is_the_same(seed):
+    torch = pytest.importorskip("torch")
+    problem = drawn(seed, most=40)
+    inputs = exact(problem, seed)
+    there = {n: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for n, x in inputs.items()}
+    for name, found in reference(problem, there).items():
+        np.testing.assert_allclose(found.numpy(), reference(problem, inputs)[name], atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40, 60))
+def test_every_gradient_is_finite_and_rows_that_no_sequence_has_are_zero(seed):
+    problem = drawn(seed)
+    inputs = exact(problem, seed)
+    for name, found in reference(problem, inputs).items():
+        assert np.isfinite(found).all()
+        assert not found[np.isnan(inputs[OF[name]])].any()
