@@ -106,7 +106,7 @@ def test_sums_leave_through_the_memory_of_q(head_dim, seed):
     assert right(p, seed, tile_kv=tile_kv)
 
 
-KNOWN = sorted(GLUON_WS.features - {"append", "rotaryi", "rotaryh"})
+KNOWN = sorted(GLUON_WS.features - {"append", "rotaryi", "rotaryh", "tscale", "hscale"})
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -148,6 +148,27 @@ def test_heads_in_sections():
     assert worst_error(config, p, small) <= 1
 
 
+EIGHT = replace(
+    PLAIN, dtype="e4m3fn", dtype_kv="e4m3fn", dtype_o="bf16", q_len=200, kv_len=208,
+    v_strides=(2 * 64 * 208, 1, 64 * 208, 208),
+)  # fmt: skip
+"""Values lie by columns."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "algorithm"),
+    [
+        ({}, {"tile_kv": 128, "num_stages": 3}),
+        ({"right": 0, "others": "lse+hscale"}, {}),
+        ({"left": 60, "right": 0, "softcap": 4.0, "others": "sinks+tscale"}, {}),
+        ({"dtype_o": "fp32", "heads": 4, "others": "hscale"}, {}),
+    ],
+    ids=str,
+)
+def test_fp8(fields, algorithm):
+    assert right(replace(EIGHT, **fields), **algorithm)
+
+
 @pytest.mark.parametrize("scale", [-0.3, 0.0])
 @pytest.mark.parametrize("head_dim", [64, 192])
 def test_scales_that_are_not_positive(scale, head_dim):
@@ -185,6 +206,8 @@ REFUSED = [
     ({}, {"alignment": 8}, "copies"),
     ({}, {"num_stages": 14}, "shared_memory"),
     ({}, {"scheduler": "split"}, "combination"),
+    ({"dtype": "e4m3fn", "dtype_kv": "e4m3fn", "others": "usedkv"}, {}, "fp8"),
+    ({"dtype": "e4m3fn", "dtype_kv": "e4m3fn", "dtype_o": "e4m3fn"}, {}, "fp8"),
 ]
 
 
@@ -201,6 +224,7 @@ def test_rules(fields, algorithm, rule):
         {"kv_len": 0},
         {"k_strides": (19200, 128, 9600, 2)},
         {"q_strides": (0, 128, 64, 1), "batch": 2},
+        {"dtype": "e4m3fn", "dtype_kv": "e4m3fn"},  # whose values lie by rows
     ],
     ids=str,
 )

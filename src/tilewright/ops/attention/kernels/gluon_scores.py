@@ -57,11 +57,13 @@ def masked(s, row, col, n_kv, shift, left, right, first, MASK: gl.constexpr):
 
 
 @jit
-def weights_of(s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr):
+def weights_of(
+    s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr, RAISED: gl.constexpr = 0
+):
     """(weights, maximum, sum, what earlier sums are multiplied by) after one more block.
 
     SCALED: `s` is in base 2 already. MASKED: a row may have seen nothing yet, and its maximum is
-    minus infinity.
+    minus infinity. RAISED: weights and their sum are 2 to this power too large.
     """
     block = gl.max(s, 1)
     if not SCALED:
@@ -71,7 +73,7 @@ def weights_of(s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr
     if MASKED:
         base = gl.where(new == float("-inf"), 0.0, new)
     again = gl.exp2(most - base)
-    below = gl.expand_dims(base, 1)
+    below = gl.expand_dims(base - RAISED, 1)
     if SCALED:
         p = gl.exp2(s - below)
     else:

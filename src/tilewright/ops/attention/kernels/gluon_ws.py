@@ -31,18 +31,27 @@ Head dims. Q and K are computed in multiples of 64 columns (of 192 in three piec
 128 or 256; columns beyond are zeros that the copy engine makes. At 256, and at 192/128, O leaves
 through Q's memory, and the next Q waits for it. fp32 O leaves from registers.
 
+fp8. wgmma reads 8-bit operands along the summed dimension alone, so values lie by columns in memory
+(a row stride of 1), and sequences have one length. wgmma adds 8-bit products with about 14 bits, so
+the sums of each block are taken alone and added in fp32: as many registers again, which is why head
+dims of 256 are refused and tiles under a mask are 128x64. Weights come to the right threads by
+shuffles. They are multiplied by 256, of which the logarithm is told, so that small ones are not
+lost: with a sink above all scores, errors were 1.5 of what is tolerated without that, and 0.4 with
+it (in the simulation).
+
 What limits it. Registers decide the tiles: a thread holds scores, their weights and sums (64, 32
 and 64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that
 loads needs 40 to walk sequences.
 
-Compiled (Triton 3.6, ptxas for sm_90a), not timed. Of the default space's kernels for bf16 those at
-head dim 256 with lengths of sequences spill 20 bytes, outside of the loops, and no others. That
-took three things: the slot of V is computed from that of K; the number of keys comes from the
-message also where it is an argument, or else the last block's mask is taken out of the loop over
-tiles and spilled (224 bytes at head dim 64, three groups); and lengths come to the groups by
-message. The simulation (`tests/simulate`) ran it, and finds each of 18 faults put into it. ptxas
-moves the wait for P·V above the exponentials, although PTX has them in order: within a group they
-do not overlap, only those of one group with the products of another.
+Compiled (Triton 3.6, ptxas for sm_90a), not timed. Of 64 kernels, those of the sets of
+benchmarks/attention_vendor.py, four spill 8 bytes: at head dim 64 with lengths of sequences, and
+128x128 under a window. At 256 with lengths it is 20 bytes, outside of the loops over keys. Less is
+spilled since the slot of V is computed from that of K, and the number of keys comes from the
+message also where it is an argument: the last block's mask was taken out of the loop over tiles,
+and spilled (224 bytes at head dim 64, three groups). fp8 in causal 128x128 spills 224 bytes, in
+128x64 none. The simulation (`tests/simulate`) ran it, and finds each of 18 faults put into it.
+ptxas moves the wait for P·V above the exponentials, although PTX has them in order: within a group
+they do not overlap, only those of one group with the products of another.
 
 A probe with this loop, but neither masks (apart from causal), tails nor lengths, was timed on an
 H200 (bf16, 16k tokens, ratios to cuDNN): head dim 128, 128x128, s2: 1.03 to 1.06, causal 1.01 to
@@ -52,8 +61,9 @@ that keeps ptxas from moving the wait it ran at 0.96 to 1.03 of the speed. 192x6
 128: 0.89 to 0.97.
 
 To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
-which are no powers of two and would be pieces here; named barriers for the turns; K and V of two
-workgroups by multicast, which Gluon does not offer.
+which are no powers of two and would be pieces here; named barriers for the turns; for fp8, rows of
+values turned by the warps that load, as FlashAttention-3 does; K and V for two workgroups by
+multicast, which Gluon does not offer.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import (
@@ -164,7 +174,11 @@ def _fill(
                 col = kv_begin + column_of(i - 1, top, window, count, TILE_KV)
                 mbarrier.wait(v_empty.index(v_stage), v_phase)
                 mbarrier.expect(v_full.index(v_stage), v.block_type.nbytes)
-                tma_load(v, (kv_b, g, col, 0), v_full.index(v_stage), v_tiles.index(v_stage))
+                v_tile = v_tiles.index(v_stage)
+                if v.dtype.primitive_bitwidth == 8:
+                    tma_load(v, (kv_b, g, 0, col), v_full.index(v_stage), v_tile)
+                else:
+                    tma_load(v, (kv_b, g, col, 0), v_full.index(v_stage), v_tile)
                 v_stage, v_phase = turned(v_stage, v_phase, STAGES)
         number = next_tile(number, last, counter, SCHEDULER, COUNTED)
     mbarrier.wait(q_empty.index(0), q_phase)
@@ -184,6 +198,34 @@ def _products(q_tiles, k_tiles, stage, zero, GROUP: gl.constexpr, PIECES: gl.con
 
 
 @jit
+def _sums(weights, v_tiles, stage, acc):
+    """P·V of one block, started: added to `acc`; of 8-bit types, alone."""
+    if weights.dtype.primitive_bitwidth == 8:
+        v_tile = v_tiles.index(stage).permute((1, 0))
+        more = warpgroup_mma(weights, v_tile, gl.zeros_like(acc), use_acc=False, is_async=True)
+    else:
+        more = warpgroup_mma(weights, v_tiles.index(stage), acc, is_async=True)
+    return more
+
+
+@jit
+def _summed(acc, more, weights):
+    """The sums with a block's, and the weights whose registers are free now. wgmma adds 8-bit
+    products with about 14 bits, so blocks are added here."""
+    if weights.dtype.primitive_bitwidth == 8:
+        acc += warpgroup_mma_wait(0, deps=(more,))
+    else:
+        acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
+    return acc, weights
+
+
+@jit
+def _operand(p, DTYPE: gl.constexpr, OF_P: gl.constexpr):
+    """Weights as wgmma's left operand. Those of 16 bits are in the right threads already."""
+    return gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=DTYPE.primitive_bitwidth == 16)
+
+
+@jit
 def _rows(column, acc):
     """A number for each row of the scores, for the rows of the sums `acc`."""
     OF_O: gl.constexpr = acc.type.layout
@@ -195,7 +237,7 @@ def _rows(column, acc):
 @jit
 def _weights(
     s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, RAISED: gl.constexpr,
 ):  # fmt: skip
     """See `weights_of`; from products."""
     SCALED: gl.constexpr = SOFTCAP or ALIBI
@@ -204,7 +246,14 @@ def _weights(
     if MASKED:
         left, right, first, _ = bounds
         s = masked(s, row, col, n_kv, shift, left, right, first, MASK)
-    return weights_of(s, most, total, base2(scale), SCALED, MASKED)
+    return weights_of(s, most, total, base2(scale), SCALED, MASKED, RAISED)
+
+
+@constexpr_function
+def _raised(bits):
+    """The power of 2 that weights are multiplied by: it uses the range of 8-bit types (to 448), of
+    which small weights would else be lost."""
+    return 8 if bits == 8 else 0
 
 
 @constexpr_function
@@ -222,7 +271,7 @@ def _negate(tile):
     STEP: gl.constexpr = 32
     for at in gl.static_range(0, ROWS, STEP):
         part = tile.slice(at, STEP)
-        part.store(-part.load(LAYOUT))
+        part.store((-part.load(LAYOUT).to(gl.float32)).to(tile.dtype))
     fence_async_shared()
     thread_barrier()
 
@@ -255,6 +304,7 @@ def _step(
 ):  # fmt: skip
     """Scores and weights of one block, under the sum with the weights of the block before."""
     v_stage, v_phase = slot_before(stage, phase, STAGES)
+    RAISED: gl.constexpr = _raised(weights.dtype.primitive_bitwidth)
     mbarrier.wait(k_full.index(stage), phase)
     if TURNS:
         mbarrier.wait(turns.index(GROUP), turn)
@@ -262,19 +312,20 @@ def _step(
     s = _products(q_tiles, k_tiles, stage, zero, GROUP, PIECES)
     acc = acc * _rows(again, acc)
     mbarrier.wait(v_full.index(v_stage), v_phase)
-    acc = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
+    more = _sums(weights, v_tiles, v_stage, acc)
     if TURNS:
         mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
     s = warpgroup_mma_wait(1, deps=(s,))
     mbarrier.arrive(k_empty.index(stage), count=1)
     p, most, total, again = _weights(
         s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASKED, SOFTCAP, ALIBI,
+        MASK, MASKED, SOFTCAP, ALIBI, RAISED,
     )  # fmt: skip
-    acc, weights = warpgroup_mma_wait(0, deps=(acc, weights))
+    acc, weights = _summed(acc, more, weights)
     mbarrier.arrive(v_empty.index(v_stage), count=1)
+    DTYPE: gl.constexpr = weights.dtype
     OF_P: gl.constexpr = weights.type.layout
-    weights = gl.convert_layout(p.to(weights.dtype), OF_P, assert_trivial=True)
+    weights = _operand(p, DTYPE, OF_P)
     stage, phase = turned(stage, phase, STAGES)
     return acc, weights, most, total, again, stage, phase, turn
 
@@ -310,12 +361,14 @@ def _attend(
     PIECES: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
     LSE: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
+    SCALED: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, total_q,
-        slopes_stride, softcap, scale,
+        q_empty, k_full, k_empty, v_full, v_empty, turns, message, q_scale,
+        k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
+        scale,
     ) = data  # fmt: skip
     left, right, first, bottom_right = bounds
     ROWS: gl.constexpr = TILE_Q // GROUPS
@@ -325,6 +378,7 @@ def _attend(
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, MMA_K])
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 32 // DTYPE.primitive_bitwidth)
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
+    RAISED: gl.constexpr = _raised(DTYPE.primitive_bitwidth)
     zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
     negative = scale < 0
     scale = gl.abs(scale)
@@ -355,7 +409,11 @@ def _attend(
         if SINKS:
             sink = gl.load(sinks + h)
             most = gl.full((ROWS,), sink * LOG2E, gl.float32, OF_ROWS)
-            total = gl.where(most == float("-inf"), 0.0, 1.0)
+            total = gl.where(most == float("-inf"), 0.0, 2.0**RAISED)
+        factor = scale
+        if SCALED:
+            at = b * scale_strides[0] + h // group * scale_strides[1]
+            factor *= gl.load(q_scale + at) * gl.load(k_scale + at)
         slope = 0.0
         if ALIBI:
             slope = gl.load(slopes + b * slopes_stride + h)
@@ -376,10 +434,10 @@ def _attend(
         mbarrier.arrive(k_empty.index(stage), count=1)
         col = column_of(0, top, window, count, TILE_KV)
         p, most, total, again = _weights(
-            s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope,
-            MASK, True, SOFTCAP, ALIBI,
+            s, most, total, row, col, n_kv, shift, bounds, factor, softcap, slope,
+            MASK, True, SOFTCAP, ALIBI, RAISED,
         )  # fmt: skip
-        weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
+        weights = _operand(p, DTYPE, OF_P)
         if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
             if col + TILE_KV > n_kv:
                 mbarrier.wait(v_full.index(stage), phase)
@@ -391,7 +449,7 @@ def _attend(
                 acc, weights, most, total, again, stage, phase, turn = _step(
                     q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
                     weights, most, total, again, stage, phase, turn, row, col,
-                    n_kv, shift, bounds, scale, softcap, slope,
+                    n_kv, shift, bounds, factor, softcap, slope,
                     MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
                 )  # fmt: skip
         for i in range(begin, end):
@@ -399,7 +457,7 @@ def _attend(
             acc, weights, most, total, again, stage, phase, turn = _step(
                 q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
                 weights, most, total, again, stage, phase, turn, row, col, n_kv,
-                shift, bounds, scale, softcap, slope,
+                shift, bounds, factor, softcap, slope,
                 MASK, False, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
             )  # fmt: skip
         if MASK == "window":
@@ -408,7 +466,7 @@ def _attend(
                 acc, weights, most, total, again, stage, phase, turn = _step(
                     q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
                     weights, most, total, again, stage, phase, turn, row, col,
-                    n_kv, shift, bounds, scale, softcap, slope,
+                    n_kv, shift, bounds, factor, softcap, slope,
                     MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
                 )  # fmt: skip
         if STAGING != "q":
@@ -417,10 +475,12 @@ def _attend(
         acc = acc * _rows(again, acc)
         v_stage, v_phase = slot_before(stage, phase, STAGES)
         mbarrier.wait(v_full.index(v_stage), v_phase)
-        acc = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
+        more = _sums(weights, v_tiles, v_stage, acc)
         share = 1.0 / gl.where(total == 0.0, 1.0, total)
-        log = (most + gl.log2(total)) * LN2
-        acc = warpgroup_mma_wait(0, deps=(acc,))
+        if SCALED:
+            share *= gl.load(v_scale + at)
+        log = (most + gl.log2(total) - RAISED) * LN2
+        acc, weights = _summed(acc, more, weights)
         mbarrier.arrive(v_empty.index(v_stage), count=1)
         out = (acc * _rows(share, acc)).to(o_rows.dtype.element_ty)
 
@@ -461,15 +521,15 @@ def _tiles(described, COUNT: gl.constexpr):
 
 @jit
 def attention_gluon_ws(
-    q, k, v, o, o_rows, lse, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, counter,
-    o_strides, batch, heads, group, q_len, kv_len, total_q, new_kv, section, slopes_stride, left,
-    right, first, bottom_right, softcap, scale,
+    q, k, v, o, o_rows, lse, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, q_scale,
+    k_scale, v_scale, counter, o_strides, kv_scale_strides, batch, heads, group, q_len, kv_len,
+    total_q, new_kv, section, slopes_stride, left, right, first, bottom_right, softcap, scale,
     TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     SCHEDULER: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr,
     ALIBI: gl.constexpr, SINKS: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
-    USEDQ: gl.constexpr, USEDKV: gl.constexpr, APPEND: gl.constexpr,
-    GROUPS: gl.constexpr, PIECES: gl.constexpr, COLUMNS: gl.constexpr, COUNTED: gl.constexpr,
-    TURNS: gl.constexpr, STAGING: gl.constexpr,
+    USEDQ: gl.constexpr, USEDKV: gl.constexpr, APPEND: gl.constexpr, TSCALE: gl.constexpr,
+    HSCALE: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, COLUMNS: gl.constexpr,
+    COUNTED: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
 ):  # fmt: skip
     """O = softmax(mask(scale·Q·Kᵀ))·V, multiplied by GROUPS warp groups."""
     q_tiles = _tiles(q, GROUPS * PIECES)
@@ -493,10 +553,13 @@ def attention_gluon_ws(
     )
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
+    SCALED: gl.constexpr = TSCALE or HSCALE
+    scale_strides = kv_scale_strides
     attended = (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, turns, message, heads, q_len, total_q,
-        slopes_stride, softcap, scale,
+        q_empty, k_full, k_empty, v_full, v_empty, turns, message, q_scale,
+        k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
+        scale,
     )  # fmt: skip
     filled = (
         q, k, v, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
@@ -511,6 +574,7 @@ def attention_gluon_ws(
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
                     STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                    SCALED,
                 )),
                 (_fill, (
                     filled, bounds,
@@ -528,11 +592,13 @@ def attention_gluon_ws(
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
                     STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                    SCALED,
                 )),
                 (_attend, (
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 1, PIECES, TURNS,
                     STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                    SCALED,
                 )),
                 (_fill, (
                     filled, bounds,
@@ -550,16 +616,19 @@ def attention_gluon_ws(
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
                     STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                    SCALED,
                 )),
                 (_attend, (
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 1, PIECES, TURNS,
                     STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                    SCALED,
                 )),
                 (_attend, (
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 2, PIECES, TURNS,
                     STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
+                    SCALED,
                 )),
                 (_fill, (
                     filled, bounds,

@@ -27,6 +27,9 @@ multiples of it."""
 
 MOST_DIM = 256
 
+ANY_STRIDE = 1024
+"""Of a dimension of one element: what the copy engine takes."""
+
 SPECIALISATION_BYTES = 1024
 """Shared memory beside the tiles: barriers, a message, and what the compiler hands to the warps."""
 
@@ -82,9 +85,11 @@ def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> int:
-    """Scores and sums in fp32, and weights of half the size."""
+    """Scores and sums in fp32, and weights; of fp8, also a block's sums by themselves."""
+    bytes_of = DTYPES[c.dtype].bytes
+    sums = columns(c) * (2 if bytes_of == 1 else 1)
     threads = WARPGROUP * arch.warp_size
-    return ROWS * (c.tile_kv + c.tile_kv // 2 + columns(c)) // threads
+    return ROWS * (c.tile_kv + c.tile_kv * bytes_of // 4 + sums) // threads
 
 
 def _warpgroups(c: AttentionConfig, arch: Arch) -> str | None:
@@ -103,8 +108,19 @@ def _dims(c: AttentionConfig, arch: Arch) -> str | None:
         size = getattr(c, field)
         if size > MOST_DIM:
             return f"{field} = {size} is over {MOST_DIM}"
-        if size % 8:
-            return f"{field} = {size} is no multiple of 8, the elements of 16 bytes"
+        if size % (least := 16 // DTYPES[c.dtype].bytes):
+            return f"{field} = {size} is no multiple of {least}, the elements of 16 bytes"
+    return None
+
+
+def _eight_bits(c: AttentionConfig, arch: Arch) -> str | None:
+    """wgmma reads 8-bit values by columns, and nothing here turns or clears them."""
+    if c.dtype != "e4m3fn":
+        return "scales are of operands in fp8" if c.words & {"tscale", "hscale"} else None
+    if c.words & {"packedkv", "usedkv", "append", "rotaryi", "rotaryh"}:
+        return "values of fp8 lie by columns, which sequences of different lengths would share"
+    if DTYPES[c.dtype_o].bytes < 2:
+        return f"O in {c.dtype_o} is not written here"
     return None
 
 
@@ -116,13 +132,19 @@ def _copies(c: AttentionConfig, arch: Arch) -> str | None:
     return None
 
 
+def _by_columns(c: AttentionConfig) -> bool:
+    """Whether V lies column by column: so wgmma reads 8-bit operands."""
+    return DTYPES[c.dtype_kv].bytes == 1
+
+
 def _views_exist(c: AttentionConfig, p: AttentionProblem) -> str | None:
     for name in ("q", "k", "v", "o"):
         shape, strides = _rows(p, name)
         if 0 in shape:
             return f"{name} has no elements, so there is no descriptor of it"
-        if strides[3] != 1:
-            return f"elements of a row of {name} are {strides[3]} apart; the copy engine needs 1"
+        inner, what = (1, "rows") if _by_columns(c) and name == "v" else (3, "elements of a row")
+        if strides[inner] != 1:
+            return f"{what} of {name} are {strides[inner]} apart; the copy engine needs 1"
         if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
             return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
     return None
@@ -144,7 +166,7 @@ def _boxes(c: AttentionConfig) -> Mapping[str, Box]:
     return {
         "q": (1, 1, ROWS, _box_width(c)),
         "k": (1, 1, c.tile_kv, _box_width(c)),
-        "v": (1, 1, c.tile_kv, columns(c)),
+        "v": (1, 1, columns(c), c.tile_kv) if _by_columns(c) else (1, 1, c.tile_kv, columns(c)),
         "o": (1, 1, ROWS, columns(c)),
     }
 
@@ -152,12 +174,14 @@ def _boxes(c: AttentionConfig) -> Mapping[str, Box]:
 def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
     """(sequence, head, row, dim). A dimension of one element may have any stride: it gets one that
     the copy engine takes."""
-    found = {}
+    found: dict[str, Described] = {}
     for name in ("q", "k", "v", "o"):
         (b, row, h, dim), strides = _rows(p, name)
-        size = 8 * 128
-        fit = [s if n > 1 else size for n, s in zip((b, row, h), strides, strict=False)]
-        found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
+        fit = [s if n > 1 else ANY_STRIDE for n, s in zip((b, row, h, dim), strides, strict=True)]
+        if _by_columns(c) and name == "v":
+            found[name] = Described((b, h, dim, row), (fit[0], fit[2], fit[3], 1))
+        else:
+            found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
     return found
 
 
@@ -193,6 +217,8 @@ def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     tiles: tuple[tuple[int, int, int, int], ...]
     if wide <= 64:
         tiles = ((192, 128, 12, 4), (128, 128, 8, 4))
+    elif wide <= 128 and p.dtype == "e4m3fn":
+        tiles = ((128, 128, 8, 3),) if p.mask.kind == "none" else ((128, 64, 8, 4),)
     elif wide <= 128:
         tiles = ((128, 128, 8, 2),)
     elif p.head_dim_v <= 128:
@@ -234,28 +260,29 @@ GLUON_WS = Pipeline(
     features=frozenset(
         {
             "lse", "softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv", "append",
-            "rotaryi", "rotaryh",
+            "rotaryi", "rotaryh", "tscale", "hscale",
         }
     ),
     masks=MASKS,
     schedulers=("persistent", "tile"),
     packs=(False,),
-    dtypes=(("bf16", "bf16"), ("fp16", "fp16")),
+    dtypes=(("bf16", "bf16"), ("fp16", "fp16"), ("e4m3fn", "e4m3fn")),
     odd_rows=(192,),
     odd_columns=(),
-    rules={"head_dim": _dims, "copies": _copies, "warpgroups": _warpgroups},
+    rules={"head_dim": _dims, "fp8": _eight_bits, "copies": _copies, "warpgroups": _warpgroups},
     supports={"descriptors": _views_exist},
     boxes=_boxes,
     views=_views,
     arguments=(
         "q", "k", "v", "o", "o_rows", "lse", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used",
-        "kv_used", "counter", "o_strides", "batch", "heads", "group", "q_len", "kv_len", "total_q",
+        "kv_used", "q_scale", "k_scale", "v_scale", "counter", "o_strides", "kv_scale_strides",
+        "batch", "heads", "group", "q_len", "kv_len", "total_q",
         "new_kv", "section", "slopes_stride", "left", "right", "first", "bottom_right", "softcap",
         "scale",
     ),
     constants=(
         "TILE_Q", "TILE_KV", "HEAD_DIM_V", "MASK", "SCHEDULER", "STAGES", "LSE", "SOFTCAP", "ALIBI",
-        "SINKS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "APPEND",
+        "SINKS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "APPEND", "TSCALE", "HSCALE",
     ),
     own_constants={
         "GROUPS": lambda c, _: groups(c),
