@@ -87,6 +87,18 @@ def _features() -> Iterator[AttentionProblem]:
             yield _shape(length, 128, right=0, **said)
 
 
+def _eight() -> Iterator[AttentionProblem]:
+    """Each shape in bf16, then in fp8 with values by columns, of which torch has no call."""
+    for length in (4096, 8192, 16384, 32768):
+        for mask in CAUSAL:
+            p = _shape(length, 128, **mask)
+            yield p
+            columns = (p.heads * 128 * length, 1, 128 * length, length)
+            yield _shape(
+                length, 128, dtype="e4m3fn", others="hscale", v_strides=columns, **mask
+            )  # fmt: skip
+
+
 SETS: dict[str, Callable[[], Iterator[AttentionProblem]]] = {
     "dense": _dense,
     "fp16": lambda: _dense(dtype="fp16"),
@@ -101,6 +113,7 @@ SETS: dict[str, Callable[[], Iterator[AttentionProblem]]] = {
         _packed(n, d, **mask) for d in (64, 128) for n in (2048, 8192) for mask in CAUSAL
     ),
     "features": _features,
+    "fp8": _eight,
 }
 
 
@@ -255,7 +268,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", choices=SETS, default=[*SETS], dest="sets")
     parser.add_argument("--kernels", nargs="+", default=[], help="parts of names, as 128x128_w8_s2")
     parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
-    parser.add_argument("--most", type=int, default=16384, help="longest sequence")
+    parser.add_argument("--most", type=int, default=32768, help="longest sequence")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--build", action="store_true", help="build and list, without a GPU")
     options = parser.parse_args()
