@@ -33,13 +33,12 @@ Tile = tuple[int, int, int]
 
 _TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
     "async": (
-        (64, ((16, 64, 4), (64, 64, 4), (128, 64, 8), (128, 128, 8))),
         (192, ((16, 64, 4), (64, 32, 4), (128, 64, 8))),
         (256, ((16, 64, 4), (64, 32, 8))),
     ),
     "sync": (
         (64, ((16, 64, 4), (64, 64, 4), (128, 64, 8))),
-        (192, ((16, 64, 4), (64, 32, 4), (128, 32, 8))),
+        (128, ((16, 64, 4), (64, 32, 4), (128, 32, 8))),
         (256, ((16, 64, 4), (64, 32, 8))),
     ),
     "cdna": (
@@ -58,12 +57,16 @@ _TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
     ),
     "fp32": ((64, ((16, 32, 4), (64, 32, 8))), (256, ((16, 32, 4), (32, 32, 4)))),
 }
-"""Tiles by how an architecture multiplies, for head dims up to some size. None of them spills with
-bf16 or fp16, without features and under every mask: `benchmarks/attention_builds.py`. Shorter steps
-than elsewhere are there for the registers: Q and O take most."""
+"""Tiles by how an architecture multiplies, for head dims up to some size: those that do not spill
+in bf16 under a window, the mask that takes most registers (`benchmarks/attention_builds.py`). They
+are small for the registers, of which Q and O take most. Known to spill under a window: head dim 256
+on gfx1100, 20 to 32 bytes, whatever the tile; and gfx1250 beyond 16 rows, up to 4 KB."""
 
-_LONG: tuple[Tile, ...] = ((16, 32, 4), (32, 32, 8))
-"""For head dims beyond all."""
+_LONG: dict[str, tuple[Tile, ...]] = {
+    "cuda": ((16, 32, 4), (32, 32, 8)),
+    "hip": ((16, 32, 4),),
+}
+"""For head dims beyond all, by backend."""
 
 
 def _multiplier(dtype: str, arch: Arch) -> str:
@@ -81,7 +84,7 @@ def _multiplier(dtype: str, arch: Arch) -> str:
 def _tiles(p: AttentionProblem, arch: Arch) -> tuple[Tile, ...]:
     most = max(p.head_dim, p.head_dim_v)
     rows = _TILES[_multiplier(p.dtype, arch)]
-    found = next((tiles for size, tiles in rows if most <= size), _LONG)
+    found = next((tiles for size, tiles in rows if most <= size), _LONG[arch.backend])
     # A multiplication of 8-bit weights takes 32 keys at least.
     return tuple((q, max(kv, 32), w) for q, kv, w in found) if p.dtype in FP8 else found
 
