@@ -9,6 +9,7 @@ from tilewright import ops, verify
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention_backward import AttentionBackwardProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.nouns import Call, View
@@ -27,6 +28,7 @@ PROBLEMS = (
     GroupedGemmProblem("list", sizes=((16, 64, 64), (7, 32, 64))),
     AttentionProblem(2, 4, 64, 96, 64),
     AttentionProblem(2, 4, 64, 96, 64, kv_heads=2, right=0, others="alibi+sinks"),
+    AttentionBackwardProblem(2, 4, 64, 96, 64),
 )
 
 
@@ -39,13 +41,14 @@ def test_one_operand_too_many_or_too_few_is_refused(problem):
     family = ops.family(problem.family)
     options = family.options(problem)
     views = {o: View(o.shape, o.strides, o.dtype, 256, "cpu") for o in family.operands(problem)}
-    *inputs, out = (view for o, view in views.items() if not o.keyword)
+    inputs = [view for o, view in views.items() if not o.keyword and o.role != "out"]
+    outputs = tuple(view for o, view in views.items() if o.role == "out")
     named = {o.name: view for o, view in views.items() if o.keyword}
-    call = Call(tuple(inputs), named, (out,), options)
+    call = Call(tuple(inputs), named, outputs, options)
     assert family.problem_of(call).family == problem.family
     few = list(range(len(inputs)))
-    for wrong in ([*inputs, out], [*inputs, inputs[-1]], *(inputs[:count] for count in few)):
-        for targets in ((out,), None):
+    for wrong in ([*inputs, outputs[0]], [*inputs, inputs[-1]], *(inputs[:count] for count in few)):
+        for targets in (outputs, None):
             # Attention of two operands is latent, and has one head of keys.
             with pytest.raises(BadArgument, match=r"operands \(|no operands|latent .* one head"):
                 family.problem_of(Call(tuple(wrong), named, targets, options))
