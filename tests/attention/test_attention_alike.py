@@ -64,10 +64,22 @@ def test_pages_in_use_do_not_decide():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"kv_heads": 32}, {"left": 100}, {"right": None}, {"alignment": 8}, {"batch": 4}],
+    [
+        {"kv_heads": 32},
+        {"left": 100},
+        {"right": None},
+        {"alignment": 8},
+        {"batch": 4},
+        {"corner": "top_left"},
+    ],
 )
 def test_what_does_decide(fields):
     assert FAMILY.tuning_key(PREFILL) != FAMILY.tuning_key(replace(PREFILL, **fields))
+
+
+def test_a_corner_does_not_decide_between_equal_lengths():
+    square = replace(PREFILL, q_len=512, kv_len=512)
+    assert FAMILY.tuning_key(square) == FAMILY.tuning_key(replace(square, corner="top_left"))
 
 
 def test_nearby_lengths_then_the_batch():

@@ -109,6 +109,23 @@ def test_lengths_on_average_decide_and_the_longest_bounds():
     assert us(packed, features=features) > 0.1 * us(one)  # one sequence may have all of it
 
 
+def test_short_tiles_read_keys_again():
+    """Each tile of a head reads its keys; L2 does not keep all of them for the next."""
+    problem = AttentionProblem(1, 64, 8192, 262144, 128)
+
+    def memory(tile_q: int) -> float:
+        found = FAMILY.estimate(config(tile_q=tile_q, num_warps=4), problem, H200)
+        return dict(found.terms)["memory"]
+
+    assert memory(16) > 2 * memory(128)
+
+
+def test_a_workgroup_alone_waits_at_each_step():
+    steps = 65536 // 64
+    one = AttentionProblem(1, 1, 16, 65536, 128)
+    assert us(one, tile_q=16, num_warps=4, num_stages=9) > 0.45 * steps
+
+
 def test_equal_estimates_go_by_name():
     problem = AttentionProblem(0, 4, 8, 8, 64)  # nothing to do
     this = arch(H200.arch)
