@@ -8,8 +8,13 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from tilewright import AttentionProblem, GemmProblem, GroupedGemmProblem, ops
-from tilewright.ops.attention_backward import AttentionBackwardProblem
+from tilewright import (
+    AttentionBackwardProblem,
+    AttentionProblem,
+    GemmProblem,
+    GroupedGemmProblem,
+    ops,
+)
 from tilewright.ops.problem import Problem
 
 SOME = (
@@ -17,8 +22,8 @@ SOME = (
     lambda m: GemmProblem(m, 512, 256, epilogue="bias+add", batch=3),
     lambda m: GroupedGemmProblem("contiguous", groups=8, m=m, n=512, k=256),
     lambda m: GroupedGemmProblem("list", sizes=((m, 64, 64), (7, 128, 64))),
-    lambda m: AttentionBackwardProblem(2, 8, m, 512, 64, kv_heads=2, right=0),
     lambda m: AttentionProblem(2, 8, m, 512, 64, kv_heads=2, right=0, softcap=30.0),
+    lambda m: AttentionBackwardProblem(2, 8, m, 512, 64, right=0, grads="dk+dv"),
 )
 
 

@@ -28,7 +28,7 @@ PROBLEMS = (
     GroupedGemmProblem("list", sizes=((16, 64, 64), (7, 32, 64))),
     AttentionProblem(2, 4, 64, 96, 64),
     AttentionProblem(2, 4, 64, 96, 64, kv_heads=2, right=0, others="alibi+sinks"),
-    AttentionBackwardProblem(2, 4, 64, 96, 64),
+    AttentionBackwardProblem(2, 4, 64, 96, 64, kv_heads=2, others="sinks", grads="dq"),
 )
 
 

@@ -68,8 +68,8 @@ def _has(word: str) -> Callable[[Any], Value]:
 
 CONSTANTS: Mapping[str, Callable[[Any], Value]] = {
     **forward.CONSTANTS,
-    "TILE": lambda c: c.tile,
-    "STEP": lambda c: c.step,
+    "TILE": lambda c: c.tile_rows,
+    "STEP": lambda c: c.step_rows,
     **{word.upper(): _has(word) for word in ("dlse", "dq", "dk", "dv", "dsinks", "dslopes")},
 }
 """Every constant by the name that kernels give it."""

@@ -36,8 +36,8 @@ class AttentionBackwardConfig:
     dtype: of Q, K, V and their gradients. dtype_o: of O and dO.
     head_dim, head_dim_v, grads, dlse, features: as in `AttentionBackwardProblem`.
     mask: the kind of mask (`mask.MASKS`).
-    tile: rows that a workgroup owns: keys for dK and dV, queries for dQ and the bias.
-    step: rows that pass by at a time: queries for dK and dV, keys for the others.
+    tile_rows: rows that a workgroup owns: keys for dK and dV, queries for dQ and the bias.
+    step_rows: rows that pass by at a time: queries for dK and dV, keys for the others.
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     alignment: bytes that addresses and strides are multiples of.
     """
@@ -50,8 +50,8 @@ class AttentionBackwardConfig:
     head_dim: int
     head_dim_v: int
     mask: str
-    tile: int
-    step: int
+    tile_rows: int
+    step_rows: int
     num_warps: int
     num_stages: int
     pipeline: str = "basic"
@@ -76,7 +76,7 @@ class AttentionBackwardConfig:
         """The kernels' name; `parse` is its exact inverse."""
         name = (
             f"attention_backward_{self.dtype}_{self.dtype_o}_d{self.head_dim}x{self.head_dim_v}"
-            f"_{self.mask}_{self.tile}x{self.step}_w{self.num_warps}_s{self.num_stages}"
+            f"_{self.mask}_{self.tile_rows}x{self.step_rows}_w{self.num_warps}_s{self.num_stages}"
             f"_{self.pipeline}_al{self.alignment}_g-{self.grads.replace('+', '-')}"
         )
         name += "_dlse" * self.dlse
@@ -96,7 +96,7 @@ def check(config: AttentionBackwardConfig) -> AttentionBackwardConfig:
         if (value := getattr(c, field)) not in known:
             listed = ", ".join(map(str, known))
             raise BadArgument(f"{field} = {value!r} is not one of {listed}")
-    for field in ("head_dim", "head_dim_v", "tile", "step", "num_warps", "num_stages"):
+    for field in ("head_dim", "head_dim_v", "tile_rows", "step_rows", "num_warps", "num_stages"):
         checks.whole(field, getattr(c, field), 1)
     said = c.grads.split("+")
     for word in said:
@@ -121,13 +121,13 @@ def _count(field: str) -> str:
 _PATTERN = re.compile(
     f"attention_backward_{_one('dtype', tuple(DTYPES))}_{_one('dtype_o', tuple(DTYPES))}"
     f"_d{_count('head_dim')}x{_count('head_dim_v')}_{_one('mask', MASKS)}"
-    f"_{_count('tile')}x{_count('step')}_w{_count('num_warps')}_s{_count('num_stages')}"
+    f"_{_count('tile_rows')}x{_count('step_rows')}_w{_count('num_warps')}_s{_count('num_stages')}"
     f"_{_one('pipeline', PIPELINES)}_al{_one('alignment', ALIGNMENTS)}"
     "_g-(?P<grads>[a-z-]+)(?:_(?P<dlse>dlse))?(?:_f-(?P<features>[a-z0-9-]+))?",
     re.ASCII,
 )
 _COUNTS = (
-    "head_dim", "head_dim_v", "tile", "step", "num_warps", "num_stages", "alignment",
+    "head_dim", "head_dim_v", "tile_rows", "step_rows", "num_warps", "num_stages", "alignment",
 )  # fmt: skip
 
 

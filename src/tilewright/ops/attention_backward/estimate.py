@@ -41,11 +41,11 @@ def estimate(
     c, p, this = config, problem, arch(device.arch)
     units, clock = device.compute_units, device.clock_mhz
     peak = peak_tflops(this, device, c.dtype) * 1e6 / units * SHARE
-    if this.async_mma and c.tile < 64:
+    if this.async_mma and c.tile_rows < 64:
         peak *= rates.SMALL_DOT
     lanes = this.fma_flops_per_cu_per_clock / 2
     rate = this.exp_per_cu_per_clock or lanes / 4
-    tile = c.tile * c.step
+    tile = c.tile_rows * c.step_rows
     scores = (
         tile * (1 / rate + (rates.SCORE_INSTRUCTIONS + rates.MASK_INSTRUCTIONS) / lanes) / clock
     )
@@ -65,8 +65,8 @@ def estimate(
             depth += d * ("dk" in c.words) + d_v * ("dv" in c.words)
         elif name == "gradients_of_queries":
             depth += d * ("dq" in c.words)
-        groups = -(-rows // c.tile) * heads * p.batch
-        busy = -(-groups // units) * max(1.0, others * share / c.step)
+        groups = -(-rows // c.tile_rows) * heads * p.batch
+        busy = -(-groups // units) * max(1.0, others * share / c.step_rows)
         product = 2 * tile * depth / peak
         overlapped = (1 - rates.OVERLAP["triton"]) * min(product, scores)
         body += busy * (max(product, scores) + overlapped + rates.STEP_US)

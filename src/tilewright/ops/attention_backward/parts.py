@@ -3,6 +3,7 @@ run. A config has those that its gradients ask for."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -72,7 +73,7 @@ PARTS = (
         name="gradients_of_keys",
         module="keys_values",
         makes=("dk", "dv"),
-        grid=lambda c, p: _up(p.kv_len, c.tile) * p.kv_heads * p.batch,
+        grid=lambda c, p: _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch,
         arguments=(
             "q", "k", "v", "do", "lse", "delta", "dk", "dv", "bias", "slopes", "q_offsets",
             "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
@@ -85,7 +86,7 @@ PARTS = (
         name="gradients_of_queries",
         module="queries",
         makes=("dq", "dslopes"),
-        grid=lambda c, p: _up(p.q_len, c.tile) * p.heads * p.batch,
+        grid=lambda c, p: _up(p.q_len, c.tile_rows) * p.heads * p.batch,
         arguments=(
             "q", "k", "v", "do", "lse", "delta", "dq", "distances", "bias", "slopes", "q_offsets",
             "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
@@ -99,7 +100,7 @@ PARTS = (
         module="bias",
         makes=("dbias",),
         grid=lambda c, p: (
-            _up(p.q_len, c.tile) * _up(p.kv_len, c.step) * p.bias_shape[0] * p.bias_shape[1]
+            _up(p.q_len, c.tile_rows) * _up(p.kv_len, c.step_rows) * math.prod(p.bias_shape)
         ),
         arguments=(
             "q", "k", "v", "do", "lse", "delta", "dbias", "bias", "q_offsets", "kv_offsets",

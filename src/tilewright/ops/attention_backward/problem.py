@@ -102,7 +102,7 @@ class AttentionBackwardProblem(AttentionProblem):
         return strides_of(AttentionProblem(**(said | {f"{of}_strides": strides})), of)
 
     @property
-    def products(self) -> int:
+    def multiplied(self) -> int:
         """Elements that a pair of a query and a key multiplies, with scores computed once."""
         found = self.head_dim + (self.head_dim_v if self.computed != {"dv"} else 0)
         return found + sum(
@@ -113,7 +113,7 @@ class AttentionBackwardProblem(AttentionProblem):
     @property
     def flops(self) -> int:
         """Of the five products, for the pairs that a query sees, each computed once."""
-        return 2 * self.heads * self.pairs * self.products
+        return 2 * self.heads * self.pairs * self.multiplied
 
     @property
     def work(self) -> Mapping[str, int]:

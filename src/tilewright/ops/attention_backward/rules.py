@@ -35,7 +35,7 @@ def _gradients(c: AttentionBackwardConfig, arch: Arch) -> str | None:
 
 
 def _tile(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    for field, size in (("tile", c.tile), ("step", c.step)):
+    for field, size in (("tile_rows", c.tile_rows), ("step_rows", c.step_rows)):
         if size & (size - 1) or not LEAST_TILE <= size <= MOST_TILE:
             return f"{field} = {size} is no power of two from {LEAST_TILE} to {MOST_TILE}"
     return None
@@ -52,7 +52,7 @@ def sums(c: AttentionBackwardConfig) -> int:
     """Elements of the sums that a workgroup holds, and of a tile of weights and their gradients."""
     of_keys = wide(c.head_dim) * ("dk" in c.words) + wide(c.head_dim_v) * ("dv" in c.words)
     of_queries = wide(c.head_dim) * ("dq" in c.words)
-    return c.tile * (max(of_keys, of_queries) + 2 * c.step)
+    return c.tile_rows * (max(of_keys, of_queries) + 2 * c.step_rows)
 
 
 def _registers(c: AttentionBackwardConfig, arch: Arch) -> str | None:
@@ -65,7 +65,7 @@ def _registers(c: AttentionBackwardConfig, arch: Arch) -> str | None:
 def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     """What passes by, in stages: two tiles, of the step's rows."""
     row = (wide(c.head_dim) + wide(c.head_dim_v)) * DTYPES[c.dtype].bytes
-    need = c.num_stages * c.step * row
+    need = c.num_stages * c.step_rows * row
     if need > arch.shared_memory:
         return f"at least {need} bytes of shared memory, over {arch.shared_memory}"
     return None

@@ -20,8 +20,8 @@ AXES: dict[str, Any] = {
     "head_dim": 128,
     "head_dim_v": 0,
     "mask": "none",
-    "tile": 64,
-    "step": 32,
+    "tile_rows": 64,
+    "step_rows": 32,
     "num_warps": 4,
     "num_stages": 1,
     "pipeline": "basic",
@@ -32,7 +32,7 @@ AXES: dict[str, Any] = {
 }
 """Every axis, with its default. An empty dtype_o is that of Q; a head_dim_v of 0 is head_dim."""
 
-ALGORITHM = ("tile", "step", "num_warps", "num_stages", "alignment")
+ALGORITHM = ("tile_rows", "step_rows", "num_warps", "num_stages", "alignment")
 
 TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
     "cuda": (
@@ -46,9 +46,9 @@ TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
         (256, ((32, 16, 8), (32, 16, 4), (16, 16, 4))),
     ),
 }
-"""By the GPU's maker and up to a head dim: rows that a workgroup owns, rows of a step, warps. Causal
-bf16 kernels of these for sm_90 and gfx942 spill no registers; none was timed. A head dim of fp32
-counts twice."""
+"""By the GPU's maker and up to a head dim: rows that a workgroup owns, rows of a step, warps.
+Causal bf16 kernels of these for sm_90 and gfx942 spill no registers; none was timed. A head dim of
+fp32 counts twice."""
 
 LEAST = ((16, 16, 4),)
 """For longer head dims."""
