@@ -72,7 +72,7 @@ def axes(arch: Arch) -> Axes:
                 ("alignment", ALIGNMENTS),
                 ("num_warps", (4, 8, 2, 1)),
                 ("num_stages", (1, 2)),
-                ("tile_q", (16, 64, 128)),
+                ("tile_q", (16, 32, 64)),
                 ("tile_kv", (32, 64)),
             )
         },
