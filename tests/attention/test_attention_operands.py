@@ -210,3 +210,12 @@ def test_vectorised_pages_hold_whole_groups(wrong):
     assert AttentionProblem(**fields, others=words).vector == 16
     with pytest.raises(BadArgument, match="groups of 16 elements"):
         AttentionProblem(**(fields | wrong), others=words)
+
+
+def test_rows_whose_elements_lie_apart_have_no_alignment():
+    """Kernels of any alignment take neighbours in a row for neighbours in memory."""
+    apart = View((1, 4, 1, 16), (512, 128, 128, 8), "bf16", 256, "cpu")
+    rows = View((1, 4, 1, 16), (64, 16, 16, 1), "bf16", 256, "cpu")
+    for inputs in ((apart, rows, rows), (rows, apart, rows), (rows, rows, apart)):
+        assert FAMILY.problem_of(Call(inputs)).alignment == 1
+    assert FAMILY.problem_of(Call((rows, rows, rows))).alignment == 16

@@ -394,7 +394,8 @@ def _rotary_fields(named: Any, words: set[str], said: dict[str, Any]) -> dict[st
 
 
 def alignment_of(views: Any) -> int:
-    """Bytes, at most 16, that all addresses and all strides but those of 1 are multiples of."""
+    """Bytes, at most 16, that all addresses and all strides but those of 1 are multiples of; 1
+    where neighbours in a row are no neighbours in memory."""
     found = 16
     for view in views:
         size = DTYPES[view.dtype].bytes
@@ -402,6 +403,8 @@ def alignment_of(views: Any) -> int:
         for extent, stride in zip(view.shape, view.strides, strict=True):
             if stride != 1 and extent > 1:
                 numbers.append(stride * size)
+        if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1:
+            numbers.append(1)
         found = math.gcd(found, *numbers)
     return found
 

@@ -88,6 +88,8 @@ def _alignment(v: Mapping[str, Any]) -> int:
     for strides, dtype, size in operands:
         apart = [stride for stride in v[strides] if stride != 1] if v[strides] else [v[size]]
         found = math.gcd(found, *(step * DTYPES[v[dtype]].bytes for step in apart))
+        if v[strides] and v[strides][-1] != 1:
+            return 1
     return found
 
 
