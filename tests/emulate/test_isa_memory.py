@@ -896,6 +896,21 @@ def test_scalar_loads(target, name):
         assert not bench.findings
 
 
+@pytest.mark.parametrize(("name", "count"), [("s_load_b32", 1), ("s_load_b64", 2)])
+def test_scalar_loads_count_in_elements(name, count):
+    bench = Bench("gfx1250")
+    base = bench.address + np.array([512, 2048])
+    bench.waves.scalar[4:6] = base & MASK, base >> 32
+    bench.scalars(8, 5)
+    data = "s16" if count == 1 else f"s[16:{15 + count}]"
+    bench.run(f"{name} {data}, s[4:5], s8 offset:0x10 scale_offset")
+    words = bench.bytes.view(np.uint32)
+    for wave, start in enumerate((512, 2048)):
+        at = (start + 5 * 4 * count + 16) // 4
+        assert (bench.waves.scalar[16 : 16 + count, wave] == words[at:][:count]).all()
+    assert not bench.findings
+
+
 # -------------------------------------------------------------------------------------- the others
 
 STATED = (

@@ -19,7 +19,8 @@ _LATER = ("b32", "b64", "b96", "b128", "b256", "b512")
 @means(*(f"s_load_{word}" for word in _LATER), generations=transfer.LATER)
 def _load(ins: Instruction, context: Context) -> Executor:
     """From a base in two scalar registers, a constant or a scalar register, and a further constant.
-    The lowest two bits of the address count for nothing."""
+    The lowest two bits of the address count for nothing. ``scale_offset`` multiplies the register by
+    the size of the access, as for global loads (LLVM: ``hasScaleOffset``)."""
     wide = transfer.width(ins.base.removeprefix("s_load_"))
     data, base, offset = ins.operands
     if data.file != "s" or data.count != wide.registers or base.file != "s" or base.count != 2:
@@ -34,13 +35,14 @@ def _load(ins: Instruction, context: Context) -> Executor:
         raise ValueError(f"an offset {offset.text}")
     first, registers = data.first, bits(data)
     to = transfer.waiting(context, "scalar")
-    if "scale_offset" in ins.flags:
-        raise ValueError("scale_offset")
+    scale = wide.size if "scale_offset" in ins.flags else 1
+    if scale != 1 and register < 0:
+        raise ValueError("scale_offset without a register")
 
     def execute(waves: Waves) -> None:
         at = transfer.scalar_address(waves, base.first) + constant
         if register >= 0:
-            at = at + waves.scalar[register]
+            at = at + waves.scalar[register].astype(np.int64) * scale
         everyone = np.ones((waves.count, 1), bool)
         values, time = transfer.load(
             context, ins, waves, (at & ~np.int64(3))[:, None], wide.size, everyone
