@@ -19,8 +19,8 @@ _LATER = ("b32", "b64", "b96", "b128", "b256", "b512")
 @means(*(f"s_load_{word}" for word in _LATER), generations=transfer.LATER)
 def _load(ins: Instruction, context: Context) -> Executor:
     """From a base in two scalar registers, a constant or a scalar register, and a further constant.
-    The lowest two bits of the address count for nothing. ``scale_offset`` multiplies the register by
-    the size of the access, as for global loads (LLVM: ``hasScaleOffset``)."""
+    The lowest two bits of the address count for nothing. ``scale_offset`` multiplies the register
+    by the size of the access, as for global loads (LLVM: ``hasScaleOffset``)."""
     wide = transfer.width(ins.base.removeprefix("s_load_"))
     data, base, offset = ins.operands
     if data.file != "s" or data.count != wide.registers or base.file != "s" or base.count != 2:
