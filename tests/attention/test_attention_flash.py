@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from stated_problem import stated  # noqa: E402
 
+import tilewright  # noqa: E402
 from tilewright import flash_attn  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
 from tilewright.flash_attn import (  # noqa: E402
@@ -340,11 +341,19 @@ def test_arguments_that_contradict_one_another():
         flash_attn_with_kvcache(q, k.transpose(-1, -2), v)
 
 
-def test_gradients_are_refused():
-    q, k, v = batch()
-    q.requires_grad_()
-    with pytest.raises(BadArgument, match="attention states no gradients"):
-        flash_attn_func(q, k, v)
+def test_gradients_are_those_of_the_operation():
+    given = [x.requires_grad_() for x in batch()]
+    found = flash_attn_func(*given, causal=True).square().sum()
+    wanted = tilewright.attention(*given, mask="causal").square().sum()
+    found, wanted = (torch.autograd.grad(x, given) for x in (found, wanted))
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_gradients_over_pages_are_refused():
+    q, k, v = cached()
+    table = torch.zeros(B, 5, dtype=torch.int32)
+    with pytest.raises(BadArgument, match="in pages have no gradients"):
+        flash_attn_with_kvcache(q.requires_grad_(), k, v, cache_seqlens=1, block_table=table)
 
 
 # --- run ----------------------------------------------------------------------------------------

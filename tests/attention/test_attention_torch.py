@@ -168,9 +168,22 @@ def test_fake_tensors_have_the_outputs_shapes():
             tw.attention(q, k[..., :8], v)
 
 
-def test_gradients_are_refused_in_a_graph():
+def test_gradients_in_a_graph_are_those_outside_of_it():
+    given = [x.requires_grad_() for x in qkv()]
+    compiled = torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")
+    found, wanted = (
+        torch.autograd.grad(call(*given, causal=True).square().sum(), given)
+        for call in (compiled, flash_attn_func)
+    )
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_what_has_no_gradients_is_refused_in_a_graph():
     q, k, v = qkv()
-    with pytest.raises(Exception, match="attention states no gradients"):
-        torch.compile(flash_attn_func, fullgraph=True, backend="aot_eager")(
-            q.requires_grad_(), k, v
-        )
+    pages, used = torch.zeros(B, 2, dtype=torch.int32), torch.ones(B, dtype=torch.int32)
+
+    def model(q):
+        return tw.attention(q, k, v, page_table=pages, kv_used=used)
+
+    with pytest.raises(Exception, match="in pages have no gradients"):
+        torch.compile(model, fullgraph=True, backend="aot_eager")(q.requires_grad_())

@@ -28,8 +28,9 @@ learnable_sink: [heads], a score that joins the softmax and has no value.
 A row that sees no key gives 0, and softmax_lse -inf. softmax_lse is a natural logarithm, fp32
 [batch, heads, seqlen], with ``varlen`` [heads, total].
 
-There are no gradients yet: operands that require one raise `BadArgument` unless torch records none.
-So does every argument that is not supported, by its name.
+Gradients are those of `tilewright.attention`. Pages, appended keys, scales and fp8 have none: an
+operand that requires one raises `BadArgument`, unless torch records none. So does every argument
+that is not supported, by its name.
 """
 
 from __future__ import annotations
