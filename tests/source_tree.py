@@ -232,13 +232,10 @@ COMMON = frozenset(
         "pairs",
         "pipeline",
         "precision",
-        "products",
         "right",
         "rows",
         "sizes",
-        "step",
         "store",
-        "tile",
         "vector",
         "words",
     )
