@@ -218,7 +218,7 @@ def test_the_second_sweep_is_told_who_is_at_it(cli, crew, space, shapes, tmp_pat
         (("--where", "exit()"), 2, "only fields"),
         (("--match", "nothing"), 2, "no kernel is left"),
         (("--problems", "none.csv"), 2, "cannot be read"),
-        (("--problems", "gemm:tiny"), 2, "no set 'gemm:tiny'"),
+        (("--problems", "gemm:tiny"), 2, "no set or profile 'gemm:tiny'"),
         (("--devices", "all"), 1, "no GPU can be used here"),
         (("--signature", "layout=xyz"), 2, "layout"),
     ],

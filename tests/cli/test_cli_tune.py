@@ -128,7 +128,7 @@ def test_pretune_goes_on_past_a_module_that_fails(cli, tmp_path, monkeypatch):
     table = tmp_path / "p.twt"
     document = cli.json("pretune", "gemm:none, gemm:full", "--table", table, *QUICK, code=1)
     bad, good = document["modules"]
-    assert "there is no set 'gemm:none'" in bad["error"] and not bad["ok"]
+    assert "there is no set or profile 'gemm:none'" in bad["error"] and not bad["ok"]
     assert good["ok"] and len(file.load(table)) == 2
     assert "2 of 2 modules are done" in cli(
         "pretune", " gemm:full,", "all", "--table", table, *QUICK
