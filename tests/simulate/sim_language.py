@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,6 @@ import triton.language as tl
 from sim_shared import Barrier, Barriers, Shared, View, fenced
 from sim_values import (
     Fault,
-    Float,
     Int,
     Pointer,
     Tensor,
@@ -22,7 +20,6 @@ from sim_values import (
     scalar,
 )
 from sim_world import Product
-from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
@@ -491,6 +488,3 @@ def simulated_constant(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(simulated_constant, value))
     return scalar(value) if isinstance(value, int | float) else value
-
-
-__all__ = ["ASSEMBLY", "Float", "Function", "gluon", "math", "simulated", "simulated_constant"]

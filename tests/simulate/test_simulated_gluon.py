@@ -92,7 +92,7 @@ def test_a_slot_that_is_released_too_early(monkeypatch, seed):
     def wait(count=0, deps=None):
         return language.warpgroup_mma_wait(2 * int(count), deps)
 
-    # What the sums are is known at once here, so that only the early release is the fault.
+    # The sums are available at once here, so that the early release is the only fault.
     monkeypatch.setattr(
         language, "_settled", lambda x, flying: language.Tensor(x._data, x.dtype, x.layout)
     )

@@ -3,7 +3,7 @@
     tilewright::gemm(Tensor[] operands, str said="", Scalar[]? scalars=None) -> Tensor[]
     tilewright::gemm.out(…, *, Tensor(a!)[] out) -> ()
 
-For a call that writes operands in place, two more, of which torch sees what changes:
+A call that writes operands in place has two more, which tell torch what changes:
 
     tilewright::gemm.outputs(Tensor[] operands, str said="") -> Tensor[]
     tilewright::gemm.update(…, *, Tensor(a!)[] written) -> ()

@@ -1,5 +1,5 @@
-"""Problems that are alike: those that share a row of a table, those whose row may answer for
-another, and those that one batch-invariant kernel must serve.
+"""Which problems share a row of a table, which rows may answer for other problems, and which
+problems one batch-invariant kernel must serve.
 
 No kernel is made for lengths or for a batch: any that is right for one problem is right for each
 problem of the same features, head dims and alignment. So a row may answer for all sizes; the best

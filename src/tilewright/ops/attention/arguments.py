@@ -144,7 +144,6 @@ def _section(x: Context) -> int:
 
 _STRIDES: Types = ("i64", "i32", "i32", "i32")
 _SCALED = ("tscale", "hscale", "bscale")
-_PAGED = ("pagetable", "pagelist")
 
 ARGUMENTS: dict[str, Argument] = {
     "q": _pointer("q", of_q),
@@ -212,7 +211,6 @@ ARGUMENTS: dict[str, Argument] = {
     "total_q": _int(lambda x: x.problem.total_q, "packedq"),
     "rows": _int(lambda x: math.prod(lse_shape(x.problem))),
     "section": _int(lambda x: _section(x)),
-    "pages": _int(lambda x: x.problem.pages, *_PAGED),
     "page_entries": _int(lambda x: x.problem.page_entries, "pagetable"),
     "slopes_stride": _int(lambda x: x.problem.heads * x.problem.slopes_batched, "alibi"),
     "scale_block": _int(lambda x: x.problem.scale_block, "bscale"),
@@ -269,7 +267,6 @@ CONSTANTS: dict[str, Callable[[AttentionConfig], Value]] = {
     "SPLIT": lambda c: c.scheduler == "split",
     "SCHEDULER": lambda c: c.scheduler,
     "STAGES": lambda c: c.num_stages,
-    "WARPS": lambda c: c.num_warps,
     "UNIT": lambda c: c.alignment > 1,  # neighbours in a row are neighbours in memory
     "LARGEST_KV": lambda c: int(DTYPES[c.dtype_kv].largest),
     "LARGEST_O": lambda c: int(DTYPES[c.dtype_o].largest),

@@ -60,7 +60,7 @@ def estimate(config: AttentionConfig, problem: AttentionProblem, device: Device)
     units = device.compute_units
     tiles = _tiles(c, p)
     groups = tiles * splits
-    # What one workgroup walks at most, and what all walk together.
+    # Steps of the longest workgroup, and of all workgroups together.
     longest = math.ceil(walk.longest / splits)
     total = tiles * walk.mean
     at_once = max(1, min(step.resident, -(-groups // units)))

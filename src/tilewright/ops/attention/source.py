@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention import parts, pipelines
-from tilewright.ops.attention.arguments import ARGUMENTS, CONSTANTS, Argument, Value, rotates
+from tilewright.ops.attention.arguments import ARGUMENTS, CONSTANTS, Argument, Value
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.nouns import MAIN, KernelSource
 
@@ -63,11 +63,6 @@ def _of_part(part: parts.Part, config: AttentionConfig, arch: Arch) -> KernelSou
 def _described(config: AttentionConfig, name: str, box: tuple[int, ...]) -> str:
     dtype = {"q": config.dtype, "o": config.dtype_o}.get(name, config.dtype_kv)
     return f"tensordesc<{DTYPES[dtype].triton}[{', '.join(map(str, box))}]>"
-
-
-def q_name(config: AttentionConfig, name: str) -> str:
-    """The operand that argument `name` is: Q is read from the temporary if it is rotated."""
-    return "rotated_q" if name == "q" and rotates(config) else name
 
 
 def kernel_source(

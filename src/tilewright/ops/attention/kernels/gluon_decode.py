@@ -21,9 +21,9 @@ Edges. Scores behind the last key are masked. Values there are set to zero in sh
 they may be NaN.
 
 A cache of fp8 under 16-bit queries is widened on its way to the products: a block is read from its
-slot into registers, which releases the slot, converted, and stored to a tile of Q's dtype. There is
-one such tile for K and one for V. Scales of K join that of the scores, scales of V the last
-division.
+slot into registers, which releases the slot, converted, and stored to a tile of Q's dtype. K and V
+have such a tile each. The scale of K is multiplied into that of the scores, and the scale of V into
+the last division.
 
 Splits. A split without keys writes a logarithm of -inf, and zeros.
 
