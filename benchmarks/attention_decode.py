@@ -1,11 +1,11 @@
 """Decoding against the bandwidth of a copy, in one interleaved run.
 
     python benchmarks/attention_decode.py --json benchmarks/results/attention_decode_h200.json
-    python benchmarks/attention_decode.py --on cpu --only toy
+    python benchmarks/attention_decode.py --on cpu
 
 One query for each sequence over caches of bf16: contiguous, in pages of 16 and 64 tokens by a table
 and of 1 by a list, all of 8 query heads to a head of keys; and latent attention (576/512). Every
-kernel of the default and the tuning spaces is first checked against float64, on a small problem of
+kernel of the default space (`--wide`: of the tuning's spaces too) is first checked against float64, on a small problem of
 its signature with lengths of all kinds. Those that are right are timed briefly on each large one,
 full to its length, in pages in random order; the fastest few are timed against each other with a
 clean L2 (see `harness`), and beside them the fastest that does not split, and what a dispatcher
@@ -109,10 +109,10 @@ def full(p: AttentionProblem, on: str) -> verify.Operands:
     return made
 
 
-def configs_of(p: AttentionProblem, name: str) -> list[AttentionConfig]:
+def configs_of(p: AttentionProblem, name: str, wide: bool) -> list[AttentionConfig]:
     """Every kernel of its spaces that can win: few rows, and all heads of a group in a tile."""
     this, found = arch(name), dict[AttentionConfig, None]()
-    for space in FAMILY.tuning_spaces(p, this):
+    for space in FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]:
         with contextlib.suppress(EmptySpace):
             found |= dict.fromkeys(space.expand(this).configs)
     return [c for c in found if c.tile_q <= 64 and (c.pack or p.group == 1)]
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="samples of each finalist")
     parser.add_argument("--forms", nargs="+", default=[*FORMS], choices=FORMS)
     parser.add_argument("--on", default="cuda:0", help="cuda:0, or cpu: check and time nothing")
-    parser.add_argument("--only", choices=("all", "toy"), default="all", help="toy: a few kernels")
+    parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
     options = parser.parse_args()
 
     gpu = device("h200") if options.on == "cpu" else live_device(0)
@@ -184,9 +184,7 @@ def main() -> None:
     for form in options.forms:
         checked: dict[AttentionConfig, bool] = {}
         for p in large(form):
-            configs = configs_of(p, gpu.arch)
-            if options.only == "toy":
-                configs = configs[:: max(1, len(configs) // 3)]
+            configs = configs_of(p, gpu.arch, options.wide)
             new = [c for c in configs if c not in checked]
             if options.on != "cpu":
                 report = build([(c, gpu.arch) for c in new], store=store)
