@@ -199,17 +199,17 @@ def masked_steps(
 
 
 @jit
-def tell(message, b, h, row, n_q, n_kv, q_begin):
+def tell(message, slot, b, h, row, n_q, n_kv, q_begin):
     """Write what the consumers must know of a tile. `row` is negative behind the last one."""
     values = (row, h, b, n_q, n_kv, q_begin)
     for i in gl.static_range(6):
-        message.index(i).store(gl.full((1,), values[i], gl.int32, ONE_WARP))
+        message.index(slot * MESSAGE + i).store(gl.full((1,), values[i], gl.int32, ONE_WARP))
 
 
 @jit
-def heard(message, INDEX: gl.constexpr):
+def heard(message, slot, INDEX: gl.constexpr):
     """One number of `tell`."""
-    return gl.max(message.index(INDEX).load(FOUR_WARPS), 0)
+    return gl.max(message.index(slot * MESSAGE + INDEX).load(FOUR_WARPS), 0)
 
 
 @jit

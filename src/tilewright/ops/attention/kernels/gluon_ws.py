@@ -4,7 +4,7 @@ Idea. The order of FlashAttention-3 (see `gluon_tiles` for the paper). One to th
 warps each have 64 rows of a tile of Q, and walk the tile's keys in blocks. In a step a group starts
 Q·Kᵀ of one block, then P·V of the block before, and takes the exponentials of the first while the
 second may still run. P stays in registers: the sums of Q·Kᵀ lie in the layout of wgmma's left
-operand. The groups also take turns (TURNS): a group starts its products when the group before it
+operand. Groups may also take turns (TURNS): a group starts its products when the group before it
 has started its own, so one takes exponentials while another multiplies. At head dim 128 a block of
 128×128 is 1,024 cycles of products on an SM's matrix units for each 64 rows, and 512 of
 exponentials, so about a third of the time is to be hidden.
@@ -13,13 +13,16 @@ Data movement. A fifth, ninth or thirteenth warp only requests copies; it also t
 `gluon_tiles`), and tells the groups about them through shared memory. Q's barrier guards that
 message as well. K and V have a ring of STAGES slots each, with barriers of their own, since V of a
 block is needed a step after K and released a step later. The rings continue from tile to tile, so
-the next tile's first blocks come during the end of this one; only Q waits for the groups. Heads
-that share keys are neighbours in the order of tiles, and meet in L2.
+the next tile's first blocks come during the end of this one. Q has two slots where there is room
+(Q_STAGES): a group then begins its next tile while the others still end theirs. Heads that share
+keys are neighbours in the order of tiles, and meet in L2.
 
 Masks. Blocks are walked from the last to the first: those at the mask's edge, those that all rows
-of the group see, and, under a window, those at its other edge and of the first keys. Each kind has
-a loop of its own, because a condition within one becomes a select for each element. The first
-block, which has the sequence's end, stands before the loops.
+of the group see, and, under a window, those at its other edge and of the first keys. One loop has
+them all, and branches around the mask. A loop of its own for each kind costs more: ptxas then moves
+the mask's comparisons above the wait for the products, as bits (820 instructions of a warp instead
+of 590 in a masked step of 64×128), and packs the weights again in every step. The first block,
+which has the sequence's end, stands before the loop.
 
 Edges. The copy engine fills rows outside an array with zeros. If sequences have their own lengths,
 a block may hold rows of the next sequence, or of nobody: their scores are masked, and V's rows are
@@ -43,22 +46,31 @@ What limits it. Registers decide the tiles: a thread holds scores, their weights
 and 64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that
 loads needs 40 to walk sequences.
 
-Compiled (Triton 3.6, ptxas for sm_90a), not timed. Of 64 kernels, those of the sets of
-benchmarks/attention_vendor.py, four spill 8 bytes: at head dim 64 with lengths of sequences, and
-128x128 under a window. At 256 with lengths it is 20 bytes, outside of the loops over keys. Less is
-spilled since the slot of V is computed from that of K, and the number of keys comes from the
-message also where it is an argument: the last block's mask was taken out of the loop over tiles,
-and spilled (224 bytes at head dim 64, three groups). fp8 in causal 128x128 spills 224 bytes, in
-128x64 none. The simulation (`tests/simulate`) ran it, and finds each of 18 faults put into it.
-ptxas moves the wait for P·V above the exponentials, although PTX has them in order: within a group
-they do not overlap, only those of one group with the products of another.
+Compiled (Triton 3.6, ptxas for sm_90a): at 256 with lengths 20 bytes are spilled, outside of the
+loop over keys; in some with lengths or a window 8 bytes. Less is spilled since the number of keys
+comes from the message also where it is an argument: the last block's mask was taken out of the loop
+over tiles, and spilled (224 bytes at head dim 64, three groups). fp8 in causal 128x128 spills 224
+bytes, in 128x64 none. The simulation (`tests/simulate`) ran it, and finds each of 18 faults put
+into it. ptxas moves the wait for P·V above the exponentials, although PTX has them in order: within
+a group they do not overlap, only those of one group with the products of another.
 
-A probe with this loop, but neither masks (apart from causal), tails nor lengths, was timed on an
-H200 (bf16, 16k tokens, ratios to cuDNN): head dim 128, 128x128, s2: 1.03 to 1.06, causal 1.01 to
-1.03 up to 4k and 0.72 at 16k, for want of an order of tiles; head dim 64, 192x128, s4: 1.12 to
-1.16, causal 0.99 to 1.01; 128x128: 0.90 to 0.96. Turns were worth 2 to 4 %. With an instruction
-that keeps ptxas from moving the wait it ran at 0.96 to 1.03 of the speed. 192x64 tiles at head dim
-128: 0.89 to 0.97.
+Measured on an H200, bf16, 16k tokens, as ratios to cuDNN, by single calls with L2 flushed; the
+records are benchmarks/results/attention_*.json. What was tried:
+
+- One slot of Q and a loop for each kind of block: head dim 64, 128x128, causal: 0.82 at 1k, 0.88 at
+  2k, 0.93 at 4k; 128: 0.94 at 1k, 0.96 causal. With two slots and one loop: 0.97, 1.00, 1.01;
+  0.99, 1.04.
+- Turns: at head dim 64 three groups take 450 TFLOP/s without them and 484 with them, two groups
+  435 without and 420 with them (causal, 4k). At 128 they are worth up to 3 %.
+- One barrier for K and the V of the block before, released together: two workgroup barriers a step
+  instead of four. 1 to 3 % faster with two groups at head dim 64, 3 to 6 % slower with three, 2 %
+  slower at 128 and 256 (1k). Not kept.
+- Maxima and sums of a row in two steps, so that a thread has four chains of 4 and then one of 8,
+  instead of one of 32: 1 to 6 % slower.
+- The wait for P·V in the next step, after Q·Kᵀ has been started: ptxas then serialises every
+  product, because weights move between registers while they are read.
+- An instruction that keeps ptxas from moving that wait: 0.96 to 1.03 of the speed.
+- 192x64 tiles at head dim 128: 0.89 to 0.97 of 128x128.
 
 To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
 which are no powers of two and would be pieces here; named barriers for the turns; for fp8, rows of
@@ -115,9 +127,9 @@ OF_THREE_PRODUCER = gl.constexpr(32)
 def _fill(
     data, bounds,
     TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, MASK: gl.constexpr, SCHEDULER: gl.constexpr,
-    COUNTED: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr,
-    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
-    APPEND: gl.constexpr,
+    COUNTED: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    PIECES: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
+    USEDKV: gl.constexpr, APPEND: gl.constexpr,
 ):  # fmt: skip
     """The producer: takes tiles, tells the consumers about them, and loads Q, K and V."""
     (
@@ -130,6 +142,7 @@ def _fill(
     WIDTH: gl.constexpr = k.block_type.shape[-1]
     places, lines = lines_of(batch, heads, q_len, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ)
     last = places * lines
+    q_stage = 0
     q_phase = 1  # an unused slot counts as released
     k_stage = 0
     k_phase = 1
@@ -152,14 +165,15 @@ def _fill(
         kv_b = 0 if PACKEDKV else b
         g = h // group
 
-        mbarrier.wait(q_empty.index(0), q_phase)
-        q_phase ^= 1
-        tell(message, b, h, row, n_q, n_kv, q_begin)
-        mbarrier.expect(q_full.index(0), GROUPS * PIECES * q.block_type.nbytes)
+        mbarrier.wait(q_empty.index(q_stage), q_phase)
+        tell(message, q_stage, b, h, row, n_q, n_kv, q_begin)
+        mbarrier.expect(q_full.index(q_stage), GROUPS * PIECES * q.block_type.nbytes)
         for r in gl.static_range(GROUPS):
             for c in gl.static_range(PIECES):
                 at = (q_b, h, q_begin + row + r * ROWS, c * WIDTH)
-                tma_load(q, at, q_full.index(0), q_tiles.index(r * PIECES + c))
+                q_tile = q_tiles.index((q_stage * GROUPS + r) * PIECES + c)
+                tma_load(q, at, q_full.index(q_stage), q_tile)
+        q_stage, q_phase = turned(q_stage, q_phase, Q_STAGES)
         # V of a step is needed after K of the next.
         for i in range(count + 1):
             if i < count:
@@ -181,17 +195,17 @@ def _fill(
                     tma_load(v, (kv_b, g, col, 0), v_full.index(v_stage), v_tile)
                 v_stage, v_phase = turned(v_stage, v_phase, STAGES)
         number = next_tile(number, last, counter, SCHEDULER, COUNTED)
-    mbarrier.wait(q_empty.index(0), q_phase)
-    tell(message, 0, 0, -1, 0, 0, 0)
-    mbarrier.arrive(q_full.index(0), count=1)
+    mbarrier.wait(q_empty.index(q_stage), q_phase)
+    tell(message, q_stage, 0, 0, -1, 0, 0, 0)
+    mbarrier.arrive(q_full.index(q_stage), count=1)
 
 
 @jit
-def _products(q_tiles, k_tiles, stage, zero, GROUP: gl.constexpr, PIECES: gl.constexpr):
-    """Q·Kᵀ of the group's rows and one block, started."""
+def _products(q_tiles, k_tiles, q_at, stage, zero, PIECES: gl.constexpr):
+    """Q·Kᵀ of the group's rows, from tile `q_at` on, and one block, started."""
     s = zero
     for c in gl.static_range(PIECES):
-        q_tile = q_tiles.index(GROUP * PIECES + c)
+        q_tile = q_tiles.index(q_at + c)
         k_tile = k_tiles.index(stage * PIECES + c).permute((1, 0))
         s = warpgroup_mma(q_tile, k_tile, s, use_acc=c > 0, is_async=True)
     return s
@@ -236,17 +250,18 @@ def _rows(column, acc):
 
 @jit
 def _weights(
-    s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, RAISED: gl.constexpr,
+    s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
+    EDGES: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, RAISED: gl.constexpr,
 ):  # fmt: skip
-    """See `weights_of`; from products."""
+    """See `weights_of`; from products. `edge`: some rows do not see some of the keys."""
     SCALED: gl.constexpr = SOFTCAP or ALIBI
     if SCALED:
         s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI)
-    if MASKED:
-        left, right, first, _ = bounds
-        s = masked(s, row, col, n_kv, shift, left, right, first, MASK)
-    return weights_of(s, most, total, base2(scale), SCALED, MASKED, RAISED)
+    if EDGES:  # noqa: SIM102 - only the first is known when compiling
+        if edge:
+            left, right, first, _ = bounds
+            s = masked(s, row, col, n_kv, shift, left, right, first, MASK)
+    return weights_of(s, most, total, base2(scale), SCALED, EDGES, RAISED)
 
 
 @constexpr_function
@@ -297,10 +312,9 @@ def _clear(tile, rows):
 @jit
 def _step(
     q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc, weights, most,
-    total, again, stage, phase, turn, row, col, n_kv, shift, bounds, scale, softcap, slope,
-    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr,
-    TURNS: gl.constexpr,
+    total, again, q_at, stage, phase, turn, edge, row, col, n_kv, shift, bounds, scale, softcap,
+    slope, MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, STAGES: gl.constexpr,
+    GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
     """Scores and weights of one block, under the sum with the weights of the block before."""
     v_stage, v_phase = slot_before(stage, phase, STAGES)
@@ -309,7 +323,7 @@ def _step(
     if TURNS:
         mbarrier.wait(turns.index(GROUP), turn)
         turn ^= 1
-    s = _products(q_tiles, k_tiles, stage, zero, GROUP, PIECES)
+    s = _products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
     acc = acc * _rows(again, acc)
     mbarrier.wait(v_full.index(v_stage), v_phase)
     more = _sums(weights, v_tiles, v_stage, acc)
@@ -318,8 +332,8 @@ def _step(
     s = warpgroup_mma_wait(1, deps=(s,))
     mbarrier.arrive(k_empty.index(stage), count=1)
     p, most, total, again = _weights(
-        s, most, total, row, col, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASKED, SOFTCAP, ALIBI, RAISED,
+        s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
+        MASK, MASK != "none", SOFTCAP, ALIBI, RAISED,
     )  # fmt: skip
     acc, weights = _summed(acc, more, weights)
     mbarrier.arrive(v_empty.index(v_stage), count=1)
@@ -357,8 +371,8 @@ def _write_rows(o, strides, out, b, h, begin, row, n_q, HEAD_DIM_V: gl.constexpr
 def _attend(
     data, bounds,
     TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, COLUMNS: gl.constexpr, HEAD_DIM_V: gl.constexpr,
-    MASK: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
-    PIECES: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
+    MASK: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
     LSE: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
     SCALED: gl.constexpr,
@@ -384,18 +398,20 @@ def _attend(
     scale = gl.abs(scale)
     stage = 0
     phase = 0
+    q_stage = 0
     q_phase = 0
     turn = 1 if GROUP == 0 else 0  # the first group's turn comes without anybody's leave
-    mbarrier.wait(q_full.index(0), q_phase)
-    tile_row = heard(message, 0)
+    mbarrier.wait(q_full.index(q_stage), q_phase)
+    tile_row = heard(message, q_stage, 0)
     while tile_row >= 0:
-        h = heard(message, 1)
-        b = heard(message, 2)
-        n_q = heard(message, 3)
+        q_at = (q_stage * GROUPS + GROUP) * PIECES
+        h = heard(message, q_stage, 1)
+        b = heard(message, q_stage, 2)
+        n_q = heard(message, q_stage, 3)
         # Also where it is an argument: else the compiler takes the edge's mask out of the loop over
         # tiles, and spills it.
-        n_kv = heard(message, 4)
-        q_begin = heard(message, 5)
+        n_kv = heard(message, q_stage, 4)
+        q_begin = heard(message, q_stage, 5)
         row = tile_row + GROUP * ROWS
         shift = bottom_right * (n_kv - n_q)
         top, window, count = steps_of(
@@ -420,21 +436,21 @@ def _attend(
         acc = gl.zeros((ROWS, COLUMNS), gl.float32, OF_O)
         if negative:  # a row's maximum is that of its products only under a positive scale
             for c in gl.static_range(PIECES):
-                _negate(q_tiles.index(GROUP * PIECES + c))
+                _negate(q_tiles.index(q_at + c))
 
         # The first block has the mask's or the sequence's edge.
         mbarrier.wait(k_full.index(stage), phase)
         if TURNS:
             mbarrier.wait(turns.index(GROUP), turn)
             turn ^= 1
-        s = _products(q_tiles, k_tiles, stage, zero, GROUP, PIECES)
+        s = _products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
         if TURNS:
             mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
         s = warpgroup_mma_wait(0, deps=(s,))
         mbarrier.arrive(k_empty.index(stage), count=1)
         col = column_of(0, top, window, count, TILE_KV)
         p, most, total, again = _weights(
-            s, most, total, row, col, n_kv, shift, bounds, factor, softcap, slope,
+            s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
             MASK, True, SOFTCAP, ALIBI, RAISED,
         )  # fmt: skip
         weights = _operand(p, DTYPE, OF_P)
@@ -443,35 +459,17 @@ def _attend(
                 mbarrier.wait(v_full.index(stage), phase)
                 _clear(v_tiles.index(stage), n_kv - col)
         stage, phase = turned(stage, phase, STAGES)
-        if MASK != "none":
-            for i in range(1, begin):
-                col = column_of(i, top, window, count, TILE_KV)
-                acc, weights, most, total, again, stage, phase, turn = _step(
-                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                    weights, most, total, again, stage, phase, turn, row, col,
-                    n_kv, shift, bounds, factor, softcap, slope,
-                    MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
-                )  # fmt: skip
-        for i in range(begin, end):
+        for i in range(1, count):
             col = column_of(i, top, window, count, TILE_KV)
+            edge = (i < begin) | (i >= end)
             acc, weights, most, total, again, stage, phase, turn = _step(
                 q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                weights, most, total, again, stage, phase, turn, row, col, n_kv,
+                weights, most, total, again, q_at, stage, phase, turn, edge, row, col, n_kv,
                 shift, bounds, factor, softcap, slope,
-                MASK, False, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
+                MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
             )  # fmt: skip
-        if MASK == "window":
-            for i in range(end, count):
-                col = column_of(i, top, window, count, TILE_KV)
-                acc, weights, most, total, again, stage, phase, turn = _step(
-                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                    weights, most, total, again, stage, phase, turn, row, col,
-                    n_kv, shift, bounds, factor, softcap, slope,
-                    MASK, True, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
-                )  # fmt: skip
         if STAGING != "q":
-            mbarrier.arrive(q_empty.index(0), count=1)
-        q_phase ^= 1
+            mbarrier.arrive(q_empty.index(q_stage), count=1)
         acc = acc * _rows(again, acc)
         v_stage, v_phase = slot_before(stage, phase, STAGES)
         mbarrier.wait(v_full.index(v_stage), v_phase)
@@ -504,9 +502,10 @@ def _attend(
                 _write_tile(o, out, o_tile, o_b, h, row)  # which writes nothing outside of O
         if STAGING == "q":
             tma_store_wait(0)
-            mbarrier.arrive(q_empty.index(0), count=1)
-        mbarrier.wait(q_full.index(0), q_phase)
-        tile_row = heard(message, 0)
+            mbarrier.arrive(q_empty.index(q_stage), count=1)
+        q_stage, q_phase = turned(q_stage, q_phase, Q_STAGES)
+        mbarrier.wait(q_full.index(q_stage), q_phase)
+        tile_row = heard(message, q_stage, 0)
     tma_store_wait(0)
 
 
@@ -529,10 +528,10 @@ def attention_gluon_ws(
     ALIBI: gl.constexpr, SINKS: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
     USEDQ: gl.constexpr, USEDKV: gl.constexpr, APPEND: gl.constexpr, TSCALE: gl.constexpr,
     HSCALE: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, COLUMNS: gl.constexpr,
-    COUNTED: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
+    COUNTED: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr, Q_STAGES: gl.constexpr,
 ):  # fmt: skip
     """O = softmax(mask(scale·Q·Kᵀ))·V, multiplied by GROUPS warp groups."""
-    q_tiles = _tiles(q, GROUPS * PIECES)
+    q_tiles = _tiles(q, Q_STAGES * GROUPS * PIECES)
     k_tiles = _tiles(k, STAGES * PIECES)
     v_tiles = _tiles(v, STAGES)
     if STAGING == "own":
@@ -544,12 +543,12 @@ def attention_gluon_ws(
         o_tiles = reinterpreted(q_tiles, o.dtype, [COUNT, ROWS, COLUMNS], LAYOUT)
     else:
         o_tiles = q_tiles
-    q_full, q_empty = ring(1, GROUPS)
+    q_full, q_empty = ring(Q_STAGES, GROUPS)
     k_full, k_empty = ring(STAGES, GROUPS)
     v_full, v_empty = ring(STAGES, GROUPS)
     turns, _ = ring(GROUPS, 1)
     message = gl.allocate_shared_memory(
-        gl.int32, [MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
+        gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
@@ -572,14 +571,14 @@ def attention_gluon_ws(
             [
                 (_attend, (
                     attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
-                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-                    SCALED,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
+                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
+                    USEDKV, SCALED,
                 )),
                 (_fill, (
                     filled, bounds,
-                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, GROUPS, PIECES, PACKEDQ,
-                    PACKEDKV, USEDQ, USEDKV, APPEND,
+                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
+                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND,
                 )),
             ],
             [1],
@@ -590,20 +589,20 @@ def attention_gluon_ws(
             [
                 (_attend, (
                     attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
-                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-                    SCALED,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
+                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
+                    USEDKV, SCALED,
                 )),
                 (_attend, (
                     attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 1, PIECES, TURNS,
-                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-                    SCALED,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 1,
+                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
+                    USEDKV, SCALED,
                 )),
                 (_fill, (
                     filled, bounds,
-                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, GROUPS, PIECES, PACKEDQ,
-                    PACKEDKV, USEDQ, USEDKV, APPEND,
+                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
+                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND,
                 )),
             ],
             [4, 1],
@@ -614,26 +613,26 @@ def attention_gluon_ws(
             [
                 (_attend, (
                     attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 0, PIECES, TURNS,
-                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-                    SCALED,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
+                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
+                    USEDKV, SCALED,
                 )),
                 (_attend, (
                     attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 1, PIECES, TURNS,
-                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-                    SCALED,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 1,
+                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
+                    USEDKV, SCALED,
                 )),
                 (_attend, (
                     attended, bounds,
-                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, GROUPS, 2, PIECES, TURNS,
-                    STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ, USEDKV,
-                    SCALED,
+                    TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 2,
+                    PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
+                    USEDKV, SCALED,
                 )),
                 (_fill, (
                     filled, bounds,
-                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, GROUPS, PIECES, PACKEDQ,
-                    PACKEDKV, USEDQ, USEDKV, APPEND,
+                    TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
+                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND,
                 )),
             ],
             [4, 4, 1],

@@ -79,9 +79,19 @@ def staging(c: AttentionConfig, arch: Arch) -> str:
     return "q" if columns(c) <= width(c) else "none"
 
 
+def q_stages(c: AttentionConfig, arch: Arch) -> int:
+    """Slots of Q. With two, which is one more than is computed, a group goes on to its next tile
+    while the others are still at theirs."""
+    return 2 if _with_q(c, arch, 2) <= arch.shared_memory else 1
+
+
+def _with_q(c: AttentionConfig, arch: Arch, slots: int) -> int:
+    own = c.tile_q * columns(c) * DTYPES[c.dtype_o].bytes if staging(c, arch) == "own" else 0
+    return slots * _q_bytes(c) + _ring(c) + own + SPECIALISATION_BYTES
+
+
 def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
-    own = c.tile_q * columns(c) * 2 if staging(c, arch) == "own" else 0
-    return _q_bytes(c) + _ring(c) + own + SPECIALISATION_BYTES
+    return _with_q(c, arch, q_stages(c, arch))
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> int:
@@ -205,6 +215,11 @@ def _counted(c: AttentionConfig, arch: Arch) -> Value:
     return c.scheduler == "persistent" and (c.mask != "none" or bool(c.words.intersection(_RAGGED)))
 
 
+def _turns(c: AttentionConfig, arch: Arch) -> bool:
+    """Whether groups take turns: where it was faster (see the kernel)."""
+    return width(c) <= 128 if groups(c) == 3 else groups(c) == 2 and CHUNK < width(c) <= 128
+
+
 def _options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     """The kernel has one more group than multiplies, for the producer, with its worth of
     registers; most of these go back to the others."""
@@ -289,8 +304,9 @@ GLUON_WS = Pipeline(
         "PIECES": lambda c, _: width(c) // _box_width(c),
         "COLUMNS": lambda c, _: columns(c),
         "COUNTED": _counted,
-        "TURNS": lambda c, _: groups(c) > 1 and width(c) <= 128,
+        "TURNS": _turns,
         "STAGING": staging,
+        "Q_STAGES": q_stages,
     },
     options=_options,
     grid=_grid,
