@@ -15,18 +15,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.compile import BuildReport, Store, build
 
 PIECE = 12
 """Kernels: so many that the start of a compiler is a small part of the work."""
 Requests = Sequence[tuple[Any, str]]
+Case = TypeVar("Case")
 
 
 def processes() -> int:
     """How many processes run the tests."""
     return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def piece_of(cases: Sequence[Case], number: int) -> Sequence[Case]:
+    """The cases that are built together with case `number`: all of them in a run of one process."""
+    if processes() == 1:
+        return cases
+    first = number // PIECE * PIECE
+    return cases[first : first + PIECE]
 
 
 def build_once(

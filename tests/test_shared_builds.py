@@ -8,7 +8,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 from patience import LIMIT_SECONDS
-from shared_builds import build_once
+from shared_builds import PIECE, build_once, piece_of
 from tilewright.compile import BuildReport, Store
 
 REQUESTS = [(SimpleNamespace(name=f"kernel_{number}"), "sm_90") for number in range(7)]
@@ -70,3 +70,15 @@ def test_one_process_alone_builds_all_at_once(tmp_path, monkeypatch):
 
     build_once(REQUESTS, Store(tmp_path / "store"), piece=2, compile_all=compile_all)
     assert calls == [(len(REQUESTS), len(os.sched_getaffinity(0)))]
+
+
+def test_a_case_is_built_with_its_neighbours(monkeypatch):
+    """Every case is in one piece, which is the same for all cases of it."""
+    cases = range(3 * PIECE + 5)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
+    assert piece_of(cases, 7) == cases, "a run of one process builds all together"
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    pieces = [piece_of(cases, number) for number in cases]
+    for number, piece in enumerate(pieces):
+        assert number in piece and len(piece) <= PIECE
+        assert all(pieces[other] == piece for other in piece)

@@ -82,6 +82,7 @@ class _Pipeline:
 
     wanted: the values that no case has.
     roots: legal fields that have only a value of `Axes.first`. fields: those of the cases.
+    refused: values that fields of a place among both cannot take; they are not asked again.
     """
 
     arch: Arch
@@ -91,6 +92,7 @@ class _Pipeline:
     roots: list[dict[str, Any]] = field(default_factory=list)
     fields: list[dict[str, Any]] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
+    refused: set[tuple[str, str, int]] = field(default_factory=set)
 
     def grow(self) -> None:
         """Add cases until no value that is wanted is legal."""
@@ -154,9 +156,12 @@ class _Pipeline:
                     return root, self.axes.first, word
         for axis, values in self.wanted.items():
             for word, fields in values.items():
-                for known in (*self.roots, *self.fields):
+                for place, known in enumerate((*self.roots, *self.fields)):
+                    if (axis, word, place) in self.refused:
+                        continue
                     if self._kind({**known, **fields}, word if axis == PROBLEM else ""):
                         return {**known, **fields}, axis, word
+                    self.refused.add((axis, word, place))
         return None
 
     def _add(self, fields: dict[str, Any], axis: str, word: str) -> None:

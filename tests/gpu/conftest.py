@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gpu_arch import ARCH
 
-from shared_builds import build_once
+from shared_builds import build_once, piece_of
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 
@@ -33,9 +33,9 @@ class Kernels:
 
     def need(self, configs: Sequence[Any]) -> None:
         """Have `configs` in the store. Raises `BuildFailed`."""
-        missing = [config for config in configs if config.name not in self._seen]
-        build_once([(config, ARCH) for config in missing], self.store).raise_if_failed()
-        self._seen.update(config.name for config in missing)
+        if not self._seen.issuperset(config.name for config in configs):
+            build_once([(config, ARCH) for config in configs], self.store).raise_if_failed()
+            self._seen.update(config.name for config in configs)
 
 
 @pytest.fixture(scope="session")
@@ -56,14 +56,25 @@ class Sharing(Dispatcher):
 
 
 @pytest.fixture(scope="module")
-def dispatcher(request, kernels: Kernels) -> Dispatcher:
-    """With the kernels of the module's CASES, pairs of a config and a problem, in its store."""
-    kernels.need([kernel for kernel, _ in request.module.CASES])
+def dispatcher(kernels: Kernels) -> Dispatcher:
     return Sharing(kernels)
 
 
 @pytest.fixture(autouse=True)
-def _gpu(request, store: Store) -> Iterator[None]:
+def _built(request, kernels: Kernels) -> None:
+    """A test of CASES[number], a config and a problem, finds its kernel in the store.
+
+    The kernel is built with those of the cases beside it. The first tests run after a few kernels,
+    while other processes build others.
+    """
+    case = getattr(request.node, "callspec", None)
+    if case is not None and "number" in case.params and "dispatcher" in request.fixturenames:
+        those = piece_of(request.module.CASES, case.params["number"])
+        kernels.need([kernel for kernel, _ in those])
+
+
+@pytest.fixture(autouse=True)
+def _gpu(_built: None, request, store: Store) -> Iterator[None]:
     """A test marked `alone` has the GPU to itself, since it measures; others share it.
 
     Whoever waits for the room keeps the door closed behind him, so that a test that wants to be
