@@ -30,24 +30,27 @@ _LENGTHS = frozenset(("packedq", "packedkv", "usedkv"))
 
 def vendor(p: AttentionProblem) -> Mapping[str, Bind]:
     """The calls of torch that compute `p`, by name."""
-    plain = (
+    # A row without keys has another LSE there.
+    if not plain(p) or ("lse" in p.words and not _every_row_has_keys(p)):
+        return {}
+    found: dict[str, Bind] = {}
+    if p.words <= _CUDNN_WORDS and cudnn_mask(p):
+        found[CUDNN] = partial(_cudnn, p)
+    if p.words <= _FLASH_WORDS and p.head_dim == p.head_dim_v and flash_mask(p):
+        found[FLASH] = partial(_flash, p)
+    return found
+
+
+def plain(p: AttentionProblem) -> bool:
+    """Whether both libraries take the dtypes, sizes and strides of `p`."""
+    return (
         p.dtype == p.dtype_kv == p.dtype_o
         and p.dtype in _DTYPES
         and max(p.head_dim, p.head_dim_v) <= _MOST_DIM
         and p.head_dim % _DIM_MULTIPLE == p.head_dim_v % _DIM_MULTIPLE == 0
         and all(not s or s[3] == 1 for s in (p.q_strides, p.k_strides, p.v_strides))
         and min(p.batch, p.q_len, p.kv_len) > 0
-        # A row without keys has another LSE there.
-        and ("lse" not in p.words or _every_row_has_keys(p))
     )
-    if not plain:
-        return {}
-    found: dict[str, Bind] = {}
-    if p.words <= _CUDNN_WORDS and _cudnn_mask(p):
-        found[CUDNN] = partial(_cudnn, p)
-    if p.words <= _FLASH_WORDS and p.head_dim == p.head_dim_v and _flash_mask(p):
-        found[FLASH] = partial(_flash, p)
-    return found
 
 
 def _every_row_has_keys(p: AttentionProblem) -> bool:
@@ -56,17 +59,18 @@ def _every_row_has_keys(p: AttentionProblem) -> bool:
     )
 
 
-def _cudnn_mask(p: AttentionProblem) -> bool:
-    """None, or causal where top left and bottom right are the same."""
+def cudnn_mask(p: AttentionProblem) -> bool:
+    """Whether cuDNN's call says the mask: none, or causal where top left and bottom right are the
+    same."""
     if p.mask.kind == "none":
         return True
     causal = (p.left, p.right) == (None, 0) and p.q_len == p.kv_len
     return causal and not p.bias_shape
 
 
-def _flash_mask(p: AttentionProblem) -> bool:
-    """No bounds, or bounds from the bottom right that leave each query its own place; and lengths
-    in a form that the call takes."""
+def flash_mask(p: AttentionProblem) -> bool:
+    """Whether FlashAttention's call says the mask and the lengths: no bounds, or bounds from the
+    bottom right that leave each query its own place."""
     bounds = [bound for bound in (p.left, p.right) if bound is not None]
     shifted = bool(bounds) or "alibi" in p.words
     forms = p.words & _LENGTHS

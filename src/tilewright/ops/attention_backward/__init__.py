@@ -17,11 +17,13 @@ from tilewright.ops.attention_backward import inputs as inputs_module
 from tilewright.ops.attention_backward import operands, parts, rules, spaces
 from tilewright.ops.attention_backward import reference as reference_module
 from tilewright.ops.attention_backward import tolerances as tolerances_module
+from tilewright.ops.attention_backward import vendor as vendor_module
 from tilewright.ops.attention_backward.config import PIPELINES, AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
 from tilewright.verdict import Verdict
 
@@ -125,6 +127,9 @@ class AttentionBackwardFamily(Defaults):
         self, problem: AttentionBackwardProblem, config: AttentionBackwardConfig | None
     ) -> Mapping[str, Tolerance]:
         return tolerances_module.tolerances(problem, config)
+
+    def vendor(self, problem: AttentionBackwardProblem) -> Mapping[str, Bind]:
+        return vendor_module.vendor(problem)
 
 
 FAMILY = AttentionBackwardFamily()
