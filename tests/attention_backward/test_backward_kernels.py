@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from backward_cases import drawn
 
-from tilewright import ops, verify
+from tilewright import calls, ops, verify
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.attention_backward import AttentionBackwardProblem
@@ -66,6 +66,40 @@ def test_few_or_no_queries_and_keys(dispatcher, q_len, kv_len):
     for name, out in made.outputs.items():
         got = np.asarray(out, np.float32)
         assert np.isfinite(got).all() and got == pytest.approx(wanted[name], abs=0.1)
+
+
+TARGETS = (
+    {"total_q": 90, "total_kv": 200, "others": "packedq+packedkv+usedq+usedkv"},
+    {"bias_shape": (1, 2), "grads": "dq+dk+dv+dbias", "layout": "bhsd", "kv_layout": "bhsd"},
+    {"others": "alibi+sinks", "grads": "dk+dsinks+dslopes", "slopes_batched": True},
+    {"dropout": 0.25, "grads": "dv", "head_dim_v": 40},
+)
+
+
+@pytest.mark.parametrize("fields", TARGETS, ids=str)
+def test_gradients_are_added_to_what_is_there(dispatcher, fields):
+    """In rows that no sequence has, too, which keep what they hold."""
+    sizes = {"batch": 3, "heads": 2, "q_len": 40, "kv_len": 70, "head_dim": 16}
+    p = AttentionBackwardProblem(**(sizes | fields), accumulate=True)
+    found = verify.verify(dispatcher, p, seed=3)
+    assert found.ok and found.non_zero, found
+
+
+def test_gradients_lie_where_the_caller_wants_them(dispatcher):
+    """dQ, dK and dV in one array, as those of a packed projection; written, then added to."""
+    p = AttentionBackwardProblem(2, 3, 20, 20, 16, right=0, dtype="fp32")
+    made = verify.operands_of(p, 4)
+    said, keywords = calls.positional(p, made.inputs)
+    together = np.full((2, 20, 4, 3, 16), np.nan, np.float32)
+    views = tuple(together[:, :, n] for n in range(3))
+    dispatcher.run("attention_backward", *said, out=views, **keywords)
+    wanted = verify.reference(p, made.inputs)
+    for view, one in zip(views, wanted.values(), strict=True):
+        np.testing.assert_allclose(view, one, atol=1e-4)
+    assert np.isnan(together[:, :, 3]).all()
+    assert dispatcher.run("attention_backward", *said, *views, **keywords) is None
+    for view, one in zip(views, wanted.values(), strict=True):
+        np.testing.assert_allclose(view, 2 * one, atol=1e-4)
 
 
 def test_only_what_is_asked_for_runs():

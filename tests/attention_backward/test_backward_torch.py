@@ -90,6 +90,39 @@ def test_a_call_that_records_returns_what_it_was_asked_for():
     assert q.grad.shape == q.shape
 
 
+def given_and_wanted():
+    """Operands of attention_backward, and dQ, dK and dV."""
+    q, k, v = qkv()
+    o, lse = tw.attention(q, k, v, mask="causal", lse=True)
+    do = torch.randn_like(o)
+    wanted = torch.autograd.grad(o, [q, k, v], do)
+    return [x.detach() for x in (q, k, v, o, lse, do)], wanted
+
+
+def test_gradients_are_written_to_given_tensors_or_added_to_them():
+    given, wanted = given_and_wanted()
+    found = tuple(torch.full_like(x, torch.nan) for x in wanted)
+    assert tw.attention_backward(*given, mask="causal", out=found) is found
+    close(found, wanted)
+    assert tw.attention_backward(*given, *found, mask="causal") is None
+    close(found, [2 * x for x in wanted])
+    assert tw.attention_backward(*given, found[1], mask="causal", grads="dk") is None
+    close(found, [2 * wanted[0], 3 * wanted[1], 2 * wanted[2]])
+
+
+def test_a_graph_knows_that_gradients_are_added_to():
+    given, wanted = given_and_wanted()
+
+    def twice(*operands):
+        sums = [torch.zeros_like(x) for x in operands[:3]]
+        for _ in range(2):
+            tw.attention_backward(*operands, *sums, mask="causal")
+        return sums
+
+    compiled = torch.compile(twice, fullgraph=True, backend="aot_eager")
+    close(compiled(*given), [2 * x for x in wanted])
+
+
 def test_dropout_is_the_same_in_both_passes():
     """O is linear in V: the weights with dropout are its Jacobian, forward and backward."""
     q, k, v = qkv()

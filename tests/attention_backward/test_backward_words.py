@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.attention.operands import contiguous
 from tilewright.ops.attention.stated import words_of
 from tilewright.ops.attention_backward import AttentionBackwardProblem
 from tilewright.ops.attention_backward.problem import GRADIENTS
@@ -66,25 +67,38 @@ def test_a_problem_is_what_its_call_states(seed):
         for one in FAMILY.operands(problem)
     }
     keyword = {one.name for one in FAMILY.operands(problem) if one.keyword}
-    positional = ("q", "k", "v", "o", "lse", "do")
+    positional = ["q", "k", "v", "o", "lse", "do"]
+    targets, out = problem.grads.split("+"), None
+    if problem.accumulate:
+        positional += targets
+    else:
+        out = tuple(views[name] for name in targets)
     call = Call(
         tuple(views[name] for name in positional),
         {name: views[name] for name in views if name in keyword},
-        None,
+        out,
         FAMILY.options(problem),
     )
     again = FAMILY.problem_of(call)
+    assert FAMILY.written(len(positional), keyword) == tuple(range(6, len(positional)))
     # Strides of an array without elements, or of contiguous ones, say nothing.
-    plain = dict.fromkeys(("q_strides", "k_strides", "v_strides", "o_strides"), ())
+    strides = (f"{name}_strides" for name in ("q", "k", "v", "o", "do", "dq", "dk", "dv"))
+    plain = dict.fromkeys(strides, ())
+    for name in ("dq", "dk", "dv"):
+        if name in targets and 0 not in views[name].shape and not contiguous(views[name]):
+            assert again.strides_of(name) == problem.strides_of(name)
     assert replace(again, **plain, alignment=1) == replace(problem, **plain, alignment=1)
-    assert [one.name for one in FAMILY.outputs(call)] == problem.grads.split("+")
+    assert [one.name for one in FAMILY.outputs(call)] == ([] if out is None else targets)
 
 
 @given(st.integers(0, 10**6))
 def test_a_problem_is_what_its_words_say(seed):
     problem = drawn(seed)
     words = words_of(problem) | {"grads": problem.grads, "dlse": str(problem.dlse).lower()}
-    assert FAMILY.parse_problem(words, arch("sm_90")) == problem
+    words["accumulate"] = str(problem.accumulate).lower()
+    plain = replace(problem, **dict.fromkeys(("dq_strides", "dk_strides", "dv_strides"), ()))
+    found = FAMILY.parse_problem(words, arch("sm_90"))
+    assert replace(found, alignment=1) == replace(plain, alignment=1)
 
 
 def test_arrays_that_do_not_fit_are_refused():
@@ -107,8 +121,16 @@ def test_arrays_that_do_not_fit_are_refused():
     with pytest.raises(BadArgument, match="no option 'lse'"):
         FAMILY.problem_of(Call(tuple(views), options={"lse": True}))
     out = View((2, 8, 4, 16), (512, 64, 16, 1), "bf16", 256, "cpu")
-    with pytest.raises(BadArgument, match="has 3 outputs"):
+    with pytest.raises(BadArgument, match=r"3 gradients \(dq, dk, dv\) and was given 1 arrays"):
         FAMILY.problem_of(Call(tuple(views), outputs=(out,)))
+    with pytest.raises(BadArgument, match="given 2 arrays for them by position"):
+        FAMILY.problem_of(Call((*views, out, out)))
+    with pytest.raises(BadArgument, match="in out= to be written, or by position to be added to"):
+        FAMILY.problem_of(Call((*views, out, out, out), outputs=(out, out, out)))
+    with pytest.raises(BadArgument, match="dq has rows that are not contiguous"):
+        FAMILY.problem_of(Call((*views, replace(out, strides=(512, 1, 128, 8)), out, out)))
+    with pytest.raises(BadArgument, match="dk_strides says nothing"):
+        replace(problem, grads="dq", dk_strides=(1, 1, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -146,3 +168,8 @@ def test_work_counts_what_is_asked_for():
     assert replace(p, grads="dv").flops == 2 * 8 * 16 * (32 + 64)
     assert replace(p, grads="dq").flops == 2 * 8 * 16 * (32 + 64 + 32)
     assert set(GRADIENTS) >= p.computed
+
+
+def test_what_is_added_to_is_read_too():
+    p = AttentionBackwardProblem(1, 1, 8, 16, 32)
+    assert replace(p, accumulate=True).min_bytes - p.min_bytes == 2 * (8 + 16 + 16) * 32

@@ -48,7 +48,7 @@ def compiled(
         made = in_place(op, tensors, said, numbers or None, places, targets)
         if out is not None:
             return out
-        return made[0] if len(made) == 1 else tuple(made)
+        return made[0] if len(made) == 1 else tuple(made) or None
     if out is None:
         made = operators.default(tensors, said, numbers or None)
         return made[0] if len(made) == 1 else tuple(made)

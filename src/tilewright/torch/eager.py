@@ -45,4 +45,4 @@ def _apart(
 
 
 def _returned(made: Sequence[Any]) -> Any:
-    return made[0] if len(made) == 1 else tuple(made)
+    return made[0] if len(made) == 1 else tuple(made) or None

@@ -89,6 +89,8 @@ def launch(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> lis
     """Run an operation by the dispatcher, unseen by torch. Returns all outputs."""
     keywords = said.keywords(tensors, numbers)
     made = default_dispatcher().run_given(op, said.positional(tensors), None, None, keywords)
+    if made is None:  # all that it writes, it writes in place
+        return []
     return list(made) if isinstance(made, tuple) else [made]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields as fields_of
 from typing import Any
 
@@ -29,6 +29,9 @@ from tilewright.verdict import Verdict
 
 __all__ = ["FAMILY", "AttentionBackwardConfig", "AttentionBackwardProblem"]
 
+_FLAGS = ("dlse", "accumulate")
+"""Words of a problem that are true or false."""
+
 
 class AttentionBackwardFamily(Defaults):
     """See `tilewright.ops.protocols.Family`. Every kernel repeats: each sum belongs to one
@@ -43,14 +46,17 @@ class AttentionBackwardFamily(Defaults):
         return config_module.parse(name)
 
     def parse_problem(self, words: Mapping[str, str], arch: Arch) -> AttentionBackwardProblem:
-        """Words of attention's problems, and ``grads=dq+dk`` and ``dlse=true``."""
-        others = {word: text for word, text in words.items() if word not in ("grads", "dlse")}
+        """Words of attention's problems, and ``grads=dq+dk``, ``dlse=true`` and
+        ``accumulate=true``."""
+        own = ("grads", *_FLAGS)
+        others = {word: text for word, text in words.items() if word not in own}
         one = ATTENTION.parse_problem(others, arch)
         said: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields_of(AttentionProblem)}
-        if (flag := words.get("dlse", "false")) not in ("true", "false"):
-            raise BadArgument(f"dlse = {shown(flag)} is not true or false")
-        said["grads"] = words.get("grads", USUAL)
-        return AttentionBackwardProblem(**said, dlse=flag == "true")
+        for name in _FLAGS:
+            if (flag := words.get(name, "false")) not in ("true", "false"):
+                raise BadArgument(f"{name} = {shown(flag)} is not true or false")
+            said[name] = flag == "true"
+        return AttentionBackwardProblem(**said, grads=words.get("grads", USUAL))
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         return PIPELINES
@@ -103,6 +109,9 @@ class AttentionBackwardFamily(Defaults):
 
     def outputs(self, call: Call) -> tuple[Operand, ...]:
         return operands.outputs(call)
+
+    def written(self, inputs: int, named: Collection[str]) -> tuple[int, ...]:
+        return tuple(range(operands.INPUTS, inputs))
 
     def problem_of(
         self, call: Call, config: AttentionBackwardConfig | None = None

@@ -57,6 +57,7 @@ ARGUMENTS: dict[str, Argument] = {
     "dv_strides": _strides("dv", "dv"),
     "total_kv": _int(lambda p: p.total_kv, "packedkv"),
     "bias_batch": _int(lambda p: p.bias_shape[0], "bias"),
+    "accumulate": _int(lambda p: int(p.accumulate)),
     "bias_heads": _int(lambda p: p.bias_shape[1], "bias"),
 }
 """Every argument by the name that kernels give it."""

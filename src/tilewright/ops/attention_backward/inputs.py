@@ -30,6 +30,8 @@ def make_inputs(p: AttentionBackwardProblem, rng: Any) -> Mapping[str, Any]:
     found |= rng.independent([stated["do"]])
     used = [queries_at(p, of) for of in sequences(p, whole(given))]
     forward.poison_others(p, "q", found["do"], used)
+    if p.accumulate:
+        found |= rng.independent(one for one in stated.values() if one.written)
     if p.dlse:
         values = rng.numpy.standard_normal(stated["dlse"].shape)
         found["dlse"] = rng.filled(stated["dlse"], np.where(np.isnan(wrote["lse"]), np.nan, values))

@@ -5,12 +5,14 @@ options that state a problem.
     bias, slopes, sinks, …      by keyword, as for the forward pass
     dlse                        LSE's gradient, if it has one
     dq, dk, dv, dbias, dsinks, dslopes
-                                outputs: those that ``grads`` says
+                                outputs: those that ``grads`` says. Passed by position behind do,
+                                they are added to, and there is no output
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,9 +20,12 @@ from tilewright.errors import BadArgument, nearest
 from tilewright.ops.attention import operands as forward
 from tilewright.ops.attention.problem import AttentionProblem, Strides
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
-from tilewright.ops.nouns import Call, Operand, View
+from tilewright.ops.nouns import Call, Operand, Role, View
 
 OPTIONS = (*(name for name in forward.OPTIONS if name not in ("lse", "random", "dtype_o")), "grads")
+
+INPUTS = 6
+"""Operands by position that are only read."""
 
 OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dslopes": "slopes"}
 """What each gradient belongs to."""
@@ -35,26 +40,59 @@ def operands(p: AttentionBackwardProblem) -> tuple[Operand, ...]:
     named = [one for one in said.values() if one.keyword]
     if p.dlse:
         named.append(replace(lse, name="dlse", keyword=True))
-    do = Operand("do", o.shape, forward.dense(o.shape), o.dtype)
-    if p.do_strides:
-        packed = "packedq" in p.words
-        do = replace(do, strides=p.do_strides[1:] if packed else _as_operand(p, p.do_strides))
+    do = Operand("do", o.shape, _own_strides(p, "do", o.shape), o.dtype)
+    role: Role = "inout" if p.accumulate else "out"
     made = [
-        Operand(name, one.shape, forward.dense(one.shape), one.dtype, "out")
+        Operand(name, one.shape, _own_strides(p, name, one.shape), one.dtype, role)
         for name, one in ((name, said[of]) for name, of in OF.items() if name in p.computed)
     ]
-    return (*first, replace(o, role="in"), lse, do, *named, *made)
+    read = (*first, replace(o, role="in"), lse, do)
+    return (*read, *made, *named) if p.accumulate else (*read, *named, *made)
 
 
-def _as_operand(p: AttentionProblem, strides: Strides) -> Strides:
-    """Strides of (batch, row, head, dim) as an array like O has them, and the other way round."""
+STRIDED = ("do", "dq", "dk", "dv")
+"""Arrays whose rows may lie apart."""
+
+
+def _own_strides(p: AttentionBackwardProblem, name: str, shape: Sequence[int]) -> Strides:
+    """Strides of dO or of a gradient, as its array has them."""
+    strides: Strides = getattr(p, f"{name}_strides") if name in STRIDED else ()
+    if not strides:
+        return forward.dense(shape)
+    return strides[1:] if _is_packed(p, name) else _turned(strides, _layout(p, name))
+
+
+def _stated_strides(p: AttentionProblem, name: str, view: View) -> Strides:
+    """The strides of dO or of a gradient, as a problem has them; () of a contiguous array. Raises
+    `BadArgument`."""
+    if 0 in view.shape or forward.contiguous(view):
+        return ()
+    if view.shape[-1] > 1 and view.strides[-1] != 1:
+        raise BadArgument(f"{name} has rows that are not contiguous; pass {name}.contiguous()")
+    packed = _is_packed(p, name)
+    return (0, *view.strides) if packed else _turned(view.strides, _layout(p, name))
+
+
+def _is_packed(p: AttentionProblem, name: str) -> bool:
+    return ("packedq" if name in ("do", "dq") else "packedkv") in p.words
+
+
+def _layout(p: AttentionProblem, name: str) -> str:
+    return p.layout if name in ("do", "dq") else p.kv_layout
+
+
+def _turned(strides: Strides, layout: str) -> Strides:
+    """Strides of (batch, row, head, dim) as an array in `layout` has them, and the other way
+    round."""
     outer, one, two, dim = strides
-    return strides if p.layout == "bshd" else (outer, two, one, dim)
+    return strides if layout == "bshd" else (outer, two, one, dim)
 
 
 def outputs(call: Call) -> tuple[Operand, ...]:
     """The outputs of a call that passes none. Sizes may be symbols (``torch.compile``), so no
     problem is stated of them."""
+    if len(call.inputs) > INPUTS:  # gradients are added to
+        return ()
     read = dict(zip(("q", "k", "v"), call.inputs, strict=False)) | dict(call.named)
     words = str(call.options.get("grads", USUAL)).split("+")
     found = ((name, read[of]) for name, of in OF.items() if name in words and of in read)
@@ -69,50 +107,51 @@ def problem_of(call: Call) -> AttentionBackwardProblem:
                 f"attention_backward has no option '{name}'{nearest(name, OPTIONS)}; it has "
                 f"{', '.join(OPTIONS)}"
             )
-    if len(call.inputs) != 6:
+    if len(call.inputs) < INPUTS:
         raise BadArgument(
-            "attention_backward takes 6 operands (q, k, v, o, lse, do) by position and was given "
-            f"{len(call.inputs)}"
+            f"attention_backward takes {INPUTS} operands (q, k, v, o, lse, do) by position, and "
+            f"those that gradients are added to, and was given {len(call.inputs)}"
         )
-    q, k, v, o, lse, do = call.inputs
+    (q, k, v, o, lse, do), added = call.inputs[:INPUTS], call.inputs[INPUTS:]
     named, said = dict(call.named), dict(call.options)
     dlse, grads = named.pop("dlse", None), said.pop("grads", USUAL)
     if type(grads) is not str:
         raise BadArgument(f"grads = {grads!r} is not text, as in '{USUAL}'")
     one = forward.problem_of(Call((q, k, v), named, (o,), said))
-    packed = "packedq" in one.words
     if do.shape != o.shape or do.dtype != o.dtype:
         raise BadArgument(
             f"do is {do.dtype} {list(do.shape)}, but o is {o.dtype} {list(o.shape)}; they must be "
             "alike"
         )
-    if 0 not in do.shape and do.shape[-1] > 1 and do.strides[-1] != 1:
-        raise BadArgument("do has rows that are not contiguous; pass do.contiguous()")
-    do_strides: Strides = ()
-    if do.strides != forward.dense(do.shape) and 0 not in do.shape:
-        do_strides = (0, *do.strides) if packed else _as_operand(one, do.strides)
-    said_by = {f.name: getattr(one, f.name) for f in fields(AttentionProblem)}
-    problem = AttentionBackwardProblem(
-        **said_by, grads=grads, dlse=dlse is not None, do_strides=do_strides
-    )
-    passed = {"lse": lse} | ({"dlse": dlse} if dlse is not None else {})
-    outputs = [x for x in operands(problem) if x.role == "out"]
-    if call.outputs is not None:
-        if len(call.outputs) != len(outputs):
+    said_by: dict[str, Any] = {f.name: getattr(one, f.name) for f in fields(AttentionProblem)}
+    said_by |= {"grads": grads, "dlse": dlse is not None, "accumulate": bool(added)}
+    problem = AttentionBackwardProblem(**said_by)
+    passed = {"lse": lse, "do": do} | ({"dlse": dlse} if dlse is not None else {})
+    targets = [x.name for x in operands(problem) if x.written]
+    for where, views in (("by position behind do", added), ("in out=", call.outputs)):
+        if not views:
+            continue
+        if len(views) != len(targets) or (where == "in out=" and added):
             raise BadArgument(
-                f"attention_backward has {len(outputs)} outputs "
-                f"({', '.join(x.name for x in outputs)}) but out= has {len(call.outputs)}; pass a "
-                "tuple of all of them, in this order"
+                f"attention_backward computes {len(targets)} gradients ({', '.join(targets)}) and "
+                f"was given {len(views)} arrays for them {where}; pass all of them, in this order, "
+                "in out= to be written, or by position to be added to"
             )
-        passed |= {x.name: view for x, view in zip(outputs, call.outputs, strict=True)}
+        passed |= zip(targets, views, strict=True)
     _check(problem, passed)
-    addresses = [view.address for view in (do, lse, *passed.values())]
-    alignment = math.gcd(problem.alignment, *addresses)
+    strides: dict[str, Any] = {
+        f"{name}_strides": _stated_strides(problem, name, passed[name])
+        for name in STRIDED
+        if name in passed
+    }
+    problem = replace(problem, **strides)
+    alignment = math.gcd(problem.alignment, *(view.address for view in passed.values()))
     return replace(problem, alignment=alignment) if alignment else problem
 
 
 def _check(p: AttentionBackwardProblem, views: dict[str, View]) -> None:
-    """Raise `BadArgument` unless the arrays are the problem's operands, and contiguous."""
+    """Raise `BadArgument` unless the arrays are the problem's operands, and contiguous where they
+    must be."""
     declared = {one.name: one for one in operands(p)}
     for name, view in views.items():
         one = declared[name]
@@ -121,7 +160,7 @@ def _check(p: AttentionBackwardProblem, views: dict[str, View]) -> None:
                 f"{name} is {view.dtype} {list(view.shape)}, but must be {one.dtype} "
                 f"{list(one.shape)}"
             )
-        if 0 not in view.shape and not forward.contiguous(view):
+        if name not in STRIDED and 0 not in view.shape and not forward.contiguous(view):
             raise BadArgument(f"{name} is not contiguous, as it must be")
 
 

@@ -33,7 +33,8 @@ class AttentionBackwardProblem(AttentionProblem):
 
     grads: which are computed: words of `GRADIENTS` in their order, joined by ``+``.
     dlse: whether LSE has a gradient too.
-    do_strides: of dO, as `o_strides`. The gradients that are computed are contiguous.
+    accumulate: whether gradients are added to what their arrays hold, instead of written there.
+    do_strides, dq_strides, dk_strides, dv_strides: as `o_strides`. Other gradients are contiguous.
 
     Gradients have the shape and the dtype of what they belong to; dO is as O. `alignment` is that
     of all of them.
@@ -46,7 +47,11 @@ class AttentionBackwardProblem(AttentionProblem):
 
     grads: str = USUAL
     dlse: bool = False
+    accumulate: bool = False
     do_strides: Strides = ()
+    dq_strides: Strides = ()
+    dk_strides: Strides = ()
+    dv_strides: Strides = ()
 
     def _complete(self) -> None:
         AttentionProblem._complete(self)
@@ -72,14 +77,18 @@ class AttentionBackwardProblem(AttentionProblem):
             (self.head_dim_v, self.dtype_o),
         ):  # fmt: skip
             apart.append(dim * DTYPES[dtype].bytes)
-        if self.do_strides:
-            size = DTYPES[self.dtype_o].bytes
-            apart += [stride * size for stride in self.do_strides[:-1]]
+        for word in ("do", "dq", "dk", "dv"):
+            strides: Strides = getattr(self, f"{word}_strides")
+            if strides and word != "do" and word not in found:
+                raise BadArgument(f"{word}_strides says nothing where {word} is not computed")
+            size = DTYPES[self.dtype_o if word == "do" else self.dtype].bytes
+            apart += [stride * size for stride in strides[:-1]]
         object.__setattr__(self, "alignment", math.gcd(*apart))
 
     def __str__(self) -> str:
         shown = stated.in_short(self).replace("attention ", "attention_backward ", 1)
-        return shown + (f" {self.grads}" if self.grads != USUAL else "") + " dlse" * self.dlse
+        shown += f" {self.grads}" if self.grads != USUAL else ""
+        return shown + " dlse" * self.dlse + " accumulate" * self.accumulate
 
     @property
     def forward(self) -> AttentionProblem:
@@ -97,7 +106,7 @@ class AttentionBackwardProblem(AttentionProblem):
         """Strides of Q, K, V, O, dO, dQ, dK or dV, in elements, of (batch, row, head, dim)."""
         if name in ("q", "k", "v", "o"):
             return strides_of(self, name)
-        of, strides = name[1:], self.do_strides if name == "do" else ()
+        of, strides = name[1:], getattr(self, f"{name}_strides")
         said: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(AttentionProblem)}
         return strides_of(AttentionProblem(**(said | {f"{of}_strides": strides})), of)
 
@@ -122,14 +131,15 @@ class AttentionBackwardProblem(AttentionProblem):
 
     @property
     def min_bytes(self) -> int:
-        """Bytes to read Q, K, V, O, dO, LSE and the bias once, and to write gradients once."""
+        """Bytes to read Q, K, V, O, dO, LSE and the bias once, and to write gradients once, having
+        read them if they are added to."""
         n_q, n_kv = (self.batch * n for n in self.lengths)
         size, written = DTYPES[self.dtype].bytes, self.computed
         moved = AttentionProblem.min_bytes.fget(self)  # type: ignore[attr-defined]
         moved += n_q * self.heads * (self.head_dim_v * DTYPES[self.dtype_o].bytes + 4)
-        moved += n_q * self.heads * self.head_dim * size * ("dq" in written)
-        moved += n_kv * self.kv_heads * self.head_dim * size * ("dk" in written)
-        moved += n_kv * self.kv_heads * self.head_dim_v * size * ("dv" in written)
+        made = n_q * self.heads * self.head_dim * size * ("dq" in written)
+        made += n_kv * self.kv_heads * self.head_dim * size * ("dk" in written)
+        made += n_kv * self.kv_heads * self.head_dim_v * size * ("dv" in written)
         if "dbias" in written:
-            moved += math.prod(self.bias_shape) * self.lengths[0] * self.lengths[1] * size
-        return int(moved)
+            made += math.prod(self.bias_shape) * self.lengths[0] * self.lengths[1] * size
+        return int(moved + made * (2 if self.accumulate else 1))

@@ -34,9 +34,15 @@ from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 
 def reference(p: AttentionBackwardProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Each gradient by name, for float64 `inputs`, NumPy's or torch's. Rows that no sequence has
-    are 0, as are gradients of what has no part in a result."""
+    are 0, as are gradients of what has no part in a result. Under ``accumulate``, plus what the
+    inputs have under the gradient's name."""
     said = whole(inputs)
-    out = {one.name: full(inputs["q"], one.shape, 0.0) for one in operands(p) if one.role == "out"}
+    out = {
+        # What is added to, or zeros.
+        one.name: inputs[one.name] + 0.0 if p.accumulate else full(inputs["q"], one.shape, 0.0)
+        for one in operands(p)
+        if one.written
+    }
     for of in sequences(p, said):
         _sequence(p, inputs, said, of, out)
     return out
@@ -69,7 +75,7 @@ def _sequence(
     for name, at in (("dq", q_at), ("dk", k_at), ("dv", k_at)):
         if name in out:
             target = by_row(p, name[1:], out[name])
-            target[index(target, place(p, name[1:], *at))] = found[name]
+            target[index(target, place(p, name[1:], *at))] += found[name]
 
 
 def _part(

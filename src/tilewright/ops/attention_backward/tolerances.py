@@ -37,7 +37,7 @@ def tolerances(
     factors = {"dq": scale, "dk": scale, "dbias": 1.0, "dslopes": float(max(p.q_len, p.kv_len))}
     found = {}
     for one in operands(p):
-        if one.role == "out":
+        if one.written:
             count = max(1, terms[one.name])
             usual = softmax_tolerance(p.dtype, one.dtype, count, scores, spread)
             magnitude = factors.get(one.name, 0.0) * math.sqrt(count)

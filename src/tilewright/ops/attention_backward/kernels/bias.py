@@ -25,7 +25,8 @@ from tilewright.ops.attention_backward.kernels.steps import (
 def gradients_of_bias(
     q, k, v, do, lse, delta, dbias, bias, q_offsets, kv_offsets, q_used, kv_used, q_strides,
     k_strides, v_strides, do_strides, bias_strides, bias_batch, bias_heads, batch, heads, group,
-    q_len, kv_len, total_q, left, right, first, bottom_right, softcap, dropped, scale, seed, offset,
+    q_len, kv_len, total_q, accumulate, left, right, first, bottom_right, softcap, dropped, scale,
+    seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr,
     PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr, UNIT: tl.constexpr,
@@ -87,5 +88,7 @@ def gradients_of_bias(
             total += score_gradients(p, dp, row_sum, kept, again, DROPOUT)
     rows = (own.to(tl.int64) * q_len + i) * kv_len
     inside = (i < q_len)[:, None] & (j < kv_len)[None, :]
-    out = total.to(dbias.dtype.element_ty)
-    tl.store(dbias + (rows[:, None] + j[None, :]), out, mask=inside)
+    to = dbias + (rows[:, None] + j[None, :])
+    if accumulate != 0:
+        total += tl.load(to, mask=inside, other=0.0).to(tl.float32)
+    tl.store(to, total.to(dbias.dtype.element_ty), mask=inside)

@@ -88,8 +88,8 @@ def _step(
 def gradients_of_keys(
     q, k, v, do, lse, delta, dk, dv, bias, slopes, q_offsets, kv_offsets, q_used, kv_used,
     q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides, bias_strides, batch, heads,
-    kv_heads, group, q_len, kv_len, total_q, total_kv, slopes_stride, left, right, first,
-    bottom_right, softcap, dropped, scale, seed, offset,
+    kv_heads, group, q_len, kv_len, total_q, total_kv, slopes_stride, accumulate, left, right,
+    first, bottom_right, softcap, dropped, scale, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
     DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
@@ -111,7 +111,7 @@ def gradients_of_keys(
         PACKEDQ, PACKEDKV, False, False, False, False,
     )  # fmt: skip
     if PACKEDKV:  # noqa: SIM102 (a constant, then a value of the device)
-        if b == batch - 1:
+        if (b == batch - 1) & (accumulate == 0):
             end = kv_start + room
             if DK:
                 clear_rows(dk, dk_strides, end, total_kv, g, tile, tiles, K_WIDTHS, HEAD_DIM, 32)
@@ -190,7 +190,11 @@ def gradients_of_keys(
             )  # fmt: skip
     if DK:
         base, rows = row_places(dk, dk_strides, b, kv_start, j0, r, g)
-        store_rows(base, rows, dk_strides, dk_sums, scale, j < room, here, K_WIDTHS, HEAD_DIM)
+        store_rows(
+            base, rows, dk_strides, dk_sums, scale, j < room, here, accumulate, K_WIDTHS, HEAD_DIM
+        )  # fmt: skip
     if DV:
         base, rows = row_places(dv, dv_strides, b, kv_start, j0, r, g)
-        store_rows(base, rows, dv_strides, dv_sums, again, j < room, here, V_WIDTHS, HEAD_DIM_V)
+        store_rows(
+            base, rows, dv_strides, dv_sums, again, j < room, here, accumulate, V_WIDTHS, HEAD_DIM_V
+        )  # fmt: skip

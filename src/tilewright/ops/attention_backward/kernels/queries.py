@@ -68,8 +68,8 @@ def _step(
 def gradients_of_queries(
     q, k, v, do, lse, delta, dq, distances, bias, slopes, q_offsets, kv_offsets, q_used, kv_used,
     q_strides, k_strides, v_strides, do_strides, dq_strides, bias_strides, batch, heads, group,
-    q_len, kv_len, total_q, slopes_stride, left, right, first, bottom_right, softcap, dropped,
-    scale, seed, offset,
+    q_len, kv_len, total_q, slopes_stride, accumulate, left, right, first, bottom_right, softcap,
+    dropped, scale, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
     DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
@@ -94,7 +94,7 @@ def gradients_of_queries(
         PACKEDQ, PACKEDKV, False, False, False, False,
     )  # fmt: skip
     if PACKEDQ and DQ:  # noqa: SIM102 (constants, then a value of the device)
-        if b == batch - 1:
+        if (b == batch - 1) & (accumulate == 0):
             end = q_start + room
             clear_rows(dq, dq_strides, end, total_q, head, tile, tiles, K_WIDTHS, HEAD_DIM, 32)
     i0 = tile * TILE
@@ -158,4 +158,6 @@ def gradients_of_queries(
         tl.store(distances + at, far, mask=there)
     if DQ:
         base, rows = row_places(dq, dq_strides, b, q_start, i0, r, head)
-        store_rows(base, rows, dq_strides, sums, scale, i < room, there, K_WIDTHS, HEAD_DIM)
+        store_rows(
+            base, rows, dq_strides, sums, scale, i < room, there, accumulate, K_WIDTHS, HEAD_DIM
+        )  # fmt: skip

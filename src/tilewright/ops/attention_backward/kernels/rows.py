@@ -56,7 +56,7 @@ def row_sums(
 @triton.jit
 def row_totals(
     lse, delta, distances, sinks, dsinks, dslopes, q_offsets, q_used, batch, heads, q_len, total_q,
-    slopes_stride,
+    slopes_stride, accumulate,
     PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, DSINKS: tl.constexpr, DSLOPES: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a head's sink and slope: a workgroup for each head, or, with slopes for each
@@ -89,6 +89,13 @@ def row_totals(
                 of_slopes += tl.load(distances + at, mask=there & counts, other=0.0)
     if DSINKS:  # noqa: SIM102 (a constant, then a value of the device)
         if own == 0:
-            tl.store(dsinks + head, tl.sum(of_sinks, 0))
+            gained = tl.sum(of_sinks, 0)
+            if accumulate != 0:
+                gained += tl.load(dsinks + head)
+            tl.store(dsinks + head, gained)
     if DSLOPES:
-        tl.store(dslopes + own * slopes_stride + head, -tl.sum(of_slopes, 0))
+        to = dslopes + own * slopes_stride + head
+        lost = tl.sum(of_slopes, 0)
+        if accumulate != 0:
+            lost -= tl.load(to)
+        tl.store(to, -lost)

@@ -55,17 +55,22 @@ def add_products(sums, weights, y):
 
 @triton.jit
 def store_rows(
-    x, rows, strides, sums, weight, there, valid, WIDTHS: tl.constexpr, DIM: tl.constexpr
+    x, rows, strides, sums, weight, there, valid, accumulate, WIDTHS: tl.constexpr,
+    DIM: tl.constexpr,
 ):  # fmt: skip
     """Store sums times `weight` in the rows that are `there`; 0 in those that are not `valid`,
-    whatever the sums are. The rows of gradients are contiguous."""
+    whatever the sums are. If `accumulate` is not 0, add them instead. The rows of gradients are
+    contiguous."""
     for n in tl.static_range(len(WIDTHS)):
         d, far = columns(x, strides, WIDTHS, n, 0, False, False, True)
-        out = tl.where(valid[:, None], sums[n] * weight, 0.0).to(x.dtype.element_ty)
         inside = there[:, None]
         if ragged(WIDTHS, n, DIM):
             inside = inside & (d < DIM)[None, :]
-        tl.store(x + (rows[:, None] + far[None, :]), out, mask=inside)
+        at = x + (rows[:, None] + far[None, :])
+        out = tl.where(valid[:, None], sums[n] * weight, 0.0)
+        if accumulate != 0:  # a branch: a load under a mask costs registers in every launch
+            out += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(at, out.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -80,7 +85,7 @@ def clear_rows(
         base = x + (head * 0 + row).to(tl.int64) * strides[1]
         rows = r * strides[1] + head.to(tl.int64) * strides[2]
         there = row + r < end
-        store_rows(base, rows, strides, zeros(ROWS, WIDTHS), 0.0, there, there, WIDTHS, DIM)
+        store_rows(base, rows, strides, zeros(ROWS, WIDTHS), 0.0, there, there, 0, WIDTHS, DIM)
 
 
 @triton.jit
