@@ -334,7 +334,8 @@ def _carry_out(
     found: list[Any] = [None] * plan.inputs
     for result in plan.results:
         made = values[result.made]
-        if made.dtype is not result.dtype:
+        # torch converts to fp8 itself, unless the tensor's grad_dtype says not to.
+        if made.dtype is not result.dtype and result.dtype.itemsize > 1:
             made = made.to(result.dtype)
         found[result.place] = as_input(made, result.view, result.operand)
     return found

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.ops.attention import widened
 from tilewright.ops.attention.operands import operands, options
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.ops.backward import Backward, Computation, incoming
@@ -54,32 +55,41 @@ def refused(p: AttentionProblem) -> Verdict | None:
 
 def gradients(problem: AttentionProblem, wanted: Sequence[str]) -> Backward | Verdict:
     """See `tilewright.ops.protocols.Differentiation`."""
-    if (verdict := refused(problem)) is not None:
+    wide = widened.problem(problem)
+    if isinstance(wide, Verdict):
+        return wide
+    if (verdict := refused(wide)) is not None:
         return verdict
     for name in wanted:
         if name not in _GRADIENT:
             return no("gradients_operand", f"attention has no gradient for {name}")
     found = {name: made for name, made in _GRADIENT.items() if name in wanted}
-    read = {one.name: one for one in operands(problem) if one.read}
+    read = {one.name: one for one in operands(wide) if one.read}
     scalars = ("scale", "seed", "offset") if problem.dropout else ("scale",)
     keywords = {name: name for name, one in read.items() if one.keyword}
     keywords |= {name: name for name in scalars}
     if "lse" in problem.words:
         keywords["dlse"] = "dlse"
-    said = options(problem) | {"grads": "+".join(found.values())}
+    said = options(wide) | {"grads": "+".join(found.values())}
     for name in ("lse", "random", "dtype_o"):
         said.pop(name, None)
     steps = [Computation("do", _readable, (incoming("o"),))]
     if "lse" in problem.words:
         steps.append(Computation("dlse", _contiguous, (incoming("lse"),)))
+    before, names = widened.steps(problem)
     operation = Computation(
         tuple(found.values()),
         "attention_backward",
-        ("q", "k", "v", "o", "lse", "do"),
+        tuple(names.get(name, name) for name in ("q", "k", "v", "o", "lse", "do")),
         keywords,
         said,
     )
-    return Backward((*steps, operation), found, {"lse": True})
+    steps += [*before, operation]
+    for name, made in found.items():
+        if (last := widened.scaled(problem, name, made)) is not None:
+            steps.append(last)
+            found[name] = str(last.makes)
+    return Backward(tuple(steps), found, {"lse": True})
 
 
 def _readable(x: Any) -> Any:
