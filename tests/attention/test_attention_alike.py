@@ -49,6 +49,7 @@ def test_nearby_problems_are_keys_of_the_same_kernels(problem):
         {"softcap": 50.0},
         {"dropout": 0.25},
         {"slopes_batched": True},
+        {"deterministic": True},
     ],
 )
 def test_what_does_not_decide_which_kernel_is_best(fields):

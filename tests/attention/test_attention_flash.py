@@ -114,6 +114,21 @@ def test_a_batch(calls):
     assert calls.said["scale"] == 0.25
 
 
+@pytest.mark.parametrize("name", [name for name in FIRST if name != "flash_attn_with_kvcache"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_word_of_gradients_is_not_lost(calls, name, deterministic):
+    q, k, v = batch(20, 20)
+    packed = {"q": q, "k": k, "v": v, "kv": torch.stack([k, v], 2)}
+    packed["qkv"] = torch.randn(B, 20, 3, HEADS, DIM)
+    if "varlen" in name:
+        packed = {name: x.flatten(0, 1) for name, x in packed.items()}
+    at = dict.fromkeys(("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k"), offsets(20, 20))
+    known = packed | at | dict.fromkeys(("max_seqlen", "max_seqlen_q", "max_seqlen_k"), 20)
+    given = {each: x for each, x in known.items() if each in FIRST[name]}
+    getattr(flash_attn, name)(**given, deterministic=deterministic)
+    assert calls.problem.deterministic is deterministic
+
+
 def test_what_says_nothing_is_left_out(calls):
     flash_attn_func(*batch(), softcap=-1.0, num_splits=0, pack_gqa=None, sm_margin=0, qv=None)
     assert calls.said == {} and calls.problem.features == ""

@@ -34,7 +34,7 @@ def of_forward(one: AttentionProblem, rng: random.Random) -> AttentionBackwardPr
     has = [name for name, needs in GRADIENTS.items() if not needs or needs in one.words]
     some = [name for name in has if rng.random() < 0.7] or has
     said |= {"grads": "+".join(some), "dlse": rng.random() < 0.3}
-    said |= {"accumulate": rng.random() < 0.25}
+    said |= {"accumulate": rng.random() < 0.25, "deterministic": rng.random() < 0.5}
     for name in {"dq", "dk", "dv"} & set(some):
         if rng.random() < 0.2:
             said[f"{name}_strides"] = apart(one, name)

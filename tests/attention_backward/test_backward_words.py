@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention.operands import contiguous
 from tilewright.ops.attention.stated import words_of
 from tilewright.ops.attention_backward import AttentionBackwardProblem
 from tilewright.ops.attention_backward.problem import GRADIENTS
 from tilewright.ops.nouns import Call, View
+from tilewright.verdict import no
 
 FAMILY = ops.family("attention_backward")
 ARCHS = ("sm_80", "sm_90", "sm_120", "gfx90a", "gfx942", "gfx1100")
@@ -160,6 +162,24 @@ def test_a_config_serves_its_own_signature_alone():
         assert FAMILY.supports(config, replace(problem, **change), this).rule == "signature"
     near = replace(problem, alignment=8)
     assert FAMILY.supports(config, near, this).rule == "vector_width"
+
+
+def test_a_kernel_that_does_not_repeat_serves_no_problem_that_must(monkeypatch):
+    problem, this = AttentionBackwardProblem(1, 1, 8, 8, 128, right=0), arch("sm_90")
+    config, repeated = FAMILY.parse_name(NAME), replace(problem, deterministic=True)
+    assert FAMILY.supports(config, repeated, this)
+    monkeypatch.setattr(type(FAMILY), "repeats", lambda self, c: no("deterministic", "adds"))
+    assert FAMILY.supports(config, problem, this)
+    assert FAMILY.supports(config, repeated, this).rule == "deterministic"
+
+
+def test_gradients_are_as_deterministic_as_the_call_says():
+    family = ops.family("attention")
+    for said in ({}, {"deterministic": True}):
+        p = AttentionProblem(1, 1, 8, 8, 16, **said)
+        asked = family.gradients(p, ("q", "k")).computations[-1]
+        assert asked.op == "attention_backward"
+        assert asked.options == {"grads": "dq+dk", **said}
 
 
 def test_work_counts_what_is_asked_for():

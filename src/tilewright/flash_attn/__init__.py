@@ -17,7 +17,7 @@ window_size: (left, right), how many keys beside its own place a query sees; a n
     None, sets no bound.
 softcap: scores s become softcap * tanh(s / softcap); 0 or less for none.
 alibi_slopes: fp32 [heads] or [batch, heads].
-deterministic: of the backward pass. The forward pass always is.
+deterministic: gradients have the same bits in every run. The forward pass always has.
 return_attn_probs: return (out, softmax_lse, S_dmask). S_dmask is None without dropout; with it, the
     softmax before dropout, [batch, heads, most queries, most keys], negative where a weight was
     dropped. It is computed by torch, for tests.
@@ -28,9 +28,9 @@ learnable_sink: [heads], a score that joins the softmax and has no value.
 A row that sees no key gives 0, and softmax_lse -inf. softmax_lse is a natural logarithm, fp32
 [batch, heads, seqlen], with ``varlen`` [heads, total].
 
-Gradients are those of `tilewright.attention`. Pages, appended keys, scales and fp8 have none: an
-operand that requires one raises `BadArgument`, unless torch records none. So does every argument
-that is not supported, by its name.
+Gradients are those of `tilewright.attention`. Pages and appended keys have none: an operand that
+requires one raises `BadArgument`, unless torch records none. So does every argument that is not
+supported, by its name.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def flash_attn_func(
     keys, dim]. Returns out, [batch, seqlen_q, heads, dim of v]."""
     words.refuse("flash_attn_func", others)
     said = {
-        **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink),
+        **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink, deterministic),
         **words.masked(causal, window_size),
         **words.dropped(dropout_p),
         **words.scaled(q, k, q_scale=q_descale, k_scale=k_descale, v_scale=v_descale),
@@ -136,7 +136,7 @@ def flash_attn_varlen_func(
             seqused_k = cu_seqlens_k.diff()
         lengths |= {"page_table": table, "kv_used": seqused_k}
     said = {
-        **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink),
+        **words.common(softmax_scale, softcap, alibi_slopes, learnable_sink, deterministic),
         **words.masked(causal, window_size),
         **words.dropped(dropout_p),
         **words.scaled(q, k, q_scale=q_descale, k_scale=k_descale, v_scale=v_descale),

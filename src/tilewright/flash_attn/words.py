@@ -86,7 +86,11 @@ def scaled(q: Any, k: Any, **given: Any) -> dict[str, Any]:
 
 
 def common(
-    softmax_scale: float | None, softcap: float, alibi_slopes: Any, learnable_sink: Any
+    softmax_scale: float | None,
+    softcap: float,
+    alibi_slopes: Any,
+    learnable_sink: Any,
+    deterministic: bool = False,
 ) -> dict[str, Any]:
     """What every function has besides."""
     said: dict[str, Any] = {}
@@ -100,6 +104,8 @@ def common(
         said["slopes"] = alibi_slopes
     if learnable_sink is not None:
         said["sinks"] = learnable_sink.float()
+    if deterministic:
+        said["deterministic"] = True
     return said
 
 

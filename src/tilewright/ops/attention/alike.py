@@ -35,7 +35,7 @@ def tuning_key(p: AttentionProblem) -> AttentionProblem:
     """`p` with one value in each field that does not decide which kernel is best: where its arrays
     lie, how many pages there are, the value of a cap, of a share of dropout, of angles."""
     sizes: dict[str, Any] = dict.fromkeys(stated.STRIDES, ())
-    sizes |= {"layout": "bshd", "kv_layout": "bshd", "slopes_batched": False}
+    sizes |= {"layout": "bshd", "kv_layout": "bshd"} | dict.fromkeys(stated.SWITCHES, False)
     if p.q_len == p.kv_len:
         sizes["corner"] = CORNERS[0]
     if p.softcap:

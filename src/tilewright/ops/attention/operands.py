@@ -219,6 +219,7 @@ def _most_keys(k: View, layout: str, named: Any, said: Any) -> int:
 OPTIONS = (
     "mask", "window", "first", "corner", "softcap", "dropout", "lse", "random", "layout",
     "kv_layout", "max_q", "max_kv", "head_dim_v", "scale_block", "rotary", "dtype_o",
+    "deterministic",
 )  # fmt: skip
 _ROTARY = {"interleaved": "rotaryi", "half": "rotaryh"}
 
@@ -268,6 +269,9 @@ def problem_of(call: Call) -> AttentionProblem:
     if "slopes" in named:
         fields["slopes_batched"] = len(named["slopes"].shape) == 2
     fields |= {name: said.pop(name) for name in ("softcap", "dropout") if name in said}
+    fields["deterministic"] = said.pop("deterministic", False)
+    if type(fields["deterministic"]) is not bool:
+        raise BadArgument(f"deterministic = {fields['deterministic']!r} is not True or False")
     target = call.outputs[0] if call.outputs else None
     fields["dtype_o"] = said.pop("dtype_o", target.dtype if target is not None else "")
     if target is not None:
@@ -454,6 +458,7 @@ def options(p: AttentionProblem) -> dict[str, Any]:
         name: getattr(p, name) for name in ("softcap", "dropout", "scale_block") if getattr(p, name)
     }
     said |= {name: True for name in ("lse", "random") if name in words}
+    said |= {"deterministic": True} if p.deterministic else {}
     if p.layout != "bshd":
         said["layout"] = p.layout
     if p.kv_layout != ("bshd" if p.paged else p.layout):

@@ -61,6 +61,7 @@ class AttentionProblem(Problem):
     rotary_len: places that the tables of angles have.
     others: features that no other field says, by their words (`features.FEATURES`), joined by
         ``+``.
+    deterministic: whether gradients must have the same bits in every run. O always has.
 
     How it lies in memory:
 
@@ -107,6 +108,7 @@ class AttentionProblem(Problem):
     v_strides: Strides = ()
     o_strides: Strides = ()
     alignment: int = 16
+    deterministic: bool = False
 
     def _complete(self) -> None:
         for name, default in (

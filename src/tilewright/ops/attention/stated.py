@@ -25,6 +25,7 @@ COUNTS = (
 )  # fmt: skip
 NUMBERS = ("softcap", "dropout")
 TYPES = ("dtype", "dtype_kv", "dtype_o")
+SWITCHES = ("slopes_batched", "deterministic")
 NAMES = ("corner", "layout", "kv_layout")
 STRIDES = ("q_strides", "k_strides", "v_strides", "o_strides")
 FLAGS = tuple(
@@ -60,7 +61,7 @@ def derived(v: Mapping[str, Any], words: frozenset[str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {"first": 0, "scale_block": 0, "page_size": 0, "new_kv": 0}
     found |= {"corner": CORNERS[0], "layout": "bshd", "softcap": 0.0, "dropout": 0.0}
-    found |= dict.fromkeys(STRIDES, ()) | {"slopes_batched": False, "bias_shape": ()}
+    found |= dict.fromkeys(STRIDES, ()) | dict.fromkeys(SWITCHES, False) | {"bias_shape": ()}
     given = found | dict(v)
     batch, page = given["batch"], given["page_size"]
     found["kv_layout"] = "bshd" if page else given["layout"]
@@ -116,8 +117,7 @@ def words_of(p: Any) -> dict[str, str]:
     for style, word in ROTARY.items():
         if word in p.words:
             said["rotary"] = style
-    if p.slopes_batched:
-        said["slopes_batched"] = "true"
+    said |= {name: "true" for name in SWITCHES if getattr(p, name)}
     left_out = implied(p.words - {"pagetable", "usedkv"}, p.page_size)
     said |= {word: "true" for word in FLAGS if word in p.words and word not in left_out}
     return said

@@ -30,7 +30,7 @@ MASK_WORDS = ("none", "causal", *(f"causal_{corner}" for corner in CORNERS))
 
 KNOWN = (
     *stated.SIZES, *stated.TYPES, "mask", "window", *stated.COUNTS, *stated.NUMBERS, "bias",
-    *stated.FLAGS, "packed", "features", "rotary", "slopes_batched", *stated.NAMES, *stated.STRIDES,
+    *stated.FLAGS, "packed", "features", "rotary", *stated.SWITCHES, *stated.NAMES, *stated.STRIDES,
     "ck",
 )  # fmt: skip
 """Every word."""
@@ -112,7 +112,7 @@ def _values(words: Mapping[str, str], fp8: str) -> dict[str, Any]:
             )
         elif word == "bias":
             v["bias_shape"] = _bias(text)
-        elif word == "slopes_batched":
+        elif word in stated.SWITCHES:
             v[word] = _flag(word, text)
     return v
 

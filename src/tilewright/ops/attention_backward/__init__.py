@@ -89,7 +89,8 @@ class AttentionBackwardFamily(Defaults):
     def supports(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, arch: Arch
     ) -> Verdict:
-        return rules.supports(config, problem, arch)
+        found = rules.supports(config, problem, arch)
+        return self.repeats(config) if found and problem.deterministic else found
 
     def estimate(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
