@@ -5,12 +5,12 @@
 
 One query for each sequence over caches of bf16: contiguous, in pages of 16 and 64 tokens by a table
 and of 1 by a list, all of 8 query heads to a head of keys; and latent attention (576/512). Every
-kernel of the default space (`--wide`: of the tuning's spaces too) is first checked against float64, on a small problem of
-its signature with lengths of all kinds. Those that are right are timed briefly on each large one,
-full to its length, in pages in random order; the fastest few are timed against each other with a
-clean L2 (see `harness`), and beside them the fastest that does not split, and what a dispatcher
-picks that knows no measurements (``untuned``). Bytes are those of `AttentionProblem.min_bytes`, and
-are set against those of a large copy in the same run.
+kernel of the default space (`--wide`: of the tuning's spaces too) is first checked against float64,
+on a small problem of its signature with lengths of all kinds. Those that are right are timed
+briefly on each large one, full to its length, in pages in random order; the fastest few are timed
+against each other with a clean L2 (see `harness`), and beside them the fastest that does not split,
+and what a dispatcher picks that knows no measurements (``untuned``). Bytes are those of
+`AttentionProblem.min_bytes`, and are set against those of a large copy in the same run.
 
 `--on cpu` checks in the interpreter and times nothing.
 """
