@@ -357,6 +357,7 @@ for _name, _function in (
     OBJECTS[id(getattr(hopper, _name))] = _function
 for _name, _function in (
     ("reinterpreted", lambda tile, dtype, shape, layout: tile.reinterpret(dtype, shape, layout)),
+    ("tma_add", lambda view, at, tile: world.store(view, at, tile, add=True)),
 ):
     OBJECTS[id(getattr(gluon_api, _name))] = _function
 OBJECTS[id(gluon_api.thread_barrier)] = lambda: world.pause()

@@ -18,7 +18,10 @@ from tilewright.ops.nouns import MAIN, KernelSource
 
 KERNELS = "tilewright.ops.attention.kernels"
 
-TEMPORARIES = ("partial_o", "partial_lse", "counter", "rotated_q", "delta", "distances")
+TEMPORARIES = (
+    "partial_o", "partial_lse", "counter", "rotated_q", "delta", "distances", "log_sums", "deltas",
+    "dq_sums",
+)  # fmt: skip
 """Arguments that are temporaries, of attention and of its backward pass."""
 
 

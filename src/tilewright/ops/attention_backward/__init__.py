@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields as fields_of
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arch.model import Arch, Device
@@ -14,18 +15,18 @@ from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention_backward import config as config_module
 from tilewright.ops.attention_backward import estimate as estimate_module
 from tilewright.ops.attention_backward import inputs as inputs_module
-from tilewright.ops.attention_backward import operands, parts, rules, spaces
+from tilewright.ops.attention_backward import operands, parts, pipelines, rules, spaces
 from tilewright.ops.attention_backward import reference as reference_module
 from tilewright.ops.attention_backward import tolerances as tolerances_module
 from tilewright.ops.attention_backward import vendor as vendor_module
-from tilewright.ops.attention_backward.config import PIPELINES, AttentionBackwardConfig
+from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
 from tilewright.tolerance import Tolerance
-from tilewright.verdict import Verdict
+from tilewright.verdict import YES, Verdict, no
 
 __all__ = ["FAMILY", "AttentionBackwardConfig", "AttentionBackwardProblem"]
 
@@ -34,8 +35,7 @@ _FLAGS = ("dlse", "accumulate")
 
 
 class AttentionBackwardFamily(Defaults):
-    """See `tilewright.ops.protocols.Family`. Every kernel repeats: each sum belongs to one
-    workgroup, which adds it up in one order."""
+    """See `tilewright.ops.protocols.Family`."""
 
     name = "attention_backward"
     problem_type = AttentionBackwardProblem
@@ -59,7 +59,7 @@ class AttentionBackwardFamily(Defaults):
         return AttentionBackwardProblem(**said, grads=words.get("grads", USUAL))
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return PIPELINES
+        return pipelines.on(arch)
 
     def table(self, problem: AttentionBackwardProblem) -> str:
         return f"{self.name}_{problem.dtype}"
@@ -92,6 +92,11 @@ class AttentionBackwardFamily(Defaults):
         found = rules.supports(config, problem, arch)
         return self.repeats(config) if found and problem.deterministic else found
 
+    def repeats(self, config: AttentionBackwardConfig) -> Verdict:
+        if pipelines.of(config).repeats(config):
+            return YES
+        return no("deterministic", f"pipeline {config.pipeline} adds dQ up in any order")
+
     def estimate(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
     ) -> Estimate:
@@ -99,6 +104,14 @@ class AttentionBackwardFamily(Defaults):
 
     def sources(self, config: AttentionBackwardConfig, arch: Arch) -> Mapping[str, KernelSource]:
         return parts.sources(config, arch)
+
+    def interpreted(self, config: AttentionBackwardConfig) -> AttentionBackwardConfig:
+        """Of a config in Gluon, one in Triton that computes the same."""
+        if config.pipeline == "basic":
+            return config
+        return replace(
+            config, pipeline="basic", tile_rows=64, step_rows=32, num_warps=8, num_stages=1
+        )
 
     def launch(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device

@@ -1,7 +1,8 @@
 """What the kernels of the backward pass take: attention's catalogue, and what is added to it.
 
 Temporaries: `delta`, and `distances`, the sums of a row that the gradient of its head's slope adds
-up. Both lie as LSE does.
+up. Both lie as LSE does. `log_sums` and `deltas`: see `kernels.around`. `dq_sums`: dQ in fp32, not
+yet scaled, [heads of sequences (packed: heads), rows, columns of whole tiles].
 """
 
 from __future__ import annotations
@@ -38,6 +39,31 @@ def _int(value: Callable[[Any], int], *words: str) -> Argument:
     return Argument(lambda _: ("i32",), lambda x: (Scalar("i32", value(x.problem)),), words)
 
 
+PAD = 128
+"""Rows of the longest block that is read of rows' terms at once."""
+
+
+def padded(p: Any) -> int:
+    """Rows of a line of rows' terms (see `kernels.around`)."""
+    if "packedq" in p.words:
+        return int(p.total_q + p.batch * PAD)
+    return int(-(-p.q_len // PAD) * PAD)
+
+
+def sums_width(c: Any) -> int:
+    """Columns of dQ's sums: whole tiles."""
+    return -(-int(c.head_dim) // 64) * 64
+
+
+def _section(x: Context) -> int:
+    """Heads of keys whose workgroups follow one another: those of which a head of queries, its
+    gradients and its sums fit into L2 together."""
+    p: Any = x.problem
+    size = p.q_len * (DTYPES[p.dtype].bytes * (p.head_dim + p.head_dim_v) + 4 * p.head_dim)
+    fit = int(forward.L2_SHARE * x.device.l2_bytes) // max(1, size)
+    return int(min(max(1, fit), p.kv_heads * max(1, p.batch)))
+
+
 ARGUMENTS: dict[str, Argument] = {
     **forward.ARGUMENTS,
     "lse": _fp32("lse"),
@@ -51,11 +77,16 @@ ARGUMENTS: dict[str, Argument] = {
     "dslopes": _fp32("dslopes", "dslopes"),
     "delta": _fp32("delta"),
     "distances": _fp32("distances", "dslopes"),
+    "log_sums": _fp32("log_sums"),
+    "deltas": _fp32("deltas"),
+    "dq_sums": _fp32("dq_sums"),
     "do_strides": _strides("do"),
     "dq_strides": _strides("dq", "dq"),
     "dk_strides": _strides("dk", "dk"),
     "dv_strides": _strides("dv", "dv"),
     "total_kv": _int(lambda p: p.total_kv, "packedkv"),
+    "padded": _int(padded),
+    "kv_section": Argument(lambda _: ("i32",), lambda x: (Scalar("i32", _section(x)),)),
     "bias_batch": _int(lambda p: p.bias_shape[0], "bias"),
     "accumulate": _int(lambda p: int(p.accumulate)),
     "bias_heads": _int(lambda p: p.bias_shape[1], "bias"),
@@ -71,9 +102,16 @@ CONSTANTS: Mapping[str, Callable[[Any], Value]] = {
     **forward.CONSTANTS,
     "TILE": lambda c: c.tile_rows,
     "STEP": lambda c: c.step_rows,
+    "PAD": lambda c: PAD,
+    "SUMS": sums_width,
     **{word.upper(): _has(word) for word in ("dlse", "dq", "dk", "dv", "dsinks", "dslopes")},
 }
 """Every constant by the name that kernels give it."""
+
+
+def described_type(c: Any, name: str) -> str:
+    """The dtype of an argument that a kernel reaches by a descriptor."""
+    return "fp32" if name in ("log_sums", "deltas", "dq_sums") else str(aligned(c)[name])
 
 
 def aligned(c: Any) -> dict[str, str]:

@@ -24,8 +24,9 @@ from tilewright.ops.attention.config import ALIGNMENTS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward.problem import GRADIENTS
 
-PIPELINES = ("basic",)
-"""``basic``: from plain pointers, in Triton, on every architecture."""
+PIPELINES = ("basic", "gluon_ws")
+"""``basic``: from plain pointers, in Triton, on every architecture. ``gluon_ws``: in one pass, in
+Gluon, on Hopper."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ timed.
 A step multiplies, and takes exponentials; products and the rest overlap in part, as in a forward
 kernel in Triton. The memory's traffic overlaps all of it. A launch has up to five kernels, one
 behind the other.
+
+`gluon_ws` multiplies five times for each pair, in one pass; its sums of dQ are zeroed, added to and
+read.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.ops.attention import rates
 from tilewright.ops.attention.pipelines.common import wide
+from tilewright.ops.attention_backward import pipelines
+from tilewright.ops.attention_backward.arguments import sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
-from tilewright.ops.attention_backward.parts import PARTS
+from tilewright.ops.attention_backward.pipelines.basic import sums
+from tilewright.ops.attention_backward.pipelines.gluon_ws import columns
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
-from tilewright.ops.attention_backward.rules import sums
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates as device_rates
 
@@ -30,6 +35,12 @@ SHARE = 0.45
 """Of the published matrix rate that products reach: a guess, somewhat under the forward kernel's,
 as each step waits for two products before the next two."""
 
+GLUON_SHARE = 0.62
+"""The same of `gluon_ws`: what cuDNN and FlashAttention-3 are known to reach, of the dense rate."""
+
+BEGIN_US = 2.0
+"""Of a workgroup of `gluon_ws`, beside its steps: to load keys and values, and to write sums."""
+
 SPILL = 1.15
 """Factor for sums that take most of a thread's registers, as few workgroups are then resident."""
 
@@ -38,7 +49,44 @@ def estimate(
     config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device
 ) -> Estimate:
     """What `config` should take for `problem` on `device`."""
-    c, p, this = config, problem, arch(device.arch)
+    own = _by_owners if config.pipeline == "basic" else _in_one_pass
+    return own(config, problem, device)
+
+
+def _in_one_pass(
+    c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device
+) -> Estimate:
+    """Of `gluon_ws`: steps of workgroups, each on a compute unit of its own; and the memory's
+    traffic of the kernels around it."""
+    this, units = arch(device.arch), device.compute_units
+    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * GLUON_SHARE
+    depth = 3 * columns(c.head_dim) + 2 * columns(c.head_dim_v)
+    tiles = -(-p.kv_len // c.tile_rows) * p.kv_heads * p.batch
+    share = p.pairs / max(1, p.batch * p.q_len * p.kv_len)
+    # The mask cuts blocks in two at its edge; each is a whole step.
+    each = p.q_len * share / c.step_rows + (p.mask.kind != "none" and share < 1)
+    steps = -(-tiles // units) * p.group * max(1.0, each)
+    if p.mask.kind != "none":  # tiles differ in length, and the last are short
+        steps = max(steps * tiles / units / -(-tiles // units), p.group * p.q_len / c.step_rows)
+    product = steps * 2 * c.tile_rows * c.step_rows * depth / peak
+    begin = tiles / units * BEGIN_US
+    rows = p.batch * p.q_len * p.heads
+    moved = p.min_bytes + rows * (3 * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
+    memory = moved / (device.bandwidth_gbs * 1e3)
+    further = device_rates.LAUNCH_US + rates.COMBINE_US * (len(_running(c)) - 1)
+    terms = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}
+    limiter = max(terms, key=lambda term: terms[term])
+    facts = (f"{tiles} workgroups",)
+    return Estimate(sum(terms.values()), limiter, tuple(terms.items()), facts)
+
+
+def _running(c: AttentionBackwardConfig) -> set[str]:
+    return {part.name for part in pipelines.of(c).parts if part.runs(c)}
+
+
+def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device) -> Estimate:
+    """Of `basic`."""
+    this = arch(device.arch)
     units, clock = device.compute_units, device.clock_mhz
     peak = peak_tflops(this, device, c.dtype) * 1e6 / units * SHARE
     if this.async_mma and c.tile_rows < 64:
@@ -56,7 +104,7 @@ def estimate(
     share = p.pairs / max(1, p.batch * p.q_len * p.kv_len)
     terms = dict.fromkeys((PRODUCTS, SCORES, STEPS), 0.0)
     body, workgroups = 0.0, 0
-    running = {part.name for part in PARTS if part.runs(c)}
+    running = _running(c)
     for name, heads, rows, others in both:
         if name not in running or not rows or not others:
             continue

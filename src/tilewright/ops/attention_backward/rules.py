@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch.model import Arch
-from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.gradients import DTYPES as DIFFERENTIABLE
-from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.problem import OUTPUTS
-from tilewright.ops.attention.rules import LEAST_TILE, MOST_TILE, OVERHEAD_REGISTERS
+from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.problem import GRADIENTS, AttentionBackwardProblem
 from tilewright.verdict import YES, Verdict, no
@@ -34,13 +32,6 @@ def _gradients(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
-def _tile(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    for field, size in (("tile_rows", c.tile_rows), ("step_rows", c.step_rows)):
-        if size & (size - 1) or not LEAST_TILE <= size <= MOST_TILE:
-            return f"{field} = {size} is no power of two from {LEAST_TILE} to {MOST_TILE}"
-    return None
-
-
 def _warps(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     threads = c.num_warps * arch.warp_size
     if threads > arch.max_threads:
@@ -48,42 +39,24 @@ def _warps(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
-def sums(c: AttentionBackwardConfig) -> int:
-    """Elements of the sums that a workgroup holds, and of a tile of weights and their gradients."""
-    of_keys = wide(c.head_dim) * ("dk" in c.words) + wide(c.head_dim_v) * ("dv" in c.words)
-    of_queries = wide(c.head_dim) * ("dq" in c.words)
-    return c.tile_rows * (max(of_keys, of_queries) + 2 * c.step_rows)
-
-
-def _registers(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    need = sums(c) // (c.num_warps * arch.warp_size) + OVERHEAD_REGISTERS
-    if need > arch.max_registers:
-        return f"a thread needs about {need} registers, over {arch.max_registers}"
-    return None
-
-
-def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    """What passes by, in stages: two tiles, of the step's rows."""
-    row = (wide(c.head_dim) + wide(c.head_dim_v)) * DTYPES[c.dtype].bytes
-    need = c.num_stages * c.step_rows * row
-    if need > arch.shared_memory:
-        return f"at least {need} bytes of shared memory, over {arch.shared_memory}"
+def _pipeline(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    if not pipelines.of(c).runs_on(arch):
+        has = ", ".join(pipelines.on(arch))
+        return f"{arch.name} has no pipeline {c.pipeline}; it has {has}"
     return None
 
 
 LEGALITY: tuple[tuple[str, Callable[[AttentionBackwardConfig, Arch], str | None]], ...] = (
     ("dtype", _dtype),
     ("gradients", _gradients),
-    ("tile", _tile),
     ("warps", _warps),
-    ("registers", _registers),
-    ("shared_memory", _shared_memory),
+    ("pipeline", _pipeline),
 )
 
 
 def judge(config: AttentionBackwardConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it."""
-    for name, rule in LEGALITY:
+    for name, rule in (*LEGALITY, *pipelines.of(config).rules.items()):
         if (reason := rule(config, arch)) is not None:
             return no(name, reason)
     return YES
@@ -108,4 +81,7 @@ def supports(
             f"addresses and rows are aligned to {problem.alignment} bytes, under "
             f"{config.alignment}",
         )
+    for name, rule in pipelines.of(config).supports.items():
+        if (reason := rule(config, problem)) is not None:
+            return no(name, reason)
     return judge(config, arch)

@@ -9,6 +9,7 @@ from tilewright.arch.model import Arch
 from tilewright.errors import BadArgument
 from tilewright.ops.attention.config import ALIGNMENTS
 from tilewright.ops.attention.mask import MASKS
+from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.config import PIPELINES
 from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.attention_backward.rules import SIGNATURE
@@ -32,26 +33,7 @@ AXES: dict[str, Any] = {
 }
 """Every axis, with its default. An empty dtype_o is that of Q; a head_dim_v of 0 is head_dim."""
 
-ALGORITHM = ("tile_rows", "step_rows", "num_warps", "num_stages", "alignment")
-
-TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
-    "cuda": (
-        (64, ((64, 32, 4), (64, 64, 4), (128, 32, 8))),
-        (128, ((64, 32, 8), (32, 32, 4))),
-        (256, ((32, 32, 8), (32, 16, 4), (16, 16, 4))),
-    ),
-    "hip": (
-        (64, ((64, 32, 4), (64, 64, 4), (128, 32, 8))),
-        (128, ((64, 32, 4), (32, 32, 4))),
-        (256, ((32, 16, 8), (32, 16, 4), (16, 16, 4))),
-    ),
-}
-"""By the GPU's maker and up to a head dim: rows that a workgroup owns, rows of a step, warps.
-Causal bf16 kernels of these for sm_90 and gfx942 spill no registers (with dropout at head dim 128,
-up to 72 bytes on sm_90); none was timed. A head dim of fp32 counts twice."""
-
-LEAST = ((16, 16, 4),)
-"""For longer head dims."""
+ALGORITHM = ("tile_rows", "step_rows", "num_warps", "num_stages", "pipeline", "alignment")
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
@@ -71,18 +53,22 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 
 def default_space(problem: AttentionBackwardProblem, arch: Arch) -> KernelSpace:
     """The space to choose from where nothing was measured."""
-    return _space(problem, arch, stages=(1,))
+    return _space(problem, arch, tuned=False)
 
 
 def tuning_spaces(problem: AttentionBackwardProblem, arch: Arch) -> Sequence[KernelSpace]:
-    """What a tuning chooses from: more stages."""
-    return (_space(problem, arch, stages=(1, 2) if arch.backend == "cuda" else (1,)),)
+    """What a tuning chooses from: the default space, and what else pipelines have to try."""
+    return (_space(problem, arch, tuned=True),)
 
 
-def _space(p: AttentionBackwardProblem, arch: Arch, *, stages: Sequence[int]) -> KernelSpace:
+def _space(p: AttentionBackwardProblem, arch: Arch, *, tuned: bool) -> KernelSpace:
     fixed = {name: [getattr(p, name)] for name in SIGNATURE} | {"mask": [p.mask.kind]}
     alignment = 16 if p.alignment == 16 else 1
-    size = max(p.head_dim, p.head_dim_v) * (2 if p.dtype == "fp32" else 1)
-    tiles = next((found for most, found in TILES[arch.backend] if size <= most), LEAST)
-    rows = [(*tile, count, alignment) for tile in tiles for count in stages]
+    rows = []
+    for name in pipelines.on(arch):
+        record = pipelines.PIPELINES[name]
+        more = record.tuned(p, arch) if tuned else ()
+        for one in (*record.algorithms(p, arch), *more):
+            given = {**one, "pipeline": name, "alignment": alignment}
+            rows.append(tuple(given[axis] for axis in ALGORITHM))
     return KernelSpace("attention_backward", fixed, {}, {ALGORITHM: rows})

@@ -6,6 +6,7 @@ renamed (`async_copy_global_to_shared` became `async_load`, `async_copy_shared_t
 copies, but they raise, so the new names are tried first. Edit this file for a new release.
 """
 
+from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language._core import builtin
@@ -43,6 +44,18 @@ def reinterpreted(tile, dtype, shape, layout, _semantic=None):
     return getattr(tile, name)(dtype, shape, layout, _semantic=_semantic)
 
 
+@builtin
+def tma_add(descriptor, coordinates, tile, _semantic=None):
+    """Add a tile in shared memory to global memory: the copy engine's reduction, in fp32 or an
+    integer type. Triton 3.6 has the operation, but no name for it in Gluon."""
+    if hasattr(tma, "async_atomic_add"):
+        tma.async_atomic_add(descriptor, coordinates, tile, _semantic=_semantic)
+    else:
+        at = _semantic._convert_to_ir_values(coordinates, require_i64=False)
+        kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+        _semantic.builder.create_async_tma_reduce(kind, descriptor.handle, at, tile.handle)
+
+
 __all__ = [
     "constexpr_function",
     "copy_arrive",
@@ -54,6 +67,7 @@ __all__ = [
     "mma_v2",
     "reinterpreted",
     "thread_barrier",
+    "tma_add",
     "tma_load",
     "tma_store",
     "tma_store_wait",

@@ -18,7 +18,14 @@ the other, without gaps. The warp that loads finds a tile's sequence by a runnin
 sequences, 32 at a time.
 """
 
-from tilewright.ops.device.gluon_api import gl, jit, mbarrier
+from tilewright.ops.device.gluon_api import (
+    constexpr_function,
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    thread_barrier,
+)
 
 CHUNK = gl.constexpr(32)
 """Sequences that are looked at together: one for each lane of the warp."""
@@ -238,3 +245,28 @@ def ring(COUNT: gl.constexpr, READERS: gl.constexpr):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=READERS)
     return full, empty
+
+
+@constexpr_function
+def across(columns):
+    """A layout of 16-bit tiles of so many columns, in pieces of 16 bytes, over four warps."""
+    threads = min(32, columns // 8)
+    return gl.BlockedLayout([1, 8], [32 // threads, threads], [4, 1], [1, 0])
+
+
+@jit
+def clear(tile, rows):
+    """Set the rows of a tile from `rows` on to zero: they belong to others or to nobody, and a
+    weight of zero times NaN would be NaN. Every group that reads the tile writes the same zeros
+    before it reads, so groups need not wait for each other."""
+    LAYOUT: gl.constexpr = across(tile.shape[1])
+    KEYS: gl.constexpr = tile.shape[0]
+    STEP: gl.constexpr = 32
+    for at in gl.static_range(0, KEYS, STEP):
+        if at + STEP > rows:
+            part = tile.slice(at, STEP)
+            value = part.load(LAYOUT)
+            i = at + gl.arange(0, STEP, gl.SliceLayout(1, LAYOUT))
+            part.store(gl.where(gl.expand_dims(i < rows, 1), value, gl.zeros_like(value)))
+    fence_async_shared()
+    thread_barrier()

@@ -88,6 +88,8 @@ from tilewright.ops.attention.kernels.gluon_scores import (
 )
 from tilewright.ops.attention.kernels.gluon_tiles import (
     MESSAGE,
+    across,
+    clear,
     column_of,
     heard,
     keys_of,
@@ -271,40 +273,15 @@ def _raised(bits):
     return 8 if bits == 8 else 0
 
 
-@constexpr_function
-def _across(columns):
-    """A layout of 16-bit tiles of so many columns, in pieces of 16 bytes, over four warps."""
-    threads = min(32, columns // 8)
-    return gl.BlockedLayout([1, 8], [32 // threads, threads], [4, 1], [1, 0])
-
-
 @jit
 def _negate(tile):
     """Change the signs of Q's rows."""
     ROWS: gl.constexpr = tile.shape[0]
-    LAYOUT: gl.constexpr = _across(tile.shape[1])
+    LAYOUT: gl.constexpr = across(tile.shape[1])
     STEP: gl.constexpr = 32
     for at in gl.static_range(0, ROWS, STEP):
         part = tile.slice(at, STEP)
         part.store((-part.load(LAYOUT).to(gl.float32)).to(tile.dtype))
-    fence_async_shared()
-    thread_barrier()
-
-
-@jit
-def _clear(tile, rows):
-    """Set the rows of V from `rows` on to zero: they belong to others or to nobody, and a weight of
-    zero times NaN would be NaN. Every group writes the same zeros before it reads, so groups need
-    not wait for each other."""
-    LAYOUT: gl.constexpr = _across(tile.shape[1])
-    KEYS: gl.constexpr = tile.shape[0]
-    STEP: gl.constexpr = 32
-    for at in gl.static_range(0, KEYS, STEP):
-        if at + STEP > rows:
-            part = tile.slice(at, STEP)
-            value = part.load(LAYOUT)
-            i = at + gl.arange(0, STEP, gl.SliceLayout(1, LAYOUT))
-            part.store(gl.where(gl.expand_dims(i < rows, 1), value, gl.zeros_like(value)))
     fence_async_shared()
     thread_barrier()
 
@@ -457,7 +434,7 @@ def _attend(
         if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
             if col + TILE_KV > n_kv:
                 mbarrier.wait(v_full.index(stage), phase)
-                _clear(v_tiles.index(stage), n_kv - col)
+                clear(v_tiles.index(stage), n_kv - col)
         stage, phase = turned(stage, phase, STAGES)
         for i in range(1, count):
             col = column_of(i, top, window, count, TILE_KV)

@@ -1,0 +1,127 @@
+"""Before and behind `gluon_ws`: what it reads of each row, and dQ from its sums. In Triton.
+
+`row_terms` writes what products begin with: of scores minus LSE, divided by the scale (with a soft
+cap, LSE in units of log2(e)); of their gradients minus delta, Σ O·dO less the gradient of LSE. They
+lie in lines of rows, padded to multiples of PAD behind each sequence with rows that weigh nothing:
+the copy engine brings whole blocks, and packed sequences begin anywhere. `queries_of_sums`
+multiplies the fp32 sums by the scale and rounds them. Both are bound by the memory's bandwidth;
+neither was timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.attention.kernels.keys import begins, pieces, row_places, sequence, width
+from tilewright.ops.attention.kernels.scores import LOG2E
+from tilewright.ops.attention_backward.kernels.steps import (
+    clear_rows,
+    load_rows,
+    row_numbers,
+    store_rows,
+)
+
+LEAST_SCALE = tl.constexpr(1e-30)
+"""Stands for a scale of 0, as in `gluon_scores.base2`."""
+
+
+@triton.jit
+def row_terms(
+    q, o, do, lse, dlse, dk, dv, log_sums, deltas, q_offsets, kv_offsets, q_used, o_strides,
+    do_strides, dk_strides, dv_strides, batch, heads, group, q_len, total_q, total_kv, padded,
+    accumulate, scale,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PACKEDQ: tl.constexpr,
+    PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, DLSE: tl.constexpr, UNIT: tl.constexpr,
+    PAD: tl.constexpr, SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """The terms of each row; and zeros in packed rows of dK and dV that no sequence has. The
+    arguments are those of the catalogue (`arguments`)."""
+    ROWS: tl.constexpr = 32
+    K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
+    V_WIDTHS: tl.constexpr = pieces(HEAD_DIM_V, 16)
+    tiles = tl.cdiv(q_len, PAD) * (PAD // ROWS)
+    tile = tl.program_id(0) % tiles
+    head = tl.program_id(0) // tiles % heads
+    b = tl.program_id(0) // tiles // heads
+    q_start, n_q, _, _ = sequence(
+        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+        PACKEDQ, False, USEDQ, False, False, False,
+    )  # fmt: skip
+    if PACKEDKV:  # noqa: SIM102 (a constant, then values of the device)
+        if (b == batch - 1) & (head % group == 0) & (accumulate == 0):
+            end = tl.load(kv_offsets + batch)
+            g = head // group
+            clear_rows(dk, dk_strides, end, total_kv, g, tile, tiles, K_WIDTHS, HEAD_DIM, ROWS)
+            clear_rows(dv, dv_strides, end, total_kv, g, tile, tiles, V_WIDTHS, HEAD_DIM_V, ROWS)
+    if tile * ROWS >= tl.cdiv(n_q, PAD) * PAD:
+        return
+    r = tl.arange(0, ROWS)
+    i = tile * ROWS + r
+    there = i < n_q
+    o_base, o_rows = row_places(o, o_strides, b, q_start, tile * ROWS, r, head)
+    do_base, do_rows = row_places(do, do_strides, b, q_start, tile * ROWS, r, head)
+    x = load_rows(o_base, o_rows, o_strides, there, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+    y = load_rows(do_base, do_rows, do_strides, there, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+    found = tl.zeros((ROWS,), tl.float32)
+    for n in tl.static_range(len(V_WIDTHS)):
+        found += tl.sum(x[n].to(tl.float32) * y[n].to(tl.float32), 1)
+    at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
+    log_sum = tl.load(lse + at, mask=there, other=float("-inf"))
+    some = log_sum != float("-inf")
+    if DLSE:
+        # A row that sees nothing has no weights to change, whatever gradient its LSE is given.
+        found -= tl.where(some, tl.load(dlse + at, mask=there, other=0.0), 0.0)
+    line = (b * heads + head).to(tl.int64) * padded
+    if PACKEDQ:
+        line = head.to(tl.int64) * padded + q_start + b * PAD
+    log_sum = tl.where(some, log_sum, float("inf"))
+    if SOFTCAP:
+        term = log_sum * LOG2E
+    else:
+        term = -log_sum / tl.where(scale == 0.0, LEAST_SCALE, scale)
+    tl.store(log_sums + line + i, term)
+    tl.store(deltas + line + i, tl.where(some, -found, 0.0))
+
+
+@triton.jit
+def queries_of_sums(
+    dq_sums, dq, q_offsets, q_used, dq_strides, batch, heads, q_len, total_q,
+    accumulate, scale,
+    HEAD_DIM: tl.constexpr, PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    """dQ from its sums [lines, rows, SUMS]; zeros in rows without a query."""
+    ROWS: tl.constexpr = 32
+    WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
+    tiles = tl.cdiv(q_len, ROWS)
+    tile = tl.program_id(0) % tiles
+    head = tl.program_id(0) // tiles % heads
+    b = tl.program_id(0) // tiles // heads
+    q_start, n_q, _, _ = sequence(
+        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+        PACKEDQ, False, USEDQ, False, False, False,
+    )  # fmt: skip
+    _, room, _, _ = sequence(
+        b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
+        PACKEDQ, False, False, False, False, False,
+    )  # fmt: skip
+    if PACKEDQ:  # noqa: SIM102 (a constant, then a value of the device)
+        if (b == batch - 1) & (accumulate == 0):
+            end = q_start + room
+            clear_rows(dq, dq_strides, end, total_q, head, tile, tiles, WIDTHS, HEAD_DIM, ROWS)
+    if tile * ROWS >= room:
+        return
+    r = tl.arange(0, ROWS)
+    i = tile * ROWS + r
+    line = (b * heads + head).to(tl.int64) * q_len
+    if PACKEDQ:
+        line = head.to(tl.int64) * total_q + q_start
+    rows = dq_sums + (line + tile * ROWS) * SUMS
+    sums = ()
+    for n in tl.static_range(len(WIDTHS)):
+        d = tl.arange(0, width(WIDTHS, n)) + begins(WIDTHS, n)
+        inside = (i < n_q)[:, None] & (d < SUMS)[None, :]
+        sums += (tl.load(rows + r[:, None] * SUMS + d[None, :], mask=inside, other=0.0),)
+    base, places = row_places(dq, dq_strides, b, q_start, tile * ROWS, r, head)
+    there = i < room
+    store_rows(
+        base, places, dq_strides, sums, scale, there, i < n_q, accumulate, WIDTHS, HEAD_DIM
+    )  # fmt: skip

@@ -1,0 +1,111 @@
+"""Which queries a tile of keys needs, and the weights of a step, in Gluon for sm_90; used by
+`gluon_ws`.
+
+A tile of scores is [keys, queries]: the keys are rows, so that the weights and their gradients are
+left operands of the products that add up dV and dK. LSE and delta therefore belong to columns, a
+quarter of which each thread needs. They are no operands of their own, which would take registers:
+the products are added to them (`spread`). A thread has few bounds of masks, which belong to its two
+rows.
+"""
+
+from tilewright.ops.attention.kernels.gluon_scores import LOG2E, base2
+from tilewright.ops.device.gluon_api import gl, jit
+
+NO_BOUND = gl.constexpr(2**30)
+
+
+@jit
+def tile_of(batch, kv_heads, kv_len, section, TILE: gl.constexpr):
+    """(sequence, head of keys, first key) of this workgroup.
+
+    Under a causal mask the first keys are seen by most queries, so ascending tiles are long ones
+    first. Neighbouring numbers are the same tile of `section` heads: as many as have queries and
+    gradients that fit into L2 together."""
+    number = gl.program_id(0)
+    places = (kv_len + TILE - 1) // TILE
+    lines = batch * kv_heads
+    before = number // (section * places) * section
+    within = number - before * places
+    here = gl.minimum(section, lines - before)
+    line = before + within % here
+    return line // kv_heads, line % kv_heads, within // here * TILE
+
+
+@jit
+def steps_of(
+    j0, n_q, n_kv, shift, left, right, first, TILE: gl.constexpr, STEP: gl.constexpr,
+    MASK: gl.constexpr,
+):  # fmt: skip
+    """(begin, low, high, end) of the steps of the tile from key `j0`. A step is a block of STEP
+    queries. Steps `low` to `high` need no mask: each of their queries sees each key of the tile. A
+    tile at the end of its sequence, or of which a part is among the first keys that a window never
+    hides, has none of these."""
+    begin = 0
+    low = 0
+    end = (n_q + STEP - 1) // STEP
+    high = end
+    last = gl.minimum(j0 + TILE, n_kv) - 1
+    whole = j0 + TILE <= n_kv
+    if MASK != "none":
+        begin = gl.maximum(j0 - shift - right, 0) // STEP
+        low = (gl.maximum(last - shift - right, 0) + STEP - 1) // STEP
+    if MASK == "window":
+        bounded = j0 >= first
+        reach = (gl.maximum(last - shift + left + 1, 0) + STEP - 1) // STEP
+        end = gl.where(bounded, gl.minimum(end, reach), end)
+        high = gl.where(bounded, gl.maximum(j0 - shift + left + 1, 0) // STEP, high)
+        whole = whole & (bounded | (last < first))
+    end = gl.where(j0 < n_kv, end, 0)
+    begin = gl.minimum(begin, end)
+    low = gl.where(whole, gl.minimum(gl.maximum(low, begin), end), end)
+    high = gl.maximum(gl.minimum(high, end), low)
+    return begin, low, high, end
+
+
+@jit
+def spread(row, ROWS: gl.constexpr):
+    """A number for each column, as sums [ROWS, columns] that products are added to."""
+    OF: gl.constexpr = row.type.layout.parent
+    return gl.zeros((ROWS, row.shape[0]), gl.float32, OF) + gl.expand_dims(row, 0)
+
+
+@jit
+def weights_of(
+    s, log_sums, i0, j0, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
+    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+):  # fmt: skip
+    """(P, P times the derivative of the soft cap) of a tile of products whose first is of key `j0`
+    and query `i0`.
+
+    log_sums: with a soft cap, LSE of the queries times log₂e. Without one it is in the products
+    already: they began with minus LSE, divided by the scale.
+    slope: of the queries' head, times log₂e."""
+    left, right, first, _ = bounds
+    OF: gl.constexpr = s.type.layout
+    j = j0 + gl.arange(0, s.shape[0], gl.SliceLayout(1, OF))
+    i = gl.arange(0, s.shape[1], gl.SliceLayout(0, OF))
+    if SOFTCAP:
+        # The hardware's own tanh is off by 2⁻¹¹.
+        tanh = 1.0 - 2.0 / (1.0 + gl.exp2(s * (scale / softcap * (2.0 * LOG2E))))
+        s = tanh * (softcap * LOG2E) - gl.expand_dims(log_sums, 0)
+    else:
+        s = s * base2(scale)
+    if ALIBI:
+        ahead = (i0 + shift - j).to(gl.float32)
+        far = gl.abs(gl.expand_dims(ahead, 1) + gl.expand_dims(i.to(gl.float32), 0))
+        s = s - slope * far
+    p = gl.exp2(s)
+    if MASKED:
+        low = gl.zeros_like(j)
+        if MASK != "none":
+            low = j - shift - right - i0
+        low = gl.where(j < n_kv, low, NO_BOUND)
+        seen = gl.expand_dims(i, 0) >= gl.expand_dims(low, 1)
+        if MASK == "window":
+            high = gl.where(j < first, NO_BOUND, j - shift + left - i0)
+            seen = seen & (gl.expand_dims(i, 0) <= gl.expand_dims(high, 1))
+        p = gl.where(seen, p, 0.0)
+    through = p
+    if SOFTCAP:
+        through = p * (1.0 - tanh * tanh)
+    return p, through

@@ -1,0 +1,393 @@
+"""dK, dV and what is added to dQ, in one pass over the scores, in Gluon: one warp loads, one adds,
+the others multiply (sm_90).
+
+Idea. The order of FlashAttention-3 (Shah et al., "FlashAttention-3: Fast and Accurate Attention
+with Asynchrony and Low-precision", NeurIPS 2024, arXiv:2407.08608). A workgroup owns 128 keys, 64
+for each of two groups of four warps, and walks the queries that see them in blocks of STEP, for one
+after the other of the heads that share the keys. In a step a group computes, for its keys,
+
+    Sᵀ  = K·Qᵀ            dPᵀ = V·dOᵀ - delta
+    Pᵀ  = exp(Sᵀ - LSE)   dSᵀ = Pᵀ∘dPᵀ
+    dV += Pᵀ·dO           dK += dSᵀ·Q          dQ += dS·K
+
+Sums of dK and dV stay in registers, and so do Pᵀ and dSᵀ as left operands of their products: the
+layout of wgmma's sums is that of its left operand. dSᵀ also goes to shared memory, because dQ sums
+over the keys of both groups. Each group then multiplies a half of the block of dQ: of its queries,
+or, at head dim 128, of its columns. Products of S and dP are added to minus LSE (divided by the
+scale) and to minus delta, so that neither is an operand of its own.
+
+Data movement. K and V are loaded once; a warp requests the copies of Q, dO and their rows' terms
+(see `around`) into a ring of two slots. Another warp has the copy engine add the block of dQ to
+fp32 sums in memory, in whatever order workgroups come to it; `around` makes dQ of them. dK and dV
+leave straight from registers, once. Heads that share keys are summed here and not afterwards: it
+needs no memory of partial sums, and there are enough tiles of keys (128 workgroups of 128 keys for
+16k keys of one head).
+
+Order. Tiles that most queries see start first. Steps that need no mask are a loop of their own,
+because a condition within one becomes a select for each element.
+
+Edges. The copy engine fills rows outside an array with zeros. Where sequences have their own
+lengths, a block may hold rows of the next sequence, or of nobody: they are set to zero in shared
+memory, because a weight of zero times NaN is NaN. Terms of rows behind a sequence give weights of
+zero, so queries need no mask of their own.
+
+What limits it. By its code: shared memory. A step of 64 queries at head dim 128 takes 2,560 cycles
+of an SM's matrix units; its operands, fills, and stores are about 360 kB, which shared memory moves
+in 2,900. Registers decide the tiles: a thread holds 64 + 64 sums and 32 + 32 numbers of S and dP at
+head dim 128 (64 queries), and at 64 (128 queries) 32 + 32 and 64 + 64.
+
+Compiled (Triton 3.6, ptxas for sm_90a), not timed. At head dims 128 and 64, 120 to 170 bytes are
+spilled, of the steps without a mask about 20 loads of registers. Products and waits are where they
+are written; dV's product is started before the wait for dP, because ptxas else moves that wait
+above the exponentials. The simulation (`tests/simulate`) ran it.
+"""
+
+from tilewright.ops.attention.kernels.gluon_scores import LOG2E
+from tilewright.ops.attention.kernels.gluon_tiles import (
+    clear,
+    keys_of,
+    queries_of,
+    ring,
+    turned,
+)
+from tilewright.ops.attention_backward.kernels.gluon_steps import (
+    spread,
+    steps_of,
+    tile_of,
+    weights_of,
+)
+from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    tma_add,
+    tma_load,
+    tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+ROWS = gl.constexpr(64)
+"""Keys of a warp group."""
+
+STAGES = gl.constexpr(2)
+"""Slots for blocks of queries, and for gradients of their scores."""
+
+REGISTERS = gl.constexpr(240)
+OTHERS_REGISTERS = gl.constexpr(24)
+
+
+@jit
+def _meet(token):
+    """Wait until all warps that multiply are here."""
+    return gl.inline_asm_elementwise(
+        "bar.sync 8, 256; mov.b32 $0, $1;", "=r,r", [token], gl.int32, is_pure=False, pack=1
+    )
+
+
+@jit
+def _fill(
+    data, steps, STEP: gl.constexpr, GROUPS: gl.constexpr,
+    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
+):  # fmt: skip
+    """The producer: loads K and V, then Q, dO, LSE and delta step by step."""
+    (
+        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
+        k_full, v_full, q_full, do_full, empty, heads, group, padded,
+    ) = data  # fmt: skip
+    b, g, j0, q_begin, terms_begin, kv_begin, begin, end = steps
+    q_b = 0 if PACKEDQ else b
+    kv_b = 0 if PACKEDKV else b
+    stage = 0
+    phase = 1  # an unused slot counts as released
+    if begin < end:
+        mbarrier.expect(k_full.index(0), GROUPS * k.block_type.nbytes)
+        for r in gl.static_range(GROUPS):
+            row = kv_begin + j0 + r * ROWS
+            tma_load(k, (kv_b, g, row, 0), k_full.index(0), k_tiles.index(r))
+        mbarrier.expect(v_full.index(0), GROUPS * v.block_type.nbytes)
+        for r in gl.static_range(GROUPS):
+            row = kv_begin + j0 + r * ROWS
+            tma_load(v, (kv_b, g, row, 0), v_full.index(0), v_tiles.index(r))
+    for n in range(group):
+        h = g * group + n
+        line = (q_b * heads + h) * padded + terms_begin
+        for t in range(begin, end):
+            i0 = t * STEP
+            mbarrier.wait(empty.index(stage), phase)
+            mbarrier.expect(q_full.index(stage), q.block_type.nbytes + STEP * 4)
+            tma_load(q, (q_b, h, q_begin + i0, 0), q_full.index(stage), q_tiles.index(stage))
+            tma_load(log_sums, (line + i0,), q_full.index(stage), log_tiles.index(stage))
+            mbarrier.expect(do_full.index(stage), do.block_type.nbytes + STEP * 4)
+            tma_load(do, (q_b, h, q_begin + i0, 0), do_full.index(stage), do_tiles.index(stage))
+            tma_load(deltas, (line + i0,), do_full.index(stage), delta_tiles.index(stage))
+            stage, phase = turned(stage, phase, STAGES)
+
+
+@jit
+def _add(
+    data, steps, STEP: gl.constexpr, GROUPS: gl.constexpr, BY_ROWS: gl.constexpr,
+    PACKEDQ: gl.constexpr,
+):  # fmt: skip
+    """The warp that adds tiles of dQ to the sums in memory."""
+    dq_sums, dq_tiles, dq_full, dq_empty, heads, group = data
+    b, g, _, q_begin, _, _, begin, end = steps
+    q_b = 0 if PACKEDQ else b
+    phase = 0
+    for n in range(group):
+        line = q_b * heads + g * group + n
+        for t in range(begin, end):
+            row = q_begin + t * STEP
+            mbarrier.wait(dq_full.index(0), phase)
+            for r in gl.static_range(GROUPS):
+                if BY_ROWS:
+                    tma_add(dq_sums, (line, row + r * ROWS, 0), dq_tiles.index(r))
+                else:
+                    tma_add(dq_sums, (line, row, r * ROWS), dq_tiles.index(r))
+            tma_store_wait(0)
+            mbarrier.arrive(dq_empty.index(0), count=1)
+            phase ^= 1
+
+
+@jit
+def _step(
+    tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, i0, j0, n_q, n_kv, shift, bounds, scale,
+    softcap, slope,
+    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    RAGGED: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
+    BY_ROWS: gl.constexpr,
+):  # fmt: skip
+    """The sums after one block of queries."""
+    (
+        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
+        q_full, do_full, empty, dq_full, dq_empty,
+    ) = tiles  # fmt: skip
+    DTYPE: gl.constexpr = q_tiles.dtype
+    STEP: gl.constexpr = zero.shape[1]
+    OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, zero.type.layout)
+    OF_DK: gl.constexpr = gl.DotOperandLayout(0, dk_sums.type.layout, 2)
+    OF_DV: gl.constexpr = gl.DotOperandLayout(0, dv_sums.type.layout, 2)
+    q_tile = q_tiles.index(stage)
+    do_tile = do_tiles.index(stage)
+    mbarrier.wait(q_full.index(stage), phase)
+    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + STEP > n_q:
+            clear(q_tile, n_q - i0)
+    log_sums = log_tiles.index(stage).load(OF_COLUMNS)
+    start = zero
+    if not SOFTCAP:
+        start = spread(log_sums, ROWS)
+    s = warpgroup_mma(
+        k_tiles.index(GROUP), q_tile.permute((1, 0)), start, use_acc=not SOFTCAP, is_async=True
+    )
+    mbarrier.wait(do_full.index(stage), phase)
+    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + STEP > n_q:
+            clear(do_tile, n_q - i0)
+    start = spread(delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
+    dp = warpgroup_mma(v_tiles.index(GROUP), do_tile.permute((1, 0)), start, is_async=True)
+    s = warpgroup_mma_wait(1, deps=(s,))
+    p, through = weights_of(
+        s, log_sums, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
+        MASK, MASKED, SOFTCAP, ALIBI,
+    )  # fmt: skip
+    weights = gl.convert_layout(p.to(DTYPE), OF_DV, assert_trivial=True)
+    # Started before the wait for dP: else ptxas moves the exponentials behind that.
+    dv_sums = warpgroup_mma(weights, do_tile, dv_sums, is_async=True)
+    dp = warpgroup_mma_wait(1, deps=(dp,))
+    ds = (through * dp).to(DTYPE)
+    # In one of two buffers: when all groups meet, all have multiplied what was in the other.
+    ds_tiles.index(stage * GROUPS + GROUP).store(ds)
+    fence_async_shared()
+    gradients = gl.convert_layout(ds, OF_DK, assert_trivial=True)
+    _meet(i0)
+    dq = zero_q
+    for r in gl.static_range(GROUPS):
+        ds_tile = ds_tiles.index(stage * GROUPS + r)
+        if BY_ROWS:
+            part = ds_tile.slice(GROUP * ROWS, ROWS, dim=1).permute((1, 0))
+            dq = warpgroup_mma(part, k_tiles.index(r), dq, use_acc=r > 0, is_async=True)
+        else:
+            part = k_tiles.index(r).slice(GROUP * ROWS, ROWS, dim=1)
+            dq = warpgroup_mma(ds_tile.permute((1, 0)), part, dq, use_acc=r > 0, is_async=True)
+    dv_sums, weights = warpgroup_mma_wait(GROUPS, deps=(dv_sums, weights))
+    dk_sums = warpgroup_mma(gradients, q_tile, dk_sums, is_async=True)
+    dq = warpgroup_mma_wait(1, deps=(dq,))
+    mbarrier.wait(dq_empty.index(0), stage ^ 1)  # nothing is being added at first
+    dq_tiles.index(GROUP).store(dq)
+    fence_async_shared()
+    mbarrier.arrive(dq_full.index(0), count=1)
+    dk_sums, gradients = warpgroup_mma_wait(0, deps=(dk_sums, gradients))
+    mbarrier.arrive(empty.index(stage), count=1)
+    stage, phase = turned(stage, phase, STAGES)
+    return dk_sums, dv_sums, stage, phase
+
+
+@jit
+def _write(
+    x, strides, sums, weight, b, g, begin, j0, n_kv, room, accumulate, DIM: gl.constexpr
+):  # fmt: skip
+    """Write rows of dK or dV: those of the sequence; zeros where the sequence has room and no key.
+    If `accumulate` is not 0, add them to what is there."""
+    OF: gl.constexpr = sums.type.layout
+    j = j0 + gl.arange(0, sums.shape[0], gl.SliceLayout(1, OF))
+    d = gl.arange(0, sums.shape[1], gl.SliceLayout(0, OF))
+    out = gl.where(gl.expand_dims(j < n_kv, 1), sums * weight, 0.0)
+    # What the arguments promise does not reach the partitions, and pairs are stored together.
+    start = x + gl.multiple_of(b * strides[0] + g.to(gl.int64) * strides[2], 8)
+    rows = gl.multiple_of((begin + j).to(gl.int64) * strides[1], 8)
+    at = gl.expand_dims(rows, 1) + gl.expand_dims(d, 0)
+    inside = gl.expand_dims(j < room, 1) & gl.expand_dims(d < DIM, 0)
+    to = gl.multiple_of(start, 16) + at
+    if accumulate != 0:
+        out += gl.load(to, mask=inside, other=0.0).to(gl.float32)
+    gl.store(to, out.to(x.dtype.element_ty), mask=inside)
+
+
+@jit
+def _multiply(
+    data, tiles, steps, sizes, bounds,
+    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, STEP: gl.constexpr,
+    MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, PACKEDQ: gl.constexpr,
+    PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr, GROUPS: gl.constexpr,
+    GROUP: gl.constexpr, BY_ROWS: gl.constexpr,
+):  # fmt: skip
+    """A consumer, warp group number GROUP: its 64 keys of the tile."""
+    (
+        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
+        softcap, scale,
+    ) = data  # fmt: skip
+    _, k_tiles, v_tiles, _, _, _, _, _, _, _, _, _, _ = tiles
+    b, g, tile_begin, _, _, kv_begin, begin, end = steps
+    n_q, n_kv, room, shift, low, high = sizes
+    RAGGED: gl.constexpr = PACKEDQ or USEDQ
+    K_COLUMNS: gl.constexpr = k_tiles.shape[2]
+    V_COLUMNS: gl.constexpr = v_tiles.shape[2]
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, STEP, 16])
+    OF_DK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K_COLUMNS, 16])
+    OF_DV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_COLUMNS, 16])
+    OF_DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    zero = gl.zeros((ROWS, STEP), gl.float32, OF_S)
+    zero_q = gl.zeros((ROWS, ROWS), gl.float32, OF_DQ)
+    dk_sums = gl.zeros((ROWS, K_COLUMNS), gl.float32, OF_DK)
+    dv_sums = gl.zeros((ROWS, V_COLUMNS), gl.float32, OF_DV)
+    j0 = tile_begin + GROUP * ROWS
+    if begin < end:
+        mbarrier.wait(k_full.index(0), 0)
+        mbarrier.wait(v_full.index(0), 0)
+        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
+            if j0 + ROWS > n_kv:
+                clear(k_tiles.index(GROUP), n_kv - j0)
+                clear(v_tiles.index(GROUP), n_kv - j0)
+    stage = 0
+    phase = 0
+    for n in range(group):
+        slope = 0.0
+        if ALIBI:
+            slope = gl.load(slopes + b * slopes_stride + g * group + n) * LOG2E
+        for t in range(begin, low):
+            dk_sums, dv_sums, stage, phase = _step(
+                tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q, n_kv,
+                shift, bounds, scale, softcap, slope,
+                MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS,
+            )  # fmt: skip
+        for t in range(low, high):
+            dk_sums, dv_sums, stage, phase = _step(
+                tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q, n_kv,
+                shift, bounds, scale, softcap, slope,
+                MASK, False, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS,
+            )  # fmt: skip
+        if MASK == "window":
+            for t in range(high, end):
+                dk_sums, dv_sums, stage, phase = _step(
+                    tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q, n_kv,
+                    shift, bounds, scale, softcap, slope,
+                    MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS,
+                )  # fmt: skip
+    kv_b = 0 if PACKEDKV else b
+    _write(dk, dk_strides, dk_sums, scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate, HEAD_DIM)
+    _write(dv, dv_strides, dv_sums, 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate, HEAD_DIM_V)
+
+
+@jit
+def _tiles(described, COUNT: gl.constexpr):
+    """Shared memory for COUNT tiles, each as large as one copy moves."""
+    ROWS_: gl.constexpr = described.block_type.shape[-2]
+    COLUMNS: gl.constexpr = described.block_type.shape[-1]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS_, COLUMNS], described.dtype)
+    return gl.allocate_shared_memory(described.dtype, [COUNT, ROWS_, COLUMNS], LAYOUT)
+
+
+@jit
+def gradients_gluon_ws(
+    q, k, v, do, log_sums, deltas, dq_sums, dk, dv, slopes, q_offsets, kv_offsets, q_used, kv_used,
+    dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, padded, kv_section,
+    slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
+    TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
+    MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
+    PAD: gl.constexpr,
+):  # fmt: skip
+    """dK and dV of a tile of keys; what it adds to dQ."""
+    GROUPS: gl.constexpr = TILE // ROWS
+    BY_ROWS: gl.constexpr = STEP // ROWS == GROUPS
+    b, g, j0 = tile_of(batch, kv_heads, kv_len, kv_section, TILE)
+    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+    kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
+    _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)
+    terms_begin = 0
+    if PACKEDQ:
+        terms_begin = q_begin + b * PAD
+    shift = bottom_right * (n_kv - n_q)
+    begin, low, high, end = steps_of(
+        j0, n_q, n_kv, shift, left, right, first, TILE, STEP, MASK
+    )  # fmt: skip
+    q_tiles = _tiles(q, STAGES)
+    do_tiles = _tiles(do, STAGES)
+    k_tiles = _tiles(k, GROUPS)
+    v_tiles = _tiles(v, GROUPS)
+    OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, STEP], q.dtype)
+    ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, STEP], OF_DS)
+    dq_tiles = _tiles(dq_sums, GROUPS)
+    log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
+    delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
+    k_full, _ = ring(1, 1)
+    v_full, _ = ring(1, 1)
+    q_full, empty = ring(STAGES, GROUPS)
+    do_full, _ = ring(STAGES, GROUPS)
+    dq_empty, dq_full = ring(1, GROUPS)
+    fence_async_shared()  # the copy engine sees the barriers too
+    bounds = (left, right, first, bottom_right)
+    steps = (b, g, j0, q_begin, terms_begin, kv_begin, begin, end)
+    sizes = (n_q, n_kv, room, shift, low, high)
+    own = (
+        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
+        softcap, scale,
+    )  # fmt: skip
+    tiles = (
+        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
+        q_full, do_full, empty, dq_full, dq_empty,
+    )  # fmt: skip
+    filled = (
+        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
+        k_full, v_full, q_full, do_full, empty, heads, group, padded,
+    )  # fmt: skip
+    added = (dq_sums, dq_tiles, dq_full, dq_empty, heads, group)
+    # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
+    gl.warp_specialize(
+        [
+            (_multiply, (
+                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK,
+                SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 0, BY_ROWS,
+            )),
+            (_multiply, (
+                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK,
+                SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 1, BY_ROWS,
+            )),
+            (_fill, (filled, steps, STEP, GROUPS, PACKEDQ, PACKEDKV)),
+            (_add, (added, steps, STEP, GROUPS, BY_ROWS, PACKEDQ)),
+        ],
+        [4, 1, 1],
+        [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],
+    )  # fmt: skip

@@ -1,0 +1,284 @@
+"""`gluon_ws`: in one pass on Hopper, in Gluon, with the warps' roles written out. dK and dV stay in
+registers; the copy engine adds dQ up in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.attention.arguments import Value
+from tilewright.ops.attention.pipelines.gluon_ws import ANY_STRIDE, CHUNK, ROWS, WARPGROUP
+from tilewright.ops.attention.pipelines.record import Box, Described
+from tilewright.ops.attention_backward.arguments import padded, sums_width
+from tilewright.ops.attention_backward.config import AttentionBackwardConfig
+from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
+from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline, row_options
+from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.nouns import Temporary
+
+GROUPS = 2
+"""Groups of warps that multiply, of 64 keys each."""
+
+STAGES = 2
+"""Slots for blocks of queries."""
+
+MOST_DIM = 128
+
+SPECIALISATION_BYTES = 1024
+"""Shared memory beside the tiles: barriers, and what the compiler hands to the warps."""
+
+MOST_REGISTERS = 216
+"""Of a thread, for sums and tiles of scores: the others are for addresses and the mask. Known from
+FlashAttention-4's search for sm_90 (`sm90_config_search.py`)."""
+
+FEATURES = frozenset(
+    {"softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv", "dlse",
+     "dq", "dk", "dv", "dsinks"}
+)  # fmt: skip
+
+TERM_ROWS = 32
+"""Rows of a workgroup of the kernels in `around`; a constant of theirs."""
+
+
+def _up(size: int, by: int) -> int:
+    return -(-size // by)
+
+
+def columns(dim: int) -> int:
+    """Columns of a tile that are computed; those beyond the head dim are zeros."""
+    return max(CHUNK, 1 << (dim - 1).bit_length())
+
+
+def registers(c: AttentionBackwardConfig) -> int:
+    """Of a thread: sums of dK and dV, and two tiles of scores or one of dQ, in fp32."""
+    of_dq = c.step_rows * columns(c.head_dim) // GROUPS
+    scores = 2 * ROWS * c.step_rows
+    sums = ROWS * (columns(c.head_dim) + columns(c.head_dim_v))
+    return (max(scores, of_dq) + sums) // (32 * WARPGROUP)
+
+
+def _tiles(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    if c.num_warps != GROUPS * WARPGROUP or c.tile_rows != GROUPS * ROWS:
+        return (
+            f"pipeline gluon_ws multiplies with {GROUPS * WARPGROUP} warps and has tiles of "
+            f"{GROUPS * ROWS} keys, not {c.num_warps} and {c.tile_rows}"
+        )
+    if c.num_stages != STAGES:
+        return f"pipeline gluon_ws has {STAGES} stages, not {c.num_stages}"
+    pieces = c.step_rows * columns(c.head_dim)
+    if c.step_rows not in (ROWS, 2 * ROWS) or pieces != GROUPS * ROWS * CHUNK:
+        return f"{GROUPS} groups do not share a tile of dQ of {c.step_rows}x{columns(c.head_dim)}"
+    return None
+
+
+def _dims(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    for field in ("head_dim", "head_dim_v"):
+        size = getattr(c, field)
+        if size > MOST_DIM:
+            return f"{field} = {size} is over {MOST_DIM}"
+        if size % 8:
+            return f"{field} = {size} is no multiple of 8, the elements of 16 bytes"
+    return None
+
+
+def _words(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    for word in sorted(c.words - FEATURES):
+        return f"pipeline gluon_ws does not know {word}"
+    if not c.words >= {"dq", "dk", "dv"}:
+        return "pipeline gluon_ws computes dq, dk and dv together"
+    return None
+
+
+def _dtypes(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    if c.dtype not in ("bf16", "fp16") or c.dtype_o != c.dtype:
+        return f"pipeline gluon_ws multiplies bf16 or fp16 by dO of its own type, not {c.dtype_o}"
+    return None
+
+
+def _copies(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    return None if c.alignment == 16 else "the copy engine needs an alignment of 16 bytes"
+
+
+def _registers(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    if (need := registers(c)) > MOST_REGISTERS:
+        return f"a thread needs about {need} registers, over {MOST_REGISTERS}"
+    return None
+
+
+def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    width = columns(c.head_dim) + columns(c.head_dim_v)
+    rows = c.tile_rows + c.num_stages * c.step_rows
+    size = DTYPES[c.dtype].bytes
+    need = rows * width * size  # K, V; Q, dO
+    need += 2 * c.tile_rows * c.step_rows * size  # gradients of scores, twice
+    need += c.step_rows * columns(c.head_dim) * 4  # dQ
+    need += c.num_stages * c.step_rows * 8 + SPECIALISATION_BYTES
+    if need > arch.shared_memory:
+        return f"{need} bytes of shared memory, over {arch.shared_memory}"
+    return None
+
+
+def _views_exist(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
+    for name in ("q", "k", "v", "do"):
+        shape, strides = _rows(p, name)
+        if 0 in shape:
+            return f"{name} has no elements, so there is no descriptor of it"
+        if strides[3] != 1:
+            return f"elements of a row of {name} are {strides[3]} apart; the copy engine needs 1"
+        if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
+            return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
+    if (terms := _lines(p) * padded(p)) >= 2**31:
+        return f"{terms} rows are more than a descriptor has places for"
+    return None
+
+
+def _rows(p: AttentionBackwardProblem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of an operand as (sequence, row, head, dim); packed rows are one
+    sequence's."""
+    of_q = name in ("q", "do")
+    packed = ("packedq" if of_q else "packedkv") in p.words
+    heads = p.heads if of_q else p.kv_heads
+    dim = p.head_dim if name in ("q", "k") else p.head_dim_v
+    rows = (p.total_q if of_q else p.total_kv) if packed else (p.q_len if of_q else p.kv_len)
+    return (1 if packed else p.batch, rows, heads, dim), p.strides_of(name)
+
+
+def _lines(p: AttentionBackwardProblem) -> int:
+    """Lines of rows: heads of sequences; of packed ones, heads."""
+    return p.heads if "packedq" in p.words else p.batch * p.heads
+
+
+def _sums_shape(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[int, int, int]:
+    return _lines(p), p.total_q if "packedq" in p.words else p.q_len, sums_width(c)
+
+
+def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
+    return {
+        "q": (1, 1, c.step_rows, columns(c.head_dim)),
+        "k": (1, 1, ROWS, columns(c.head_dim)),
+        "v": (1, 1, ROWS, columns(c.head_dim_v)),
+        "do": (1, 1, c.step_rows, columns(c.head_dim_v)),
+        "log_sums": (c.step_rows,),
+        "deltas": (c.step_rows,),
+        "dq_sums": (1, ROWS, CHUNK),
+    }
+
+
+def _views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[str, Described]:
+    """(sequence, head, row, dim); of rows' terms (row); of dQ's sums (line, row, dim). A dimension
+    of one element may have any stride: it gets one that the copy engine takes."""
+    found: dict[str, Described] = {}
+    for name in ("q", "k", "v", "do"):
+        (b, row, h, dim), strides = _rows(p, name)
+        fit = [s if n > 1 else ANY_STRIDE for n, s in zip((b, row, h, dim), strides, strict=True)]
+        found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
+    for name in ("log_sums", "deltas"):
+        found[name] = Described((_lines(p) * padded(p),), (1,))
+    lines, rows, width = _sums_shape(c, p)
+    found["dq_sums"] = Described((lines, rows, width), (rows * width, width, 1))
+    return found
+
+
+def _temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[Temporary, ...]:
+    rows = (_lines(p) * padded(p),)
+    return (
+        Temporary("log_sums", rows, "fp32"),
+        Temporary("deltas", rows, "fp32"),
+        Temporary("dq_sums", _sums_shape(c, p), "fp32", "zero"),
+    )
+
+
+def _options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    """The kernel has one more group than multiplies, for the warps that copy, with its worth of
+    registers; most of these go to the others."""
+    each = 65536 // (32 * (c.num_warps + WARPGROUP)) // 8 * 8
+    return ("num_warps", WARPGROUP), ("maxnreg", min(each, 255))
+
+
+def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    fields = {
+        "tile_rows": GROUPS * ROWS,
+        "step_rows": GROUPS * ROWS * CHUNK // columns(p.head_dim),
+        "num_warps": GROUPS * WARPGROUP,
+        "num_stages": STAGES,
+    }
+    return [fields] if p.head_dim <= MOST_DIM else []
+
+
+_BASIC = {part.name: part for part in BASIC_PARTS}
+
+GLUON_WS = Pipeline(
+    name="gluon_ws",
+    parts=(
+        replace(_BASIC["row_sums"], makes=("dsinks",)),
+        Part(
+            name="row_terms",
+            module="around",
+            makes=(),
+            grid=lambda c, p: _up(p.q_len, 128) * (128 // TERM_ROWS) * p.heads * p.batch,
+            arguments=(
+                "q", "o", "do", "lse", "dlse", "dk", "dv", "log_sums", "deltas", "q_offsets",
+                "kv_offsets", "q_used", "o_strides", "do_strides", "dk_strides", "dv_strides",
+                "batch", "heads", "group", "q_len", "total_q", "total_kv", "padded",
+                "accumulate", "scale",
+            ),
+            constants=(
+                "HEAD_DIM", "HEAD_DIM_V", "PACKEDQ", "PACKEDKV", "USEDQ", "DLSE", "UNIT", "PAD",
+                "SOFTCAP",
+            ),
+            options=row_options,
+        ),
+        Part(
+            name="gradients_gluon_ws",
+            module="gluon_ws",
+            makes=(),
+            grid=lambda c, p: _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch,
+            arguments=(
+                "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "dk", "dv", "slopes",
+                "q_offsets", "kv_offsets", "q_used", "kv_used", "dk_strides", "dv_strides",
+                "batch", "heads", "kv_heads", "group", "q_len", "kv_len", "padded", "kv_section",
+                "slopes_stride", "accumulate", "left", "right", "first", "bottom_right",
+                "softcap", "scale",
+            ),
+            constants=(
+                "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI",
+                "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD",
+            ),
+            options=_options,
+            language="gluon",
+            boxes=_boxes,
+            views=_views,
+        ),
+        Part(
+            name="queries_of_sums",
+            module="around",
+            makes=(),
+            grid=lambda c, p: _up(p.q_len, TERM_ROWS) * p.heads * p.batch,
+            arguments=(
+                "dq_sums", "dq", "q_offsets", "q_used", "dq_strides", "batch", "heads", "q_len",
+                "total_q", "accumulate", "scale",
+            ),
+            constants=("HEAD_DIM", "PACKEDQ", "USEDQ", "SUMS"),
+            options=row_options,
+        ),
+        _BASIC["row_totals"],
+    ),
+    needs=("tma", "wgmma"),
+    rules={
+        "words": _words,
+        "dtypes": _dtypes,
+        "head_dim": _dims,
+        "copies": _copies,
+        "tile": _tiles,
+        "registers": _registers,
+        "shared_memory": _shared_memory,
+    },
+    supports={"descriptors": _views_exist},
+    temporaries=_temporaries,
+    repeats=lambda c: False,
+    algorithms=_algorithms,
+    tuned=lambda p, arch: (),
+)  # fmt: skip
