@@ -35,8 +35,8 @@ def of_forward(one: AttentionProblem, rng: random.Random) -> AttentionBackwardPr
     some = [name for name in has if rng.random() < 0.7] or has
     said |= {"grads": "+".join(some), "dlse": rng.random() < 0.3}
     said |= {"accumulate": rng.random() < 0.25, "deterministic": rng.random() < 0.5}
-    for name in {"dq", "dk", "dv"} & set(some):
-        if rng.random() < 0.2:
+    for name in ("dq", "dk", "dv"):
+        if name in some and rng.random() < 0.2:
             said[f"{name}_strides"] = apart(one, name)
     return AttentionBackwardProblem(**said)
 

@@ -159,19 +159,12 @@ def dropout_bytes(p: AttentionProblem, inputs: Mapping[str, Any], part: Heads) -
     )
 
 
-def _attend(
-    p: AttentionProblem, inputs: Mapping[str, Any], part: Heads, rounding: str
-) -> tuple[Any, Any, Any]:
-    """O [heads, rows, dim], LSE [heads, rows], and dropout's bytes [heads, rows, keys] if any."""
-
-    def rounded(x: Any) -> Any:
-        return arrays.rounded(x, rounding) if rounding else x
-
-    of, xp = part.of, library(part.q)
+def softmax(p: AttentionProblem, inputs: Mapping[str, Any], part: Heads, s: Any) -> tuple[Any, Any]:
+    """The weights of scores, those of a row that sees nothing 0; and LSE [heads, rows]."""
+    xp = library(s)
     heads = slice(part.head, part.head + p.group)
-    s, _ = scores(p, inputs, part, rounding)
     sinks = inputs["sinks"][heads][:, None, None] if "sinks" in p.words else None
-    most = xp.amax(s, -1, keepdims=True) if of.n_kv else full(s, (*s.shape[:2], 1), -xp.inf)
+    most = xp.amax(s, -1, keepdims=True) if part.of.n_kv else full(s, (*s.shape[:2], 1), -xp.inf)
     if sinks is not None:
         most = xp.where(most > sinks, most, sinks)
     base = xp.where(xp.isfinite(most), most, 0.0)
@@ -181,7 +174,20 @@ def _attend(
         total = total + xp.exp(sinks - base)
     some = xp.where(total > 0, total, 1.0)
     lse = xp.where(total > 0, base + xp.log(some), -xp.inf)[..., 0]
-    weights = weights / some
+    return weights / some, lse
+
+
+def _attend(
+    p: AttentionProblem, inputs: Mapping[str, Any], part: Heads, rounding: str
+) -> tuple[Any, Any, Any]:
+    """O [heads, rows, dim], LSE [heads, rows], and dropout's bytes [heads, rows, keys] if any."""
+
+    def rounded(x: Any) -> Any:
+        return arrays.rounded(x, rounding) if rounding else x
+
+    xp = library(part.q)
+    s, _ = scores(p, inputs, part, rounding)
+    weights, lse = softmax(p, inputs, part, s)
     if rounding:
         weights = arrays.rounded(weights, p.dtype)
     random = None

@@ -14,8 +14,10 @@ O and LSE are those that the kernels read, which are rounded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from tilewright import arrays
 from tilewright.ops.attention import reference as forward
 from tilewright.ops.attention.reference import Heads, full, library, taken
 from tilewright.ops.attention.rows import (
@@ -32,10 +34,16 @@ from tilewright.ops.attention_backward.operands import operands
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 
 
-def reference(p: AttentionBackwardProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def reference(
+    p: AttentionBackwardProblem, inputs: Mapping[str, Any], *, rounding: str = ""
+) -> dict[str, Any]:
     """Each gradient by name, for float64 `inputs`, NumPy's or torch's. Rows that no sequence has
     are 0, as are gradients of what has no part in a result. Under ``accumulate``, plus what the
-    inputs have under the gradient's name."""
+    inputs have under the gradient's name.
+
+    rounding: a dtype that each step's result is rounded to, as it is where a framework
+        differentiates one operation after another; O and LSE are then not read.
+    """
     said = whole(inputs)
     out = {
         # What is added to, or zeros.
@@ -44,7 +52,7 @@ def reference(p: AttentionBackwardProblem, inputs: Mapping[str, Any]) -> dict[st
         if one.written
     }
     for of in sequences(p, said):
-        _sequence(p, inputs, said, of, out)
+        _sequence(p, inputs, said, of, out, rounding)
     return out
 
 
@@ -54,15 +62,16 @@ def _sequence(
     said: Mapping[str, Any],
     of: Rows,
     out: dict[str, Any],
+    rounding: str,
 ) -> None:
     """Add what one sequence gives."""
     q_at, k_at = queries_at(p, of), keys_at(p, said, of, of.kv_first, of.n_kv)
     q, k, v = (taken(p, name, inputs[name], k_at if name != "q" else q_at) for name in "qkv")
     at = place(p, "o", *q_at)
     o, do = (by_row(p, "o", x)[index(x, at)] for x in (inputs["o"], inputs["do"]))
-    lse, delta = _rows(p, inputs["lse"], of), (o * do).sum(-1).swapaxes(0, 1)  # [heads, rows]
-    if p.dlse:
-        delta = delta - _rows(p, inputs["dlse"], of)
+    lse = _rows(p, inputs["lse"], of)
+    dlse = _rows(p, inputs["dlse"], of) if p.dlse else full(lse, lse.shape, 0.0)
+    delta = (o * do).sum(-1).swapaxes(0, 1) - dlse  # [heads, rows]
     step = max(1, forward.PART // max(1, p.group * of.n_kv))
     found = {name: full(x, x.shape, 0.0) for name, x in (("dq", q), ("dk", k), ("dv", v))}
     for g in range(p.kv_heads):
@@ -71,44 +80,67 @@ def _sequence(
             rows = slice(first, min(of.n_q, first + step))
             part = Heads(of, heads.start, first, q[rows, heads].swapaxes(0, 1), k[:, g], v[:, g])
             own = do[rows, heads].swapaxes(0, 1)
-            _part(p, inputs, part, own, lse[heads, rows], delta[heads, rows], g, found, out)
+            known = Known(own, lse[heads, rows], delta[heads, rows], dlse[heads, rows], rounding)
+            _part(p, inputs, part, known, g, found, out)
     for name, at in (("dq", q_at), ("dk", k_at), ("dv", k_at)):
         if name in out:
             target = by_row(p, name[1:], out[name])
             target[index(target, place(p, name[1:], *at))] += found[name]
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of some queries: dO [heads, rows, dim]; LSE, delta and dLSE [heads, rows].
+
+    rounding: see `reference`.
+    """
+
+    do: Any
+    lse: Any
+    delta: Any
+    dlse: Any
+    rounding: str
+
+    def rounded(self, x: Any) -> Any:
+        return arrays.rounded(x, self.rounding) if self.rounding else x
+
+
 def _part(
     p: AttentionBackwardProblem,
     inputs: Mapping[str, Any],
     part: Heads,
-    do: Any,
-    lse: Any,
-    delta: Any,
+    known: Known,
     g: int,
     found: dict[str, Any],
     out: dict[str, Any],
 ) -> None:
-    """Add what some queries of the heads that share a head of keys give. do [heads, rows, dim];
-    lse, delta [heads, rows]."""
-    xp, of = library(part.q), part.of
+    """Add what some queries of the heads that share a head of keys give."""
+    xp, of, rounded, do = library(part.q), part.of, known.rounded, known.do
     heads = slice(part.head, part.head + p.group)
     rows = slice(part.first, part.first + part.q.shape[1])
-    s, capped = forward.scores(p, inputs, part)
+    s, capped = forward.scores(p, inputs, part, known.rounding)
+    lse = known.lse
+    if known.rounding:
+        weights, lse = forward.softmax(p, inputs, part, s)
     some = xp.isfinite(lse)  # rows that see something
-    weights = xp.where(some[..., None], xp.exp(s - xp.where(some, lse, 0.0)[..., None]), 0.0)
-    delta = xp.where(some, delta, 0.0)
+    if not known.rounding:
+        weights = xp.where(some[..., None], xp.exp(s - xp.where(some, lse, 0.0)[..., None]), 0.0)
+    weights = rounded(weights)
     random = forward.dropout_bytes(p, inputs, part) if p.dropout else None
 
     def kept(x: Any) -> Any:
         dropped = round(256 * p.dropout)
         return x if random is None else xp.where(random < dropped, 0.0, x / (1 - dropped / 256))
 
-    ds = weights * (kept(do @ part.v.swapaxes(0, 1)) - delta[..., None])
-    through = ds * (1 - (capped / p.softcap) ** 2) if p.softcap else ds
-    found["dq"][rows, heads] = (inputs["scale"] * through @ part.k).swapaxes(0, 1)
-    found["dk"][:, g] += (inputs["scale"] * through.swapaxes(1, 2) @ part.q).sum(0)
-    found["dv"][:, g] += (kept(weights).swapaxes(1, 2) @ do).sum(0)
+    dp = rounded(kept(rounded(do @ part.v.swapaxes(0, 1))))
+    delta = (weights * dp).sum(-1) - known.dlse if known.rounding else known.delta
+    delta = xp.where(some, delta, 0.0)
+    ds = rounded(weights * (dp - delta[..., None]))
+    through = rounded(ds * (1 - (capped / p.softcap) ** 2)) if p.softcap else ds
+    scale = inputs["scale"]
+    found["dq"][rows, heads] = rounded(scale * rounded(through @ part.k)).swapaxes(0, 1)
+    found["dk"][:, g] += rounded(through.swapaxes(1, 2) @ rounded(scale * part.q)).sum(0)
+    found["dv"][:, g] += rounded(rounded(kept(weights)).swapaxes(1, 2) @ do).sum(0)
     if "dbias" in out:
         batch = of.number if p.bias_shape[0] > 1 else 0
         own = ds if p.bias_shape[1] > 1 else ds.sum(0)[None]
@@ -116,7 +148,7 @@ def _part(
         out["dbias"][batch, at, rows, : of.n_kv] += own
     if "dsinks" in out:
         sinks = inputs["sinks"][heads][:, None]
-        share = xp.where(some, xp.exp(sinks - xp.where(some, lse, 0.0)), 0.0)
+        share = rounded(xp.where(some, xp.exp(sinks - xp.where(some, lse, 0.0)), 0.0))
         out["dsinks"][heads] -= (share * delta).sum(-1)
     if "dslopes" in out:
         target = out["dslopes"][of.number] if p.slopes_batched else out["dslopes"]
