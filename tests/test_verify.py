@@ -247,3 +247,32 @@ def test_one_output_needs_no_name():
     out = np.zeros((32, 32), np.float32)
     found = verify.check(problem, None, list(made.inputs.values()), out, seed=5)
     assert not found.ok and found.output == ""
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_row_is_judged_beside_its_own_rms(library, monkeypatch):
+    """Also in parts, which then hold whole rows, and beside rows that are not written."""
+    reference = np.concatenate([np.full((3, 2, 50), 100.0), np.full((3, 2, 50), 0.01)])
+    reference[1, 1] = np.nan
+    small, large = reference.copy(), reference.copy()
+    small[4, 1, 7] += 0.001
+    large[0, 1, 7] += 0.001
+    for part in (verify.PART, 1, 7):
+        monkeypatch.setattr(verify, "PART", part)
+        for out, worst in ((small, 5.0), (large, 0.0005)):
+            given = (out.astype(np.float64), reference)
+            if library == "torch":
+                torch = pytest.importorskip("torch")
+                given = tuple(map(torch.from_numpy, given))
+            found = verify.compare(*given, Tolerance(0.0, 0.0, by_row=0.02))
+            assert found.ok == (worst <= 1) and found.worst == pytest.approx(worst, rel=1e-6)
+            assert verify.compare(*given, Tolerance(0.0, 0.02)).ok
+
+
+def test_one_element_outside_is_not_rounded_to_none():
+    out = np.ones(3_000_000, np.float32)
+    assert verify.compare(out, np.ones(len(out)), LOOSE).percent == "100.0000%"
+    out[17] = 2.0
+    assert "outside tolerance: 99.9999% of elements" in str(
+        verify.compare(out, np.ones(len(out)), LOOSE)
+    )

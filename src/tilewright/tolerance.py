@@ -15,14 +15,20 @@ from tilewright.dtypes import DTYPES
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Element by element: ``|out - ref| <= relative * |ref| + scaled * rms(ref) + absolute``.
+    """Element by element:
+    ``|out - ref| <= relative * |ref| + scaled * rms(ref) + by_row * rms(row) + absolute``.
 
-    All zero means equal.
+    A row is what the last dimension has, of the reference too. All zero means equal.
     """
 
     relative: float
     scaled: float
     absolute: float = 0.0
+    by_row: float = 0.0
+
+    def __str__(self) -> str:
+        said = f"{self.relative:.3g} of each element + {self.scaled:.3g} of the result's rms"
+        return said + (f" + {self.by_row:.3g} of its row's rms" if self.by_row else "")
 
 
 _SUM_ERROR: dict[str, float] = {
@@ -140,6 +146,12 @@ _UNEVEN = 2.0
 """How many times the rms of all rows a row's may be: under a causal mask the first rows have few
 keys, and rows of few keys are long."""
 
+_LIFT = 2.0**7
+"""What kernels multiply weights of 8 bits by, at least: small ones keep more bits."""
+
+_SHORT_ROW = 1.5
+"""How many times smaller than expected a row's own rms may be, which is that of few elements."""
+
 
 def score_error(operands: str, depth: int, *, capped: bool = False, combined: float = 0.0) -> float:
     """By how much scores may be off: sums of `depth` products of `operands` with a standard
@@ -164,13 +176,40 @@ def softmax_tolerance(
     uneven: how many times larger than usual a row's rms may be beside that of all rows: those
         without keys are zero, and count.
     """
-    rounding = _WEIGHT_ERROR * DTYPES[operands].eps
+    scaled = _UNEVEN * uneven * _softmax_share(operands, terms, scores)
+    return Tolerance(DTYPES[output].eps, scaled, _LEAST_STEP.get(output, 0.0))
+
+
+def softmax_row_tolerance(
+    operands: str, output: str, terms: int, scores: float, *, beside: float = 0.0
+) -> Tolerance:
+    """As `softmax_tolerance`, where each row of the output has weights of its own. A row's errors
+    are shares of its weights, as its elements are: they are judged beside the row's own rms. A row
+    with one heavy weight among rows of thousands of light ones has ten times their rms, and their
+    errors.
+
+    beside: the rms of the values where more than they have a weight (sinks), else 0. Weights are
+        then rounded beside the sink's, so small ones are off by steps that are no share of
+        their row.
+    """
+    by_row = _SHORT_ROW * _softmax_share(operands, terms, scores)
+    absolute = _LEAST_STEP.get(output, 0.0) + 2.0 * beside * _least_weights(operands, terms)
+    return Tolerance(DTYPES[output].eps, 0.0, absolute, by_row)
+
+
+def _softmax_share(operands: str, terms: int, scores: float) -> float:
+    """By which share of their rms sums with the weights of a softmax may be off."""
     # Small weights have a step of their own, and each row's largest weight is 1 before the
     # division.
-    rounding += _LEAST_STEP[operands] * math.sqrt(terms)
+    rounding = _WEIGHT_ERROR * DTYPES[operands].eps + _least_weights(operands, terms)
     sums = _SUM_ERROR[operands] * math.sqrt(terms)
-    scaled = _UNEVEN * uneven * (rounding + sums + scores + _SOFTMAX_ERROR)
-    return Tolerance(DTYPES[output].eps, scaled, _LEAST_STEP.get(output, 0.0))
+    return rounding + sums + scores + _SOFTMAX_ERROR
+
+
+def _least_weights(operands: str, terms: int) -> float:
+    """What weights too small for their dtype add, beside a weight of 1."""
+    step = _LEAST_STEP[operands] / (_LIFT if DTYPES[operands].bytes == 1 else 1.0)
+    return step * math.sqrt(terms)
 
 
 def logsumexp_tolerance(scores: float) -> Tolerance:

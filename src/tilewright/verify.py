@@ -54,12 +54,17 @@ class Check:
         """Whether all elements are within tolerance, whatever was found."""
         return self.ok or (bool(self.findings) and self.share == 1.0)
 
+    @property
+    def percent(self) -> str:
+        """The share of elements within tolerance. Some outside are never rounded to none."""
+        return f"{math.floor(self.share * 1e6) / 1e6:.4%}"
+
     def __str__(self) -> str:
         word = "within" if self.within else "outside"
         where = f" in output {self.output}" if self.output else ""
         found = f"; {listed(self.findings)}" if self.findings else ""
         return (
-            f"{word} tolerance{where}: {self.share:.4%} of elements, worst at {self.worst:.3g} of "
+            f"{word} tolerance{where}: {self.percent} of elements, worst at {self.worst:.3g} of "
             f"it, max error {self.max:.3g} where the result's rms is {self.rms_reference:.3g}"
             f"{found}"
         )
@@ -83,7 +88,7 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     if 0 in out.shape:
         nothing = Check(True, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, tolerance, non_zero=0)
         return nothing if out.shape == reference.shape else replace(nothing, ok=False, share=0.0)
-    count, indexes = math.prod(out.shape), _parts(out.shape)
+    count, indexes = math.prod(out.shape), _parts(out.shape, rows=tolerance.by_row > 0)
     # A single part is made once, and serves both passes.
     whole = _Compared(out, reference) if len(indexes) == 1 else None
 
@@ -110,10 +115,13 @@ def compare(out: Any, reference: Any, tolerance: Tolerance) -> Check:
     )
 
 
-def _parts(shape: Sequence[int]) -> list[tuple[slice, ...]]:
+def _parts(shape: Sequence[int], *, rows: bool = False) -> list[tuple[slice, ...]]:
     """Indexes that cover an array along its longest axis, each of at most `PART` elements (but at
-    least one slice of that axis)."""
-    axis = max(range(len(shape)), key=lambda i: shape[i])
+    least one slice of that axis). rows: whether the last axis stays whole, which it does where
+    there is no other."""
+    if rows and len(shape) == 1:
+        return [(slice(None),)]
+    axis = max(range(len(shape) - rows), key=lambda i: shape[i])
     step = max(1, PART * shape[axis] // math.prod(shape))
     before = (slice(None),) * axis
     return [(*before, slice(i, i + step)) for i in range(0, shape[axis], step)]
@@ -176,6 +184,9 @@ class _Compared:
         allowed = abs(self._magnitude)
         allowed *= tolerance.relative
         allowed += tolerance.scaled * rms_reference + tolerance.absolute + _LEAST
+        if tolerance.by_row:
+            squares = (self._magnitude * self._magnitude).mean(-1, keepdims=True)
+            allowed += tolerance.by_row * xp.sqrt(squares)
         within = error <= allowed
         if not self._plain:
             within = xp.where(self._finite, within, self._special)

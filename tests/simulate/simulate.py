@@ -90,17 +90,9 @@ def worst_error(config: Any, problem: Any, device: Device, seed: int = 0) -> flo
     worst = 0.0
     tolerances = family.tolerances(problem, config)
     for name, value in wanted.items():
-        tolerance, want = tolerances[name], np.asarray(value, np.float64)
-        got = found[name].astype(np.float64)
-        if not want.size:
-            continue
-        written = np.isfinite(want)
-        rms = math.sqrt(float(np.mean(want[written] ** 2))) if written.any() else 0.0
-        allowed = tolerance.relative * np.abs(want) + tolerance.scaled * rms + tolerance.absolute
-        with np.errstate(invalid="ignore"):
-            error = np.where(want == got, 0.0, np.abs(got - want) / np.maximum(allowed, 1e-30))
-        error = np.where(np.isnan(want), np.where(np.isnan(got), 0.0, np.inf), error)
-        worst = max(worst, float(np.nan_to_num(error, nan=np.inf).max()))
+        check = verify.compare(found[name], np.asarray(value, np.float64), tolerances[name])
+        # NaN in a wrong place is no error of any size.
+        worst = max(worst, check.worst if check.ok or check.worst > 1.0 else math.inf)
     return worst
 
 

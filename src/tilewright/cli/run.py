@@ -179,12 +179,11 @@ class Ran:
         word = "within" if c.within else "OUTSIDE"
         return {
             **shown,
-            "check": f"{word} tolerance: {c.share:.4%} of the elements; the worst error is "
+            "check": f"{word} tolerance: {c.percent} of the elements; the worst error is "
             f"{c.worst:.3g} of the allowed error",
             "errors": f"max {c.max:.3g}, mean {c.mean:.3g}, rms {c.rms:.3g}, 99th percentile "
             f"{c.p99:.3g}; the result's rms is {c.rms_reference:.3g}",
-            "tolerance": f"{c.tolerance.relative:.3g} of each element + {c.tolerance.scaled:.3g} "
-            "of the result's rms",
+            "tolerance": str(c.tolerance),
         }
 
     def _emulated(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ SHORTER = 256
 SHORT = 1024
 """Sequences of at most so many rows may be empty, or have one row."""
 
-_BOUNDS: dict[str, tuple[float, float]] = {
+BOUNDS: dict[str, tuple[float, float]] = {
     "q_scale": (0.75, 1.25),
     "k_scale": (0.75, 1.25),
     "v_scale": (0.75, 1.25),
@@ -57,7 +57,7 @@ def make_inputs(p: AttentionProblem, rng: Any) -> Mapping[str, Any]:
     stated = {one.name: one for one in operands(p) if one.read}
     said = _whole(p, rng.numpy)
     plain = [
-        replace(one, values=_BOUNDS.get(name))
+        replace(one, values=BOUNDS.get(name))
         for name, one in stated.items()
         if name not in WHOLE and name not in _MADE
     ]

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 
 from tilewright.ops.attention.config import AttentionConfig
+from tilewright.ops.attention.inputs import BOUNDS
 from tilewright.ops.attention.problem import AttentionProblem
 from tilewright.tolerance import (
     Tolerance,
     logsumexp_tolerance,
     score_error,
-    softmax_tolerance,
+    softmax_row_tolerance,
     tolerance,
 )
 
@@ -27,8 +28,10 @@ def tolerances(p: AttentionProblem, config: AttentionConfig | None) -> Mapping[s
     and are, within any tolerance, where they hold NaN."""
     turned = _TURN if p.rotary_dim else 0.0
     scores = score_error(p.dtype, p.head_dim, capped=p.softcap > 0, combined=turned)
+    values = 1.0 / BOUNDS["o_scale"][0] if "oscale" in p.words else 1.0
+    beside = values if "sinks" in p.words else 0.0
     found = {
-        "o": softmax_tolerance(p.dtype, p.dtype_o, max(1, p.kv_len), scores, uneven(p)),
+        "o": softmax_row_tolerance(p.dtype, p.dtype_o, max(1, p.kv_len), scores, beside=beside),
         "lse": logsumexp_tolerance(scores),
         "random": Tolerance(0.0, 0.0),
     }
@@ -41,7 +44,8 @@ def tolerances(p: AttentionProblem, config: AttentionConfig | None) -> Mapping[s
 
 
 def uneven(p: AttentionProblem) -> float:
-    """What rows without keys do to the rms of O: as many times smaller it is."""
+    """How many times smaller rows without keys make the rms of all rows: of gradients, whose rows
+    have no weights of their own."""
     n_q, n_kv = p.lengths
     rows = p.total_q if "packedq" in p.words else p.batch * p.q_len
     seen = p.batch * _rows_with_keys(p, n_q, n_kv)
