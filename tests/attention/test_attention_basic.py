@@ -133,3 +133,14 @@ def test_a_negative_scale_is_no_exception():
     wanted = on.run("attention", q * -30, k, v, scale=1.0)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_values_of_fp8_by_columns():
+    """Also where a kernel of Hopper that reads them so is asked for, whose sibling computes it."""
+    p = AttentionProblem(
+        1, 2, 40, 48, 32, right=0, dtype="e4m3fn", others="hscale",
+        v_strides=(2 * 32 * 48, 1, 32 * 48, 48),
+    )  # fmt: skip
+    check(p, config(p))
+    of_hopper = {"pipeline": "gluon_ws", "tile_q": 128, "tile_kv": 64, "num_warps": 8}
+    check(p, config(p, **of_hopper, num_stages=2, alignment=16))

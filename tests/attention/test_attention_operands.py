@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tilewright import arrays, ops
 from tilewright.arch import arch
-from tilewright.dtypes import DTYPES
+from tilewright.dtypes import DTYPES, resolve
 from tilewright.errors import BadArgument
 from tilewright.ops.attention import AttentionConfig, AttentionProblem, config
 from tilewright.ops.attention.features import CHOICES, FEATURES, REQUIRED, join, split
@@ -21,6 +21,7 @@ from tilewright.ops.attention.inputs import make_inputs
 from tilewright.ops.attention.mask import MASKS, Mask
 from tilewright.ops.attention.pipelines import PIPELINES
 from tilewright.ops.attention.rows import by_row, keys_at, place, queries_at, sequences, whole
+from tilewright.ops.attention.stated import words_of
 from tilewright.ops.nouns import Call, View
 
 FAMILY = ops.family("attention")
@@ -219,3 +220,31 @@ def test_rows_whose_elements_lie_apart_have_no_alignment():
     for inputs in ((apart, rows, rows), (rows, apart, rows), (rows, rows, apart)):
         assert FAMILY.problem_of(Call(inputs)).alignment == 1
     assert FAMILY.problem_of(Call((rows, rows, rows))).alignment == 16
+
+
+COLUMNS = AttentionProblem(
+    4, 16, 4096, 4096, 128, dtype="e4m3fn", others="hscale",
+    v_strides=(16 * 128 * 4096, 1, 128 * 4096, 4096),
+)  # fmt: skip
+"""Values of fp8 lie by columns."""
+
+
+def test_values_of_eight_bits_by_columns_are_aligned():
+    """A call of it states it, and kernels of Hopper serve it."""
+    assert FAMILY.problem_of(call_of(COLUMNS, address=256)) == COLUMNS
+    assert FAMILY.problem_of(call_of(COLUMNS, address=8)).alignment == 8
+    assert FAMILY.parse_problem(words_of(COLUMNS), SM_90) == COLUMNS
+    found = FAMILY.default_space(COLUMNS, SM_90).expand(SM_90).configs
+    served = [c for c in found if FAMILY.supports(c, COLUMNS, SM_90)]
+    assert {(c.pipeline, c.alignment) for c in served} == {("gluon_ws", 16), ("basic", 1)}
+    wide = replace(COLUMNS, dtype="bf16", dtype_kv="", dtype_o="", others="")
+    assert FAMILY.problem_of(call_of(wide, address=256)).alignment == 1
+
+
+@pytest.mark.parametrize("name", ["sm_100", "gfx942", "gfx1201"])
+def test_values_by_columns_are_served_everywhere(name):
+    this = arch(name)
+    fp8 = resolve("fp8", this.fp8)
+    p = replace(COLUMNS, dtype=fp8, dtype_kv=fp8)
+    found = FAMILY.default_space(p, this).expand(this).configs
+    assert any(FAMILY.supports(c, p, this) for c in found)

@@ -105,8 +105,12 @@ class AttentionFamily(Defaults):
         record = pipelines.of(config)
         if record.sibling == record.name:
             return config
-        return replace(config, pipeline=record.sibling, tile_q=64, tile_kv=64, scheduler=(
-            "split" if config.scheduler == "split" else "tile"))  # fmt: skip
+        return replace(
+            config, pipeline=record.sibling, tile_q=64, tile_kv=64,
+            scheduler="split" if config.scheduler == "split" else "tile",
+            # Kernels of Hopper take values of fp8 by columns.
+            alignment=1 if config.dtype in FP8 else config.alignment,
+        )  # fmt: skip
 
     def launch(self, config: AttentionConfig, problem: AttentionProblem, device: Device) -> Launch:
         return launch_module.launch(config, problem, device)

@@ -16,12 +16,12 @@ problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, nearest
-from tilewright.ops.attention import features
+from tilewright.ops.attention import features, stated
 from tilewright.ops.attention.problem import FP8, LAYOUTS, AttentionProblem, Strides
 from tilewright.ops.nouns import Call, Operand, Role, View
 
@@ -280,9 +280,9 @@ def problem_of(call: Call) -> AttentionProblem:
         if name in said:
             raise BadArgument(f"{name}={said[name]!r} says nothing in this call; leave it out")
     views = {"q": q, "k": k, **({"v": v[0]} if v else {}), **({"o": target} if target else {})}
-    problem = AttentionProblem(
-        others=features.join(words), alignment=alignment_of(views.values()), **fields
-    )
+    columns = stated.by_columns(fields.get("v_strides", ()), fields["dtype_kv"])
+    alignment = alignment_of(views, apart=("v",) if columns else ())
+    problem = AttentionProblem(others=features.join(words), alignment=alignment, **fields)
     _check(problem, {**views, **named})
     return problem
 
@@ -397,17 +397,20 @@ def _rotary_fields(named: Any, words: set[str], said: dict[str, Any]) -> dict[st
     return {"rotary_len": places, "rotary_dim": 2 * half}
 
 
-def alignment_of(views: Any) -> int:
+def alignment_of(views: Mapping[str, View], apart: Sequence[str] = ()) -> int:
     """Bytes, at most 16, that all addresses and all strides but those of 1 are multiples of; 1
-    where neighbours in a row are no neighbours in memory."""
+    where neighbours in a row are no neighbours in memory.
+
+    apart: operands of which they need not be.
+    """
     found = 16
-    for view in views:
+    for name, view in views.items():
         size = DTYPES[view.dtype].bytes
         numbers = [view.address]
         for extent, stride in zip(view.shape, view.strides, strict=True):
             if stride != 1 and extent > 1:
                 numbers.append(stride * size)
-        if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1:
+        if view.shape and view.shape[-1] > 1 and view.strides[-1] != 1 and name not in apart:
             numbers.append(1)
         found = math.gcd(found, *numbers)
     return found

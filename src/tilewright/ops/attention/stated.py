@@ -7,7 +7,7 @@ and where they are written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.dtypes import DTYPES
@@ -77,6 +77,13 @@ def derived(v: Mapping[str, Any], words: frozenset[str]) -> dict[str, Any]:
     return found
 
 
+def by_columns(strides: Sequence[int], dtype: str) -> bool:
+    """Whether values with these strides, of (batch or page, row, head, dim), are of 8 bits and lie
+    by columns, as matrix units of Hopper read them. Columns are then aligned, as rows are
+    elsewhere."""
+    return bool(strides) and DTYPES[dtype].bytes == 1 and strides[1] == 1 != strides[3]
+
+
 def _alignment(v: Mapping[str, Any]) -> int:
     """Bytes, at most 16, that rows lie apart by multiples of; addresses are taken to be aligned."""
     operands = (
@@ -89,7 +96,8 @@ def _alignment(v: Mapping[str, Any]) -> int:
     for strides, dtype, size in operands:
         apart = [stride for stride in v[strides] if stride != 1] if v[strides] else [v[size]]
         found = math.gcd(found, *(step * DTYPES[v[dtype]].bytes for step in apart))
-        if v[strides] and v[strides][-1] != 1:
+        columns = strides == "v_strides" and by_columns(v[strides], v[dtype])
+        if v[strides] and v[strides][-1] != 1 and not columns:
             return 1
     return found
 

@@ -119,7 +119,7 @@ def _spread(
         for tile_q, tile_kv, warps, stages in tiles
         for scheduler in (("tile", "split") if _few(p) else ("tile",))
         for pack in ((False, True) if p.group > 1 else (False,))
-        for alignment in (16, 1)
+        for alignment in ((16, 1) if _apart(p) is None else (1,))
     ]
 
 
@@ -201,13 +201,18 @@ def _steps(c: AttentionConfig, arch: Arch) -> str | None:
     return None
 
 
+def _apart(p: AttentionProblem) -> tuple[str, int] | None:
+    """An operand whose neighbours in a row are no neighbours in memory, and their distance."""
+    names = ("q", "o") if "vectorised" in p.words else ("q", "k", "v", "o")
+    found = ((name, strides_of(p, name)[3]) for name in names)
+    return next((each for each in found if each[1] != 1), None)
+
+
 def _neighbours(c: AttentionConfig, p: AttentionProblem) -> str | None:
-    if c.alignment == 1 or "vectorised" in c.words:
+    if c.alignment == 1 or (found := _apart(p)) is None:
         return None
-    for name in ("q", "k", "v", "o"):
-        if (stride := strides_of(p, name)[3]) != 1:
-            return f"elements of a row of {name} are {stride} apart; alignment 1 takes such rows"
-    return None
+    name, stride = found
+    return f"elements of a row of {name} are {stride} apart; alignment 1 takes such rows"
 
 
 BASIC = Pipeline(
