@@ -28,6 +28,9 @@ from tilewright.ops.attention.reference import reference
 COUNT = 368
 """Problems of the grid."""
 
+EACH = 20
+"""Problems that have each feature, at least."""
+
 LENGTHS = (
     # FlashAttention, of queries and keys
     (1, 1), (1, 128), (64, 128), (128, 192), (256, 256), (239, 1), (799, 3), (113, 203),
@@ -166,8 +169,26 @@ def parity(p: AttentionProblem, inputs: Mapping[str, Any], o: Any, wanted: Any) 
     return Parity(error(arrays.to_float64(o)), theirs, factor * theirs + 2 * noise)
 
 
-def compute(dispatcher: Any, p: AttentionProblem, seed: int, device: str, name: str = "") -> str:
-    """Compute `p`, and say what is wrong: "" if it is within the tolerances and the rule."""
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a kernel gave for a problem. parity: None in fp32, which the rule is not for."""
+
+    kernel: str
+    check: verify.Check
+    parity: Parity | None
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong: "" if it is within the tolerances and the rule."""
+        if not self.check.ok:
+            return str(self.check)
+        return "" if self.parity is None or self.parity.ok else str(self.parity)
+
+
+def computed(
+    dispatcher: Any, p: AttentionProblem, seed: int, device: str, name: str = ""
+) -> Computed:
+    """Compute `p` on fresh data, with the kernel called `name` if given."""
     family = ops.family("attention")
     config = family.parse_name(name) if name else dispatcher.select(p).config
     operands = verify.operands_of(p, seed, device)
@@ -175,9 +196,11 @@ def compute(dispatcher: Any, p: AttentionProblem, seed: int, device: str, name: 
     before = dict(operands.inputs) | verify.snapshot(p, operands.inputs)
     verify.run(dispatcher, p, operands, config.name)
     check = verify.compare_all(p, config, operands.written(p), wanted, seed)
-    if not check.ok:
-        return f"{config.name} on {p} (seed {seed}) is {check}"
-    if p.dtype == "fp32":
-        return ""
-    found = parity(p, before, operands.outputs["o"], wanted["o"])
-    return "" if found.ok else f"{config.name} on {p} (seed {seed}): {found}"
+    rule = None if p.dtype == "fp32" else parity(p, before, operands.outputs["o"], wanted["o"])
+    return Computed(config.name, check, rule)
+
+
+def compute(dispatcher: Any, p: AttentionProblem, seed: int, device: str, name: str = "") -> str:
+    """Compute `p`, and say what is wrong: "" if it is within the tolerances and the rule."""
+    found = computed(dispatcher, p, seed, device, name)
+    return found.wrong and f"{found.kernel} on {p} (seed {seed}): {found.wrong}"

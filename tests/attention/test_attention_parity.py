@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from parity_cases import COUNT, compute, coverage, grid, parity, toy
+from parity_cases import COUNT, EACH, compute, coverage, grid, parity, toy
 
 from tilewright import verify
 from tilewright.arch import arch
@@ -31,9 +31,9 @@ def test_every_feature_is_in_many_problems():
         "strided",
         "mha",
     ):
-        assert found[word] >= 20, word
+        assert found[word] >= EACH, word
     for word in ("bf16", "fp16", "fp32", "e4m3fn", "kv e4m3fn", "q bhsd", "kv bhsd", "gqa"):
-        assert found[word] >= 20, word
+        assert found[word] >= EACH, word
 
 
 def test_the_grid_is_the_same_every_time():
