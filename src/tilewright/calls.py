@@ -5,7 +5,7 @@ Arrays that no kernel may be launched on are refused here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import NoneType
@@ -19,6 +19,16 @@ from tilewright.runtime.bound import Bound
 
 _PLAIN = (str, int, float, bool, tuple)
 _WORDS = frozenset({str, int, float, bool, NoneType})
+
+
+def plain(words: Iterable[Any]) -> bool:
+    """Whether words say the same whenever they are equal: none is an array, or anything else that
+    may change."""
+    for word in words:
+        kind = type(word)
+        if kind not in _WORDS and (kind is not tuple or not _WORDS.issuperset(map(type, word))):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +56,33 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
     """
     if not keywords:
         return _nothing_spoken(what, outputs)
-    for value in keywords.values():
+    words, others = [], {}
+    for name, value in keywords.items():
         kind = type(value)
-        if kind not in _WORDS and (kind is not tuple or not _WORDS.issuperset(map(type, value))):
+        if kind in _WORDS or (kind is tuple and _WORDS.issuperset(map(type, value))):
+            words.append((name, value))
+        else:
+            others[name] = value
+    names = scalar_names(what)
+    for name, value in others.items():
+        if name in names or not _is_array(value):
             return _sorted(what, keywords, outputs)
-    return _only_words(what, outputs, tuple(keywords.items()))
+    said = _with_words(what, outputs, tuple(words), tuple(others))
+    return Spoken(said.what, others, said.scalars, said.options) if others else said
 
 
 @lru_cache(maxsize=4096)
-def _only_words(what: str, outputs: int, keywords: tuple[tuple[str, Any], ...]) -> Spoken:
-    """Calls that pass no arrays by keyword say the same again and again."""
-    return _sorted(what, dict(keywords), outputs)
+def _with_words(
+    what: str, outputs: int, words: tuple[tuple[str, Any], ...], named: tuple[str, ...]
+) -> Spoken:
+    """Calls whose keywords differ in arrays alone say the same again and again."""
+    return _sorted(what, dict(words), outputs, named)
 
 
-def _sorted(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
+def _sorted(
+    what: str, keywords: Mapping[str, Any], outputs: int, arrays: Sequence[str] = ()
+) -> Spoken:
+    """arrays: names of operands passed by keyword that are not among `keywords`."""
     names = scalar_names(what)
     named: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -69,8 +92,8 @@ def _sorted(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
             where[name] = value
     scalars = tuple([keywords.get(name) for name in names])
     key: Any = what
-    if named or options or outputs > 1:
-        key = (what, outputs, *named, *options.items())
+    if named or arrays or options or outputs > 1:
+        key = (what, outputs, *named, *arrays, *options.items())
         try:
             hash(key)
         except TypeError:

@@ -36,7 +36,7 @@ from tilewright.errors import (
 )
 from tilewright.ops.nouns import View
 from tilewright.plan import Plan, Planner, live_device
-from tilewright.ready import Fast, Launches, Ready
+from tilewright.ready import Fast, Launches, Ready, Repeatable
 from tilewright.registry import Registry
 from tilewright.runtime.bound import BoundLaunch, Loaded
 from tilewright.runtime.driver import Driver
@@ -160,12 +160,8 @@ class Dispatcher(Planner):
         `LaunchFailed`, `NoDriver`; on an emulated GPU, `FindingsFound` after the outputs are
         written.
         """
-        fast = self._fast
-        if fast is not None and out is not None and not options and type(out) is not tuple:
-            self._forget_if_changed()
-            tensors = (*operands, out)
-            if stream is None and not fast.call(fast.torch, self._launches.known, op, tensors, ()):
-                return out
+        if stream is None and out is not None and not options and self.launched(op, operands, out):
+            return out
         return self.run_given(op, operands, out, stream, options)
 
     def launched(self, op: str, operands: Sequence[Any], out: Any) -> bool:
@@ -187,10 +183,52 @@ class Dispatcher(Planner):
         if fast is not None and said.what is not None:
             self._forget_if_changed()
             if outputs is None:
+                if stream is None:
+                    made = self.repeat(said.what, (*operands, *said.named.values()), said.scalars)
+                    if made is not None:
+                        return made
                 outputs = self._like_before(fast, said, operands)
             if outputs is not None and self._run_cached(fast, said, operands, outputs, stream):
+                if out is None and outputs:
+                    self._repeat_later(said, operands, outputs)
                 return _returned(outputs) if out is None else out
         return self._first_run(op, None, operands, out, stream, said)
+
+    def repeat(self, what: Any, given: tuple[Any, ...], scalars: tuple[Any, ...] = ()) -> Any:
+        """Launch a call as an earlier one with the same signature was launched (`remember`), on
+        torch's current stream. Returns the output that it makes, a tuple unless there is one, or
+        None if nothing was launched."""
+        fast = self._fast
+        if fast is None:
+            return None
+        self._forget_if_changed()
+        return fast.repeat(fast.torch, self._launches.recipes, what, given, scalars)
+
+    def remember(self, what: Any, said: Spoken, call: Repeatable) -> None:
+        """Let `repeat` launch calls like one that was just made, if it was launched on a GPU.
+
+        what: everything that decides the launch besides `call.arrays`.
+        said: the keywords of the call that was launched.
+        """
+        fast, launches = self._fast, self._launches
+        if fast is None or said.what is None:
+            return
+        signature = fast.signature(what, call.arrays)
+        if signature is None or signature in launches.recipes:
+            return
+        try:
+            key, _ = fast.describe(said.what, call.operands)
+        except AttributeError:
+            return
+        ready = launches.ready.get(key)
+        recipe = None if ready is None else call.recipe(fast, ready.bound.native)
+        if recipe is not None:
+            launches.add_recipe(signature, recipe)
+
+    def _repeat_later(self, said: Spoken, operands: Sequence[Any], outputs: Sequence[Any]) -> None:
+        given, outputs = (*operands, *said.named.values()), tuple(outputs)
+        roots = (*range(len(given)), *(-1 - i for i in range(len(outputs))))
+        self.remember(said.what, said, Repeatable(given, (*given, *outputs), roots, outputs))
 
     def run_named(
         self, name: str, *operands: Any, out: Any = None, stream: Any = None, **options: Any

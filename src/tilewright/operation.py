@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any
 
+from tilewright.calls import plain, spoken
 from tilewright.dispatch import default_dispatcher
+from tilewright.ready import Repeatable
 
 
 def operation(op: str) -> Callable[..., Any]:
@@ -28,6 +30,12 @@ def operation(op: str) -> Callable[..., Any]:
             return compiled(op, operands, out, stream, options)
         dispatcher = default_dispatcher()
         if out is None:
+            if stream is None and not _watched():
+                said = spoken(op, options, 0)
+                given = (*operands, *said.named.values()) if said.named else operands
+                made = dispatcher.repeat(said.what, given, said.scalars)
+                if made is not None:
+                    return made
             if _concerns_torch(operands, options):
                 from tilewright.torch.eager import eager
 
@@ -45,21 +53,88 @@ def operation(op: str) -> Callable[..., Any]:
     return call
 
 
+def alike(*words: Any) -> tuple[Any, ...] | None:
+    """The words, to be what `again` takes; None if they do not say the same whenever they are
+    equal, or under ``torch.compile``, which keeps no such calls."""
+    return None if _compiling() or not plain(words) else words
+
+
+def scalars(op: str, **given: Any) -> tuple[Any, ...]:
+    """The scalars of a call of an operation, in its order."""
+    return spoken(op, given, 0).scalars
+
+
+def again(what: Any, given: tuple[Any, ...], scalars: tuple[int | float | None, ...] = ()) -> Any:
+    """Launch a call of a function that stands on an operation as an earlier one was launched that
+    it has `remember`ed, without the Python code in between. Returns the output that is made, a
+    tuple unless there is one; None if nothing was launched: there was no such call, or torch may
+    have to know of this one.
+
+    what: everything that decides the call besides `given` and `scalars`; None for a call that is
+        not to be repeated.
+    given: torch tensors, or None for one that is not there.
+    scalars: `Launching.scalars` of the operation; none, if all are left out.
+    """
+    if what is None or _compiling() or _watched():
+        return None
+    return default_dispatcher().repeat(what, given, scalars)
+
+
+def remember(
+    what: Any,
+    given: tuple[Any, ...],
+    names: Sequence[str],
+    op: str,
+    operands: Sequence[Any],
+    keywords: Mapping[str, Any],
+    outputs: Sequence[Any],
+    returned: Sequence[Any],
+) -> None:
+    """Let `again` launch calls like one that was just made.
+
+    what, given: as `again` takes them. Operands are views of them; shapes, strides and dtypes of
+        `given` decide which.
+    names: of the arrays in `given` behind those of `operands`: the operation's keywords, and
+        ``out``.
+    op, operands, keywords: the operation that was called, and how.
+    outputs: its outputs, passed or made.
+    returned: of each output, what is returned for it, perhaps in another shape; None if it was
+        passed.
+    """
+    if what is None or _compiling():
+        return
+    said = spoken(op, keywords, 0)
+    places = {name: place for place, name in enumerate(names, len(operands))}
+    if not places.keys() >= said.named.keys():
+        return
+    made = [x for x in returned if x is not None]
+    number = iter(range(-1, -1 - len(made), -1))
+    roots = (
+        *range(len(operands)),
+        *(places[name] for name in said.named),
+        *(places["out"] if x is None else next(number) for x in returned),
+    )
+    everything = (*operands, *said.named.values(), *outputs)
+    default_dispatcher().remember(what, said, Repeatable(given, everything, roots, tuple(made)))
+
+
 def _look_for_torch() -> bool:
     """`_compiling` until torch has been imported, which may happen at any time."""
-    global _compiling, _concerns_torch
+    global _compiling, _concerns_torch, _watched
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "compiler"):
         return False
     if torch.compiler.is_dynamo_compiling():  # dynamo is reading: there is nothing to keep
         return True
     _compiling = torch.compiler.is_dynamo_compiling
-    _concerns_torch = _watch(torch)
+    _watched, _concerns_torch = _watch(torch)
     return False
 
 
-def _watch(torch: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
-    """`_concerns_torch`, once torch is imported.
+def _watch(
+    torch: Any,
+) -> tuple[Callable[[], bool], Callable[[Sequence[Any], Mapping[str, Any]], bool]]:
+    """`_watched` and `_concerns_torch`, once torch is imported.
 
     The private names are the cheapest that know of dispatch modes (``FakeTensorMode``), of
     ``torch.jit.trace`` and of forward-mode differentiation.
@@ -70,6 +145,9 @@ def _watch(torch: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
     modes, tracing = torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state
     forward_ad = torch.autograd.forward_ad
 
+    def watched() -> bool:
+        return modes() > 0 or tracing() is not None or forward_ad._current_level >= 0
+
     def concerns_torch(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
         for x in operands:
             if type(x) not in tensors or (x.requires_grad and grad_enabled()):
@@ -78,9 +156,13 @@ def _watch(torch: Any) -> Callable[[Sequence[Any], Mapping[str, Any]], bool]:
             kind = type(x)
             if kind not in others and (kind not in tensors or (x.requires_grad and grad_enabled())):
                 return True
-        return modes() > 0 or tracing() is not None or forward_ad._current_level >= 0
+        return watched()
 
-    return concerns_torch
+    return watched, concerns_torch
+
+
+def _yes() -> bool:
+    return True
 
 
 def _no(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
@@ -90,6 +172,11 @@ def _no(operands: Sequence[Any], options: Mapping[str, Any]) -> bool:
 _compiling: Callable[[], bool] = _look_for_torch
 """Whether TorchDynamo is reading this code. It takes torch's function, which does nothing, for
 True; a call of the public ``torch.compiler.is_compiling`` costs ten times as much."""
+
+_watched: Callable[[], bool] = _yes
+"""Whether a mode or a tracer is watching, or derivatives are taken forward. The launcher sees the
+other reasons that torch may have to know of a call (`_concerns_torch`). Without torch: always, for
+there is nothing to repeat."""
 
 _concerns_torch: Callable[[Sequence[Any], Mapping[str, Any]], bool] = _no
 """Whether torch may have to know of a call: it wants gradients, an operand is no plain tensor, a

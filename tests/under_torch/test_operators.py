@@ -177,6 +177,9 @@ def test_an_operand_written_in_place_is_refused_by_the_plain_operators(dynamic, 
 class _Blends:
     """In place of a dispatcher: computes blends of tensors."""
 
+    def repeat(self, what, given, scalars):
+        return None
+
     def run_given(self, op, operands, out, stream, options):
         options = {n: x.numpy() if isinstance(x, torch.Tensor) else x for n, x in options.items()}
         outs = [torch.empty(len(operands[0])), torch.empty(len(operands[0]), dtype=torch.bfloat16)]

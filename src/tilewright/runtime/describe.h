@@ -74,14 +74,18 @@ static char *put(char *to, const void *from, size_t bytes) {
    `op` before them in a tuple if it is not a string. NULL, without an exception, for other calls.
    Each field has a fixed width or its length in front, so different calls have different bytes. A
    subclass of Tensor may say anything about itself, so it is left to slow_key(), whose keys are
-   longer tuples. */
-static PyObject *fast_key(PyObject *op, PyObject *tensors, uint64_t *address) {
+   longer tuples. holes: whether None may stand for a tensor that is not there. */
+static PyObject *fast_key(PyObject *op, PyObject *tensors, uint64_t *address, int holes) {
   Py_ssize_t count = PyTuple_GET_SIZE(tensors), length = 0;
   Tensor tensor[count + 1];
   size_t bytes = sizeof(length) + (size_t)count * sizeof(int32_t);
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *object = PyTuple_GET_ITEM(tensors, i);
     Tensor *t = tensor + i;
+    if (object == Py_None && holes) {
+      t->rank = -1, address[i] = 0;
+      continue;
+    }
     if (Py_TYPE(object) != torch_types.tensor && Py_TYPE(object) != torch_types.parameter)
       return NULL;
     if (torch_types.look(object, t)) return PyErr_Clear(), NULL;
@@ -98,6 +102,7 @@ static PyObject *fast_key(PyObject *op, PyObject *tensors, uint64_t *address) {
   for (Py_ssize_t i = 0; i < count; i++) {
     const Tensor *t = tensor + i;
     to = put(to, &t->rank, sizeof(t->rank));
+    if (t->rank < 0) continue;
     *to++ = (char)alignment(address[i]);
     to = put(to, &t->device_type, 4);
     to = put(to, &t->device, 4);
@@ -144,7 +149,7 @@ failed:
 
 static PyObject *key_of(PyObject *op, PyObject *tensors, uint64_t *address) {
   if (!torch_types.known) ask_torch();
-  PyObject *key = torch_types.look ? fast_key(op, tensors, address) : NULL;
+  PyObject *key = torch_types.look ? fast_key(op, tensors, address, 0) : NULL;
   return key ? key : slow_key(op, tensors, address);
 }
 

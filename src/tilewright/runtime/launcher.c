@@ -15,6 +15,13 @@
                                 addresses
    call(torch, known, op, tensors, scalars) -> code
                                 describe, look up in `known`, launch on torch's current stream
+   recipe(launch, makers, sources) -> recipe
+                                how a call's arrays become a launch's operands
+   signature(what, arrays) -> key
+                                of a call that may be repeated; None for one that may not be
+   repeat(torch, recipes, what, arrays, scalars) -> made
+                                look up in `recipes`, make the outputs, launch on torch's current
+                                stream
 
    A launch is one or more kernels, its steps, queued one after another. It counts as one launch.
 
@@ -350,7 +357,8 @@ static int overlaps(const Launch *l, const uint64_t *address) {
 }
 
 /* address: the operands', then those of the kept-zero and the scratch buffer. `scalars` has as many
-   items as the launch is given. -1 with an exception set, or a code. */
+   items as the launch is given, or none: all have their defaults. -1 with an exception set, or a
+   code. */
 static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObject *scalars,
                      int apart) {
   if (!apart && overlaps(l, address)) return OVERLAPS;
@@ -370,7 +378,8 @@ static int do_launch(Launch *l, uint64_t stream, const uint64_t *address, PyObje
   int status = 0;
   for (int i = 0; i < l->scalars && !status; i++) {
     const Scalar *s = l->scalar + i;
-    PyObject *value = PyTuple_GET_ITEM(scalars, s->number);
+    PyObject *value =
+        PyTuple_GET_SIZE(scalars) ? PyTuple_GET_ITEM(scalars, s->number) : Py_None;
     if (value != Py_None ? write_scalar(s->type, value, copy + s->at) : !l->optional[s->number])
       status = UNSUITABLE;
   }
@@ -491,6 +500,7 @@ static int records_gradient(PyObject *grad_enabled, PyObject *tensors) {
   if (yes <= 0) return yes;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); i++) {
     PyObject *tensor = PyTuple_GET_ITEM(tensors, i);
+    if (tensor == Py_None) continue;
     /* The getter itself, without a look-up: a plain tensor has no other attribute of this name. */
     const PyGetSetDef *own =
         Py_TYPE(tensor) == torch_types.tensor ? torch_types.requires_grad : NULL;
@@ -504,17 +514,25 @@ static int records_gradient(PyObject *grad_enabled, PyObject *tensors) {
   return 0;
 }
 
-/* Launches `l` on the current stream of its device: the driver's status or a code; -1 with an
-   exception set. NOT_KNOWN where another device is current, and where the launch needs buffers
-   that none are kept for, as on a stream that a graph captures. */
-static int launch_here(Launch *l, PyObject *torch, uint64_t *address, PyObject *scalars) {
+/* Whether the device of `l` is torch's current one; 0 too with an exception set. */
+static int is_here(const Launch *l, PyObject *torch) {
   PyObject *current_device = PyTuple_GET_ITEM(torch, 1);
-  if (current_device != Py_None) {
-    PyObject *device = PyObject_CallNoArgs(current_device);
-    int here = device && PyLong_AsLong(device) == l->device;
-    Py_XDECREF(device);
-    if (!here) return NOT_KNOWN;
-  }
+  if (current_device == Py_None) return 1; /* there is no other */
+  PyObject *device = PyObject_CallNoArgs(current_device);
+  int here = device && PyLong_AsLong(device) == l->device;
+  Py_XDECREF(device);
+  return here;
+}
+
+/* Whether a call may give these scalars: all of them, or none. */
+static int suits(const Launch *l, PyObject *scalars) {
+  return !PyTuple_GET_SIZE(scalars) || PyTuple_GET_SIZE(scalars) == l->given;
+}
+
+/* Launches `l` on the current stream of its device, which is the current one: the driver's status
+   or a code; -1 with an exception set. NOT_KNOWN where the launch needs buffers that none are kept
+   for, as on a stream that a graph captures. */
+static int launch_here(Launch *l, PyObject *torch, uint64_t *address, PyObject *scalars) {
   PyObject *number = PyLong_FromLong(l->device);
   PyObject *stream = number ? PyObject_CallOneArg(PyTuple_GET_ITEM(torch, 0), number) : NULL;
   Py_XDECREF(number);
@@ -536,15 +554,20 @@ static int launch_here(Launch *l, PyObject *torch, uint64_t *address, PyObject *
   return do_launch(l, handle, address, scalars, 0);
 }
 
+/* Whether the arguments are those of call() and repeat(); if not, an exception is set. */
+static int is_call(PyObject *const *args, Py_ssize_t given) {
+  if (given == 5 && PyTuple_Check(args[0]) && PyTuple_GET_SIZE(args[0]) == 4 &&
+      PyDict_Check(args[1]) && PyTuple_Check(args[3]) && PyTuple_Check(args[4]))
+    return 1;
+  PyErr_SetString(PyExc_TypeError, "(torch, a dict, what, tuple of tensors, tuple of scalars)");
+  return 0;
+}
+
 /* call((current_stream, current_device or None, grad_enabled, capturing), known, op, tensors,
    scalars): the path of every call but the first of its kind. `known` maps describe()'s keys to
    launches. */
 static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-  if (given != 5 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 4 ||
-      !PyDict_Check(args[1]) || !PyTuple_Check(args[3]) || !PyTuple_Check(args[4])) {
-    PyErr_SetString(PyExc_TypeError, "call(torch, known, op, tuple of tensors, tuple of scalars)");
-    return NULL;
-  }
+  if (!is_call(args, given)) return NULL;
   PyObject *torch = args[0], *tensors = args[3], *scalars = args[4];
   uint64_t address[PyTuple_GET_SIZE(tensors) + 2];
   PyObject *key = key_of(args[2], tensors, address);
@@ -557,14 +580,16 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
   PyObject *found = PyDict_GetItemWithError(args[1], key);
   Py_XINCREF(found); /* other threads may empty `known` while Python runs below */
   Launch *l = found ? PyCapsule_GetPointer(found, LAUNCH) : NULL;
-  if (l && l->operands == PyTuple_GET_SIZE(tensors) && l->given == PyTuple_GET_SIZE(scalars) &&
-      !records_gradient(PyTuple_GET_ITEM(torch, 2), tensors))
+  if (l && l->operands == PyTuple_GET_SIZE(tensors) && suits(l, scalars) &&
+      !records_gradient(PyTuple_GET_ITEM(torch, 2), tensors) && is_here(l, torch))
     code = launch_here(l, torch, address, scalars);
   if (code == UNSUITABLE) code = NOT_KNOWN; /* Python says which scalar */
   Py_XDECREF(found);
   Py_DECREF(key);
   return PyErr_Occurred() ? NULL : PyLong_FromLong(code);
 }
+
+#include "repeat.h"
 
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "A launch, packed."},
@@ -576,6 +601,11 @@ static PyMethodDef methods[] = {
     {"describe", (PyCFunction)(void (*)(void))describe, METH_FASTCALL,
      "A call's key and the addresses of its operands."},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, "A cached call, whole."},
+    {"recipe", recipe, METH_VARARGS, "How arrays become operands of a launch."},
+    {"signature", (PyCFunction)(void (*)(void))signature, METH_FASTCALL,
+     "The key of a call that may be repeated."},
+    {"repeat", (PyCFunction)(void (*)(void))repeat, METH_FASTCALL,
+     "A cached call that makes its outputs, whole."},
     {NULL, NULL, 0, NULL},
 };
 

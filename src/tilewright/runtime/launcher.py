@@ -30,7 +30,9 @@ __all__ = ["NEEDS_MAPS", "NOT_KNOWN", "OVERLAPS", "UNSUITABLE", "compiled", "lau
 
 log = logging.getLogger("tilewright")
 
-_SOURCE, _INCLUDED = (Path(__file__).with_name(name) for name in ("launcher.c", "describe.h"))
+_SOURCE, *_INCLUDED = (
+    Path(__file__).with_name(name) for name in ("launcher.c", "describe.h", "repeat.h")
+)
 
 
 @cache
@@ -47,7 +49,7 @@ def launcher() -> ModuleType:
 def compiled() -> ModuleType:
     """The compiled module. Raises `NoCompiler` if it cannot be compiled, kept or loaded, and
     `StoreError` if others could have written it."""
-    source = _SOURCE.read_bytes() + _INCLUDED.read_bytes()
+    source = b"".join(file.read_bytes() for file in (_SOURCE, *_INCLUDED))
     tag = sysconfig.get_config_var("EXT_SUFFIX")
     digest = hashlib.sha256(source + str(tag).encode()).hexdigest()[:16]
     built = home.cache().absolute() / digest / f"launcher{tag}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -277,9 +278,20 @@ def describe(op: Any, tensors: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[
     for tensor in tensors:
         address = tensor.data_ptr()
         addresses.append(address)
-        low = address & 15
-        key += (low & -low, tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
+        key += (
+            _alignment(address),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.get_device(),
+        )
     return tuple(key), tuple(addresses)
+
+
+def _alignment(address: int) -> int:
+    """Bytes that an address is a multiple of, 0 for 16 and more."""
+    low = address & 15
+    return low & -low
 
 
 def call(
@@ -290,18 +302,38 @@ def call(
     scalars: tuple[Any, ...],
 ) -> int:
     """A cached call, whole."""
-    current_stream, current_device, grad_enabled, capturing = torch
     try:
         key, addresses = describe(op, tensors)
     except AttributeError:  # not torch's tensors: the caller sorts it out
         return NOT_KNOWN
     found = known.get(key)
-    if found is None or len(scalars) != len(found.optional):
+    if found is None or not _may_launch(found, torch, tensors, scalars):
         return NOT_KNOWN
-    if grad_enabled() and any(t.requires_grad for t in tensors):
-        return NOT_KNOWN
-    if current_device is not None and current_device() != found.device:
-        return NOT_KNOWN
+    return _launch_here(found, torch, addresses, scalars)
+
+
+def _may_launch(
+    found: _Launch,
+    torch: tuple[Any, Any, Any, Any],
+    tensors: Sequence[Any],
+    scalars: tuple[Any, ...],
+) -> bool:
+    _, current_device, grad_enabled, _ = torch
+    if scalars and len(scalars) != len(found.optional):
+        return False
+    if grad_enabled() and any(t.requires_grad for t in tensors if t is not None):
+        return False
+    return current_device is None or current_device() == found.device
+
+
+def _launch_here(
+    found: _Launch,
+    torch: tuple[Any, Any, Any, Any],
+    addresses: tuple[int, ...],
+    scalars: tuple[Any, ...],
+) -> int:
+    """See launcher.c."""
+    current_stream, _, _, capturing = torch
     stream = current_stream(found.device)
     workspaces = (0, 0)
     if found.kept_zero or found.scratch:
@@ -309,5 +341,61 @@ def call(
         if kept is None or kept[0] != stream or capturing():
             return NOT_KNOWN
         workspaces = kept[1:]
+    scalars = scalars or (None,) * len(found.optional)
     code = launch(found, stream, addresses, workspaces, scalars, False)
     return NOT_KNOWN if code == UNSUITABLE else code
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """See repeat.h."""
+
+    launch: _Launch
+    makers: tuple[tuple[Any, tuple[Any, ...]], ...]
+    sources: tuple[tuple[int, int, int], ...]
+
+
+def recipe(
+    launch: _Launch,
+    makers: tuple[tuple[Any, tuple[Any, ...]], ...],
+    sources: tuple[tuple[int, int, int], ...],
+) -> _Recipe:
+    """How the arrays of a call become the operands of a launch; see repeat.h."""
+    return _Recipe(launch, makers, sources)
+
+
+def signature(what: Any, arrays: tuple[Any, ...]) -> Any:
+    """The key of a call that may be repeated; None for one that may not be."""
+    torch = sys.modules.get("torch")
+    plain = () if torch is None else (torch.Tensor, torch.nn.Parameter, type(None))
+    if any(type(x) not in plain for x in arrays):
+        return None
+    try:
+        key, _ = describe(what, tuple([x for x in arrays if x is not None]))
+    except RuntimeError:  # a tensor without memory, as in a transform of torch.func
+        return None
+    return (key, *[i for i, x in enumerate(arrays) if x is None])
+
+
+def repeat(
+    torch: tuple[Any, Any, Any, Any],
+    recipes: Mapping[Any, _Recipe],
+    what: Any,
+    arrays: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+) -> Any:
+    """A cached call that makes its outputs, whole; see repeat.h."""
+    found = recipes.get(signature(what, arrays))
+    if found is None or not _may_launch(found.launch, torch, arrays, scalars):
+        return None
+    outputs = tuple([function(*arguments) for function, arguments in found.makers])
+    addresses = []
+    for array, offset, example in found.sources:
+        tensor = outputs[-array - 1] if array < 0 else arrays[array]
+        address = tensor.data_ptr() + offset
+        if _alignment(address) != _alignment(example):
+            return None
+        addresses.append(address)
+    if _launch_here(found.launch, torch, tuple(addresses), scalars):
+        return None
+    return outputs[0] if len(outputs) == 1 else outputs

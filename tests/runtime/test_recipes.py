@@ -1,0 +1,106 @@
+"""The launcher's recipes: calls that make their outputs, and whose operands are views."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from test_bound import LARGE, StandIn, Subclass, _torch, bound, native  # noqa: E402, F401
+
+from tilewright.ops.nouns import Given, Pointer  # noqa: E402
+
+ARGUMENTS = (Pointer("a"), Pointer("out"))
+MAKER = (torch.empty_strided, ((16, 16), (16, 1)))
+
+
+def ready(driver, **scalars):
+    return bound(driver, ARGUMENTS, LARGE, **scalars).native
+
+
+def test_outputs_are_made_and_operands_found(native):  # noqa: F811
+    driver, x = StandIn("<Q", "<Q"), torch.zeros(2, 16, 16)
+    sources = ((1, 1024, x[1].data_ptr()), (-1, 0, 0))
+    recipes = {native.signature("op", (None, x)): native.recipe(ready(driver), (MAKER,), sources)}
+    for _ in range(2):
+        y = torch.ones(2, 16, 16)
+        made = native.repeat(_torch(), recipes, "op", (None, y), ())
+        assert made.shape == (16, 16)
+        assert driver.launches[-1]["values"] == [y[1].data_ptr(), made.data_ptr()]
+        assert driver.launches[-1]["stream"] == 5
+
+
+def test_an_output_may_be_passed(native):  # noqa: F811
+    driver, x, out = StandIn("<Q", "<Q"), torch.zeros(16, 16), torch.zeros(1, 16, 16)
+    sources = ((0, 0, x.data_ptr()), (1, 0, out.data_ptr()))
+    recipes = {native.signature("op", (x, out)): native.recipe(ready(driver), (), sources)}
+    assert native.repeat(_torch(), recipes, "op", (x, out), ()) == ()
+    assert native.repeat(_torch(), recipes, "op", (x, x[None]), ()) is None, "it overlaps"
+    assert [one["values"] for one in driver.launches] == [[x.data_ptr(), out.data_ptr()]]
+
+
+def test_other_calls_are_left_to_python(native):  # noqa: F811
+    driver, x = StandIn("<Q", "<Q"), torch.zeros(2, 16, 16)
+    made = native.recipe(ready(driver), (MAKER,), ((0, 0, x.data_ptr()), (-1, 0, 0)))
+    recipes = {native.signature("op", (x, None)): made}
+    others = [
+        (x,), (x, x), (None, x), (None, None), (x.as_subclass(Subclass), None), (x.half(), None),
+        (x[:1], None), (x.transpose(1, 2), None), (torch.zeros(516)[4:].view(2, 16, 16)[:, :], x),
+        (torch.zeros(513)[1:].view(2, 16, 16), None), ([1], None), (x.numpy(), None),
+    ]  # fmt: skip
+    for arrays in others:
+        assert native.repeat(_torch(), recipes, "op", arrays, ()) is None
+    assert native.repeat(_torch(), recipes, "another", (x, None), ()) is None
+    assert native.repeat(_torch(), recipes, "op", (x, None), (1, 2)) is None, "no such scalars"
+    wants = x.clone().requires_grad_()
+    assert native.repeat(_torch(grad=True), recipes, "op", (wants, None), ()) is None
+    assert not driver.launches
+    assert native.repeat(_torch(), recipes, "op", (wants, None), ()) is not None
+    assert len(driver.launches) == 1
+
+
+def test_an_operand_that_is_aligned_otherwise_is_left_to_python(native):  # noqa: F811
+    """An array at 4 and one at 12 bytes behind a multiple of 16 are aligned alike, their views are
+    not."""
+    driver, memory = StandIn("<Q", "<Q"), torch.zeros(1024)
+    here, there = memory[1:601], memory[3:603]
+    sources = ((0, 4, here[1:].data_ptr()), (-1, 0, 0))
+    recipe = native.recipe(ready(driver), (MAKER,), sources)
+    recipes = {native.signature("op", (here,)): recipe}
+    assert native.signature("op", (here,)) == native.signature("op", (there,))
+    assert native.repeat(_torch(), recipes, "op", (there,), ()) is None
+    assert native.repeat(_torch(), recipes, "op", (here,), ()) is not None
+
+
+def test_scalars_are_those_of_the_call_or_all_defaults(native):  # noqa: F811
+    driver, x = StandIn("<Q", "<Q", "<f"), torch.zeros(16, 16)
+    launch = bound(
+        driver, (*ARGUMENTS, Given("fp32", "scale")), LARGE, given=("scale",),
+        defaults={"scale": 2.0},
+    )  # fmt: skip
+    recipe = native.recipe(launch.native, (MAKER,), ((0, 0, x.data_ptr()), (-1, 0, 0)))
+    recipes = {native.signature("op", (x,)): recipe}
+    for scalars in ((), (3.0,), (None,), (4.0,)):
+        assert native.repeat(_torch(), recipes, "op", (x,), scalars) is not None
+    assert [one["values"][2] for one in driver.launches] == [2.0, 3.0, 2.0, 4.0]
+    assert native.repeat(_torch(), recipes, "op", (x,), ("no number",)) is None
+    key, _ = native.describe("op", (x, torch.zeros(16, 16)))
+    assert native.call(_torch(), {key: launch.native}, "op", (x, torch.zeros(16, 16)), ()) == 0
+
+
+def test_a_signature_tells_apart_what_is_there(native):  # noqa: F811
+    x, y = torch.zeros(3), torch.zeros(3)
+    given = [(x,), (None, x), (x, None), (x, y), (None, x, None), (), (None,)]
+    assert len({native.signature("op", arrays) for arrays in given}) == len(given)
+    assert native.signature("op", (x,)) == native.signature("op", (y,))
+    assert native.signature("op", (x, 3)) is None
+
+
+def test_what_a_maker_raises_is_raised(native):  # noqa: F811
+    def full(*_):
+        raise MemoryError("full")
+
+    driver, x = StandIn("<Q", "<Q"), torch.zeros(16, 16)
+    recipe = native.recipe(ready(driver), ((full, ()),), ((0, 0, x.data_ptr()), (-1, 0, 0)))
+    with pytest.raises(MemoryError, match="full"):
+        native.repeat(_torch(), {native.signature("op", (x,)): recipe}, "op", (x,), ())
+    assert not driver.launches
