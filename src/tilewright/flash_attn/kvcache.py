@@ -7,7 +7,13 @@ from typing import Any
 from tilewright.errors import BadArgument
 from tilewright.flash_attn import words
 from tilewright.flash_attn.functions import ALL, Window
-from tilewright.flash_attn.words import attention
+from tilewright.flash_attn.words import Like, attention
+
+_NAMES = (
+    "new_k", "new_v", "rotary_cos", "rotary_sin", "kv_used", "left_pad", "page_table", "q_offsets",
+    "slopes", "sinks",
+)  # fmt: skip
+"""The words of `attention` for the arrays behind q and the cache that a repeated call is given."""
 
 
 def flash_attn_with_kvcache(
@@ -61,6 +67,26 @@ def flash_attn_with_kvcache(
 
     See the package for the other arguments.
     """
+    like = None
+    if (
+        not others
+        and num_splits == 0
+        and cache_batch_idx is None
+        and q_descale is k_descale is v_descale is None
+        and (block_table is None or page_table is None)
+    ):
+        plain = (
+            causal, window_size, softcap, rotary_interleaved, return_softmax_lse, max_seqlen_q,
+        )  # fmt: skip
+        given = (
+            q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_leftpad,
+            page_table if block_table is None else block_table, cu_seqlens_q, alibi_slopes,
+            learnable_sink,
+        )  # fmt: skip
+        like = Like("flash_attn_with_kvcache", softmax_scale, plain, _NAMES, given)
+        made = like.again()
+        if made is not None:
+            return made
     words.refuse("flash_attn_with_kvcache", {**others, "num_splits": num_splits})
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.stride(-1) != 1:
@@ -100,7 +126,11 @@ def flash_attn_with_kvcache(
     if rotary_cos is not None:
         style = "interleaved" if rotary_interleaved else "half"
         said |= {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary": style}
-    return attention(words.dense_inside(q), k_cache, v_cache, **said)
+    operands = words.dense_inside(q), k_cache, v_cache
+    made = attention(*operands, **said)
+    if like is not None:
+        like.remember(operands, said, made)
+    return made
 
 
 def _int32() -> Any:

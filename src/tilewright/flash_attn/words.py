@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.errors import BadArgument
-from tilewright.operation import operation
+from tilewright.operation import again, alike, operation, remember, scalars
 
 attention = operation("attention")
 """`tilewright.attention`."""
@@ -26,6 +26,45 @@ _ABSENT: dict[str, tuple[Any, str]] = {
 
 
 _ORDER = "; the order is FlashAttention 2's, so pass those of FlashAttention 3 by keyword"
+
+
+class Like:
+    """A call, as `again` and `remember` take it.
+
+    function: of this package.
+    softmax_scale: its argument.
+    words: its other arguments that are no arrays.
+    names: of each array behind the first three, the word of `attention`.
+    given: q, k, v and these arrays; None for one that is not there.
+    """
+
+    __slots__ = ("given", "names", "scale", "what")
+
+    def __init__(
+        self,
+        function: str,
+        softmax_scale: Any,
+        words: tuple[Any, ...],
+        names: tuple[str, ...],
+        given: tuple[Any, ...],
+    ) -> None:
+        plain = not isinstance(softmax_scale, bool)  # which is refused, though it equals a number
+        self.what = alike(function, *words) if plain else None
+        self.scale, self.names, self.given = softmax_scale, names, given
+
+    def again(self) -> Any:
+        """See `tilewright.operation.again`."""
+        scale = self.scale
+        given = () if scale is None else scalars("attention", scale=scale)
+        return again(self.what, self.given, given)
+
+    def remember(self, operands: tuple[Any, ...], said: Mapping[str, Any], made: Any) -> None:
+        """See `tilewright.operation.remember`.
+
+        operands, said, made: what `attention` was given and returned.
+        """
+        outputs = made if isinstance(made, tuple) else (made,)
+        remember(self.what, self.given, self.names, "attention", operands, said, outputs, outputs)
 
 
 def refuse(function: str, others: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ class PagedAttention(Planned):
             head_dim_vo=head_dim_vo or head_dim,
             page_size=page_size,
         )
-        self._lengths = page_words(self, qo_indptr, starts, paged_kv_indices, used)
+        self._lay(page_words(self, qo_indptr, starts, paged_kv_indices, used))
 
     def run(
         self,
@@ -107,21 +107,29 @@ class PagedAttention(Planned):
         Returns O, [rows, num_qo_heads, head_dim_vo]; with `return_lse`, (O, LSE), LSE being a
         natural logarithm, fp32 [rows, num_qo_heads]. Raises as `tilewright.attention` does.
         """
+        whole = not isinstance(paged_kv_cache, tuple | list)
+        k, v = (paged_kv_cache, paged_kv_cache) if whole else paged_kv_cache
+        given, kind = None, (bool(return_lse), whole)
+        if q_scale is k_scale is v_scale is None:
+            given = (q, k, v, sinks, out)
+            made = self._again(given, kind)
+            if made is not None:
+                return made if out is None else out
         plan = self._plan
-        if not isinstance(paged_kv_cache, tuple | list):
+        if whole:
             if paged_kv_cache.ndim != 5 or paged_kv_cache.shape[1] != 2:
                 raise BadArgument(
                     f"paged_kv_cache is {list(paged_kv_cache.shape)}, not [pages, 2, …]"
                 )
-            paged_kv_cache = paged_kv_cache.unbind(1)
-        k, v = paged_kv_cache
+            k, v = paged_kv_cache.unbind(1)
         self._check("q", q, plan["num_qo_heads"], plan["head_dim"])
         page = plan["page_size"], plan["num_kv_heads"]
         page = page if self._layout == "NHD" else page[::-1]
         self._check("keys", k, *page, plan["head_dim"])
         self._check("values", v, *page, plan["head_dim_vo"])
         scales = self._scaled(q, k, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
-        return self._run(q, (k, v), {**scales, "sinks": sinks}, out, return_lse)
+        words = {**scales, "sinks": sinks}
+        return self._run(q, (k, v), words, out, return_lse, given, kind)
 
 
 def page_words(

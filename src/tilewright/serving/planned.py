@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import BadArgument
 from tilewright.flash_attn.words import scaled
-from tilewright.operation import operation
+from tilewright.operation import again, alike, operation, remember, scalars
 from tilewright.serving.buffers import Buffers, Capacity, between, host_offsets
 
 attention = operation("attention")
@@ -28,6 +29,9 @@ class Planned:
         self._fixed: Mapping[str, Any] | None = None
         self._words: Mapping[str, Any] = {}
         self._lengths: dict[str, Any] = {}
+        self._arrays: dict[str, Any] = {}
+        self._what: object = None
+        self._scalars: tuple[int | float | None, ...] = ()
         self._rows = 0
         self._scales: dict[float, Any] = {}
 
@@ -44,7 +48,17 @@ class Planned:
                 f"this plan has another {', '.join(changed)} than the first, which a captured "
                 "graph would not see; use another object"
             )
-        self._fixed, self._words, self._lengths = fixed, words, {}
+        self._fixed, self._words, self._lengths, self._what = fixed, words, {}, None
+
+    def _lay(self, lengths: dict[str, Any]) -> None:
+        """Keep the words that say lengths and places, which end a plan."""
+        numbers = {name: n for name, n in lengths.items() if isinstance(n, int)}
+        self._arrays = {name: x for name, x in lengths.items() if name not in numbers}
+        words = (*(self._fixed or {}).items(), *numbers.items())
+        what = alike(type(self).__name__, *self._arrays, *words)
+        self._what = None if what is None else _one(what)
+        self._scalars = scalars("attention", scale=self._words["scale"])
+        self._lengths = lengths
 
     @property
     def _plan(self) -> Mapping[str, Any]:
@@ -89,14 +103,38 @@ class Planned:
             self._scales[value] = kept
         return kept
 
+    def _again(self, given: tuple[Any, ...], kind: tuple[bool, ...]) -> Any:
+        """What a call like an earlier one makes (see `tilewright.operation.again`); None if it has
+        to be made by `_run`.
+
+        given: q first; the cache; sinks; out.
+        kind: what else the call says.
+        """
+        if self._what is None:
+            return None
+        if "q_offsets" in self._arrays and given[0].shape[:1] < (self._rows,):
+            return None  # else `q` has a row for each length, as it had then
+        return again((self._what, *kind), (*given, *self._arrays.values()), self._scalars)
+
     def _run(
-        self, q: Any, cache: tuple[Any, ...], words: Mapping[str, Any], out: Any, return_lse: bool
+        self,
+        q: Any,
+        cache: tuple[Any, ...],
+        words: Mapping[str, Any],
+        out: Any,
+        return_lse: bool,
+        given: tuple[Any, ...] | None,
+        kind: tuple[bool, ...],
     ) -> Any:
         """Call `tilewright.attention` with the plan's words. Returns O [rows, heads, dim], and LSE
-        [rows, heads]."""
+        [rows, heads].
+
+        given, kind: as for `_again`; None for a call that is not to be repeated.
+        """
         packed = "q_offsets" in self._lengths
         if len(q) < self._rows or (len(q) > self._rows and not packed):
             raise BadArgument(f"q has {len(q)} rows, but the plan has {self._rows}")
+        passed = out
         if not packed:
             q, out = q.unsqueeze(1), None if out is None else out.unsqueeze(1)
         target: Any = out
@@ -107,11 +145,31 @@ class Planned:
             shape = (heads, rows) if packed else (rows, heads, 1)
             target = out, torch.empty(shape, dtype=torch.float32, device=q.device)
         said = {**self._words, **self._lengths, **words, "lse": return_lse or None}
-        made = attention(q, *cache, out=target, **said)
+        outputs = attention(q, *cache, out=target, **said)
         if not return_lse:
-            return made if packed else made.squeeze(1)
-        o, lse = made
-        return (o, lse.T) if packed else (o.squeeze(1), lse.squeeze(2))
+            outputs = (outputs,)
+        o = outputs[0] if packed else outputs[0].squeeze(1)
+        made = [o if passed is None else passed]
+        if return_lse:
+            made.append(outputs[1].T if packed else outputs[1].squeeze(2))
+        if given is not None and self._what is not None and not (return_lse and out is not None):
+            remember(
+                (self._what, *kind),
+                (*given, *self._arrays.values()),
+                ("sinks", "out", *self._arrays),
+                "attention",
+                (q, *cache),
+                said,
+                outputs,
+                made if out is None else (None,),
+            )
+        return tuple(made) if return_lse else made[0]
+
+
+@lru_cache(maxsize=1024)
+def _one(what: tuple[Any, ...]) -> object:
+    """One object for equal plans, which takes less time to look up than what they say."""
+    return object()
 
 
 def masked(
