@@ -37,6 +37,7 @@ from tilewright.ops.attention import AttentionConfig, AttentionProblem
 FAMILY = ops.family("attention")
 GPU = "cuda:0"
 FLEX = "torch.flex_attention"
+FLEX_BACKWARD = "torch.flex_attention, backward"
 TOKENS = 1 << 14
 """Of a batch: sequences of 1k come by 16, of 16k one at a time."""
 
@@ -209,11 +210,11 @@ def checked(
 
 
 def measure(
-    p: AttentionProblem, configs: list[AttentionConfig], dispatcher: Dispatcher, flush: timing.Call
-) -> dict[str, Any]:
+    p: Any, configs: list[Any], of_torch: list[Contender], dispatcher: Dispatcher,
+    flush: timing.Call,
+) -> dict[str, Any]:  # fmt: skip
     """One problem's line of the result."""
     contenders = [Contender(c.name, c, kernel_bind(dispatcher, c.name, p)) for c in configs]
-    of_torch = torch_calls(p)
     calls, wrong = checked([*contenders, *of_torch], p)
     ours = [c.name for c in configs if c.name in calls]
     others = [one.label for one in of_torch if one.label in calls]
@@ -224,12 +225,14 @@ def measure(
     first = timing.measure(named, timing.Events(flush, GPU), RACE, beside=others)
     brief = {name: statistics.median(series.samples_us) for name, series in first.items()}
     best = min(ours, key=brief.__getitem__)
-    final = {name: named[name] for name in (best, *others)}
     line |= {"kernel": best, "brief_us": {name: round(us, 2) for name, us in brief.items()}}
     for way, timer in (
         ("flushed", timing.Events(flush, GPU)),
         ("replayed", timing.Graphs(flush, GPU, REPLAYED)),
     ):
+        # Autograd computes gradients on the stream of the forward pass, so none is captured.
+        beside = [name for name in others if way == "flushed" or name != FLEX_BACKWARD]
+        final = {name: named[name] for name in (best, *beside)}
         series = timing.measure(final, timer, FINAL)
         us = {name: statistics.median(taken.samples_us) for name, taken in series.items()}
         line[way] = {
@@ -238,7 +241,7 @@ def measure(
                 name: [round(end, 2) for end in taken.interval_us] for name, taken in series.items()
             },
             "tflops": {name: round(p.flops / value / 1e6, 1) for name, value in us.items()},
-            "ratio": {name: round(us[name] / us[best], 3) for name in others},
+            "ratio": {name: round(us[name] / us[best], 3) for name in beside},
         }
     return line
 
@@ -263,9 +266,15 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--set", nargs="+", choices=SETS, default=[*SETS], dest="sets")
+def compare(
+    what: str,
+    sets: Mapping[str, Callable[[], Iterator[Any]]],
+    kernels: Callable[[Any, bool, list[str]], list[Any]],
+    torch_calls: Callable[[Any], list[Contender]],
+) -> None:
+    """Compare kernels with calls of torch over sets of problems, as the command line says."""
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--set", nargs="+", choices=sets, default=[*sets], dest="sets")
     parser.add_argument("--kernels", nargs="+", default=[], help="parts of names, as 128x128_w8_s2")
     parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
     parser.add_argument("--most", type=int, default=32768, help="longest sequence")
@@ -273,7 +282,7 @@ def main() -> None:
     parser.add_argument("--build", action="store_true", help="build and list, without a GPU")
     options = parser.parse_args()
     problems = {
-        name: [p for p in SETS[name]() if max(p.q_len, p.kv_len) <= options.most]
+        name: [p for p in sets[name]() if max(p.q_len, p.kv_len) <= options.most]
         for name in options.sets
     }
     asked = {
@@ -300,7 +309,8 @@ def main() -> None:
     for name, each in asked.items():
         lines = document["sets"][name] = []
         for p, configs in each:
-            lines.append(measure(p, [c for c in configs if c.name in built], dispatcher, flush))
+            usable = [c for c in configs if c.name in built]
+            lines.append(measure(p, usable, torch_calls(p), dispatcher, flush))
             print(json.dumps({"set": name, **lines[-1]}), flush=True)
         document["summary"][name] = summary(lines)
         print(f"{name}: {document['summary'][name]}", flush=True)
@@ -310,4 +320,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compare(__doc__.partition("\n\n")[0], SETS, kernels, torch_calls)
