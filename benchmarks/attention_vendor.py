@@ -90,14 +90,15 @@ def _features() -> Iterator[AttentionProblem]:
 
 def _eight() -> Iterator[AttentionProblem]:
     """Each shape in bf16, then in fp8 with values by columns, of which torch has no call."""
-    for length in (4096, 8192, 16384, 32768):
-        for mask in CAUSAL:
-            p = _shape(length, 128, **mask)
-            yield p
-            columns = (p.heads * 128 * length, 1, 128 * length, length)
-            yield _shape(
-                length, 128, dtype="e4m3fn", others="hscale", v_strides=columns, **mask
-            )  # fmt: skip
+    for head_dim in (128, 256):
+        for length in (4096, 8192, 16384, 32768):
+            for mask in CAUSAL:
+                p = _shape(length, head_dim, **mask)
+                yield p
+                columns = (p.heads * head_dim * length, 1, head_dim * length, length)
+                yield _shape(
+                    length, head_dim, dtype="e4m3fn", others="hscale", v_strides=columns, **mask
+                )  # fmt: skip
 
 
 SETS: dict[str, Callable[[], Iterator[AttentionProblem]]] = {

@@ -162,9 +162,16 @@ EIGHT = replace(
         ({"right": 0, "others": "lse+hscale"}, {}),
         ({"left": 60, "right": 0, "softcap": 4.0, "others": "sinks+tscale"}, {}),
         ({"dtype_o": "fp32", "heads": 4, "others": "hscale"}, {}),
+        (
+            {
+                "head_dim": 256, "head_dim_v": 256, "heads": 4, "right": 0, "others": "lse+hscale",
+                "v_strides": (2 * 256 * 208, 1, 256 * 208, 208),
+            },
+            {"num_stages": 3},
+        ),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_fp8(fields, algorithm):
     assert right(replace(EIGHT, **fields), **algorithm)
 

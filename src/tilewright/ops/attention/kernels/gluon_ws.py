@@ -36,23 +36,23 @@ through Q's memory, and the next Q waits for it. fp32 O leaves from registers.
 
 fp8. wgmma reads 8-bit operands along the summed dimension alone, so values lie by columns in memory
 (a row stride of 1), and sequences have one length. wgmma adds 8-bit products with about 14 bits, so
-the sums of each block are taken alone and added in fp32: as many registers again, which is why head
-dims of 256 are refused and tiles under a mask are 128x64. Weights come to the right threads by
-shuffles. They are multiplied by 256, of which the logarithm is told, so that small ones are not
-lost: with a sink above all scores, errors were 1.5 of what is tolerated without that, and 0.4 with
-it (in the simulation).
+the sums of each block are taken alone and added in fp32; at head dim 256, 32 columns after the
+other, as there are no registers for all. Weights come to the right threads by shuffles, and are
+multiplied in the same step: from step to step each would take a whole register. They are multiplied
+by 256, of which the logarithm is told, so that small ones are not lost: with a sink above all
+scores, errors were 1.5 of what is tolerated without that, and 0.4 with it (in the simulation).
 
 What limits it. Registers decide the tiles: a thread holds scores, their weights and sums (64, 32
 and 64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that
 loads needs 40 to walk sequences.
 
-Compiled (Triton 3.6, ptxas for sm_90a): at 256 with lengths 20 bytes are spilled, outside of the
-loop over keys; in some with lengths or a window 8 bytes. Less is spilled since the number of keys
-comes from the message also where it is an argument: the last block's mask was taken out of the loop
-over tiles, and spilled (224 bytes at head dim 64, three groups). fp8 in causal 128x128 spills 224
-bytes, in 128x64 none. The simulation (`tests/simulate`) ran it, and finds each of 18 faults put
-into it. ptxas moves the wait for P·V above the exponentials, although PTX has them in order: within
-a group they do not overlap, only those of one group with the products of another.
+Compiled (Triton 3.6, ptxas for sm_90a): at 256 with lengths 20 bytes are spilled, and of fp8 at 256
+16 to 24, all outside of the loop over keys. Less is spilled since the number of keys comes from the
+message also where it is an argument: the last block's mask was taken out of the loop over tiles,
+and spilled (224 bytes at head dim 64, three groups). Parts of 64 columns instead of 32 spill 24
+registers in the loop of fp8 at 256. The simulation (`tests/simulate`) ran it, and finds each of 18
+faults put into it. ptxas moves the wait for P·V above the exponentials, although PTX has them in
+order: within a group they do not overlap, only those of one group with the products of another.
 
 Measured on an H200, bf16, 16k tokens, as ratios to cuDNN, by single calls with L2 flushed; the
 records are benchmarks/results/attention_*.json. What was tried:
@@ -72,20 +72,23 @@ records are benchmarks/results/attention_*.json. What was tried:
 - An instruction that keeps ptxas from moving that wait: 0.96 to 1.03 of the speed.
 - 192x64 tiles at head dim 128: 0.89 to 0.97 of 128x128.
 
+The steps of fp8 were not timed.
+
 To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
 which are no powers of two and would be pieces here; named barriers for the turns; for fp8, rows of
 values turned by the warps that load, as FlashAttention-3 does; K and V for two workgroups by
 multicast, which Gluon does not offer.
 """
 
-from tilewright.ops.attention.kernels.gluon_scores import (
-    LN2,
-    LOG2E,
-    base2,
-    changed,
-    masked,
-    weights_of,
+from tilewright.ops.attention.kernels.gluon_blocks import (
+    RAISED,
+    products,
+    rows,
+    scored,
+    step,
+    step_of_eight,
 )
+from tilewright.ops.attention.kernels.gluon_scores import LN2, LOG2E
 from tilewright.ops.attention.kernels.gluon_tiles import (
     MESSAGE,
     across,
@@ -105,7 +108,6 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     turned,
 )
 from tilewright.ops.device.gluon_api import (
-    constexpr_function,
     fence_async_shared,
     gl,
     jit,
@@ -203,77 +205,6 @@ def _fill(
 
 
 @jit
-def _products(q_tiles, k_tiles, q_at, stage, zero, PIECES: gl.constexpr):
-    """Q·Kᵀ of the group's rows, from tile `q_at` on, and one block, started."""
-    s = zero
-    for c in gl.static_range(PIECES):
-        q_tile = q_tiles.index(q_at + c)
-        k_tile = k_tiles.index(stage * PIECES + c).permute((1, 0))
-        s = warpgroup_mma(q_tile, k_tile, s, use_acc=c > 0, is_async=True)
-    return s
-
-
-@jit
-def _sums(weights, v_tiles, stage, acc):
-    """P·V of one block, started: added to `acc`; of 8-bit types, alone."""
-    if weights.dtype.primitive_bitwidth == 8:
-        v_tile = v_tiles.index(stage).permute((1, 0))
-        more = warpgroup_mma(weights, v_tile, gl.zeros_like(acc), use_acc=False, is_async=True)
-    else:
-        more = warpgroup_mma(weights, v_tiles.index(stage), acc, is_async=True)
-    return more
-
-
-@jit
-def _summed(acc, more, weights):
-    """The sums with a block's, and the weights whose registers are free now. wgmma adds 8-bit
-    products with about 14 bits, so blocks are added here."""
-    if weights.dtype.primitive_bitwidth == 8:
-        acc += warpgroup_mma_wait(0, deps=(more,))
-    else:
-        acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
-    return acc, weights
-
-
-@jit
-def _operand(p, DTYPE: gl.constexpr, OF_P: gl.constexpr):
-    """Weights as wgmma's left operand. Those of 16 bits are in the right threads already."""
-    return gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=DTYPE.primitive_bitwidth == 16)
-
-
-@jit
-def _rows(column, acc):
-    """A number for each row of the scores, for the rows of the sums `acc`."""
-    OF_O: gl.constexpr = acc.type.layout
-    return gl.expand_dims(
-        gl.convert_layout(column, gl.SliceLayout(1, OF_O), assert_trivial=True), 1
-    )
-
-
-@jit
-def _weights(
-    s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    EDGES: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, RAISED: gl.constexpr,
-):  # fmt: skip
-    """See `weights_of`; from products. `edge`: some rows do not see some of the keys."""
-    SCALED: gl.constexpr = SOFTCAP or ALIBI
-    if SCALED:
-        s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI)
-    if EDGES:  # noqa: SIM102 - only the first is known when compiling
-        if edge:
-            left, right, first, _ = bounds
-            s = masked(s, row, col, n_kv, shift, left, right, first, MASK)
-    return weights_of(s, most, total, base2(scale), SCALED, EDGES, RAISED)
-
-
-@constexpr_function
-def _raised(bits):
-    """The power of 2 that weights are multiplied by: it uses the range of 8-bit types (to 448), of
-    which small weights would else be lost."""
-    return 8 if bits == 8 else 0
-
-
-@jit
 def _negate(tile):
     """Change the signs of Q's rows."""
     ROWS: gl.constexpr = tile.shape[0]
@@ -284,41 +215,6 @@ def _negate(tile):
         part.store((-part.load(LAYOUT).to(gl.float32)).to(tile.dtype))
     fence_async_shared()
     thread_barrier()
-
-
-@jit
-def _step(
-    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc, weights, most,
-    total, again, q_at, stage, phase, turn, edge, row, col, n_kv, shift, bounds, scale, softcap,
-    slope, MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, STAGES: gl.constexpr,
-    GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr,
-):  # fmt: skip
-    """Scores and weights of one block, under the sum with the weights of the block before."""
-    v_stage, v_phase = slot_before(stage, phase, STAGES)
-    RAISED: gl.constexpr = _raised(weights.dtype.primitive_bitwidth)
-    mbarrier.wait(k_full.index(stage), phase)
-    if TURNS:
-        mbarrier.wait(turns.index(GROUP), turn)
-        turn ^= 1
-    s = _products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
-    acc = acc * _rows(again, acc)
-    mbarrier.wait(v_full.index(v_stage), v_phase)
-    more = _sums(weights, v_tiles, v_stage, acc)
-    if TURNS:
-        mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
-    s = warpgroup_mma_wait(1, deps=(s,))
-    mbarrier.arrive(k_empty.index(stage), count=1)
-    p, most, total, again = _weights(
-        s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASK != "none", SOFTCAP, ALIBI, RAISED,
-    )  # fmt: skip
-    acc, weights = _summed(acc, more, weights)
-    mbarrier.arrive(v_empty.index(v_stage), count=1)
-    DTYPE: gl.constexpr = weights.dtype
-    OF_P: gl.constexpr = weights.type.layout
-    weights = _operand(p, DTYPE, OF_P)
-    stage, phase = turned(stage, phase, STAGES)
-    return acc, weights, most, total, again, stage, phase, turn
 
 
 @jit
@@ -369,7 +265,7 @@ def _attend(
     OF_O: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, MMA_K])
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 32 // DTYPE.primitive_bitwidth)
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
-    RAISED: gl.constexpr = _raised(DTYPE.primitive_bitwidth)
+    EIGHT: gl.constexpr = DTYPE.primitive_bitwidth == 8
     zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
     negative = scale < 0
     scale = gl.abs(scale)
@@ -402,7 +298,7 @@ def _attend(
         if SINKS:
             sink = gl.load(sinks + h)
             most = gl.full((ROWS,), sink * LOG2E, gl.float32, OF_ROWS)
-            total = gl.where(most == float("-inf"), 0.0, 2.0**RAISED)
+            total = gl.where(most == float("-inf"), 0.0, 2.0**RAISED if EIGHT else 1.0)
         factor = scale
         if SCALED:
             at = b * scale_strides[0] + h // group * scale_strides[1]
@@ -415,49 +311,61 @@ def _attend(
             for c in gl.static_range(PIECES):
                 _negate(q_tiles.index(q_at + c))
 
-        # The first block has the mask's or the sequence's edge.
-        mbarrier.wait(k_full.index(stage), phase)
-        if TURNS:
-            mbarrier.wait(turns.index(GROUP), turn)
-            turn ^= 1
-        s = _products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
-        if TURNS:
-            mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
-        s = warpgroup_mma_wait(0, deps=(s,))
-        mbarrier.arrive(k_empty.index(stage), count=1)
-        col = column_of(0, top, window, count, TILE_KV)
-        p, most, total, again = _weights(
-            s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
-            MASK, True, SOFTCAP, ALIBI, RAISED,
-        )  # fmt: skip
-        weights = _operand(p, DTYPE, OF_P)
-        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
-            if col + TILE_KV > n_kv:
-                mbarrier.wait(v_full.index(stage), phase)
-                clear(v_tiles.index(stage), n_kv - col)
-        stage, phase = turned(stage, phase, STAGES)
-        for i in range(1, count):
-            col = column_of(i, top, window, count, TILE_KV)
-            edge = (i < begin) | (i >= end)
-            acc, weights, most, total, again, stage, phase, turn = _step(
-                q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                weights, most, total, again, q_at, stage, phase, turn, edge, row, col, n_kv,
-                shift, bounds, factor, softcap, slope,
-                MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
+        if EIGHT:
+            for i in range(count):
+                col = column_of(i, top, window, count, TILE_KV)
+                edge = (i < begin) | (i >= end)
+                acc, most, total, stage, phase = step_of_eight(
+                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most,
+                    total, q_at, stage, phase, edge, row, col, n_kv, shift, bounds, factor, softcap,
+                    slope, OF_P, MASK, SOFTCAP, ALIBI, STAGES, PIECES,
+                )  # fmt: skip
+            if STAGING != "q":
+                mbarrier.arrive(q_empty.index(q_stage), count=1)
+        else:
+            # The first block has the mask's or the sequence's edge.
+            mbarrier.wait(k_full.index(stage), phase)
+            if TURNS:
+                mbarrier.wait(turns.index(GROUP), turn)
+                turn ^= 1
+            s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
+            if TURNS:
+                mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
+            s = warpgroup_mma_wait(0, deps=(s,))
+            mbarrier.arrive(k_empty.index(stage), count=1)
+            col = column_of(0, top, window, count, TILE_KV)
+            p, most, total, again = scored(
+                s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
+                MASK, True, SOFTCAP, ALIBI, 0,
             )  # fmt: skip
-        if STAGING != "q":
-            mbarrier.arrive(q_empty.index(q_stage), count=1)
-        acc = acc * _rows(again, acc)
-        v_stage, v_phase = slot_before(stage, phase, STAGES)
-        mbarrier.wait(v_full.index(v_stage), v_phase)
-        more = _sums(weights, v_tiles, v_stage, acc)
+            weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
+            if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
+                if col + TILE_KV > n_kv:
+                    mbarrier.wait(v_full.index(stage), phase)
+                    clear(v_tiles.index(stage), n_kv - col)
+            stage, phase = turned(stage, phase, STAGES)
+            for i in range(1, count):
+                col = column_of(i, top, window, count, TILE_KV)
+                edge = (i < begin) | (i >= end)
+                acc, weights, most, total, again, stage, phase, turn = step(
+                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
+                    weights, most, total, again, q_at, stage, phase, turn, edge, row, col, n_kv,
+                    shift, bounds, factor, softcap, slope,
+                    MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
+                )  # fmt: skip
+            if STAGING != "q":
+                mbarrier.arrive(q_empty.index(q_stage), count=1)
+            v_stage, v_phase = slot_before(stage, phase, STAGES)
+            mbarrier.wait(v_full.index(v_stage), v_phase)
+            acc = acc * rows(again, acc)
+            more = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
+            acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
+            mbarrier.arrive(v_empty.index(v_stage), count=1)
         share = 1.0 / gl.where(total == 0.0, 1.0, total)
         if SCALED:
             share *= gl.load(v_scale + at)
-        log = (most + gl.log2(total) - RAISED) * LN2
-        acc, weights = _summed(acc, more, weights)
-        mbarrier.arrive(v_empty.index(v_stage), count=1)
-        out = (acc * _rows(share, acc)).to(o_rows.dtype.element_ty)
+        log = (most + gl.log2(total) - (RAISED if EIGHT else 0)) * LN2
+        out = (acc * rows(share, acc)).to(o_rows.dtype.element_ty)
 
         if LSE:
             line = h * total_q + q_begin if PACKEDQ else (b * heads + h) * q_len

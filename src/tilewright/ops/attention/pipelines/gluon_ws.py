@@ -95,9 +95,11 @@ def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> int:
-    """Scores and sums in fp32, and weights; of fp8, also a block's sums by themselves."""
+    """Scores and sums in fp32, and weights; of fp8, also a block's sums by themselves: of all
+    columns, or of the parts that the kernel multiplies one after the other."""
     bytes_of = DTYPES[c.dtype].bytes
-    sums = columns(c) * (2 if bytes_of == 1 else 1)
+    alone = 0 if bytes_of > 1 else columns(c) if columns(c) <= 128 else 32
+    sums = columns(c) + alone
     threads = WARPGROUP * arch.warp_size
     return ROWS * (c.tile_kv + c.tile_kv * bytes_of // 4 + sums) // threads
 
@@ -233,7 +235,9 @@ def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     if wide <= 64:
         tiles = ((192, 128, 12, 4), (128, 128, 8, 4))
     elif wide <= 128 and p.dtype == "e4m3fn":
-        tiles = ((128, 128, 8, 3),) if p.mask.kind == "none" else ((128, 64, 8, 4),)
+        tiles = ((128, 128, 8, 3), (128, 64, 8, 4))
+    elif p.dtype == "e4m3fn":
+        tiles = ((128, 64, 8, 3),)
     elif wide <= 128:
         tiles = ((128, 128, 8, 2),)
     elif p.head_dim_v <= 128:
