@@ -71,6 +71,12 @@ def spoken(what: str, keywords: Mapping[str, Any], outputs: int) -> Spoken:
     return Spoken(said.what, others, said.scalars, said.options) if others else said
 
 
+def identity(what: str, named: Sequence[str], options: Iterable[tuple[str, Any]]) -> Any:
+    """`Spoken.what` of a call without outputs that passes these arrays and options by keyword, in
+    this order."""
+    return _with_words(what, 0, tuple(options), tuple(named)).what
+
+
 @lru_cache(maxsize=4096)
 def _with_words(
     what: str, outputs: int, words: tuple[tuple[str, Any], ...], named: tuple[str, ...]

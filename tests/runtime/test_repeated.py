@@ -4,6 +4,7 @@ way, whatever was called before, on a stand-in for a GPU."""
 from __future__ import annotations
 
 import ctypes
+import json
 import random
 from typing import Any
 
@@ -178,6 +179,25 @@ def attention(rng: random.Random) -> tuple[Any, dict[str, Any]]:
     return call, given
 
 
+def operator(rng: random.Random) -> tuple[Any, dict[str, Any]]:
+    given = dense(rng)
+    kinds: list[tuple[dict[str, Any], list[float]]] = [
+        ({}, []), ({"scalars": ["scale"]}, [0.5]), ({"scalars": ["scale"]}, [0.25]),
+        ({"options": {"lse": True}}, []),
+        ({"options": {"mask": "causal"}, "scalars": ["scale"]}, [0.5]),
+    ]  # fmt: skip
+    said, scalars = rng.choice(kinds)
+    if rng.random() < 0.3:
+        given["used"], said = ints(3, 5), said | {"named": ["kv_used"]}
+    text = json.dumps(said) if said else ""
+
+    def call(**tensors):
+        made = torch.ops.tilewright.attention([*tensors.values()], text, scalars or None)
+        return tuple(made)
+
+    return call, given
+
+
 def flash(rng: random.Random) -> tuple[Any, dict[str, Any]]:
     said = rng.choice(({}, {}, {"causal": True}, {"softmax_scale": 0.5}, {"softmax_scale": 1.0},
                        {"softmax_scale": True}, {"window_size": [3, 0]}, {"window_size": (3, 0)},
@@ -304,7 +324,9 @@ def latent(rng: random.Random) -> tuple[Any, dict[str, Any]]:
     return call, given | {f"plan {name}": x for name, x in plan._lengths.items()}
 
 
-@pytest.mark.parametrize("kind", [attention, flash, varlen, cached, paged, ragged, latent])
+@pytest.mark.parametrize(
+    "kind", [attention, operator, flash, varlen, cached, paged, ragged, latent]
+)
 def test_what_is_launched_does_not_depend_on_what_was_launched_before(driver, kind):
     rng, shown, most = random.Random(kind.__name__), Shown(driver), 0
     for _ in range(100):

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
-from tilewright import ops
+from tilewright import calls, ops
 from tilewright.dispatch import default_dispatcher
 from tilewright.errors import BadArgument
 from tilewright.torch import fake, gradients
@@ -94,6 +94,29 @@ def launch(op: str, said: Said, tensors: Sequence[Any], numbers: Numbers) -> lis
     return list(made) if isinstance(made, tuple) else [made]
 
 
+def again(op: str, said: str, tensors: list[Any], numbers: Numbers | None) -> list[Any] | None:
+    """As `launch`, for a call like an earlier one; None if it has to be made by `launch`.
+
+    said: `Said.text`.
+    """
+    what, names = _identity(op, said)
+    given: tuple[int | float | None, ...] = ()
+    if names:
+        values = dict(zip(names, numbers or (), strict=True))
+        given = tuple([values.get(name) for name in calls.scalar_names(op)])
+    made = default_dispatcher().repeat(what, tuple(tensors), given)
+    if made is None:
+        return None
+    return list(made) if isinstance(made, tuple) else [made]
+
+
+@lru_cache(maxsize=1024)
+def _identity(op: str, text: str) -> tuple[Any, tuple[str, ...]]:
+    """What the dispatcher tells calls that say `text` apart by, and the scalars that they give."""
+    said = read(text)
+    return calls.identity(op, said.named, said.options), said.scalars
+
+
 @cache
 def operator(op: str) -> Operator:
     """The operators of an operation, which are registered with torch on first use: here for the
@@ -111,7 +134,8 @@ def operator(op: str) -> Operator:
     def functional(
         operands: list[Any], said: str = "", scalars: list[int | float] | None = None
     ) -> list[Any]:
-        return launch(op, read(said), operands, scalars or ())
+        made = again(op, said, operands, scalars)
+        return launch(op, read(said), operands, scalars or ()) if made is None else made
 
     def into(
         operands: list[Any],
@@ -153,7 +177,7 @@ def operator(op: str) -> Operator:
             how = launch if plain else run
             return list(gradients.recorded(how, op, read(said), operands, scalars or ()))
         if plain:  # nothing is to be done in between, so spare another trip through torch
-            return launch(op, read(said), operands, scalars or ())
+            return functional(operands, said, scalars)
         below = keys & torch._C._after_autograd_keyset
         made: list[Any] = packet.default.redispatch(below, operands, said, scalars)
         return made
