@@ -9,7 +9,9 @@ import pytest
 import sim_language as language
 from attention_cases import drawn as forward
 from backward_cases import of_forward
-from sim_values import Fault
+from hypothesis import given
+from hypothesis import strategies as st
+from sim_values import Fault, Int
 from triton.experimental.gluon.language.nvidia import hopper
 
 from shared_builds import build_once
@@ -17,6 +19,7 @@ from simulate import worst_error
 from tilewright import ops
 from tilewright.arch import arch, device
 from tilewright.ops.attention_backward import AttentionBackwardConfig, AttentionBackwardProblem
+from tilewright.ops.attention_backward.kernels import gluon_steps
 from tilewright.ops.attention_backward.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.nouns import Scalar
 
@@ -26,16 +29,16 @@ MAIN = "gradients_gluon_ws"
 PLAIN = AttentionBackwardProblem(1, 2, 200, 150, 64)
 
 
-def config_of(p: AttentionBackwardProblem) -> AttentionBackwardConfig:
-    """The kernels of the default space."""
+def config_of(p: AttentionBackwardProblem, ordered: bool = False) -> AttentionBackwardConfig:
+    """The kernels of the default space, with sums in order or not."""
     found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
-    (one,) = (c for c in found if c.pipeline == "gluon_ws")
+    (one,) = (c for c in found if c.pipeline == "gluon_ws" and c.ordered == ordered)
     return one
 
 
-def right(p: AttentionBackwardProblem, seed: int = 0) -> bool:
+def right(p: AttentionBackwardProblem, seed: int = 0, ordered: bool = False) -> bool:
     """Whether the simulated kernels' outputs are within tolerances."""
-    config = config_of(p)
+    config = config_of(p, ordered)
     assert FAMILY.supports(config, p, SM_90)
     return worst_error(config, p, H200, seed) <= 1
 
@@ -109,7 +112,30 @@ def test_features_together(seed):
     p = replace(one, **plain, alignment=16, grads=wanted)
     if reason := GLUON_WS.supports["descriptors"](config_of(p), p):
         pytest.skip(reason)
-    assert right(p, seed)
+    assert right(p, seed, ordered=seed % 3 == 0)
+
+
+@pytest.mark.parametrize("tile", [(128, 64), (128, 128)])
+@given(st.data())
+def test_turns_are_counted_without_a_gap(tile, data):
+    """For each block of queries, the tiles that add to it have the turns 0, 1, …, the last tile of
+    keys first; and it is the tiles whose steps have the block."""
+    rows, step = tile
+    n_q, n_kv = (data.draw(st.integers(1, 900)) for _ in "qk")
+    mask = data.draw(st.sampled_from(("none", "causal", "window")))
+    left, right_, first = (
+        data.draw(st.integers(*ends)) for ends in ((-90, 400), (-90, 300), (0, 500))
+    )
+    shift = data.draw(st.sampled_from((0, n_kv - n_q)))
+    bounds = (shift, left, right_, first)
+    steps_of, turn_of = (language.Function(f) for f in (gluon_steps.steps_of, gluon_steps.turn_of))
+    adding: dict[int, list[int]] = {}
+    for n in reversed(range(-(-n_kv // rows))):
+        begin, _, _, end = steps_of(Int(n * rows), n_q, n_kv, *bounds, rows, step, mask)
+        for t in range(begin, end):
+            turn = turn_of(Int(t), Int(n * rows), n_kv, *bounds, rows, step, mask)
+            adding.setdefault(t, []).append(int(turn))
+    assert all(turns == [*range(len(turns))] for turns in adding.values())
 
 
 def test_heads_in_sections():
@@ -201,8 +227,12 @@ def test_only_hopper_has_it():
         assert {c.pipeline for c in configs} == {"basic"}
 
 
-def test_sums_in_any_order_do_not_repeat():
+def test_only_sums_in_order_repeat():
     assert FAMILY.repeats(config_of(PLAIN)).rule == "deterministic"
+    assert FAMILY.repeats(config_of(PLAIN, ordered=True))
+    asked = replace(PLAIN, deterministic=True)
+    assert FAMILY.supports(config_of(asked, ordered=True), asked, SM_90)
+    assert FAMILY.supports(config_of(asked), asked, SM_90).rule == "deterministic"
     configs = FAMILY.default_space(PLAIN, SM_90).expand(SM_90).configs
     assert all(FAMILY.repeats(c) for c in configs if c.pipeline == "basic")
 
@@ -213,10 +243,13 @@ def test_an_array_without_elements_or_with_repeated_rows_is_refused():
         assert FAMILY.supports(config_of(PLAIN), p, SM_90).rule == "descriptors"
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_few_registers_are_spilled(store, head_dim):
-    """Left operands of the products that add up dK and dV come from registers."""
-    p = AttentionBackwardProblem(1, 8, 4096, 4096, head_dim, right=0)
-    report = build_once([(config_of(p), "sm_90")], store)
-    (main,) = (r.kernel for r in report.results if r.part == MAIN)
-    assert main.resources.spill_bytes <= 200
+def test_few_registers_are_spilled(store):
+    configs = [
+        config_of(AttentionBackwardProblem(1, 8, 4096, 4096, head_dim, right=0), ordered)
+        for head_dim in (64, 128)
+        for ordered in (False, True)
+    ]
+    report = build_once([(config, "sm_90") for config in configs], store)
+    found = [r.kernel for r in report.results if r.part == MAIN]
+    assert len(found) == len(configs)
+    assert all(kernel.resources.spill_bytes <= 200 for kernel in found)

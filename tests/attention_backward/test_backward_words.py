@@ -45,6 +45,7 @@ def test_a_name_is_parsed_to_its_config(seed, target):
         (("dq-dk-dv", "dq-do"), "no gradient"),
         (("basic", "fast"), "one looks like"),
         (("_g-", "_dlse_g-"), "one looks like"),
+        (("_g-", "_sorted_g-"), "one looks like"),
     ],
 )
 def test_another_text_is_no_name(change, why):

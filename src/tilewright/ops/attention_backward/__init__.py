@@ -95,7 +95,7 @@ class AttentionBackwardFamily(Defaults):
     def repeats(self, config: AttentionBackwardConfig) -> Verdict:
         if pipelines.of(config).repeats(config):
             return YES
-        return no("deterministic", f"pipeline {config.pipeline} adds dQ up in any order")
+        return no("deterministic", "workgroups add to dQ in any order")
 
     def estimate(
         self, config: AttentionBackwardConfig, problem: AttentionBackwardProblem, device: Device

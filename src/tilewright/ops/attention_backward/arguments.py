@@ -2,7 +2,8 @@
 
 Temporaries: `delta`, and `distances`, the sums of a row that the gradient of its head's slope adds
 up. Both lie as LSE does. `log_sums` and `deltas`: see `kernels.around`. `dq_sums`: dQ in fp32, not
-yet scaled, [heads of sequences (packed: heads), rows, columns of whole tiles].
+yet scaled, [heads of sequences (packed: heads), rows, columns of whole tiles]. `turns`: of each
+block of dQ, by head of a sequence, the tiles of keys that have been added, if they add in order.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ ARGUMENTS: dict[str, Argument] = {
     "log_sums": _fp32("log_sums"),
     "deltas": _fp32("deltas"),
     "dq_sums": _fp32("dq_sums"),
+    "turns": _pointer("turns", lambda _: "int32", "ordered"),
     "do_strides": _strides("do"),
     "dq_strides": _strides("dq", "dq"),
     "dk_strides": _strides("dk", "dk"),
@@ -104,6 +106,7 @@ CONSTANTS: Mapping[str, Callable[[Any], Value]] = {
     "STEP": lambda c: c.step_rows,
     "PAD": lambda c: PAD,
     "SUMS": sums_width,
+    "ORDERED": lambda c: c.ordered,
     **{word.upper(): _has(word) for word in ("dlse", "dq", "dk", "dv", "dsinks", "dslopes")},
 }
 """Every constant by the name that kernels give it."""

@@ -7,7 +7,8 @@
                              rows of a step ----------+  |  +- stages
                                                    warps +
 
-Other words follow only where they are said: ``dlse``, and the features (``f-softcap-alibi``), last.
+Other words follow only where they are said: ``ordered`` behind the alignment; ``dlse``, and the
+features (``f-softcap-alibi``), last.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class AttentionBackwardConfig:
     step_rows: rows that pass by at a time: queries for dK and dV, keys for the others.
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     alignment: bytes that addresses and strides are multiples of.
+    ordered: whether workgroups that add to the same sums do so in one order, which repeats.
     """
 
     family: ClassVar[str] = "attention_backward"
@@ -60,6 +62,7 @@ class AttentionBackwardConfig:
     grads: str = "dq+dk+dv"
     dlse: bool = False
     features: str = ""
+    ordered: bool = False
 
     @property
     def dtype_kv(self) -> str:
@@ -70,7 +73,8 @@ class AttentionBackwardConfig:
     def words(self) -> frozenset[str]:
         """Its features, and what it computes and reads besides, as a set."""
         found = features.split(self.features) | set(self.grads.split("+"))
-        return found | {"dlse"} if self.dlse else found
+        flags = {"dlse": self.dlse, "ordered": self.ordered}
+        return found | {word for word, said in flags.items() if said}
 
     @property
     def name(self) -> str:
@@ -78,8 +82,9 @@ class AttentionBackwardConfig:
         name = (
             f"attention_backward_{self.dtype}_{self.dtype_o}_d{self.head_dim}x{self.head_dim_v}"
             f"_{self.mask}_{self.tile_rows}x{self.step_rows}_w{self.num_warps}_s{self.num_stages}"
-            f"_{self.pipeline}_al{self.alignment}_g-{self.grads.replace('+', '-')}"
+            f"_{self.pipeline}_al{self.alignment}"
         )
+        name += "_ordered" * self.ordered + f"_g-{self.grads.replace('+', '-')}"
         name += "_dlse" * self.dlse
         return name + (f"_f-{self.features.replace('+', '-')}" if self.features else "")
 
@@ -105,8 +110,9 @@ def check(config: AttentionBackwardConfig) -> AttentionBackwardConfig:
             raise BadArgument(f"grads: '{word}' is no gradient{nearest(word, GRADIENTS)}")
     if [word for word in GRADIENTS if word in said] != said:
         raise BadArgument(f"grads = '{c.grads}' must be in order: {'+'.join(GRADIENTS)}")
-    if type(c.dlse) is not bool:
-        raise BadArgument(f"dlse = {c.dlse!r} is not true or false")
+    for field in ("dlse", "ordered"):
+        if type(value := getattr(c, field)) is not bool:
+            raise BadArgument(f"{field} = {value!r} is not true or false")
     features.split(c.features)
     return config
 
@@ -123,7 +129,7 @@ _PATTERN = re.compile(
     f"attention_backward_{_one('dtype', tuple(DTYPES))}_{_one('dtype_o', tuple(DTYPES))}"
     f"_d{_count('head_dim')}x{_count('head_dim_v')}_{_one('mask', MASKS)}"
     f"_{_count('tile_rows')}x{_count('step_rows')}_w{_count('num_warps')}_s{_count('num_stages')}"
-    f"_{_one('pipeline', PIPELINES)}_al{_one('alignment', ALIGNMENTS)}"
+    f"_{_one('pipeline', PIPELINES)}_al{_one('alignment', ALIGNMENTS)}(?:_(?P<ordered>ordered))?"
     "_g-(?P<grads>[a-z-]+)(?:_(?P<dlse>dlse))?(?:_f-(?P<features>[a-z0-9-]+))?",
     re.ASCII,
 )
@@ -146,7 +152,8 @@ def parse(name: str) -> AttentionBackwardConfig:
     fields |= {field: int(said[field]) for field in _COUNTS}
     fields |= {one: (said[one] or "").replace("-", "+") for one in ("grads", "features")}
     try:
-        config = check(AttentionBackwardConfig(**fields, dlse=said["dlse"] is not None))
+        fields |= {flag: said[flag] is not None for flag in ("dlse", "ordered")}
+        config = check(AttentionBackwardConfig(**fields))
     except BadArgument as error:
         raise UnknownName(
             f"{shown(name, 300)} is not the name of kernels of attention_backward: {error}"

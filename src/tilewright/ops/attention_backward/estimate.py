@@ -38,6 +38,9 @@ as each step waits for two products before the next two."""
 GLUON_SHARE = 0.62
 """The same of `gluon_ws`: what cuDNN and FlashAttention-3 are known to reach, of the dense rate."""
 
+ORDERED_SHARE = 0.85
+"""Of that rate, where sums are added in turns: a guess."""
+
 BEGIN_US = 2.0
 """Of a workgroup of `gluon_ws`, beside its steps: to load keys and values, and to write sums."""
 
@@ -69,6 +72,7 @@ def _in_one_pass(
     if p.mask.kind != "none":  # tiles differ in length, and the last are short
         steps = max(steps * tiles / units / -(-tiles // units), p.group * p.q_len / c.step_rows)
     product = steps * 2 * c.tile_rows * c.step_rows * depth / peak
+    product /= ORDERED_SHARE if c.ordered else 1.0
     begin = tiles / units * BEGIN_US
     rows = p.batch * p.q_len * p.heads
     moved = p.min_bytes + rows * (3 * 4 * sums_width(c) + 2 * c.head_dim_v * 2)

@@ -30,10 +30,19 @@ AXES: dict[str, Any] = {
     "grads": USUAL,
     "dlse": False,
     "features": "",
+    "ordered": False,
 }
 """Every axis, with its default. An empty dtype_o is that of Q; a head_dim_v of 0 is head_dim."""
 
-ALGORITHM = ("tile_rows", "step_rows", "num_warps", "num_stages", "pipeline", "alignment")
+ALGORITHM = (
+    "tile_rows",
+    "step_rows",
+    "num_warps",
+    "num_stages",
+    "pipeline",
+    "alignment",
+    "ordered",
+)
 
 
 def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
@@ -45,6 +54,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "num_stages": arch.num_stages,
         "alignment": ALIGNMENTS,
         "dlse": (False, True),
+        "ordered": (False, True),
     }
     if axis not in known:
         raise BadArgument(f"'*' has no meaning on {axis}; give its values")
@@ -69,6 +79,6 @@ def _space(p: AttentionBackwardProblem, arch: Arch, *, tuned: bool) -> KernelSpa
         record = pipelines.PIPELINES[name]
         more = record.tuned(p, arch) if tuned else ()
         for one in (*record.algorithms(p, arch), *more):
-            given = {**one, "pipeline": name, "alignment": alignment}
+            given = {"ordered": False, **one, "pipeline": name, "alignment": alignment}
             rows.append(tuple(given[axis] for axis in ALGORITHM))
     return KernelSpace("attention_backward", fixed, {}, {ALGORITHM: rows})

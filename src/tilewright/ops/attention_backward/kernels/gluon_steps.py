@@ -15,12 +15,14 @@ NO_BOUND = gl.constexpr(2**30)
 
 
 @jit
-def tile_of(batch, kv_heads, kv_len, section, TILE: gl.constexpr):
+def tile_of(
+    batch, kv_heads, kv_len, section, TILE: gl.constexpr, ORDERED: gl.constexpr
+):  # fmt: skip
     """(sequence, head of keys, first key) of this workgroup.
 
     Under a causal mask the first keys are seen by most queries, so ascending tiles are long ones
-    first. Neighbouring numbers are the same tile of `section` heads: as many as have queries and
-    gradients that fit into L2 together."""
+    first. ORDERED: descending tiles (see `turn_of`). Neighbouring numbers are the same tile of
+    `section` heads: as many as have queries and gradients that fit into L2 together."""
     number = gl.program_id(0)
     places = (kv_len + TILE - 1) // TILE
     lines = batch * kv_heads
@@ -28,7 +30,10 @@ def tile_of(batch, kv_heads, kv_len, section, TILE: gl.constexpr):
     within = number - before * places
     here = gl.minimum(section, lines - before)
     line = before + within % here
-    return line // kv_heads, line % kv_heads, within // here * TILE
+    place = within // here
+    if ORDERED:
+        place = places - 1 - place
+    return line // kv_heads, line % kv_heads, place * TILE
 
 
 @jit
@@ -60,6 +65,33 @@ def steps_of(
     low = gl.where(whole, gl.minimum(gl.maximum(low, begin), end), end)
     high = gl.maximum(gl.minimum(high, end), low)
     return begin, low, high, end
+
+
+@jit
+def turn_of(
+    t, j0, n_kv, shift, left, right, first, TILE: gl.constexpr, STEP: gl.constexpr,
+    MASK: gl.constexpr,
+):  # fmt: skip
+    """How many tiles of keys add to block `t` of dQ before the tile from key `j0`.
+
+    Tiles add in descending order, in which they also start, so that a workgroup waits only for
+    those that have started. Under a causal mask short tiles come first, and come to a block of
+    queries in just this order: tile n begins with the block at its diagonal, and has `t` as its
+    next the sooner the later its keys are. The tiles that add are those of `steps_of`."""
+    top = (n_kv - 1) // TILE
+    low = 0
+    kept = 0
+    if MASK != "none":
+        top = gl.minimum((t + 1) * STEP - 1 + shift + right, n_kv - 1) // TILE
+    if MASK == "window":
+        begin = gl.maximum(t * STEP + shift - left, 0)
+        low = gl.where(begin < n_kv, begin // TILE, top + 1)
+        kept = (gl.minimum(first, n_kv) + TILE - 1) // TILE
+    above = j0 // TILE + 1
+    turn = gl.maximum(top + 1 - gl.maximum(low, above), 0)
+    if MASK == "window":
+        turn += gl.maximum(gl.minimum(kept, gl.minimum(low, top + 1)) - above, 0)
+    return turn
 
 
 @jit

@@ -54,6 +54,7 @@ from tilewright.ops.attention_backward.kernels.gluon_steps import (
     spread,
     steps_of,
     tile_of,
+    turn_of,
     weights_of,
 )
 from tilewright.ops.device.gluon_api import (
@@ -126,19 +127,38 @@ def _fill(
 
 
 @jit
+def _done(token):
+    """Wait until the sums that this thread has the copy engine add are in memory."""
+    return gl.inline_asm_elementwise(
+        "cp.async.bulk.wait_group 0; mov.b32 $0, $1;",
+        "=r,r", [token], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@jit
 def _add(
-    data, steps, STEP: gl.constexpr, GROUPS: gl.constexpr, BY_ROWS: gl.constexpr,
-    PACKEDQ: gl.constexpr,
+    data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
+    GROUPS: gl.constexpr, BY_ROWS: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
-    """The warp that adds tiles of dQ to the sums in memory."""
-    dq_sums, dq_tiles, dq_full, dq_empty, heads, group = data
-    b, g, _, q_begin, _, _, begin, end = steps
+    """The warp that adds tiles of dQ to the sums in memory. ORDERED: each block's in turns, of
+    which `turns` counts those that are over."""
+    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, blocks = data
+    b, g, j0, q_begin, _, _, begin, end = steps
+    _, n_kv, _, shift, _, _ = sizes
+    left, right, first, _ = bounds
     q_b = 0 if PACKEDQ else b
     phase = 0
     for n in range(group):
-        line = q_b * heads + g * group + n
+        h = g * group + n
+        line = q_b * heads + h
         for t in range(begin, end):
             row = q_begin + t * STEP
+            turn = turns + (b * heads + h) * blocks + t
+            if ORDERED:
+                before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
+                over = gl.atomic_add(turn, 0, sem="acquire")
+                while over < before:
+                    over = gl.atomic_add(turn, 0, sem="acquire")
             mbarrier.wait(dq_full.index(0), phase)
             for r in gl.static_range(GROUPS):
                 if BY_ROWS:
@@ -147,6 +167,9 @@ def _add(
                     tma_add(dq_sums, (line, row, r * ROWS), dq_tiles.index(r))
             tma_store_wait(0)
             mbarrier.arrive(dq_empty.index(0), count=1)
+            if ORDERED:
+                _done(t)
+                gl.atomic_add(turn, 1, sem="release")
             phase ^= 1
 
 
@@ -321,18 +344,18 @@ def _tiles(described, COUNT: gl.constexpr):
 
 @jit
 def gradients_gluon_ws(
-    q, k, v, do, log_sums, deltas, dq_sums, dk, dv, slopes, q_offsets, kv_offsets, q_used, kv_used,
-    dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, padded, kv_section,
-    slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
+    q, k, v, do, log_sums, deltas, dq_sums, turns, dk, dv, slopes, q_offsets, kv_offsets, q_used,
+    kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, padded,
+    kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
     TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
     MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
-    PAD: gl.constexpr,
+    PAD: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     """dK and dV of a tile of keys; what it adds to dQ."""
     GROUPS: gl.constexpr = TILE // ROWS
     BY_ROWS: gl.constexpr = STEP // ROWS == GROUPS
-    b, g, j0 = tile_of(batch, kv_heads, kv_len, kv_section, TILE)
+    b, g, j0 = tile_of(batch, kv_heads, kv_len, kv_section, TILE, ORDERED)
     q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
     _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)
@@ -373,7 +396,8 @@ def gradients_gluon_ws(
         q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
         k_full, v_full, q_full, do_full, empty, heads, group, padded,
     )  # fmt: skip
-    added = (dq_sums, dq_tiles, dq_full, dq_empty, heads, group)
+    blocks = (q_len + STEP - 1) // STEP
+    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, blocks)
     # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     gl.warp_specialize(
         [
@@ -386,7 +410,9 @@ def gradients_gluon_ws(
                 SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 1, BY_ROWS,
             )),
             (_fill, (filled, steps, STEP, GROUPS, PACKEDQ, PACKEDKV)),
-            (_add, (added, steps, STEP, GROUPS, BY_ROWS, PACKEDQ)),
+            (_add, (
+                added, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, BY_ROWS, PACKEDQ, ORDERED,
+            )),
         ],
         [4, 1, 1],
         [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],

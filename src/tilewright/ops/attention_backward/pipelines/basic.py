@@ -174,11 +174,20 @@ def _fields(tile_rows: int, step_rows: int, num_warps: int, num_stages: int) -> 
     }
 
 
+def _ordered(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    return "no two workgroups of pipeline basic add to the same sum" if c.ordered else None
+
+
 BASIC = Pipeline(
     name="basic",
     parts=PARTS,
     needs=(),
-    rules={"tile": _tile, "registers": _registers, "shared_memory": _shared_memory},
+    rules={
+        "ordered": _ordered,
+        "tile": _tile,
+        "registers": _registers,
+        "shared_memory": _shared_memory,
+    },
     supports={},
     temporaries=lambda c, p: (),
     repeats=lambda c: True,

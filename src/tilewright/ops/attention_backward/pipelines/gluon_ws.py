@@ -36,7 +36,7 @@ FlashAttention-4's search for sm_90 (`sm90_config_search.py`)."""
 
 FEATURES = frozenset(
     {"softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv", "dlse",
-     "dq", "dk", "dv", "dsinks"}
+     "dq", "dk", "dv", "dsinks", "ordered"}
 )  # fmt: skip
 
 TERM_ROWS = 32
@@ -184,10 +184,13 @@ def _views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[s
 
 def _temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[Temporary, ...]:
     rows = (_lines(p) * padded(p),)
+    blocks = (p.batch, p.heads, _up(p.q_len, c.step_rows))
+    turns = (Temporary("turns", blocks, "int32", "zero"),) if c.ordered else ()
     return (
         Temporary("log_sums", rows, "fp32"),
         Temporary("deltas", rows, "fp32"),
         Temporary("dq_sums", _sums_shape(c, p), "fp32", "zero"),
+        *turns,
     )
 
 
@@ -199,13 +202,13 @@ def _options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value],
 
 
 def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
-    fields = {
+    fields: dict[str, Any] = {
         "tile_rows": GROUPS * ROWS,
         "step_rows": GROUPS * ROWS * CHUNK // columns(p.head_dim),
         "num_warps": GROUPS * WARPGROUP,
         "num_stages": STAGES,
     }
-    return [fields] if p.head_dim <= MOST_DIM else []
+    return [fields | {"ordered": said} for said in (False, True)] if p.head_dim <= MOST_DIM else []
 
 
 _BASIC = {part.name: part for part in BASIC_PARTS}
@@ -237,15 +240,15 @@ GLUON_WS = Pipeline(
             makes=(),
             grid=lambda c, p: _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch,
             arguments=(
-                "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "dk", "dv", "slopes",
-                "q_offsets", "kv_offsets", "q_used", "kv_used", "dk_strides", "dv_strides",
-                "batch", "heads", "kv_heads", "group", "q_len", "kv_len", "padded", "kv_section",
-                "slopes_stride", "accumulate", "left", "right", "first", "bottom_right",
-                "softcap", "scale",
+                "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "turns", "dk", "dv",
+                "slopes", "q_offsets", "kv_offsets", "q_used", "kv_used", "dk_strides",
+                "dv_strides", "batch", "heads", "kv_heads", "group", "q_len", "kv_len", "padded",
+                "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
+                "bottom_right", "softcap", "scale",
             ),
             constants=(
                 "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI",
-                "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD",
+                "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD", "ORDERED",
             ),
             options=_options,
             language="gluon",
@@ -278,7 +281,7 @@ GLUON_WS = Pipeline(
     },
     supports={"descriptors": _views_exist},
     temporaries=_temporaries,
-    repeats=lambda c: False,
+    repeats=lambda c: c.ordered,
     algorithms=_algorithms,
     tuned=lambda p, arch: (),
 )  # fmt: skip
