@@ -91,7 +91,7 @@ def kernels(
     found = {c.name: c for space in spaces for c in space.expand(this).configs}
     able = [c for c in found.values() if FAMILY.supports(c, p, this)]
     able = [c for c in able if c.pipeline != "basic"] or able
-    return [c for c in able if not words or any(f"_{word}_" in c.name for word in words)]
+    return [c for c in able if not words or any(f"_{word}" in c.name for word in words)]
 
 
 def torch_calls(p: AttentionBackwardProblem) -> list[Contender]:
