@@ -129,12 +129,16 @@ def test_families_that_import_each_other_are_found():
 
 OTHER_MEANING = {
     "arrays": {"layout"},  # a torch tensor's
+    "cli.options": {"deterministic"},  # the constraint
+    "emulate.counts": {"accumulate"},  # itertools'
     "errors": {"n"},  # difflib's
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
     "ops.device.schedule": {"m", "n", "split_k"},
     "runtime.bound": {"layout"},  # a tensor map's
     "runtime.interpreter": {"layout"},  # NumPy's
+    "select.constraints": {"deterministic"},  # the constraint
     "tables.aiter": {"attention"},  # linear attention
+    "tables.packed": {"accumulate"},  # itertools'
 }
 """Words that mean something else in these modules than in the families."""
 
