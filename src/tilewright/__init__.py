@@ -83,7 +83,7 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 def __getattr__(name: str) -> Any:
     """A name of the public interface, or of an operation family: its function (``gemm``), its
-    problem and its config type, its helpers."""
+    problem and its config type, its helpers, its other functions."""
     if name in _HOME:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     elif name in _ROOMS:
@@ -115,6 +115,10 @@ def _of_a_family(name: str) -> Any:
                     return kind
             if name in family.helpers:
                 return family.helpers[name]
+            if name in family.functions:
+                from tilewright.operation import operation
+
+                return family.functions[name](operation(family.name))
     raise AttributeError(f"module 'tilewright' has no attribute '{name}'")
 
 

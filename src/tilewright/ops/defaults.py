@@ -24,6 +24,7 @@ class Defaults:
 
     formats = Formats()
     helpers: ClassVar[Mapping[str, Callable[..., Any]]] = {}
+    functions: ClassVar[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {}
     scalars: tuple[str, ...] = ()
     foreign_forms: Mapping[str, Form] = MappingProxyType({})
     profiles: Mapping[str, Profile] = MappingProxyType({})

@@ -67,6 +67,10 @@ class Words(Protocol):
     helpers: ClassVar[Mapping[str, Callable[..., Any]]]
     """Functions that prepare operands, by the name they have at the top level."""
 
+    functions: ClassVar[Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]]
+    """Other ways to call the operation, as another library does, by the name they have at the top
+    level: each makes its function from the operation."""
+
     profiles: Mapping[str, Profile]
     """Named sets of kernels that an install builds, by name."""
 
