@@ -16,17 +16,20 @@ import triton.language as tl
 
 
 @triton.constexpr_function
-def _first(takes, i):
+def first_operand(takes, i):
+    """The place of operation i's first operand among all."""
     return sum(len(of) for of in takes.split(",")[:i])
 
 
 @triton.constexpr_function
-def _count(takes, i):
+def operand_count(takes, i):
+    """How many operands operation i has."""
     return len(takes.split(",")[i])
 
 
 @triton.constexpr_function
-def _kind(takes, j):
+def operand_kind(takes, j):
+    """The letter of operand j."""
     return takes.replace(",", "")[j]
 
 
@@ -51,7 +54,7 @@ def _load(
     TAKES: tl.constexpr, ROW: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
     LOAD: tl.constexpr,
 ):  # fmt: skip
-    KIND: tl.constexpr = _kind(TAKES, J)
+    KIND: tl.constexpr = operand_kind(TAKES, J)
     if KIND == "n":
         x = LOAD(extra[J], None, cols, 0, (cols < n) if MASK_N else None, ROW)[None, :]
     elif KIND == "m":
@@ -85,13 +88,13 @@ def _step(
     INDICES: tl.constexpr, LOAD: tl.constexpr,
 ):  # fmt: skip
     FOLD: tl.constexpr = WIDTH // acc.shape[1]
-    J: tl.constexpr = _first(TAKES, STEP)
+    J: tl.constexpr = first_operand(TAKES, STEP)
     rows = row + INDICES(acc, 0)
     cols = col // FOLD + INDICES(acc, 1)
     n_now = n // FOLD
-    if _count(TAKES, STEP) == 0:
+    if operand_count(TAKES, STEP) == 0:
         out = CHAIN[STEP](acc)
-    elif _count(TAKES, STEP) == 1:
+    elif operand_count(TAKES, STEP) == 1:
         x = _load(extra, J, rows, cols, m, n_now, TAKES, ROW, MASK_M, MASK_N, LOAD)
         out = CHAIN[STEP](acc, x)
     else:
