@@ -27,6 +27,7 @@ with contextlib.suppress(ImportError):  # the GPU tests do without it
 SHARED = (
     "attention",
     "attention_backward",
+    "conv",
     "gemm",
     "grouped_gemm",
     "simulate",

@@ -229,6 +229,7 @@ COMMON = frozenset(
         "others",
         "outer",
         "pack",
+        "pad",
         "pairs",
         "pipeline",
         "precision",
@@ -236,6 +237,7 @@ COMMON = frozenset(
         "rows",
         "sizes",
         "store",
+        "stride",
         "vector",
         "words",
     )

@@ -132,6 +132,7 @@ OTHER_MEANING = {
     "cli.options": {"deterministic"},  # the constraint
     "emulate.counts": {"accumulate"},  # itertools'
     "errors": {"n"},  # difflib's
+    "listing.hazard_rules": {"c"},  # an operand of a matrix instruction
     "ops.device.epilogue": {"m", "n"},  # dimensions of an output tile, for kernels of any family
     "ops.device.schedule": {"m", "n", "split_k"},
     "runtime.bound": {"layout"},  # a tensor map's

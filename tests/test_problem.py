@@ -11,6 +11,7 @@ import pytest
 from tilewright import (
     AttentionBackwardProblem,
     AttentionProblem,
+    ConvProblem,
     GemmProblem,
     GroupedGemmProblem,
     ops,
@@ -24,6 +25,7 @@ SOME = (
     lambda m: GroupedGemmProblem("list", sizes=((m, 64, 64), (7, 128, 64))),
     lambda m: AttentionProblem(2, 8, m, 512, 64, kv_heads=2, right=0, softcap=30.0),
     lambda m: AttentionBackwardProblem(2, 8, m, 512, 64, right=0, grads="dk+dv"),
+    lambda m: ConvProblem(m, 64, 32, (28, 28), (3, 3), pad=(1, 1), direction="data"),
 )
 
 

@@ -10,6 +10,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention_backward import AttentionBackwardProblem
+from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.nouns import Call, View
@@ -29,6 +30,9 @@ PROBLEMS = (
     AttentionProblem(2, 4, 64, 96, 64),
     AttentionProblem(2, 4, 64, 96, 64, kv_heads=2, right=0, others="alibi+sinks"),
     AttentionBackwardProblem(2, 4, 64, 96, 64, kv_heads=2, others="sinks", grads="dq"),
+    ConvProblem(2, 16, 32, (7, 9), (3, 3), pad=(1, 1), epilogue="bias+add"),
+    ConvProblem(2, 16, 32, (7, 9), (3, 3), groups=2, direction="data"),
+    ConvProblem(2, 16, 32, (7, 9), (3, 3), stride=(2, 2), direction="weights"),
 )
 
 

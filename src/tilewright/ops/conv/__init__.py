@@ -1,0 +1,120 @@
+"""Convolution and its gradients, in 1 to 3 dimensions: dense, grouped, depthwise, transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import resolve
+from tilewright.ops.backward import Backward
+from tilewright.ops.conv import alike, functions, operands, parts, rules, spaces
+from tilewright.ops.conv import config as config_module
+from tilewright.ops.conv import estimate as estimate_module
+from tilewright.ops.conv import gradients as gradients_module
+from tilewright.ops.conv import reference as reference_module
+from tilewright.ops.conv import tolerances as tolerances_module
+from tilewright.ops.conv import vendor as vendor_module
+from tilewright.ops.conv import words as words_module
+from tilewright.ops.conv.config import PIPELINES, ConvConfig
+from tilewright.ops.conv.problem import ConvProblem, outputs
+from tilewright.ops.defaults import Defaults
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.nearby import Nearby
+from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
+from tilewright.ops.protocols import Bind
+from tilewright.tolerance import Tolerance
+from tilewright.verdict import Verdict
+
+__all__ = ["FAMILY", "ConvConfig", "ConvProblem"]
+
+
+class ConvFamily(Defaults):
+    """See `tilewright.ops.protocols.Family`. Every kernel repeats: parts of a sum are added in a
+    fixed order."""
+
+    name = "conv"
+    problem_type = ConvProblem
+    config_type = ConvConfig
+    functions = functions.FUNCTIONS
+
+    def parse_name(self, name: str) -> ConvConfig:
+        return config_module.parse(name)
+
+    def parse_problem(self, words: Mapping[str, str], arch: Arch) -> ConvProblem:
+        return words_module.parse(words, arch.fp8)
+
+    def tuning_key(self, problem: ConvProblem) -> ConvProblem:
+        return alike.tuning_key(problem)
+
+    def table(self, problem: ConvProblem) -> str:
+        return f"{self.name}_{problem.dtype}"
+
+    def nearby(self, problem: ConvProblem) -> Iterable[Nearby]:
+        return alike.nearby(problem)
+
+    def pipelines(self, arch: Arch) -> Sequence[str]:
+        return PIPELINES
+
+    def axes(self) -> Mapping[str, Any]:
+        return spaces.AXES
+
+    def wildcard(self, axis: str, arch: Arch) -> Sequence[Any]:
+        return spaces.wildcard(axis, arch)
+
+    def make_config(self, fields: Mapping[str, Any], arch: Arch) -> ConvConfig:
+        values = dict(fields)
+        dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
+        usual = outputs(dtype, values["epilogue"])[0]
+        values["dtype_out"] = resolve(values["dtype_out"] or usual, arch.fp8)
+        return config_module.check(ConvConfig(**values))
+
+    def default_space(self, problem: ConvProblem, arch: Arch) -> Any:
+        return spaces.default_space(problem, arch)
+
+    def tuning_spaces(self, problem: ConvProblem, arch: Arch) -> Any:
+        return spaces.tuning_spaces(problem, arch)
+
+    def judge(self, config: ConvConfig, arch: Arch) -> Verdict:
+        return rules.judge(config, arch)
+
+    def supports(self, config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
+        return rules.supports(config, problem, arch)
+
+    def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
+        return estimate_module.estimate(config, problem, device)
+
+    def sources(self, config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        return parts.sources(config, arch)
+
+    def launch(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
+        return parts.launch(config, problem, device)
+
+    def operands(self, problem: ConvProblem) -> tuple[Operand, ...]:
+        return operands.operands(problem)
+
+    def outputs(self, call: Call) -> tuple[Operand, ...]:
+        return operands.outputs(call)
+
+    def problem_of(self, call: Call, config: ConvConfig | None = None) -> ConvProblem:
+        return operands.problem_of(call)
+
+    def options(self, problem: ConvProblem) -> dict[str, Any]:
+        return operands.options(problem)
+
+    def reference(self, problem: ConvProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return reference_module.reference(problem, inputs)
+
+    def tolerances(
+        self, problem: ConvProblem, config: ConvConfig | None
+    ) -> Mapping[str, Tolerance]:
+        return tolerances_module.tolerances(problem)
+
+    def gradients(self, problem: ConvProblem, wanted: Sequence[str]) -> Backward | Verdict:
+        return gradients_module.gradients(problem, wanted)
+
+    def vendor(self, problem: ConvProblem) -> Mapping[str, Bind]:
+        return vendor_module.vendor(problem)
+
+
+FAMILY = ConvFamily()

@@ -1,0 +1,218 @@
+"""The catalogue of what the kernels take: each argument's type and value, and each constant.
+
+Spatial sizes are tuples of three dimensions, those that a problem does not have first (`three`).
+``source`` is what a tile gathers from: x, and y for the gradient of the data. ``made`` is the
+result, or, where parts of it are summed later, the temporary `PARTIALS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.geometry import MOST_DIMS, Dim
+from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.gemm.pipelines.constants import takes
+from tilewright.ops.gemm.problem import accumulator
+from tilewright.ops.nouns import Argument as Passed
+from tilewright.ops.nouns import Pointer, Scalar
+
+PARTIALS = "partials"
+
+Value = int | bool | str
+Types = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an argument's value may depend on. splits: of the launch; 1 without."""
+
+    config: ConvConfig
+    problem: ConvProblem
+    splits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a kernel.
+
+    types: Triton's, of its elements; one where it is no tuple.
+    values: what is passed for each.
+    is_tuple: whether the kernel sees a tuple.
+    """
+
+    types: Callable[[ConvConfig], Types]
+    values: Callable[[Context], tuple[Passed, ...]]
+    is_tuple: bool = False
+
+
+def source_of(direction: str) -> str:
+    """The operand that pixels of the result are gathered from."""
+    return "y" if direction == "data" else "x"
+
+
+def _pointed(name: str, c: ConvConfig) -> str:
+    """The type of a pointer to x, w or y."""
+    made = name == DIRECTIONS[c.direction][2]
+    return f"*{DTYPES[c.dtype_out if made else c.dtype].triton}"
+
+
+def _pointer(name: Callable[[ConvConfig], str]) -> Argument:
+    return Argument(lambda c: (_pointed(name(c), c),), lambda x: (Pointer(name(x.config)),))
+
+
+def _made(c: ConvConfig) -> str:
+    return DIRECTIONS[c.direction][2]
+
+
+def _int(value: Callable[[Context], int]) -> Argument:
+    return Argument(lambda _: ("i32",), lambda x: (Scalar("i32", value(x)),))
+
+
+def _each(value: Callable[[Dim], int]) -> Argument:
+    """A number for each dimension."""
+
+    def values(x: Context) -> tuple[Passed, ...]:
+        return tuple(Scalar("i32", value(dim)) for dim in x.problem.three)
+
+    return Argument(lambda _: ("i32",) * MOST_DIMS, values, is_tuple=True)
+
+
+def index_type(c: ConvConfig) -> str:
+    """The type of strides, and so of offsets."""
+    return "i32" if c.index_bits == 32 else "i64"
+
+
+def strides(p: ConvProblem, name: str) -> tuple[int, ...]:
+    """Strides of (image, channel, depth, height, width), or of (filter, channel, …). 0 along
+    dimensions of one element, so that they are multiples of whatever a kernel was promised."""
+    shape, given = p.shape_of(name), p.strides_of(name)
+    outer, inner, *spatial = (0 if n <= 1 else s for n, s in zip(shape, given, strict=True))
+    return (outer, inner, *(0,) * (MOST_DIMS - len(spatial)), *spatial)
+
+
+def _strides(name: Callable[[ConvConfig], str]) -> Argument:
+    def values(x: Context) -> tuple[Passed, ...]:
+        kind = index_type(x.config)
+        return tuple(Scalar(kind, s) for s in strides(x.problem, name(x.config)))
+
+    return Argument(lambda c: (index_type(c),) * (2 + MOST_DIMS), values, is_tuple=True)
+
+
+def _epilogue() -> Argument:
+    """The operands of the epilogue; kernels see a tuple, also of none."""
+
+    def types(c: ConvConfig) -> Types:
+        dtypes = (epilogues.operand_dtype(t, c.dtype_out) for t in epilogues.takes(c.epilogue))
+        return tuple(f"*{DTYPES[d].triton}" for d in dtypes)
+
+    def values(x: Context) -> tuple[Passed, ...]:
+        return tuple(Pointer(name) for name in chain_names(x.config.epilogue))
+
+    return Argument(types, values, is_tuple=True)
+
+
+def _of_data(p: ConvProblem) -> bool:
+    return p.direction == "data"
+
+
+def walked(p: ConvProblem) -> tuple[int, ...]:
+    """Pixels of the result in each dimension; of the data's gradient, the most that a residue class
+    has."""
+    if _of_data(p):
+        return tuple(-(-dim.size // dim.stride) for dim in p.three)
+    return tuple(dim.out for dim in p.three)
+
+
+def _per_problem(value: Callable[[ConvProblem], tuple[int, ...]]) -> Argument:
+    def values(x: Context) -> tuple[Passed, ...]:
+        return tuple(Scalar("i32", size) for size in value(x.problem))
+
+    return Argument(lambda _: ("i32",) * MOST_DIMS, values, is_tuple=True)
+
+
+def _parts_or_made() -> Argument:
+    """What the kernel of a part writes: partial sums where there are several parts."""
+
+    def types(c: ConvConfig) -> Types:
+        return ("*fp32",) if c.scheduler == "split" else (_pointed(_made(c), c),)
+
+    def values(x: Context) -> tuple[Passed, ...]:
+        return (Pointer(PARTIALS if x.config.scheduler == "split" else _made(x.config)),)
+
+    return Argument(types, values)
+
+
+ARGUMENTS: Mapping[str, Argument] = {
+    "source": _pointer(lambda c: source_of(c.direction)),
+    "x": _pointer(lambda _: "x"),
+    "y": _pointer(lambda _: "y"),
+    "weights": _pointer(lambda _: "w"),
+    "made": _pointer(_made),
+    "sums": _parts_or_made(),
+    "partials": Argument(lambda _: ("*fp32",), lambda _: (Pointer(PARTIALS),)),
+    "extra": _epilogue(),
+    "source_strides": _strides(lambda c: source_of(c.direction)),
+    "x_strides": _strides(lambda _: "x"),
+    "y_strides": _strides(lambda _: "y"),
+    "weight_strides": _strides(lambda _: "w"),
+    "made_strides": _strides(_made),
+    "images": _int(lambda x: x.problem.n),
+    "groups": _int(lambda x: x.problem.groups),
+    # Of a group; of a depthwise problem, of all groups.
+    "channels_in": _int(lambda x: x.problem.group_k if _of_data(x.problem) else x.problem.group_c),
+    "channels_out": _int(lambda x: x.problem.group_c if _of_data(x.problem) else x.problem.group_k),
+    "channels": _int(lambda x: x.problem.c),
+    "group_c": _int(lambda x: x.problem.group_c),
+    "group_k": _int(lambda x: x.problem.group_k),
+    # Of what is gathered from, and of the result.
+    "sizes": _per_problem(lambda p: tuple(dim.out if _of_data(p) else dim.size for dim in p.three)),
+    "full": _per_problem(lambda p: tuple(dim.size if _of_data(p) else dim.out for dim in p.three)),
+    "walked": _per_problem(walked),
+    "outs": _each(lambda dim: dim.out),
+    "taps": _each(lambda dim: dim.filter),
+    "stride": _each(lambda dim: dim.stride),
+    "dilation": _each(lambda dim: dim.dilation),
+    "before": _each(lambda dim: dim.pad),
+    "phase": _each(lambda dim: dim.pad % dim.stride),
+    "common": _each(lambda dim: dim.common),
+    "inverse": _each(lambda dim: dim.inverse),
+    "splits": _int(lambda x: x.splits),
+    "count": _int(lambda x: x.problem.k * x.problem.taps * x.problem.group_c),
+}
+"""Every argument by the name that the parts give it."""
+
+BLOCK = 256
+"""Weights of a workgroup that adds up parts."""
+
+CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
+    "TILE_M": lambda c: c.tile_m,
+    "TILE_N": lambda c: c.tile_n,
+    "TILE_K": lambda c: c.tile_k,
+    "GROUP_M": lambda c: c.group_m,
+    "NDIM": lambda c: c.spatial_dims,
+    "DATA": lambda c: c.direction == "data",
+    "MERGED": lambda c: c.merged,
+    "UNIT": lambda c: c.alignment > 1,
+    "UNIT_OUT": lambda c: c.alignment_out > 1,
+    "SPLIT": lambda c: c.scheduler == "split",
+    "PRECISION": lambda c: c.precision,
+    "INT_ACC": lambda c: accumulator(c.dtype) == "int32",
+    "TAKES": lambda c: takes(c.epilogue),
+    "LARGEST": lambda c: int(DTYPES[c.dtype_out].largest),
+    "BLOCK": lambda _: BLOCK,
+}
+"""Every constant by the name that kernels give it."""
+
+PROMISED: Mapping[str, tuple[str, ...]] = {
+    "source": ("source_strides",),
+    "x": ("x_strides",),
+    "y": ("y_strides",),
+    "weights": ("weight_strides",),
+    "made": ("made_strides",),
+}
+"""Pointers whose alignment a config promises, and the strides that go with them."""

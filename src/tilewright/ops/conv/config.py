@@ -1,0 +1,173 @@
+"""`ConvConfig`: the kernels that compute a convolution, and their name.
+
+    conv_forward_2d_bf16_bf16_128x128x64_w8_s3_implicit_tile_g8_al16-16_epi-bias-relu
+         |       |  read made tile       |  |  |        |    |    |  |
+         direction, dimensions           |  |  |        |    |    |  +- bytes of alignment, made
+                                  warps -+  |  |        |    |    +- bytes of alignment, read
+                                   stages --+  |        |    +- tiles grouped along M
+                                     pipeline -+        +- scheduler
+
+Other words follow only where they differ from the default: ``tf32``, ``merged``, ``i64``, and last
+the epilogue.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tilewright import checks
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, UnknownName, shown
+from tilewright.ops.conv.problem import DIRECTIONS
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.problem import PRECISIONS
+
+PIPELINES = ("implicit", "depthwise")
+"""``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
+channels on the vector units, where every channel has one filter of its own."""
+
+SCHEDULERS = ("tile", "split")
+ALIGNMENTS = (1, 2, 4, 8, 16)
+INDEX_BITS = (32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvConfig:
+    """How to compute a convolution. The signature is the fields up to `precision`, and `epilogue`;
+    the others are the algorithm.
+
+    direction, dtype, dtype_out, precision, epilogue: as in `ConvProblem`.
+    spatial_dims: how many there are.
+    tile_m, tile_n, tile_k: of a workgroup. Forward and data: pixels and channels of the result, and
+        products of a step. Weights: filters, places of a filter (or its channels, of one tap), and
+        pixels of a step. Depthwise: pixels (of weights: taps), channels, and pixels of a step.
+    num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
+    pipeline: a word of `PIPELINES`.
+    scheduler: ``tile``, one workgroup for each tile; ``split``, for weights: several, which share
+        the pixels, and whose sums a second kernel adds in a fixed order.
+    group_m: rows of tiles that are walked together, to reuse L2.
+    merged: a step's products are of several taps, as if a filter's taps and channels were one
+        dimension; else each step is of one tap. For few channels.
+    alignment: bytes that addresses, strides and a group's channels of what is read are multiples
+        of; 1: elements of neighbouring channels may be anywhere. alignment_out: of what is made.
+    index_bits: 32 where every array spans under 2 GiB.
+    """
+
+    family: ClassVar[str] = "conv"
+
+    direction: str
+    spatial_dims: int
+    dtype: str
+    dtype_out: str
+    precision: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    num_warps: int
+    num_stages: int
+    pipeline: str = "implicit"
+    scheduler: str = "tile"
+    group_m: int = 8
+    merged: bool = False
+    alignment: int = 16
+    alignment_out: int = 16
+    index_bits: int = 32
+    epilogue: str = ""
+
+    @property
+    def name(self) -> str:
+        """The kernels' name; `parse` is its exact inverse."""
+        name = (
+            f"conv_{self.direction}_{self.spatial_dims}d_{self.dtype}_{self.dtype_out}"
+            f"_{self.tile_m}x{self.tile_n}x{self.tile_k}_w{self.num_warps}_s{self.num_stages}"
+            f"_{self.pipeline}_{self.scheduler}_g{self.group_m}"
+            f"_al{self.alignment}-{self.alignment_out}"
+        )
+        name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
+        name += "_i64" * (self.index_bits == 64)
+        return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
+
+
+def check(config: ConvConfig) -> ConvConfig:
+    """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
+    c = config
+    for field, known in (
+        ("direction", DIRECTIONS),
+        ("spatial_dims", (1, 2, 3)),
+        ("dtype", DTYPES),
+        ("dtype_out", DTYPES),
+        ("precision", PRECISIONS),
+        ("pipeline", PIPELINES),
+        ("scheduler", SCHEDULERS),
+        ("merged", (False, True)),
+        ("alignment", ALIGNMENTS),
+        ("alignment_out", ALIGNMENTS),
+        ("index_bits", INDEX_BITS),
+    ):
+        value = getattr(c, field)
+        if value not in known or type(value) is not type(next(iter(known))):
+            listed = ", ".join(map(str, known))
+            raise BadArgument(f"{field} = {value!r} is not one of {listed}")
+    for field in _COUNTS:
+        checks.whole(field, getattr(c, field), 1)
+    epilogues.parse(c.epilogue)
+    return config
+
+
+_COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
+
+
+def _one(field: str, words: tuple[object, ...]) -> str:
+    return f"(?P<{field}>{'|'.join(sorted(map(str, words), key=len, reverse=True))})"
+
+
+def _count(field: str) -> str:
+    return rf"(?P<{field}>[1-9]\d{{0,9}})"
+
+
+_PATTERN = re.compile(
+    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d"
+    f"_{_one('dtype', tuple(DTYPES))}_{_one('dtype_out', tuple(DTYPES))}"
+    f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
+    f"_w{_count('num_warps')}_s{_count('num_stages')}"
+    f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}_g{_count('group_m')}"
+    f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
+    "(?:_(?P<precision>tf32))?(?:_(?P<merged>merged))?(?:_(?P<wide>i64))?"
+    "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    re.ASCII,
+)
+_WORDS = ("direction", "dtype", "dtype_out", "pipeline", "scheduler")
+_NUMBERS = ("spatial_dims", *_COUNTS, "alignment", "alignment_out")
+
+
+def parse(name: str) -> ConvConfig:
+    """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
+    one whose fields contradict each other."""
+    match = _PATTERN.fullmatch(name)
+    if match is None:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of a kernel of conv; one looks like "
+            "conv_forward_2d_bf16_bf16_128x128x64_w8_s3_implicit_tile_g8_al16-16"
+        )
+    said = match.groupdict()
+    fields: dict[str, Any] = {word: said[word] for word in _WORDS}
+    fields |= {field: int(said[field]) for field in _NUMBERS}
+    fields |= {
+        "precision": said["precision"] or "ieee",
+        "merged": said["merged"] is not None,
+        "index_bits": 64 if said["wide"] else 32,
+        "epilogue": (said["epilogue"] or "").replace("-", "+"),
+    }
+    try:
+        config = check(ConvConfig(**fields))
+    except BadArgument as error:
+        raise UnknownName(
+            f"{shown(name, 300)} is not the name of a kernel of conv: {error}"
+        ) from None
+    if config.name != name:
+        raise UnknownName(
+            f"'{name}' is not the name of a kernel of conv; near it is '{config.name}'"
+        )
+    return config

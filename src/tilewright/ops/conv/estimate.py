@@ -1,0 +1,144 @@
+"""How long a convolution should take, from sizes and the data sheet's rates. Nothing was fitted or
+timed.
+
+A workgroup walks its tile's steps: products on the matrix units (or the vector units), the
+operands' way from L2, of which every step has its own although taps share pixels, and their way
+from shared memory to the warps. The slowest decides, the others overlap it in part, and workgroups
+come in waves. The memory's traffic, each array once, overlaps: the two
+times add up like the legs of a right triangle, as in GEMM's estimate. The launch comes on top, and
+where parts are summed, a second kernel with its traffic.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.arch import arch, peak_tflops
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.parts import parts_of, splits_of
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.conv.rules import shared_memory, sums, vector
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.gemm import rates
+from tilewright.ops.nouns import MAIN
+
+PRODUCTS, PORT, SHARED, MEMORY, STEPS, TOTALS, LAUNCH = (
+    "products", "L2", "shared memory", "memory", "steps", "sum of parts", "launch",
+)  # fmt: skip
+
+SHARE = 0.6
+"""Of the published matrix rate that products reach: a guess, under that of GEMM's kernel through
+pointers (`rates.BASIC`), as every step finds its pixels anew."""
+
+STEP_US = 0.25
+"""Of a step beside products and loads: places, masks, barriers. Other workgroups on its compute
+unit hide it."""
+
+EDGE = 32
+"""Rows of a warp's part of a tile."""
+
+GATHERED = 4.0
+"""Factor on the time of a load where elements are read one by one."""
+
+SECOND_US = 2.0
+"""A kernel that follows another without a gap on the host."""
+
+TAP_INSTRUCTIONS = 6
+"""Instructions of a lane for each element and tap of a depthwise kernel, with its share of masks
+and addresses."""
+
+
+def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
+    """What `config` should take for `problem` on `device`."""
+    c, p, this = config, problem, arch(device.arch)
+    units = device.compute_units
+    splits = splits_of(c, p, device)
+    tiles = parts_of(c)[MAIN].grid(c, p, splits)
+    resident = _resident(c, this)
+    steps = _steps(c, p, splits)
+    read = _step_bytes(c) / (rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz)
+    width = min(c.alignment, 16)
+    if width < 16 and c.pipeline == "implicit":
+        read *= min(GATHERED, 16 / width)
+    products = _products(c, this, device)
+    shared = _shared_bytes(c) / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+    waves = -(-tiles // units) if tiles else 0
+    alone = (products + read + shared + STEP_US) / min(resident, max(1, waves))
+    longest = max(products, read, shared)
+    together = longest + rates.SERIAL_PRODUCTS * (products + read + shared - longest)
+    body = waves * steps * max(together, alone)
+    memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
+    narrow = 1.0 if c.alignment_out >= 4 else 1.5
+    terms = {
+        PRODUCTS: waves * steps * products,
+        PORT: waves * steps * read,
+        SHARED: waves * steps * shared,
+        MEMORY: memory * narrow,
+        STEPS: waves * steps * STEP_US / resident,
+    }
+    total = math.hypot(body, memory * narrow) + rates.LAUNCH_US + 2 * rates.LATENCY_US
+    terms[LAUNCH] = rates.LAUNCH_US + 2 * rates.LATENCY_US
+    if c.scheduler == "split":
+        partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
+        terms[TOTALS] = SECOND_US + partials / (device.bandwidth_gbs * 1e3)
+        total += terms[TOTALS]
+    limiter = max(terms, key=lambda term: terms[term])
+    return Estimate(total, limiter, tuple(terms.items()), (f"{tiles} workgroups",))
+
+
+def _resident(c: ConvConfig, this: Arch) -> int:
+    """Workgroups on a compute unit at once."""
+    threads = c.num_warps * this.warp_size
+    registers = min(this.max_registers, sums(c) // threads + 64)
+    file = this.registers_per_lane * this.simds_per_cu * this.warp_size
+    by_registers = file // (registers * threads)
+    shared = shared_memory(c, this) + this.shared_memory_reserved
+    by_memory = this.shared_memory_per_cu // shared if shared else this.max_workgroups_per_cu
+    by_warps = this.max_warps_per_simd * this.simds_per_cu // c.num_warps
+    return max(1, min(by_registers, by_memory, by_warps, this.max_workgroups_per_cu))
+
+
+def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
+    """Steps of a workgroup, on average over classes."""
+    if c.direction == "weights":
+        return max(1.0, p.n * math.prod(p.out_sizes) / c.tile_k / splits)
+    taps = p.taps / math.prod(p.stride) if c.direction == "data" else p.taps
+    if c.pipeline == "depthwise":
+        return max(1.0, taps)
+    channels = p.group_k if c.direction == "data" else p.group_c
+    if c.merged:
+        return max(1.0, taps * channels / c.tile_k)
+    return max(1.0, taps * -(-channels // c.tile_k))
+
+
+def _step_bytes(c: ConvConfig) -> float:
+    size = DTYPES[c.dtype].bytes
+    if c.pipeline == "implicit":
+        return (c.tile_m + c.tile_n) * c.tile_k * size
+    if c.direction == "weights":
+        return (c.tile_m + 1) * c.tile_n * c.tile_k * size
+    return c.tile_m * c.tile_n * size
+
+
+def _shared_bytes(c: ConvConfig) -> float:
+    """Bytes that the warps of a workgroup read from shared memory in a step: each those of its part
+    of the tile, of `EDGE` rows or more."""
+    if c.pipeline == "depthwise":
+        return 0.0
+    down = min(c.num_warps, max(1, c.tile_m // EDGE))
+    across = max(1, c.num_warps // down)
+    return (c.tile_m * across + c.tile_n * down) * c.tile_k * DTYPES[c.dtype].bytes
+
+
+def _products(c: ConvConfig, this: Arch, device: Device) -> float:
+    """Microseconds that a step's products take on a compute unit."""
+    count = c.tile_m * c.tile_n * c.tile_k
+    if vector(c, this):
+        lanes = this.fma_flops_per_cu_per_clock / 2
+        each = TAP_INSTRUCTIONS if c.pipeline == "depthwise" else 1
+        return count * each / lanes / device.clock_mhz
+    word = "tf32" if c.precision == "tf32" else c.dtype
+    rate = peak_tflops(this, device, word) * 1e6 / device.compute_units * SHARE
+    return 2 * count / rate

@@ -1,0 +1,166 @@
+"""Forward, and the gradient of the data, as an implicit GEMM through pointers, on every
+architecture, for every stride, dilation, padding, group and layout.
+
+Idea. Rows are pixels of the result, columns its channels. A step multiplies the source's pixels
+that one tap joins with the rows by that tap's weights (Chetlur et al., "cuDNN: Efficient Primitives
+for Deep Learning", 2014, section 3). The gradient of the data is the same walk in each residue
+class of the strides (see `geometry`): classes are more tiles of one launch, and one without a tap
+writes what the epilogue makes of zero.
+
+Few channels. Steps of one tap leave most of TILE_K empty where a group has few channels. MERGED
+steps go through taps and channels as through one dimension, and each element finds its own tap.
+
+Data movement. Loads through pointers, masked at the padding, in vectors of channels where channels
+are neighbours. Taps are the inner loop, so that a tile's pixels come from L1 or L2 for all taps but
+the first. Triton makes asynchronous copies of them, in num_stages (sm_80 and later). Groups are in
+the grid: a group's channels are never read beyond its last, where another group's may be NaN.
+
+What limits it: addresses and masks are computed anew for each step by all warps; nothing overlaps
+the store. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.conv.kernels.finish import finish
+from tilewright.ops.conv.kernels.places import apart, channel, inside, offset, walk
+from tilewright.ops.device.schedule import tile_coordinates
+
+
+@triton.jit
+def conv_gather(
+    source, weights, made, extra, source_strides, weight_strides, made_strides, images, channels_in,
+    channels_out, groups, sizes, full, walked, taps, stride, dilation, before, phase, common,
+    inverse,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
+    NDIM: tl.constexpr, DATA: tl.constexpr, MERGED: tl.constexpr, UNIT: tl.constexpr,
+    UNIT_OUT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """A tile of the result. The arguments are those of the catalogue (`arguments`)."""
+    pixels = images * walked[0] * walked[1] * walked[2]
+    tiles_m = tl.cdiv(pixels, TILE_M)
+    tiles_n = tl.cdiv(channels_out, TILE_N)
+    rest = tl.program_id(0) // (tiles_m * tiles_n)
+    group = rest % groups
+    tile = tl.program_id(0) % (tiles_m * tiles_n)
+    tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+    class_d = 0
+    class_h = 0
+    class_w = 0
+    if DATA:
+        _, class_d, class_h, class_w = apart(rest // groups, stride, NDIM)
+    first_w, count_w, apart_w, origin_w, pixel_w, tap_w = walk(
+        class_w, taps[2], stride[2], dilation[2], before[2], phase[2], common[2], inverse[2], DATA
+    )
+    first_h, count_h, apart_h, origin_h, pixel_h, tap_h = walk(
+        class_h, taps[1], stride[1], dilation[1], before[1], phase[1], common[1], inverse[1], DATA
+    )
+    first_d, count_d, apart_d, origin_d, pixel_d, tap_d = walk(
+        class_d, taps[0], stride[0], dilation[0], before[0], phase[0], common[0], inverse[0], DATA
+    )
+
+    rows = tile_m * TILE_M + tl.arange(0, TILE_M)
+    image, d, h, w = apart(rows, walked, NDIM)
+    at_d = origin_d + d * pixel_d
+    at_h = origin_h + h * pixel_h
+    at_w = origin_w + w * pixel_w
+    if DATA:
+        d = class_d + d * stride[0]
+        h = class_h + h * stride[1]
+        w = class_w + w * stride[2]
+    there = rows < pixels
+    if DATA:
+        there = there & inside(d, h, w, full, NDIM)
+    cols = tile_n * TILE_N + tl.arange(0, TILE_N)
+    cols_there = cols < channels_out
+
+    base = image * source_strides[0] + offset(at_d, at_h, at_w, source_strides, NDIM)
+    base += group * channels_in * source_strides[1]
+    if DATA:  # weights [channels in of this direction, channels out]
+        weights += group * channels_in * weight_strides[0]
+        w_cols = channel(cols, weight_strides[1], UNIT)
+    else:
+        weights += group * channels_out * weight_strides[0]
+        w_cols = cols * weight_strides[0]
+
+    acc = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
+    if MERGED:
+        depth = count_d * count_h * count_w * channels_in
+        for k0 in range(0, depth, TILE_K):
+            k = k0 + tl.arange(0, TILE_K)
+            ch = k % channels_in
+            t = k // channels_in
+            j_w = t % count_w
+            j_h = t // count_w % count_h
+            j_d = t // count_w // count_h
+            k_there = k < depth
+            seen = inside(
+                at_d[:, None] + (j_d * tap_d)[None, :], at_h[:, None] + (j_h * tap_h)[None, :],
+                at_w[:, None] + (j_w * tap_w)[None, :], sizes, NDIM,
+            )  # fmt: skip
+            to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
+            to += channel(ch, source_strides[1], UNIT)
+            a = tl.load(
+                source + (base[:, None] + to[None, :]),
+                mask=seen & there[:, None] & k_there[None, :], other=0.0,
+            )  # fmt: skip
+            w_rows = offset(
+                first_d + j_d * apart_d, first_h + j_h * apart_h, first_w + j_w * apart_w,
+                weight_strides, NDIM,
+            )  # fmt: skip
+            if DATA:
+                w_rows += ch * weight_strides[0]
+            else:
+                w_rows += channel(ch, weight_strides[1], UNIT)
+            b = tl.load(
+                weights + (w_rows[:, None] + w_cols[None, :]),
+                mask=k_there[:, None] & cols_there[None, :], other=0.0,
+            )  # fmt: skip
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    else:
+        j_d = 0
+        j_h = 0
+        j_w = 0
+        k0 = 0
+        for _ in range(count_d * count_h * count_w * tl.cdiv(channels_in, TILE_K)):
+            ch = tl.multiple_of(k0, TILE_K) + tl.arange(0, TILE_K)
+            ch_there = ch < channels_in
+            seen = inside(at_d + j_d * tap_d, at_h + j_h * tap_h, at_w + j_w * tap_w, sizes, NDIM)
+            to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
+            a = tl.load(
+                source + ((base + to)[:, None] + channel(ch, source_strides[1], UNIT)[None, :]),
+                mask=(seen & there)[:, None] & ch_there[None, :], other=0.0,
+            )  # fmt: skip
+            if DATA:
+                w_rows = ch * weight_strides[0]
+            else:
+                w_rows = channel(ch, weight_strides[1], UNIT)
+            w_rows += offset(
+                first_d + j_d * apart_d, first_h + j_h * apart_h, first_w + j_w * apart_w,
+                weight_strides, NDIM,
+            )  # fmt: skip
+            b = tl.load(
+                weights + (w_rows[:, None] + w_cols[None, :]),
+                mask=ch_there[:, None] & cols_there[None, :], other=0.0,
+            )  # fmt: skip
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+            # The next tap, or the next channels.
+            j_w += 1
+            turn = j_w == count_w
+            j_w = tl.where(turn, 0, j_w)
+            j_h = tl.where(turn, j_h + 1, j_h)
+            turn = j_h == count_h
+            j_h = tl.where(turn, 0, j_h)
+            j_d = tl.where(turn, j_d + 1, j_d)
+            turn = j_d == count_d
+            j_d = tl.where(turn, 0, j_d)
+            k0 = tl.where(turn, k0 + TILE_K, k0)
+
+    places = image * made_strides[0] + offset(d, h, w, made_strides, NDIM)
+    channels = group * channels_out + cols
+    places = places[:, None] + channel(channels, made_strides[1], UNIT_OUT)[None, :]
+    finish(
+        acc, made, extra, places, channels, there[:, None] & cols_there[None, :], cols_there,
+        CHAIN, TAKES, LARGEST,
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""The gradient of the weights as an implicit GEMM through pointers, on every architecture.
+
+Idea. Rows are a group's filters, columns the places of a filter (taps and channels), and the sum is
+over the pixels of y: dY is read transposed, and of X the pixels that a place's tap joins with them.
+A tile's columns are channels of one tap; MERGED columns go through taps and channels as through one
+dimension, which fills tiles where a group has few channels.
+
+A gradient of few weights over many pixels has few tiles. Under SPLIT, several workgroups share the
+pixels of a tile; each writes its sums to its own part of a workspace, and `conv_totals` adds the
+parts in order. So results repeat bit for bit, without atomics.
+
+Data movement. Each tile reads all of its channels of dY and X, pixel after pixel; other taps' tiles
+read the same X at about the same time, from L2.
+
+What limits it: addresses and masks, computed for each step of pixels; the sums of many taps read X
+and dY once for each tap. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.conv.kernels.places import apart, channel, inside, offset
+from tilewright.ops.device.schedule import tile_coordinates
+
+
+@triton.jit
+def conv_weights(
+    x, y, made, x_strides, y_strides, made_strides, images, group_c, group_k, groups, sizes, outs,
+    taps, stride, dilation, before, splits,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
+    NDIM: tl.constexpr, MERGED: tl.constexpr, UNIT: tl.constexpr, UNIT_OUT: tl.constexpr,
+    SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of the gradient, or of a part of it. The arguments are those of the catalogue
+    (`arguments`)."""
+    all_taps = taps[0] * taps[1] * taps[2]
+    tiles_m = tl.cdiv(group_k, TILE_M)
+    tiles_c = tl.cdiv(group_c, TILE_N)
+    tiles_n = all_taps * tiles_c
+    if MERGED:
+        tiles_n = tl.cdiv(all_taps * group_c, TILE_N)
+    rest = tl.program_id(0) // (tiles_m * tiles_n)
+    group = rest % groups
+    part = rest // groups
+    tile = tl.program_id(0) % (tiles_m * tiles_n)
+    tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+
+    k = tile_m * TILE_M + tl.arange(0, TILE_M)
+    k_there = k < group_k
+    if MERGED:
+        cols = tile_n * TILE_N + tl.arange(0, TILE_N)
+        cols_there = cols < all_taps * group_c
+        c = cols % group_c
+        tap = cols // group_c
+    else:
+        c = tile_n // all_taps * TILE_N + tl.arange(0, TILE_N)
+        cols_there = c < group_c
+        tap = tile_n % all_taps
+    _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
+    from_d = tap_d * dilation[0] - before[0]
+    from_h = tap_h * dilation[1] - before[1]
+    from_w = tap_w * dilation[2] - before[2]
+
+    x += group * group_c * x_strides[1]
+    y += group * group_k * y_strides[1]
+    columns = channel(c, x_strides[1], UNIT)
+    to = offset(from_d, from_h, from_w, x_strides, NDIM)
+    pixels = images * outs[0] * outs[1] * outs[2]
+    share = tl.cdiv(tl.cdiv(pixels, TILE_K), splits) * TILE_K
+    acc = tl.zeros((TILE_M, TILE_N), tl.float32)
+    for p0 in range(part * share, min((part + 1) * share, pixels), TILE_K):
+        p = p0 + tl.arange(0, TILE_K)
+        p_there = p < pixels
+        image, d, h, w = apart(p, outs, NDIM)
+        of_y = image * y_strides[0] + offset(d, h, w, y_strides, NDIM)
+        a = tl.load(
+            y + (of_y[:, None] + channel(k, y_strides[1], UNIT)[None, :]),
+            mask=p_there[:, None] & k_there[None, :], other=0.0,
+        )  # fmt: skip
+        d = d * stride[0]
+        h = h * stride[1]
+        w = w * stride[2]
+        of_x = image * x_strides[0] + offset(d, h, w, x_strides, NDIM)
+        if MERGED:
+            seen = inside(
+                d[:, None] + from_d[None, :], h[:, None] + from_h[None, :],
+                w[:, None] + from_w[None, :], sizes, NDIM,
+            )  # fmt: skip
+            places = of_x[:, None] + (to + columns)[None, :]
+            mask = seen & p_there[:, None] & cols_there[None, :]
+        else:
+            seen = inside(d + from_d, h + from_h, w + from_w, sizes, NDIM)
+            places = (of_x + to)[:, None] + columns[None, :]
+            mask = (seen & p_there)[:, None] & cols_there[None, :]
+        b = tl.load(x + places, mask=mask, other=0.0)
+        acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+
+    k += group * group_k
+    mask = k_there[:, None] & cols_there[None, :]
+    if SPLIT:
+        count = (groups * group_k).to(tl.int64) * all_taps * group_c
+        places = (k * all_taps * group_c)[:, None] + (tap * group_c + c)[None, :]
+        tl.store(made + part * count + places, acc, mask=mask)
+    else:
+        places = offset(tap_d, tap_h, tap_w, made_strides, NDIM)
+        places += channel(c, made_strides[1], UNIT_OUT)
+        places = (k * made_strides[0])[:, None] + places[None, :]
+        tl.store(made + places, acc.to(made.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def conv_totals(
+    partials, made, made_strides, splits, count, group_c, taps,
+    BLOCK: tl.constexpr, NDIM: tl.constexpr,
+):  # fmt: skip
+    """Weights from the sums of all parts, added in their order. Parts lie as [k, taps, c]."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = i < count
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(splits):
+        total += tl.load(partials + i, mask=there, other=0.0)
+        partials += count
+    c = i % group_c
+    k, tap_d, tap_h, tap_w = apart(i // group_c, taps, NDIM)
+    places = k * made_strides[0] + c * made_strides[1]
+    places += offset(tap_d, tap_h, tap_w, made_strides, NDIM)
+    tl.store(made + places, total.to(made.dtype.element_ty), mask=there)

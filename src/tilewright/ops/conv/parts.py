@@ -1,0 +1,288 @@
+"""The kernels of a config: what each computes, takes and needs, in the order in which they run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.arguments import (
+    ARGUMENTS,
+    BLOCK,
+    CONSTANTS,
+    PARTIALS,
+    PROMISED,
+    Context,
+    Value,
+    walked,
+)
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.nouns import MAIN, Argument, KernelSource, Launch, Step, Temporary
+
+KERNELS = "tilewright.ops.conv.kernels"
+
+TOTALS = "totals"
+
+WORKGROUPS_FOR_UNIT = 2
+"""Workgroups for each compute unit that parts of the pixels make up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kernel.
+
+    module, function: where it is.
+    grid: workgroups, for a config, a problem and the number of parts.
+    arguments: names in the catalogue by the names of the kernel's, in its order; a name alone where
+        both are the same.
+    constants: names in the catalogue.
+    tiled: whether the config's warps and stages are for it.
+    """
+
+    module: str
+    function: str
+    grid: Callable[[ConvConfig, ConvProblem, int], int]
+    arguments: tuple[str, ...]
+    constants: tuple[str, ...]
+    tiled: bool = True
+    epilogue: bool = False
+
+    def named(self) -> list[tuple[str, str]]:
+        """(the kernel's name, the catalogue's) of each argument."""
+        pairs = (name.partition("=") for name in self.arguments)
+        return [(name, of or name) for name, _, of in pairs]
+
+
+def _up(size: int, by: int) -> int:
+    return -(-size // by)
+
+
+def classes(p: ConvProblem) -> int:
+    """Residue classes of the result's pixels."""
+    return math.prod(p.stride) if p.direction == "data" else 1
+
+
+def pixels(p: ConvProblem) -> int:
+    """Pixels of the result that tiles are cut from, in each class."""
+    return p.n * math.prod(walked(p))
+
+
+def _gather_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
+    channels = p.group_c if p.direction == "data" else p.group_k
+    return _up(pixels(p), c.tile_m) * _up(channels, c.tile_n) * p.groups * classes(p)
+
+
+def _depthwise_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
+    return _up(pixels(p), c.tile_m) * _up(p.c, c.tile_n) * classes(p)
+
+
+def _weight_tiles(c: ConvConfig, p: ConvProblem) -> int:
+    if c.pipeline == "depthwise":
+        return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
+    if c.merged:
+        columns = _up(p.taps * p.group_c, c.tile_n)
+    else:
+        columns = p.taps * _up(p.group_c, c.tile_n)
+    return _up(p.group_k, c.tile_m) * columns * p.groups
+
+
+_WALK = ("sizes", "full", "walked", "taps", "stride", "dilation", "before")
+_CLASSES = ("phase", "common", "inverse")
+_LAST = ("TAKES", "LARGEST")
+
+GATHER = Part(
+    module="gather",
+    function="conv_gather",
+    grid=_gather_grid,
+    arguments=(
+        "source", "weights", "made", "extra", "source_strides", "weight_strides", "made_strides",
+        "images", "channels_in", "channels_out", "groups", *_WALK, *_CLASSES,
+    ),
+    constants=(
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "DATA", "MERGED", "UNIT", "UNIT_OUT",
+        "PRECISION", "INT_ACC", *_LAST,
+    ),
+    epilogue=True,
+)  # fmt: skip
+
+DEPTHWISE = Part(
+    module="depthwise",
+    function="conv_depthwise",
+    grid=_depthwise_grid,
+    arguments=(
+        "source", "weights", "made", "extra", "source_strides", "weight_strides", "made_strides",
+        "images", "channels_out=channels", *_WALK, *_CLASSES,
+    ),
+    constants=("TILE_M", "TILE_N", "NDIM", "DATA", "UNIT", "UNIT_OUT", "INT_ACC", *_LAST),
+    epilogue=True,
+)  # fmt: skip
+
+WEIGHTS = Part(
+    module="weights",
+    function="conv_weights",
+    grid=lambda c, p, splits: _weight_tiles(c, p) * splits,
+    arguments=(
+        "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images", "group_c",
+        "group_k", "groups", "sizes", "outs", "taps", "stride", "dilation", "before", "splits",
+    ),
+    constants=(
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "MERGED", "UNIT", "UNIT_OUT", "SPLIT",
+        "PRECISION",
+    ),
+)  # fmt: skip
+
+DEPTHWISE_WEIGHTS = Part(
+    module="depthwise",
+    function="conv_depthwise_weights",
+    grid=lambda c, p, splits: _weight_tiles(c, p) * splits,
+    arguments=(
+        "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images",
+        "channels_out=channels", "sizes", "outs", "taps", "stride", "dilation", "before", "splits",
+    ),
+    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", "UNIT", "SPLIT"),
+)  # fmt: skip
+
+SUM = Part(
+    module="weights",
+    function="conv_totals",
+    grid=lambda c, p, _: _up(p.k * p.taps * p.group_c, BLOCK),
+    arguments=("partials", "made", "made_strides", "splits", "count", "group_c", "taps"),
+    constants=("BLOCK", "NDIM"),
+    tiled=False,
+)
+
+TOTALS_WARPS = 4
+
+
+def parts_of(c: ConvConfig) -> dict[str, Part]:
+    """The kernels of a config, by part."""
+    if c.direction != "weights":
+        return {MAIN: GATHER if c.pipeline == "implicit" else DEPTHWISE}
+    main = WEIGHTS if c.pipeline == "implicit" else DEPTHWISE_WEIGHTS
+    return {MAIN: main, TOTALS: SUM} if c.scheduler == "split" else {MAIN: main}
+
+
+def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
+    """Parts of the pixels: as many as fill the device, each of a step or more."""
+    if c.scheduler != "split":
+        return 1
+    tiles = max(1, _weight_tiles(c, p))
+    steps = _up(p.n * math.prod(p.out_sizes), c.tile_k)
+    wanted = WORKGROUPS_FOR_UNIT * device.compute_units // tiles
+    return max(1, min(wanted, steps))
+
+
+# --- what to compile ---------------------------------------------------------------------------
+
+
+def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
+    """What to compile for `config` on `arch`, by part."""
+    return {name: _source(part, config, arch) for name, part in parts_of(config).items()}
+
+
+def _source(part: Part, c: ConvConfig, arch: Arch) -> KernelSource:
+    signature: list[tuple[str, str]] = []
+    for name, of in part.named():
+        one = ARGUMENTS[of]
+        types = one.types(c)
+        if not one.is_tuple:
+            signature.append((name, types[0]))
+        elif types:
+            signature += [(f"{name}.{i}", kind) for i, kind in enumerate(types)]
+        else:
+            signature.append((name, "()"))
+    constants: tuple[tuple[str, Value], ...] = tuple((n, CONSTANTS[n](c)) for n in part.constants)
+    functions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    if part.epilogue:
+        functions = (("CHAIN", tuple(o.function for o in epilogues.parse(c.epilogue))),)
+    signature += [(name, "constexpr") for name, _ in (*constants, *functions)]
+    warps, stages = (c.num_warps, c.num_stages) if part.tiled else (TOTALS_WARPS, 1)
+    return KernelSource(
+        module=f"{KERNELS}.{part.module}",
+        function=part.function,
+        signature=tuple(signature),
+        constants=constants,
+        divisibility=tuple(_promises(part, c).items()),
+        pointer_range_32=_within_reach(part, c, arch),
+        options=(("num_warps", warps), ("num_stages", stages)),
+        functions=functions,
+    )
+
+
+def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
+    """What alignment lets the compiler assume: addresses in bytes; strides, and a group's channels,
+    in elements."""
+    found: dict[str, int] = {}
+    read = c.alignment // DTYPES[c.dtype].bytes
+    written = c.alignment_out // DTYPES[c.dtype_out].bytes
+    names = dict(part.named())
+    for name, of in names.items():
+        if of in ("sums", "partials") and c.scheduler == "split":
+            found[name] = 16  # from an allocator
+        elif of in PROMISED or of == "sums":
+            made = of in ("made", "sums")
+            if of == "weights" and c.pipeline == "depthwise":
+                continue  # taps are innermost there, or nothing is
+            alignment, count = (c.alignment_out, written) if made else (c.alignment, read)
+            if alignment == 1:
+                continue
+            found[name] = alignment
+            beside = PROMISED["made" if made else of]
+            if count > 1:
+                found |= {f"{s}.{i}": count for s in beside if s in names for i in (0, 2, 3, 4)}
+    for name, count in _channels(c, read, written).items():
+        if name in names and count > 1:
+            found[name] = count
+    for i, taken in enumerate(epilogues.takes(c.epilogue) if part.epilogue else ()):
+        if taken.kind == "d" and c.alignment_out > 1:
+            found[f"extra.{i}"] = c.alignment_out
+    return found
+
+
+def _channels(c: ConvConfig, read: int, written: int) -> dict[str, int]:
+    """What a group's channels are multiples of. Weights have c innermost, which the data's gradient
+    makes; a depthwise kernel reads the channels that it makes."""
+    also_read = read if c.direction == "data" or c.pipeline == "depthwise" else 1
+    return {
+        "channels_in": max(1, read),
+        "channels_out": max(1, written, also_read),
+        "group_c": max(1, read),
+        "group_k": max(1, read),
+    }
+
+
+def _within_reach(part: Part, c: ConvConfig, arch: Arch) -> tuple[str, ...]:
+    """Pointers to operands that span under 2 GiB, for AMD's buffer instructions."""
+    if arch.backend != "hip" or c.index_bits != 32:
+        return ()
+    pointed = ("source", "weights", "made", "x", "y")
+    found = [name for name, of in part.named() if of in pointed]
+    if part.epilogue:
+        found += [f"extra.{i}" for i, _ in enumerate(epilogues.takes(c.epilogue))]
+    return tuple(found)
+
+
+# --- what to launch ----------------------------------------------------------------------------
+
+
+def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
+    """The launch of `config` for `problem` on `device`; nothing for a result without elements."""
+    splits = splits_of(config, problem, device)
+    context = Context(config, problem, splits)
+    steps = []
+    for name, part in parts_of(config).items():
+        if not (groups := part.grid(config, problem, splits)):
+            continue
+        arguments: list[Argument] = []
+        for _, of in part.named():
+            arguments += ARGUMENTS[of].values(context)
+        steps.append(Step((groups, 1, 1), tuple(arguments), name))
+    temporaries = []
+    if config.scheduler == "split":
+        shape = (splits, math.prod(problem.shape_of("w")))
+        temporaries.append(Temporary(PARTIALS, shape, "fp32"))
+    return Launch(tuple(steps), tuple(temporaries))

@@ -1,0 +1,82 @@
+"""What a convolution must give, in float64: tap by tap, one product of matrices for each."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright import arrays
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.operands import chain_names
+
+
+def reference(p: ConvProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The output by name, for float64 `inputs`, NumPy's or torch's."""
+    like = inputs["w"] if p.direction == "forward" else inputs["y"]
+    found = dict(inputs)
+    shape = p.shape_of(p.output_name)
+    found[p.output_name] = like.new_zeros(shape) if arrays.is_torch(like) else _zeros(shape)
+    grouped = {
+        "x": (p.n, p.groups, p.group_c, *p.spatial),
+        "w": (p.groups, p.group_k, p.group_c, *p.filter),
+        "y": (p.n, p.groups, p.group_k, *p.out_sizes),
+    }
+    x, w, y = (found[name].reshape(grouped[name]) for name in "xwy")
+    for tap in itertools.product(*map(range, p.filter)):
+        spans = [dim.joined(r) for dim, r in zip(p.dims, tap, strict=True)]
+        if any(first == past for first, past in spans):
+            continue
+        of_y: Any = (..., *(slice(*span) for span in spans))
+        of_x: Any = (
+            ...,
+            *(
+                slice(
+                    first * dim.stride + r * dim.dilation - dim.pad,
+                    (past - 1) * dim.stride + r * dim.dilation - dim.pad + 1,
+                    dim.stride,
+                )
+                for dim, r, (first, past) in zip(p.dims, tap, spans, strict=True)
+            ),
+        )
+        of_w: Any = (..., *tap)
+        count = math.prod(past - first for first, past in spans)
+        here = w[of_w]
+        if p.direction == "forward":
+            seen = x[of_x].reshape(p.n, p.groups, p.group_c, count)
+            y[of_y] += (here @ seen).reshape(y[of_y].shape)
+        elif p.direction == "data":
+            seen = y[of_y].reshape(p.n, p.groups, p.group_k, count)
+            x[of_x] += (here.swapaxes(-1, -2) @ seen).reshape(x[of_x].shape)
+        else:
+            seen = x[of_x].reshape(p.n, p.groups, p.group_c, count)
+            from_y = y[of_y].reshape(p.n, p.groups, p.group_k, count)
+            w[of_w] += (from_y @ seen.swapaxes(-1, -2)).sum(0)
+    made = {"x": x, "w": w, "y": y}[p.output_name].reshape(shape)
+    return {p.output_name: _after(p, made, inputs)}
+
+
+def _zeros(shape: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.zeros(shape)
+
+
+def _after(p: ConvProblem, made: Any, inputs: Mapping[str, Any]) -> Any:
+    """The result after the epilogue, whose operands see pixels as rows and channels as columns."""
+    if not p.epilogue:
+        return made
+    rank = len(made.shape)
+    order = (0, *range(2, rank), 1)
+    lying = [made.shape[i] for i in order]
+
+    def rows(array: Any) -> Any:
+        if len(array.shape) != rank:
+            return array
+        return arrays.permuted(array, order).reshape(-1, p.channels_out)
+
+    given = [rows(inputs[name]) for name in chain_names(p.epilogue)]
+    after = epilogues.reference(p.epilogue, rows(made), given).reshape(lying)
+    return arrays.permuted(after, (0, rank - 1, *range(1, rank - 1)))

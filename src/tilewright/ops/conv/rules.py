@@ -1,0 +1,243 @@
+"""The rules of convolutions: which configs an architecture can build, and which problems a config
+can serve. Each rule is a function that returns a reason, or None."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.parts import parts_of, pixels
+from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.problem import outputs
+from tilewright.ops.gemm.sizes import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
+from tilewright.verdict import YES, Verdict, no
+
+MOST_TILE = 256
+MOST_ELEMENTS = 2**15
+"""Elements of the tiles that a depthwise kernel holds."""
+
+OVERHEAD_REGISTERS = 48
+"""Registers of a thread beside sums: places of pixels, masks, addresses."""
+
+MOST_NUMBER = 2**31 - 2**20
+"""Pixels, tiles and weights are numbered in 32 bits, up to a tile past the last."""
+
+
+def _dtype(c: ConvConfig, arch: Arch) -> str | None:
+    multiplied = "tf32" if c.precision == "tf32" else c.dtype
+    for name in dict.fromkeys((multiplied, c.dtype, c.dtype_out)):
+        support = arch.dtypes.get(name)
+        if support is not None and support.support == "refused":
+            return f"{arch.name} does not take {name}: {support.note}"
+    if multiplied not in arch.dtypes:
+        return f"{arch.name} does not take {multiplied}"
+    if c.direction != "forward" and c.dtype not in GRADIENT_DTYPES:
+        return f"gradients are of {', '.join(GRADIENT_DTYPES)}, not of {c.dtype}"
+    if c.precision == "tf32" and (c.dtype != "fp32" or c.pipeline == "depthwise"):
+        return f"precision tf32 multiplies fp32 on matrix units, not {c.dtype} in {c.pipeline}"
+    possible = outputs(c.dtype, c.epilogue)
+    if c.dtype_out not in possible:
+        return f"{c.dtype} is written as {', '.join(possible)}, not as {c.dtype_out}"
+    return None
+
+
+def _combination(c: ConvConfig, arch: Arch) -> str | None:
+    if c.scheduler == "split" and c.direction != "weights":
+        return f"pixels are split for gradients of weights, not for direction {c.direction}"
+    if c.epilogue and c.direction == "weights":
+        return "gradients of weights have no epilogue"
+    for one in epilogues.parse(c.epilogue):
+        if one.halves or any(taken.kind == "m" for taken in one.takes):
+            return f"{one.name} is for rows or pairs of columns of a matrix"
+    if c.pipeline == "depthwise":
+        if c.merged:
+            return "a depthwise kernel has one channel, and nothing to merge with taps"
+        if c.direction != "weights" and c.tile_k != 1:
+            return f"a depthwise kernel takes one tap in a step: tile_k is 1, not {c.tile_k}"
+        if c.group_m != 1:
+            return f"a depthwise kernel walks its tiles in one order: group_m is 1, not {c.group_m}"
+    return None
+
+
+def _tile(c: ConvConfig, arch: Arch) -> str | None:
+    least = (1, 1, 1) if c.pipeline == "depthwise" else arch.min_dot
+    most = MOST_ELEMENTS if c.pipeline == "depthwise" else MOST_TILE
+    for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
+        if size & (size - 1):
+            return f"tile_{axis} = {size} is not a power of two"
+        if not low <= size <= most:
+            return f"tile_{axis} = {size} is not from {low} to {most} on {arch.name}"
+    if c.pipeline == "depthwise":
+        elements = c.tile_m * c.tile_n * c.tile_k
+        if elements > MOST_ELEMENTS:
+            return f"tiles of {elements} elements, over {MOST_ELEMENTS}"
+    elif DTYPES[c.dtype].bits == 8 and c.tile_k < LEAST_8_BIT_K:
+        return f"tile_k = {c.tile_k} is under {LEAST_8_BIT_K}, the least for 8-bit operands"
+    return None
+
+
+def _warps(c: ConvConfig, arch: Arch) -> str | None:
+    if c.num_warps & (c.num_warps - 1):
+        return f"num_warps = {c.num_warps} is not a power of two"
+    threads = c.num_warps * arch.warp_size
+    if threads > arch.max_threads:
+        return f"{c.num_warps} warps are {threads} threads, over {arch.max_threads}"
+    if c.num_stages > MAX_STAGES:
+        return f"num_stages = {c.num_stages} is over {MAX_STAGES}"
+    return None
+
+
+def sums(c: ConvConfig) -> int:
+    """Sums that a workgroup keeps in registers."""
+    if c.pipeline == "depthwise" and c.direction == "weights":
+        return c.tile_m * c.tile_n * c.tile_k
+    return c.tile_m * c.tile_n
+
+
+def vector(c: ConvConfig, arch: Arch) -> bool:
+    """Whether the compiler multiplies on the vector units."""
+    if c.pipeline == "depthwise":
+        return True
+    name = "tf32" if c.precision == "tf32" else c.dtype
+    return arch.dot == "vector" or arch.dtypes[name].via == "fma"
+
+
+def _registers(c: ConvConfig, arch: Arch) -> str | None:
+    threads = c.num_warps * arch.warp_size
+    each = sums(c) // threads
+    if vector(c, arch) and c.pipeline != "depthwise":
+        # Operands of a dot on the vector units are held too.
+        each += (c.tile_m + c.tile_n) * c.tile_k // threads
+    warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
+    available = min(arch.max_registers, arch.registers_per_lane // warps_per_simd)
+    if each + OVERHEAD_REGISTERS > available:
+        return f"{each} sums and {OVERHEAD_REGISTERS} other registers a thread, over {available}"
+    return None
+
+
+def _dot(c: ConvConfig, arch: Arch) -> str | None:
+    """A dot on the vector units is unrolled, product by product."""
+    if c.pipeline == "depthwise" or not vector(c, arch):
+        return None
+    products = c.tile_m * c.tile_n * c.tile_k // (c.num_warps * arch.warp_size)
+    if products > VECTOR_DOT_PRODUCTS:
+        return (
+            f"{arch.name} multiplies {c.dtype} on the vector units: {products} products a thread "
+            f"in a step, over {VECTOR_DOT_PRODUCTS}"
+        )
+    return None
+
+
+def shared_memory(c: ConvConfig, arch: Arch) -> int:
+    """Bytes of the buffers that the compiler makes for a step's operands: one for each stage, one
+    less where matrix instructions do not read shared memory on their own."""
+    if c.pipeline == "depthwise":
+        return 0
+    stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
+    return stage * max(1, c.num_stages - (0 if arch.async_mma else 1))
+
+
+def _shared_memory(c: ConvConfig, arch: Arch) -> str | None:
+    if (need := shared_memory(c, arch)) > arch.shared_memory:
+        return f"{need} bytes of shared memory, over {arch.shared_memory}"
+    return None
+
+
+LEGALITY: tuple[tuple[str, Callable[[ConvConfig, Arch], str | None]], ...] = (
+    ("dtype", _dtype),
+    ("combination", _combination),
+    ("tile", _tile),
+    ("warps", _warps),
+    ("registers", _registers),
+    ("dot", _dot),
+    ("shared_memory", _shared_memory),
+)
+
+
+def judge(config: ConvConfig, arch: Arch) -> Verdict:
+    """May `config` be built for `arch`? The first rule that refuses it."""
+    for name, rule in LEGALITY:
+        if (reason := rule(config, arch)) is not None:
+            return no(name, reason)
+    return YES
+
+
+# --- support: can this config compute this problem? --------------------------------------------
+
+SIGNATURE = ("direction", "dtype", "dtype_out", "precision", "epilogue")
+"""Fields that a config and a problem share."""
+
+
+def _signature(c: ConvConfig, p: ConvProblem) -> str | None:
+    for field in SIGNATURE:
+        if (has := getattr(c, field)) != (wants := getattr(p, field)):
+            return f"is for {field} '{has}', not '{wants}'"
+    if c.spatial_dims != len(p.spatial):
+        return f"is for {c.spatial_dims} dimensions, not {len(p.spatial)}"
+    return None
+
+
+def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
+    if c.pipeline == "depthwise" and not p.depthwise:
+        return (
+            f"has a filter of its own for every channel, but {p.k} filters of {p.groups} groups "
+            f"see {p.group_c} channels each"
+        )
+    return None
+
+
+def alignments(p: ConvProblem, pipeline: str) -> tuple[int, int]:
+    """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
+    read = [p.rows_alignment(name) for name in DIRECTIONS[p.direction][:2]]
+    if pipeline == "depthwise" and p.direction != "weights":
+        read = read[:1]  # weights are read one by one
+    return min(read), p.rows_alignment(p.output_name)
+
+
+def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
+    read, made = alignments(p, c.pipeline)
+    if read < c.alignment:
+        return f"channels of what is read are aligned to {read} bytes, under {c.alignment}"
+    if made < c.alignment_out:
+        return f"channels of {p.output_name} are aligned to {made} bytes, under {c.alignment_out}"
+    return None
+
+
+def index_bits(p: ConvProblem) -> int:
+    """Bits of the indices that reach all elements."""
+    return 32 if max(p.spans().values()) < INT32_SPAN else 64
+
+
+def _index(c: ConvConfig, p: ConvProblem) -> str | None:
+    if c.index_bits < index_bits(p):
+        largest = max(p.spans().values())
+        return f"an array spans {largest} bytes, which 32-bit indices do not reach"
+    weights = math.prod(p.shape_of("w"))
+    for what, count in (
+        ("pixels", pixels(p) if p.direction != "weights" else p.n * math.prod(p.out_sizes)),
+        ("tiles", parts_of(c)["main"].grid(c, p, 1)),
+        ("weights", weights),
+    ):
+        if count > MOST_NUMBER:
+            return f"{count} {what}, over {MOST_NUMBER}"
+    return None
+
+
+SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...] = (
+    ("signature", _signature),
+    ("depthwise", _depthwise),
+    ("vector_width", _aligned),
+    ("index", _index),
+)
+
+
+def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
+    """Can `config`, built for `arch`, compute `problem`?"""
+    for name, rule in SUPPORT:
+        if (reason := rule(config, problem)) is not None:
+            return no(name, reason)
+    return judge(config, arch)

@@ -1,0 +1,170 @@
+"""The default space of a problem and the spaces of a tuning."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, PIPELINES, SCHEDULERS
+from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
+from tilewright.space import KernelSpace
+
+AXES: dict[str, Any] = {
+    "direction": "forward",
+    "spatial_dims": 2,
+    "dtype": "bf16",
+    "dtype_out": "",
+    "precision": "ieee",
+    "tile_m": 128,
+    "tile_n": 64,
+    "tile_k": 32,
+    "num_warps": 4,
+    "num_stages": 2,
+    "pipeline": "implicit",
+    "scheduler": "tile",
+    "group_m": 8,
+    "merged": False,
+    "alignment": 16,
+    "alignment_out": 16,
+    "index_bits": 32,
+    "epilogue": "",
+}
+"""Every axis, with its default. An empty dtype_out is the usual one."""
+
+ALGORITHM = (
+    "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
+    "merged", "alignment", "alignment_out",
+)  # fmt: skip
+
+FEW = 32
+"""Channels of a group up to which steps of several taps are in the default space."""
+
+Tile = tuple[int, int, int, int]
+"""tile_m, tile_n, bytes of tile_k, warps."""
+
+_TILES: dict[str, tuple[Tile, ...]] = {
+    "cuda": ((128, 128, 128, 8), (128, 64, 128, 4), (64, 128, 128, 4), (64, 64, 128, 4),
+             (128, 32, 128, 4), (64, 32, 128, 4), (128, 16, 128, 4)),
+    "hip": ((128, 128, 64, 8), (128, 64, 64, 4), (64, 128, 64, 4), (64, 64, 64, 4),
+            (128, 32, 64, 4), (64, 32, 64, 4), (64, 16, 64, 4)),
+    "merged": ((128, 64, 64, 8), (128, 32, 64, 8), (64, 64, 64, 4), (64, 32, 64, 4),
+               (128, 16, 64, 8), (64, 16, 64, 4)),
+    "vector": ((64, 64, 32, 8), (64, 32, 32, 4), (32, 32, 32, 4), (64, 16, 32, 4)),
+}  # fmt: skip
+"""By the GPU's maker; ``merged`` where a step's products are of several taps, whose loads of one
+element pass through registers; ``vector`` where fp32 has no matrix instruction."""
+
+_DEPTHWISE: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
+"""Pixels, channels, warps."""
+
+_PIXELS = (8, 16)
+"""Pixels of a step of a depthwise gradient of weights."""
+
+
+def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
+    """What ``"*"`` means for an axis on an architecture. Raises `BadArgument`."""
+    known: dict[str, Sequence[Any]] = {
+        "direction": tuple(DIRECTIONS),
+        "spatial_dims": (1, 2, 3),
+        "pipeline": PIPELINES,
+        "scheduler": SCHEDULERS,
+        "num_warps": arch.num_warps,
+        "num_stages": arch.num_stages,
+        "merged": (False, True),
+        "alignment": ALIGNMENTS,
+        "alignment_out": ALIGNMENTS,
+        "index_bits": INDEX_BITS,
+    }
+    if axis not in known:
+        raise BadArgument(f"'*' has no meaning on {axis}; give its values")
+    return known[axis]
+
+
+def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
+    """The space to choose from where nothing was measured."""
+    return _space(problem, [*_implicit(problem, arch), *_depthwise(problem)])
+
+
+def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
+    """What a tuning chooses from: more tiles, warps and stages, and both forms of a step."""
+    more = [*_tuned(problem, arch), *_depthwise(problem, tuned=True)]
+    return default_space(problem, arch), _space(problem, more)
+
+
+def _space(p: ConvProblem, rows: Sequence[tuple[Any, ...]]) -> KernelSpace:
+    fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
+    fixed |= {"spatial_dims": [len(p.spatial)], "index_bits": [index_bits(p)]}
+    return KernelSpace("conv", fixed, {}, {ALGORITHM: list(dict.fromkeys(rows))})
+
+
+def _schedulers(p: ConvProblem) -> tuple[str, ...]:
+    return SCHEDULERS if p.direction == "weights" else ("tile",)
+
+
+def _few(p: ConvProblem) -> int:
+    """Channels that a step, or a tile's columns, of one tap can have."""
+    return p.group_k if p.direction == "data" else p.group_c
+
+
+def _implicit(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
+    if p.depthwise and p.precision == "ieee":
+        return  # nothing for matrix units
+    word = "tf32" if p.precision == "tf32" else p.dtype
+    on_vectors = arch.dot == "vector" or getattr(arch.dtypes.get(word), "via", "") == "fma"
+    merged = (False, True) if _few(p) <= FEW else (False,)
+    if _few(p) <= FEW // 4:
+        merged = (True,)
+    for form, scheduler in itertools.product(merged, _schedulers(p)):
+        tiles = _TILES["vector" if on_vectors else "merged" if form else arch.backend]
+        stages = 1 if on_vectors or arch.backend == "hip" else 2 if form else 3
+        for m, n, k, warps in tiles:
+            if n <= max(16, _power(_columns(p, form))):
+                depth = max(16, k // DTYPES[p.dtype].bytes)
+                yield (m, n, depth, warps, stages, "implicit", scheduler, 8, form,
+                       *alignments(p, "implicit"))  # fmt: skip
+
+
+def _columns(p: ConvProblem, merged: bool) -> int:
+    """Columns that tiles are cut from."""
+    if p.direction == "weights":
+        return p.group_c * (p.taps if merged else 1)
+    return p.group_c if p.direction == "data" else p.group_k
+
+
+def _power(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length() if size > 1 else 1
+
+
+def _tuned(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
+    size = DTYPES[p.dtype].bytes
+    stages = [n for n in (1, 2, 3, 4) if n in arch.num_stages]
+    sides = (32, 64, 128, 256)
+    for m, n, k, warps, count, form, scheduler in itertools.product(
+        sides, (16, *sides), (64, 128), (4, 8), stages, (False, True), _schedulers(p)
+    ):
+        depth = max(16, k // size)
+        yield (m, n, depth, warps, count, "implicit", scheduler, 8, form,
+               *alignments(p, "implicit"))  # fmt: skip
+
+
+def _depthwise(p: ConvProblem, *, tuned: bool = False) -> Iterator[tuple[Any, ...]]:
+    if not p.depthwise or p.precision == "tf32":
+        return
+    tiles: Sequence[tuple[int, int, int]] = _DEPTHWISE
+    if tuned:
+        tiles = [*itertools.product((8, 16, 32, 64, 128), (32, 64, 128), (1, 2, 4, 8))]
+    width = alignments(p, "depthwise")
+    if p.direction != "weights":
+        for m, n, warps in tiles:
+            yield (m, n, 1, warps, 1, "depthwise", "tile", 1, False, *width)
+        return
+    taps = min(16, _power(p.taps))
+    for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, SCHEDULERS):
+        if n <= 64:
+            yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
