@@ -1,0 +1,187 @@
+"""Convolutions against cuDNN in benchmark mode, channels-last against channels-last, in one
+interleaved run.
+
+    python benchmarks/conv_vendor.py --json benchmarks/results/conv_h200.json
+    python benchmarks/conv_vendor.py --set dense --direction forward --wide
+    python benchmarks/conv_vendor.py --set layers --every 20
+    python benchmarks/conv_vendor.py --build
+
+For each problem of the sets and each direction, every kernel of the default space (`--wide`: of the
+tuning's spaces too) and torch's call are checked against float64 at full size; what fails is
+reported, and not timed. The kernels then race beside torch's call: single calls, with L2 flushed.
+The fastest is timed again beside it, with L2 flushed and in graphs of several replayed calls. A
+ratio is torch's median over the kernel's, so more than 1 is faster. `--build` builds the kernels
+without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from attention_vendor import FINAL, GPU, RACE, REPLAYED, checked, summary
+from environment import environment
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.compile import Store, build
+from tilewright.dispatch import Dispatcher
+from tilewright.measure import timing
+from tilewright.measure.contenders import Contender, kernel_bind
+from tilewright.measure.problems import load_problems
+from tilewright.ops.conv import ConvConfig, ConvProblem
+from tilewright.ops.conv.problem import DIRECTIONS
+
+FAMILY = ops.family("conv")
+ARCH = "sm_90"
+KEPT = 8
+"""Kernels of a tuning's spaces that race: those with the least estimates."""
+
+
+def _same(n: int, c: int, size: int, k: int, taps: int = 3, **more: Any) -> ConvProblem:
+    """A square image, and padding that keeps its size."""
+    pad = (taps // 2,) * 2
+    return ConvProblem(n, c, k, (size, size), (taps, taps), pad=pad, **more)
+
+
+def _dense() -> Iterator[ConvProblem]:
+    for n, c, size, k in (
+        (8, 640, 32, 640), (64, 256, 16, 256), (32, 256, 56, 256), (1, 128, 512, 128),
+        (8, 320, 64, 320), (16, 512, 32, 512), (64, 64, 56, 64),
+    ):  # fmt: skip
+        yield _same(n, c, size, k)
+    yield _same(32, 256, 56, 512, stride=(2, 2))
+    yield _same(32, 256, 56, 64, taps=1)
+    yield _same(32, 256, 56, 512, taps=1, stride=(2, 2))
+
+
+def _grouped() -> Iterator[ConvProblem]:
+    yield _same(32, 256, 56, 256, groups=32)
+    yield _same(32, 512, 28, 512, groups=32)
+
+
+def _depthwise() -> Iterator[ConvProblem]:
+    yield _same(32, 256, 28, 256, groups=256)
+    yield _same(32, 96, 112, 96, groups=96, stride=(2, 2))
+    yield _same(32, 240, 28, 240, taps=5, groups=240)
+    yield _same(128, 96, 56, 96, taps=7, groups=96)
+    yield _same(32, 512, 14, 512, taps=31, groups=512)
+    yield ConvProblem(1, 8192, 8192, (8192,), (4,), 8192, pad=(3,), pad_after=(3,))
+
+
+def _stems() -> Iterator[ConvProblem]:
+    yield _same(32, 3, 224, 64, taps=7, stride=(2, 2))
+    yield ConvProblem(32, 3, 96, (224, 224), (4, 4), stride=(4, 4))
+
+
+def _layers() -> Iterator[ConvProblem]:
+    yield from load_problems(["conv:full"], arch(ARCH)).problems
+
+
+SETS: dict[str, Callable[[], Iterator[ConvProblem]]] = {
+    "dense": _dense,
+    "grouped": _grouped,
+    "depthwise": _depthwise,
+    "stems": _stems,
+    "layers": _layers,
+}
+USUAL = ("dense", "grouped", "depthwise", "stems")
+
+
+def kernels(p: ConvProblem, wide: bool) -> list[ConvConfig]:
+    """The configs that can serve `p`."""
+    from tilewright.arch import device
+
+    this = arch(ARCH)
+    spaces = FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]
+    found = {c.name: c for space in spaces for c in space.expand(this).configs}
+    serving = [c for c in found.values() if FAMILY.supports(c, p, this)]
+    return [c for c, _ in FAMILY.rank(p, serving, device("h200_sxm"))[:KEPT]]
+
+
+def measure(
+    p: ConvProblem, configs: list[ConvConfig], dispatcher: Dispatcher, flush: timing.Call
+) -> dict[str, Any]:
+    """One problem's line of the result."""
+    contenders = [Contender(c.name, c, kernel_bind(dispatcher, c.name, p)) for c in configs]
+    of_torch = [Contender(name, None, bind) for name, bind in FAMILY.vendor(p).items()]
+    calls, wrong = checked([*contenders, *of_torch], p)
+    ours = [c.name for c in configs if c.name in calls]
+    others = [one.label for one in of_torch if one.label in calls]
+    line: dict[str, Any] = {
+        "problem": str(p), "flops": p.flops, "bytes": p.min_bytes, "wrong": wrong,
+    }  # fmt: skip
+    if not ours:
+        return line
+    named = {name: [call] for name, call in calls.items()}
+    first = timing.measure(named, timing.Events(flush, GPU), RACE, beside=others)
+    brief = {name: statistics.median(series.samples_us) for name, series in first.items()}
+    best = min(ours, key=brief.__getitem__)
+    line |= {"kernel": best, "brief_us": {name: round(us, 2) for name, us in brief.items()}}
+    for way, timer in (
+        ("flushed", timing.Events(flush, GPU)),
+        ("replayed", timing.Graphs(flush, GPU, REPLAYED)),
+    ):
+        series = timing.measure({name: named[name] for name in (best, *others)}, timer, FINAL)
+        us = {name: statistics.median(taken.samples_us) for name, taken in series.items()}
+        line[way] = {
+            "us": {name: round(value, 2) for name, value in us.items()},
+            "tflops": {name: round(p.flops / value / 1e6, 1) for name, value in us.items()},
+            "ratio": {name: round(us[name] / us[best], 3) for name in others},
+        }
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--set", nargs="+", choices=SETS, default=[*USUAL], dest="sets")
+    parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=[*DIRECTIONS])
+    parser.add_argument("--every", type=int, default=1, help="each how many problems of a set")
+    parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--build", action="store_true", help="build, without a GPU")
+    options = parser.parse_args()
+    asked = {
+        f"{name} {direction}": [
+            (p, kernels(p, options.wide))
+            for p in (replace(p, direction=direction) for p in [*SETS[name]()][:: options.every])
+        ]
+        for name in options.sets
+        for direction in options.direction
+    }
+    every = {c.name: c for each in asked.values() for _, configs in each for c in configs}
+    store = Store()
+    report = build([(c, ARCH) for c in every.values()], store=store)
+    print(report)
+    for result in report.results:
+        if result.kernel is not None and result.kernel.resources.spill_bytes:
+            print(f"spills {result.kernel.resources.spill_bytes} bytes: {result.name}")
+    if options.build:
+        return
+    from tilewright.arch.detect import live_device
+
+    here = live_device(0)
+    assert here.arch == ARCH, f"these kernels are for {ARCH}; this GPU is {here.arch}"
+    built = {r.config.name for r in report.results if r.ok}
+    dispatcher = Dispatcher(device=here, store=store, build_missing=False)
+    flush = timing.flusher(here.l2_bytes, GPU)
+    document: dict[str, Any] = {"environment": environment(), "sets": {}, "summary": {}}
+    for name, each in asked.items():
+        lines = []
+        for p, configs in each:
+            line = measure(p, [c for c in configs if c.name in built], dispatcher, flush)
+            lines.append(line)
+            print(json.dumps({"set": name, **line}), flush=True)
+        document["sets"][name] = lines
+        document["summary"][name] = summary(lines)
+        if options.json:
+            options.json.write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps(document["summary"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

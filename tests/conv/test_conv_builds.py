@@ -1,0 +1,50 @@
+"""What the kernels are built to: nothing of the default space's tiles for a dense layer spills, and
+shared memory is as the rule says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shared_builds import build_once
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.nouns import MAIN
+
+FAMILY = ops.family("conv")
+ARCHS = ("sm_90", "gfx942", "gfx1201")
+DENSE = ConvProblem(8, 128, 128, (32, 32), (3, 3), pad=(1, 1))
+PROBLEMS = (
+    DENSE,
+    replace(DENSE, direction="data", stride=(2, 2)),
+    replace(DENSE, direction="weights"),
+    replace(DENSE, groups=128),
+    replace(DENSE, groups=128, direction="weights"),
+    replace(DENSE, c=3, epilogue="col_scale+bias+relu"),
+)
+
+
+def kernels(name):
+    """The first kernel of each problem's default space: the largest tile."""
+    this = arch(name)
+    return [FAMILY.default_space(p, this).expand(this).configs[0] for p in PROBLEMS]
+
+
+@pytest.fixture(scope="module")
+def built(store):
+    report = build_once([(c, name) for name in ARCHS for c in kernels(name)], store)
+    return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), [(name, c) for name in ARCHS for c in kernels(name)], ids=str
+)
+def test_nothing_spills_and_shared_memory_is_as_said(name, config, built):
+    result = built[name, config.name]
+    assert result.kernel is not None, result.reason
+    assert result.kernel.resources.spill_bytes == 0
+    if config.pipeline == "implicit" and config.alignment == 16 and arch(name).async_mma:
+        assert result.kernel.shared == shared_memory(config, arch(name))
