@@ -254,7 +254,7 @@ BASIC = Pipeline(
     counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.5,
+    share=0.4,
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

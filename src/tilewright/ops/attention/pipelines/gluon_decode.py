@@ -217,7 +217,7 @@ GLUON_DECODE = Pipeline(
     counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.5,
+    share=0.7,
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip

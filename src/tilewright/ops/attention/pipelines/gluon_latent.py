@@ -168,7 +168,7 @@ GLUON_LATENT = Pipeline(
     counter=False,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.5,
+    share=0.82,
     algorithms=_algorithms,
     tuned=_no_more,
 )  # fmt: skip

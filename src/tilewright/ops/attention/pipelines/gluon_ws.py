@@ -317,7 +317,7 @@ GLUON_WS = Pipeline(
     counter=True,
     shared_memory=_shared_memory,
     registers=_registers,
-    share=0.72,
+    share=0.9,
     algorithms=_algorithms,
     tuned=_tuned,
 )  # fmt: skip
