@@ -4,6 +4,7 @@ record says. The long matrix is `benchmarks/attention_builds.py`."""
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,21 @@ def kernels(name):
 def built(store):
     report = build_once([(c, name) for name in ARCHS for c in kernels(name)], store)
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
+
+
+WINDOW = replace(PROBLEM, left=512, others="")
+
+
+@pytest.mark.parametrize(("name", "head_dim"), [("gfx1250", 64), ("gfx1250", 256)])
+def test_no_tile_spills_where_products_take_most_registers(name, head_dim, store):
+    """Vector units hold all operands of a product, and a window takes most beside them."""
+    this = arch(name)
+    p = replace(WINDOW, head_dim=head_dim, head_dim_v=head_dim)
+    found = [c for c in FAMILY.default_space(p, this).expand(this).configs if c.pack]
+    built = [r for r in build_once([(c, name) for c in found], store).results if r.part == MAIN]
+    assert built and all(r.kernel is not None for r in built)
+    spilled = {r.name: r.kernel.resources.spill_bytes for r in built if r.kernel is not None}
+    assert not any(spilled.values()), spilled
 
 
 @pytest.mark.parametrize(

@@ -55,12 +55,21 @@ _TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
         (128, ((16, 32, 4), (64, 32, 4), (128, 32, 8))),
         (256, ((16, 16, 8), (32, 32, 8))),
     ),
+    "vector": (
+        (64, ((16, 32, 4), (32, 32, 4), (32, 32, 8))),
+        (128, ((16, 32, 4), (32, 32, 4))),
+        (192, ((16, 32, 4), (16, 16, 8))),
+        (256, ((16, 16, 4), (16, 16, 8))),
+    ),
     "fp32": ((64, ((16, 32, 4), (64, 32, 8))), (256, ((16, 32, 4), (32, 32, 4)))),
 }
 """Tiles by how an architecture multiplies, for head dims up to some size: those that do not spill
-in bf16 under a window, the mask that takes most registers (`benchmarks/attention_builds.py`). They
-are small for the registers, of which Q and O take most. Known to spill under a window: head dim 256
-on gfx1100, 20 to 32 bytes, whatever the tile; and gfx1250 beyond 16 rows, up to 4 KB."""
+in bf16 under a causal mask and a window, which take most registers
+(`benchmarks/attention_builds.py`). They are small for the registers, of which Q and O take most.
+Vector units (gfx1250) hold a whole product's Q, K and V: tiles beyond these spilled 168 bytes to
+6 KB. Known to spill: head dim 256 on gfx1100 under a mask, 20 to 68 bytes. It is kept, for there is
+no other: 4 warps spill 108, longer and taller tiles 52 to 916, and 16 warps, which spill none, do
+not fit a compute unit."""
 
 _LONG: dict[str, tuple[Tile, ...]] = {
     "cuda": ((16, 32, 4), (32, 32, 8)),
@@ -82,6 +91,8 @@ def _multiplier(dtype: str, arch: Arch) -> str:
     and K."""
     if dtype == "fp32":
         return "fp32"
+    if arch.dot == "vector":
+        return "vector"
     if arch.backend == "cuda":
         return "async" if arch.async_mma else "sync"
     if arch.warp_size == 64:
