@@ -2,8 +2,9 @@
 
 Temporaries: `delta`, and `distances`, the sums of a row that the gradient of its head's slope adds
 up. Both lie as LSE does. `log_sums` and `deltas`: see `kernels.around`. `dq_sums`: dQ in fp32, not
-yet scaled, [heads of sequences (packed: heads), rows, columns of whole tiles]. `turns`: of each
-block of dQ, by head of a sequence, the tiles of keys that have been added, if they add in order.
+yet scaled: for each 64 of the padded rows of `log_sums`, tiles of 64 columns, in the order of
+`gluon_ws`. `turns`: of each block of dQ, the tiles of keys that have been added, if they add in
+order.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PAD = 128
 def padded(p: Any) -> int:
     """Rows of a line of rows' terms (see `kernels.around`)."""
     if "packedq" in p.words:
-        return int(p.total_q + p.batch * PAD)
+        return int((p.total_q // PAD + p.batch) * PAD)
     return int(-(-p.q_len // PAD) * PAD)
 
 

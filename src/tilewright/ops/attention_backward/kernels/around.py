@@ -2,8 +2,8 @@
 
 `row_terms` writes what products begin with: of scores minus LSE, divided by the scale (with a soft
 cap, LSE in units of log2(e)); of their gradients minus delta, Σ O·dO less the gradient of LSE. They
-lie in lines of rows, padded to multiples of PAD behind each sequence with rows that weigh nothing:
-the copy engine brings whole blocks, and packed sequences begin anywhere. `queries_of_sums`
+lie in lines of rows, padded to multiples of PAD behind each sequence with rows that weigh nothing;
+each sequence begins at a multiple. So the copy engine brings whole blocks. `queries_of_sums`
 multiplies the fp32 sums by the scale and rounds them. Both are bound by the memory's bandwidth;
 neither was timed.
 """
@@ -11,7 +11,7 @@ neither was timed.
 import triton
 import triton.language as tl
 
-from tilewright.ops.attention.kernels.keys import begins, pieces, row_places, sequence, width
+from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
 from tilewright.ops.attention.kernels.scores import LOG2E
 from tilewright.ops.attention_backward.kernels.steps import (
     clear_rows,
@@ -22,6 +22,16 @@ from tilewright.ops.attention_backward.kernels.steps import (
 
 LEAST_SCALE = tl.constexpr(1e-30)
 """Stands for a scale of 0, as in `gluon_scores.base2`."""
+
+
+@triton.jit
+def line_of(b, heads, head, q_start, padded, PACKEDQ: tl.constexpr, PAD: tl.constexpr):
+    """Where the padded rows of a head of a sequence begin."""
+    if PACKEDQ:
+        found = head.to(tl.int64) * padded + (q_start // PAD + b) * PAD
+    else:
+        found = (b * heads + head).to(tl.int64) * padded
+    return found
 
 
 @triton.jit
@@ -70,9 +80,7 @@ def row_terms(
     if DLSE:
         # A row that sees nothing has no weights to change, whatever gradient its LSE is given.
         found -= tl.where(some, tl.load(dlse + at, mask=there, other=0.0), 0.0)
-    line = (b * heads + head).to(tl.int64) * padded
-    if PACKEDQ:
-        line = head.to(tl.int64) * padded + q_start + b * PAD
+    line = line_of(b, heads, head, q_start, padded, PACKEDQ, PAD)
     log_sum = tl.where(some, log_sum, float("inf"))
     if SOFTCAP:
         term = log_sum * LOG2E
@@ -82,15 +90,23 @@ def row_terms(
     tl.store(deltas + line + i, tl.where(some, -found, 0.0))
 
 
+@triton.constexpr_function
+def tiles_of(columns):
+    """The widths of tiles of sums that hold a row."""
+    return (64,) * (columns // 64)
+
+
 @triton.jit
 def queries_of_sums(
-    dq_sums, dq, q_offsets, q_used, dq_strides, batch, heads, q_len, total_q,
-    accumulate, scale,
+    dq_sums, dq, q_offsets, q_used, dq_strides, batch, heads, q_len, total_q, padded, accumulate,
+    scale,
     HEAD_DIM: tl.constexpr, PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, SUMS: tl.constexpr,
+    PAD: tl.constexpr,
 ):  # fmt: skip
-    """dQ from its sums [lines, rows, SUMS]; zeros in rows without a query."""
-    ROWS: tl.constexpr = 32
-    WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
+    """dQ from its sums, in tiles of 64×64 as `gluon_ws` writes them; zeros in rows without a
+    query."""
+    ROWS: tl.constexpr = 64
+    WIDTHS: tl.constexpr = tiles_of(SUMS)
     tiles = tl.cdiv(q_len, ROWS)
     tile = tl.program_id(0) % tiles
     head = tl.program_id(0) // tiles % heads
@@ -111,15 +127,13 @@ def queries_of_sums(
         return
     r = tl.arange(0, ROWS)
     i = tile * ROWS + r
-    line = (b * heads + head).to(tl.int64) * q_len
-    if PACKEDQ:
-        line = head.to(tl.int64) * total_q + q_start
-    rows = dq_sums + (line + tile * ROWS) * SUMS
+    first = line_of(b, heads, head, q_start, padded, PACKEDQ, PAD) + tile * ROWS
     sums = ()
     for n in tl.static_range(len(WIDTHS)):
-        d = tl.arange(0, width(WIDTHS, n)) + begins(WIDTHS, n)
-        inside = (i < n_q)[:, None] & (d < SUMS)[None, :]
-        sums += (tl.load(rows + r[:, None] * SUMS + d[None, :], mask=inside, other=0.0),)
+        at = dq_sums + (first // ROWS * len(WIDTHS) + n) * (ROWS * 64)
+        flat = tl.load(at + tl.arange(0, ROWS * 64))
+        parts = tl.permute(tl.reshape(flat, (8, 4, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5))
+        sums += (tl.reshape(parts, (ROWS, 64)),)
     base, places = row_places(dq, dq_strides, b, q_start, tile * ROWS, r, head)
     there = i < room
     store_rows(

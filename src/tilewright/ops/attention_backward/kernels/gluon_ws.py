@@ -18,13 +18,16 @@ scale) and to minus delta, so that neither is an operand of its own.
 
 Data movement. K and V are loaded once; a warp requests the copies of Q, dO and their rows' terms
 (see `around`) into a ring of two slots. Another warp has the copy engine add the block of dQ to
-fp32 sums in memory, in whatever order workgroups come to it; `around` makes dQ of them. dK and dV
-leave straight from registers, once. Heads that share keys are summed here and not afterwards: it
-needs no memory of partial sums, and there are enough tiles of keys (128 workgroups of 128 keys for
-16k keys of one head).
+fp32 sums in memory, in whatever order workgroups come to it, or in turns (ORDERED). A tile of these
+sums lies in memory as threads hold it: so 8 stores of 16 bytes write it to shared memory, where
+rows and columns took 16 stores of 8 bytes that met in the same banks. `around` makes dQ of them. dK
+and dV leave straight from registers, once. Heads that share keys are summed here and not
+afterwards: it needs no memory of partial sums, and there are enough tiles of keys (128 workgroups
+for 16k keys of one head).
 
-Order. Tiles that most queries see start first. Steps that need no mask are a loop of their own,
-because a condition within one becomes a select for each element.
+Order. Tiles that most queries see start first; if they add in turns, last (see `turn_of`). Steps
+that need no mask are a loop of their own, because a condition within one becomes a select for each
+element.
 
 Edges. The copy engine fills rows outside an array with zeros. Where sequences have their own
 lengths, a block may hold rows of the next sequence, or of nobody: they are set to zero in shared
@@ -36,10 +39,11 @@ of an SM's matrix units; its operands, fills, and stores are about 360 kB, which
 in 2,900. Registers decide the tiles: a thread holds 64 + 64 sums and 32 + 32 numbers of S and dP at
 head dim 128 (64 queries), and at 64 (128 queries) 32 + 32 and 64 + 64.
 
-Compiled (Triton 3.6, ptxas for sm_90a), not timed. At head dims 128 and 64, 120 to 170 bytes are
-spilled, of the steps without a mask about 20 loads of registers. Products and waits are where they
+Compiled (Triton 3.6, ptxas for sm_90a), not timed. At head dims 128 and 64, 50 to 160 bytes are
+spilled; a step without a mask loads about 10 spilled registers. Products and waits are where they
 are written; dV's product is started before the wait for dP, because ptxas else moves that wait
-above the exponentials. The simulation (`tests/simulate`) ran it.
+above the exponentials. The simulation (`tests/simulate`) ran it, and finds each of four faults put
+into it.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E
@@ -138,39 +142,44 @@ def _done(token):
 @jit
 def _add(
     data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
-    GROUPS: gl.constexpr, BY_ROWS: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
+    GROUPS: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
-    """The warp that adds tiles of dQ to the sums in memory. ORDERED: each block's in turns, of
+    """The warp that adds blocks of dQ to the sums in memory. ORDERED: each block's in turns, of
     which `turns` counts those that are over."""
-    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, blocks = data
-    b, g, j0, q_begin, _, _, begin, end = steps
+    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
+    b, g, j0, _, terms_begin, _, begin, end = steps
     _, n_kv, _, shift, _, _ = sizes
     left, right, first, _ = bounds
     q_b = 0 if PACKEDQ else b
     phase = 0
     for n in range(group):
-        h = g * group + n
-        line = q_b * heads + h
+        line = (q_b * heads + g * group + n) * padded + terms_begin
         for t in range(begin, end):
-            row = q_begin + t * STEP
-            turn = turns + (b * heads + h) * blocks + t
+            block = line // STEP + t
             if ORDERED:
                 before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
-                over = gl.atomic_add(turn, 0, sem="acquire")
+                over = gl.atomic_add(turns + block, 0, sem="acquire")
                 while over < before:
-                    over = gl.atomic_add(turn, 0, sem="acquire")
+                    over = gl.atomic_add(turns + block, 0, sem="acquire")
             mbarrier.wait(dq_full.index(0), phase)
             for r in gl.static_range(GROUPS):
-                if BY_ROWS:
-                    tma_add(dq_sums, (line, row + r * ROWS, 0), dq_tiles.index(r))
-                else:
-                    tma_add(dq_sums, (line, row, r * ROWS), dq_tiles.index(r))
+                row = (block * GROUPS + r) * dq_tiles.shape[1]
+                tma_add(dq_sums, (row, 0), dq_tiles.index(r))
             tma_store_wait(0)
             mbarrier.arrive(dq_empty.index(0), count=1)
             if ORDERED:
                 _done(t)
-                gl.atomic_add(turn, 1, sem="release")
+                gl.atomic_add(turns + block, 1, sem="release")
             phase ^= 1
+
+
+@jit
+def _by_threads(sums):
+    """A tile of sums [64, 64] as [128, 32], so that what a thread holds of two rows, eight apart,
+    and two columns are neighbours: it writes them to shared memory at once, and eight threads write
+    to all banks. `around` turns it back."""
+    parts = sums.reshape([4, 2, 8, 8, 4, 2])
+    return parts.permute((3, 0, 2, 4, 1, 5)).reshape([128, 32])
 
 
 @jit
@@ -238,7 +247,7 @@ def _step(
     dk_sums = warpgroup_mma(gradients, q_tile, dk_sums, is_async=True)
     dq = warpgroup_mma_wait(1, deps=(dq,))
     mbarrier.wait(dq_empty.index(0), stage ^ 1)  # nothing is being added at first
-    dq_tiles.index(GROUP).store(dq)
+    dq_tiles.index(GROUP).store(_by_threads(dq))
     fence_async_shared()
     mbarrier.arrive(dq_full.index(0), count=1)
     dk_sums, gradients = warpgroup_mma_wait(0, deps=(dk_sums, gradients))
@@ -361,7 +370,7 @@ def gradients_gluon_ws(
     _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)
     terms_begin = 0
     if PACKEDQ:
-        terms_begin = q_begin + b * PAD
+        terms_begin = (q_begin // PAD + b) * PAD
     shift = bottom_right * (n_kv - n_q)
     begin, low, high, end = steps_of(
         j0, n_q, n_kv, shift, left, right, first, TILE, STEP, MASK
@@ -396,8 +405,7 @@ def gradients_gluon_ws(
         q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
         k_full, v_full, q_full, do_full, empty, heads, group, padded,
     )  # fmt: skip
-    blocks = (q_len + STEP - 1) // STEP
-    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, blocks)
+    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded)
     # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
     gl.warp_specialize(
         [
@@ -411,7 +419,7 @@ def gradients_gluon_ws(
             )),
             (_fill, (filled, steps, STEP, GROUPS, PACKEDQ, PACKEDKV)),
             (_add, (
-                added, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, BY_ROWS, PACKEDQ, ORDERED,
+                added, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, PACKEDQ, ORDERED,
             )),
         ],
         [4, 1, 1],

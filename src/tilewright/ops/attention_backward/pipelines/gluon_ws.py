@@ -12,7 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.pipelines.gluon_ws import ANY_STRIDE, CHUNK, ROWS, WARPGROUP
 from tilewright.ops.attention.pipelines.record import Box, Described
-from tilewright.ops.attention_backward.arguments import padded, sums_width
+from tilewright.ops.attention_backward.arguments import PAD, padded, sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
 from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline, row_options
@@ -39,8 +39,11 @@ FEATURES = frozenset(
      "dq", "dk", "dv", "dsinks", "ordered"}
 )  # fmt: skip
 
+SUMS_BOX = (128, 32)
+"""A tile of dQ's sums, 64×64, in the order in which threads hold it."""
+
 TERM_ROWS = 32
-"""Rows of a workgroup of the kernels in `around`; a constant of theirs."""
+"""Rows of a workgroup of `row_terms`; a constant of the kernel's."""
 
 
 def _up(size: int, by: int) -> int:
@@ -151,10 +154,6 @@ def _lines(p: AttentionBackwardProblem) -> int:
     return p.heads if "packedq" in p.words else p.batch * p.heads
 
 
-def _sums_shape(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[int, int, int]:
-    return _lines(p), p.total_q if "packedq" in p.words else p.q_len, sums_width(c)
-
-
 def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
     return {
         "q": (1, 1, c.step_rows, columns(c.head_dim)),
@@ -163,13 +162,14 @@ def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
         "do": (1, 1, c.step_rows, columns(c.head_dim_v)),
         "log_sums": (c.step_rows,),
         "deltas": (c.step_rows,),
-        "dq_sums": (1, ROWS, CHUNK),
+        "dq_sums": SUMS_BOX,
     }
 
 
 def _views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[str, Described]:
-    """(sequence, head, row, dim); of rows' terms (row); of dQ's sums (line, row, dim). A dimension
-    of one element may have any stride: it gets one that the copy engine takes."""
+    """(sequence, head, row, dim); of rows' terms (row); of dQ's sums all tiles, one behind the
+    other. A dimension of one element may have any stride: it gets one that the copy engine
+    takes."""
     found: dict[str, Described] = {}
     for name in ("q", "k", "v", "do"):
         (b, row, h, dim), strides = _rows(p, name)
@@ -177,19 +177,20 @@ def _views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[s
         found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
     for name in ("log_sums", "deltas"):
         found[name] = Described((_lines(p) * padded(p),), (1,))
-    lines, rows, width = _sums_shape(c, p)
-    found["dq_sums"] = Described((lines, rows, width), (rows * width, width, 1))
+    width = SUMS_BOX[1]
+    rows = _lines(p) * padded(p) * sums_width(c) // width
+    found["dq_sums"] = Described((rows, width), (width, 1))
     return found
 
 
 def _temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[Temporary, ...]:
-    rows = (_lines(p) * padded(p),)
-    blocks = (p.batch, p.heads, _up(p.q_len, c.step_rows))
+    rows = _lines(p) * padded(p)
+    blocks = (rows // c.step_rows,)
     turns = (Temporary("turns", blocks, "int32", "zero"),) if c.ordered else ()
     return (
-        Temporary("log_sums", rows, "fp32"),
-        Temporary("deltas", rows, "fp32"),
-        Temporary("dq_sums", _sums_shape(c, p), "fp32", "zero"),
+        Temporary("log_sums", (rows,), "fp32"),
+        Temporary("deltas", (rows,), "fp32"),
+        Temporary("dq_sums", (rows, sums_width(c)), "fp32", "zero"),
         *turns,
     )
 
@@ -221,7 +222,7 @@ GLUON_WS = Pipeline(
             name="row_terms",
             module="around",
             makes=(),
-            grid=lambda c, p: _up(p.q_len, 128) * (128 // TERM_ROWS) * p.heads * p.batch,
+            grid=lambda c, p: _up(p.q_len, PAD) * (PAD // TERM_ROWS) * p.heads * p.batch,
             arguments=(
                 "q", "o", "do", "lse", "dlse", "dk", "dv", "log_sums", "deltas", "q_offsets",
                 "kv_offsets", "q_used", "o_strides", "do_strides", "dk_strides", "dv_strides",
@@ -259,12 +260,12 @@ GLUON_WS = Pipeline(
             name="queries_of_sums",
             module="around",
             makes=(),
-            grid=lambda c, p: _up(p.q_len, TERM_ROWS) * p.heads * p.batch,
+            grid=lambda c, p: _up(p.q_len, ROWS) * p.heads * p.batch,
             arguments=(
                 "dq_sums", "dq", "q_offsets", "q_used", "dq_strides", "batch", "heads", "q_len",
-                "total_q", "accumulate", "scale",
+                "total_q", "padded", "accumulate", "scale",
             ),
-            constants=("HEAD_DIM", "PACKEDQ", "USEDQ", "SUMS"),
+            constants=("HEAD_DIM", "PACKEDQ", "USEDQ", "SUMS", "PAD"),
             options=row_options,
         ),
         _BASIC["row_totals"],
