@@ -17,6 +17,7 @@ NAMES = [name for name in profiles() if not name.endswith(":all")]
 def test_profiles_and_sets_have_different_names():
     assert not {*profiles()} & {*sets()}
     assert {"attention:flash", "attention:all", "gemm:pytorch"} <= {*profiles()}
+    assert "attention_backward:flash" in profiles()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,6 +38,17 @@ def test_all_are_all(family):
     each = [{*load_problems([n], this).problems} for n in NAMES if n.startswith(f"{family}:")]
     assert every == set().union(*each)
     assert all(ops.family(family).profiles[name].about for name in ops.family(family).profiles)
+
+
+def test_every_kind_of_training_call_has_the_kernels_of_its_gradients():
+    """Of FlashAttention's functions: prompts, with dropout, with ALiBi, packed."""
+    this = arch("sm_90")
+    found = {*load_problems(["attention_backward:flash"], this).problems}
+    assert {p.head_dim for p in found} == {32, 64, 96, 128, 192, 256}
+    assert {p.features for p in found} == {
+        "", "dropout", "alibi", "packedq+packedkv", "dropout+packedq+packedkv",
+    }  # fmt: skip
+    assert {p.mask.kind for p in found} == {"none", "causal", "window"}
 
 
 def test_types_that_an_architecture_does_not_take_are_left_out():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import spread_attention
+import spread_backward
 import spread_gemm
 import spread_grouped
 from spread import Case, Refusal, made
@@ -17,9 +18,8 @@ ARCHS = tuple(name for name in archs() if arch(name).vendor == "amd")
 @cache
 def _made(name: str) -> tuple[list[Case], list[Refusal]]:
     this = arch(name)
-    return made(
-        this, (spread_gemm.axes(this), spread_grouped.axes(this), spread_attention.axes(this))
-    )
+    modules = (spread_gemm, spread_grouped, spread_attention, spread_backward)
+    return made(this, [module.axes(this) for module in modules])
 
 
 def cases(name: str) -> list[Case]:

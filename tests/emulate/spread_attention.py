@@ -104,11 +104,10 @@ def _page(features: str) -> int:
     return 16 if split(features) & {"pagetable", "pagelist"} else 0
 
 
-_MASKS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "causal": {"right": 0},
-    "window": {"left": 20, "right": 3, "first": 2},
-}
+def bounds(mask: str) -> dict[str, Any]:
+    """The fields of a problem with a mask of this kind."""
+    window = {"left": 20, "right": 3, "first": 2}
+    return {"none": {}, "causal": {"right": 0}, "window": window}[mask]
 
 
 def _problem(
@@ -120,7 +119,7 @@ def _problem(
     """
     c, words = config, config.words
     kv_heads = 1 if "latent" in words else 2
-    said: dict[str, Any] = dict(_MASKS[c.mask])
+    said: dict[str, Any] = bounds(c.mask)
     if "softcap" in words:
         said["softcap"] = 15.0
     if "bias" in words:

@@ -18,7 +18,10 @@ from tilewright import ops
 from tilewright.arch import arch
 from tilewright.errors import EmptySpace
 from tilewright.ops.attention import features
+from tilewright.ops.attention.gradients import WITHOUT
 from tilewright.ops.attention.pipelines import on as attention_on
+from tilewright.ops.attention_backward.pipelines import on as backward_on
+from tilewright.ops.attention_backward.problem import GRADIENTS
 from tilewright.ops.gemm import GemmProblem, pipelines
 from tilewright.ops.gemm.problem import OUTPUTS
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
@@ -26,8 +29,9 @@ from tilewright.ops.grouped_gemm.pipelines import on as grouped_on
 
 EACH = 1
 """How many cases of every pipeline run here."""
-OF_ATTENTION = 3
-"""The same of attention, which has few pipelines and many features."""
+OF_ATTENTION = {"attention": 3, "attention_backward": 1}
+"""The same of attention, which has few pipelines and many features, and of its gradients, whose
+kernels are several."""
 
 
 @cache
@@ -38,7 +42,7 @@ def chosen(name: str) -> list[Case]:
     for case in cases(name):
         key = (case.config.family, case.config.pipeline)
         seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= (OF_ATTENTION if case.config.family == "attention" else EACH):
+        if seen[key] <= OF_ATTENTION.get(case.config.family, EACH):
             first.append(case)
     return first
 
@@ -64,6 +68,7 @@ def test_every_pipeline_is_there(name):
     here = {("gemm", pipeline) for pipeline in pipelines.on(arch(name))}
     here |= {("grouped_gemm", pipeline) for pipeline in grouped_on(arch(name))}
     here |= {("attention", pipeline) for pipeline in attention_on(arch(name))}
+    here |= {("attention_backward", pipeline) for pipeline in backward_on(arch(name))}
     assert {(case.config.family, case.config.pipeline) for case in cases(name)} == here
 
 
@@ -71,6 +76,17 @@ def test_every_pipeline_is_there(name):
 def test_every_feature_of_attention_is_executed(name):
     executed = {w for c in cases(name) if c.config.family == "attention" for w in c.config.words}
     assert executed == {*features.FEATURES}
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_every_gradient_and_feature_of_it_is_executed(name):
+    those = [c for c in cases(name) if c.config.family == "attention_backward"]
+    executed = {word for case in those for word in case.config.words}
+    without = {word for word in features.FEATURES if word in WITHOUT or word in ("lse", "random")}
+    inference = {"rotaryi", "rotaryh", "vectorised"}  # of appended rows, and of pages
+    assert executed == {*features.FEATURES, *GRADIENTS, "dlse"} - without - inference
+    assert any(case.problem.accumulate for case in those)
+    assert any(case.problem.dk_strides for case in those)
 
 
 EACH_PIPELINE = (
@@ -101,7 +117,7 @@ def values(config) -> set[tuple[object, ...]]:
 
 def executed_products(name: str) -> set[tuple[object, ...]]:
     """The values of all kernels of products that are executed for an architecture."""
-    configs = (case.config for case in cases(name) if case.config.family != "attention")
+    configs = (case.config for case in cases(name) if case.config.family not in OF_ATTENTION)
     return set().union(*map(values, configs))
 
 

@@ -15,7 +15,7 @@ from tilewright.verdict import Verdict, no
 DTYPES = ("bf16", "fp16", "fp32")
 """Operands that have gradients."""
 
-_WITHOUT = {
+WITHOUT = {
     "pagetable": "keys and values in pages have",
     "pagelist": "keys and values in pages have",
     "latent": "latent attention has",
@@ -47,7 +47,7 @@ def refused(p: AttentionProblem) -> Verdict | None:
             "gradients_dtype",
             f"attention of {' and '.join(types)} has no gradients; that of {', '.join(DTYPES)} has",
         )
-    for word, what in _WITHOUT.items():
+    for word, what in WITHOUT.items():
         if word in p.words:
             return no(f"gradients_{word}", f"{what} no gradients: they are for inference")
     return None

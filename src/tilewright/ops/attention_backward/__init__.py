@@ -15,7 +15,7 @@ from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention_backward import config as config_module
 from tilewright.ops.attention_backward import estimate as estimate_module
 from tilewright.ops.attention_backward import inputs as inputs_module
-from tilewright.ops.attention_backward import operands, parts, pipelines, rules, spaces
+from tilewright.ops.attention_backward import operands, parts, pipelines, profiles, rules, spaces
 from tilewright.ops.attention_backward import reference as reference_module
 from tilewright.ops.attention_backward import tolerances as tolerances_module
 from tilewright.ops.attention_backward import vendor as vendor_module
@@ -41,6 +41,7 @@ class AttentionBackwardFamily(Defaults):
     problem_type = AttentionBackwardProblem
     config_type = AttentionBackwardConfig
     scalars = ATTENTION.scalars
+    profiles = profiles.PROFILES
 
     def parse_name(self, name: str) -> AttentionBackwardConfig:
         return config_module.parse(name)
