@@ -2,10 +2,11 @@
 
     python benchmarks/attention_builds.py
     python benchmarks/attention_builds.py --arch gfx942 --dtype fp16 --dims 128x128 --others softcap
+    python benchmarks/attention_builds.py --backward --dtype bf16 --mask causal
 
 Each row is an architecture, a pipeline and head dims: kernels built, dropped by a rule (and by
-which), and spilling; and the registers that a thread of each takes. No GPU takes part. Exit status
-1 if a kernel spills or is not built.
+which), and spilling; and the registers that a thread of each takes. With `--backward`, all kernels
+of gradients. No GPU takes part. Exit status 1 if a kernel spills or is not built.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tilewright.arch import arch, archs
 from tilewright.compile import Store, build
 from tilewright.errors import EmptySpace
 from tilewright.ops.attention import AttentionProblem
+from tilewright.ops.attention_backward import AttentionBackwardProblem
 from tilewright.ops.nouns import MAIN
 
 DIMS = ("64x64", "80x80", "96x96", "128x128", "160x160", "192x128", "256x256")
@@ -39,17 +41,19 @@ SAID: dict[str, tuple[str, Any]] = {
 """Features that fields of a problem say."""
 
 
-def configs(name: str, dtype: str, dims: str, mask: str, others: str) -> tuple[list[Any], Counter]:
+def configs(
+    kind: type[AttentionProblem], name: str, dtype: str, dims: str, mask: str, others: str
+) -> tuple[list[Any], Counter]:
     """The default space's kernels, and how many each rule dropped."""
     head_dim, head_dim_v = map(int, dims.split("x"))
-    problem = AttentionProblem(
+    problem = kind(
         4, 32, 4096, 4096, head_dim, 8, head_dim_v, dtype=dtype,
         **{field: value for word, (field, value) in SAID.items() if word in others.split("+")},
         others="+".join(word for word in others.split("+") if word not in (*SAID, "")),
         **MASKS[mask],
     )  # fmt: skip
     try:
-        found = ops.family("attention").default_space(problem, arch(name)).expand(arch(name))
+        found = ops.family(kind.family).default_space(problem, arch(name)).expand(arch(name))
     except EmptySpace:
         return [], Counter()
     return list(found.configs), Counter(one.verdict.rule for one in found.dropped)
@@ -57,6 +61,7 @@ def configs(name: str, dtype: str, dims: str, mask: str, others: str) -> tuple[l
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backward", action="store_true", help="kernels of gradients")
     parser.add_argument(
         "--arch", action="append", choices=archs(), help="repeatable; by default all"
     )
@@ -69,19 +74,24 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="where to write the results")
     options = parser.parse_args()
     store = Store(options.store) if options.store else Store()
+    kind = AttentionBackwardProblem if options.backward else AttentionProblem
     rows, bad = [], 0
     print(f"{'arch':8} {'dtype':5} {'dims':8} {'mask':7} built dropped spilling  registers")
     for name in options.arch or archs():
         for dtype in options.dtype or ("bf16", "fp16"):
             for dims in options.dims or DIMS:
                 for mask in options.mask or MASKS:
-                    kernels, dropped = configs(name, dtype, dims, mask, options.others)
+                    kernels, dropped = configs(kind, name, dtype, dims, mask, options.others)
                     requests = [(config, name) for config in kernels]
                     report = build(requests, store=store, workers=options.workers, timeout=600.0)
-                    those = [r for r in report.results if r.part == MAIN]
-                    built = [(r.name, r.kernel.resources) for r in those if r.kernel is not None]
+                    those = {
+                        f"{r.name} {r.part}" if options.backward else r.name: r
+                        for r in report.results
+                        if options.backward or r.part == MAIN
+                    }
+                    built = [(n, r.kernel.resources) for n, r in those.items() if r.kernel]
                     spilling = {n: found.spill_bytes for n, found in built if found.spill_bytes}
-                    failed = {r.name: r.reason for r in those if r.kernel is None}
+                    failed = {n: r.reason for n, r in those.items() if r.kernel is None}
                     taken = sorted({found.registers for _, found in built})
                     rows.append(
                         {
