@@ -23,7 +23,7 @@ is another sequence's or nobody's. Table entries are read only for rows that are
 beyond a sequence's are neither read nor written.
 
 What limits it. It reads and writes each new element once; with one token a sequence, as in a
-decode loop, it is the launch. Nothing was timed yet.
+decode loop, it is the launch. It was not timed.
 """
 
 import triton

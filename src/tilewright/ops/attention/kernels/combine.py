@@ -11,7 +11,8 @@ each one's sum is of all. So the loads of a step do not wait for each other, and
 steps as splits / SPLITS.
 
 What limits it: it reads [splits, rows, head dim] numbers of fp32 once; with one row, the time of
-two loads, and of one more for each further SPLITS. Nothing was timed yet.
+two loads, and of one more for each further SPLITS. It was timed only together with the kernel
+before it: a launch in splits takes about 6 µs more (fitted to decoding on an H200).
 """
 
 import triton
