@@ -47,7 +47,9 @@ OTHERS = {
     lanes.test_registers_change_places: "v_swap_b32",
     lanes.test_dual_instructions_read_before_they_write: "v_dual",
     packed.test_two_registers_of_four: "v_pk_mov_b32",
-    packed.test_mixed_precision: "v_fma_mix_f32 v_fma_mixlo_f16 v_fma_mixhi_f16",
+    packed.test_mixed_precision: (
+        "v_fma_mix_f32 v_fma_mixlo_f16 v_fma_mixhi_f16 v_fma_mix_f32_bf16"
+    ),
     scalar.test_selection_by_scc: "s_cselect_b32 s_cselect_b64 s_cmov_b32 s_cmov_b64",
     scalar.test_short_constants: "s_movk_i32 s_addk_i32 s_addk_co_i32 s_mulk_i32",
     scalar.test_one_bit: "s_bitcmp0_b32 s_bitcmp1_b32",

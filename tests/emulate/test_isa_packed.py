@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from exact import (
+    BF16,
     F16,
     F32,
     added,
@@ -208,9 +209,13 @@ def test_two_registers_of_four(selected: str) -> None:
     assert made.vector[2:4, 0, 0].tolist() == [first, second]
 
 
-@pytest.mark.parametrize("name", ["v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16"])
+@pytest.mark.parametrize(
+    "name", ["v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16", "v_fma_mix_f32_bf16"]
+)
 def test_mixed_precision(name: str) -> None:
-    """Each source fp32, or either half in fp16; one rounding to fp32, and one more to fp16."""
+    """Each source fp32, or either half in fp16 (bf16); one rounding to fp32, and one more to
+    fp16."""
+    kind, form = ("bf16", BF16) if name.endswith("bf16") else ("f16", F16)
     for halves in itertools.product((0, 1), repeat=3):
         for high in {(0, 0, 0), halves}:
             sources = ["v2", "-v3", "-|v4|"]
@@ -218,15 +223,15 @@ def test_mixed_precision(name: str) -> None:
             text += (stated("op_sel", high) if any(high) else "") + (
                 stated("op_sel_hi", halves) if any(halves) else ""
             )
-            for gpu in ("gfx942", "gfx1100"):
+            for gpu in ("gfx1250",) if kind == "bf16" else ("gfx942", "gfx1100"):
                 assert exists(text, gpu), text
                 rng = random.Random(f"{SEED} {text}")
                 made = waves(target(gpu), {0: 0xDEADBEEF}, active=ACTIVE)
-                drawn = [fill(made, 2 + i, "f16" if halves[i] else "f32", rng) for i in range(3)]
+                drawn = [fill(made, 2 + i, kind if halves[i] else "f32", rng) for i in range(3)]
                 execute(text, target(gpu), made)
                 for lane in range(made.lanes):
                     values = [
-                        F16.decode(drawn[i][lane] >> 16 * high[i] & 0xFFFF)
+                        form.decode(drawn[i][lane] >> 16 * high[i] & 0xFFFF)
                         if halves[i]
                         else f32(drawn[i][lane])
                         for i in range(3)
@@ -236,7 +241,7 @@ def test_mixed_precision(name: str) -> None:
                     said = f"{text} of {values}: {got:#x}"
                     if not made.active[0, lane]:
                         assert got == 0xDEADBEEF, said
-                    elif name == "v_fma_mix_f32":
+                    elif "mix_f32" in name:
                         assert got == bits32(wanted) or math.isnan(wanted), said
                     else:
                         half = math.nan if math.isnan(wanted) else F16.rounded(wanted)

@@ -196,21 +196,24 @@ def _half(ins: Instruction, context: Context) -> Executor:
     return execute
 
 
-def _mixed_source(ins: Instruction, index: int) -> Reader:
-    """A source of a mixed-precision FMA as fp32: ``op_sel_hi`` says that it is fp16, and then
-    ``op_sel`` which half of the register."""
+def _mixed_source(ins: Instruction, index: int, kind: str) -> Reader:
+    """A source of a mixed-precision FMA as fp32: ``op_sel_hi`` says that it is of 16 bits, of
+    `kind`, and then ``op_sel`` which half of the register."""
     op, number = ins.operands[index], index - 1
     half = (*ins.modifiers.bits("op_sel_hi", (0, 0, 0)), 0, 0, 0)[number]
     high = (*ins.modifiers.bits("op_sel", (0, 0, 0)), 0, 0, 0)[number]
     if high and not half:
         raise ValueError(f"{op.text} is fp32, and a half of it is selected")
-    read = word(op, "f16" if half else "f32")
+    read = word(op, kind if half else "f32")
 
     def value(waves: Waves) -> Array:
         x = read(waves)
         if half:
-            x = ((x >> np.uint32(16)) if high else x).astype(np.uint16).view(np.float16)
-            x = x.astype(np.float32)
+            x = x >> np.uint32(16) if high else x & np.uint32(0xFFFF)
+            if kind == "bf16":
+                x = (x << np.uint32(16)).view(np.float32)
+            else:
+                x = x.astype(np.uint16).view(np.float16).astype(np.float32)
         else:
             x = x.view(np.float32)
         x = np.abs(x) if op.absolute else x
@@ -220,13 +223,16 @@ def _mixed_source(ins: Instruction, index: int) -> Reader:
 
 
 @means("v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16")
+@means("v_fma_mix_f32_bf16", generations=["gfx1250"])
 def _mixed(ins: Instruction, context: Context) -> Executor:
     """CDNA3 ISA, V_FMA_MIX_F32: sources of either precision, one rounding in fp32, and another to
-    fp16 where the result is a half. The other half of the register stays."""
+    fp16 where the result is a half. The other half of the register stays. V_FMA_MIX_F32_BF16 is the
+    same of bf16 sources."""
     if not context.target.denormals_32:
         raise ValueError("fp32 denormals are flushed")
-    a, b, c = (_mixed_source(ins, i) for i in (1, 2, 3))
-    if ins.base == "v_fma_mix_f32":
+    kind = "bf16" if ins.base.endswith("bf16") else "f16"
+    a, b, c = (_mixed_source(ins, i, kind) for i in (1, 2, 3))
+    if "mix_f32" in ins.base:
         write = destination(ins, 0, "f32", context.target)
         return lambda waves: write(waves, fma32(a(waves), b(waves), c(waves)))
     write = part_destination(ins, 16 if "hi" in ins.base else 0, 16)
