@@ -6,6 +6,7 @@ from functools import cache
 
 import spread_attention
 import spread_backward
+import spread_conv
 import spread_gemm
 import spread_grouped
 from spread import Case, Refusal, made
@@ -18,7 +19,7 @@ ARCHS = tuple(name for name in archs() if arch(name).vendor == "amd")
 @cache
 def _made(name: str) -> tuple[list[Case], list[Refusal]]:
     this = arch(name)
-    modules = (spread_gemm, spread_grouped, spread_attention, spread_backward)
+    modules = (spread_gemm, spread_grouped, spread_attention, spread_backward, spread_conv)
     return made(this, [module.axes(this) for module in modules])
 
 

@@ -29,9 +29,11 @@ from tilewright.ops.grouped_gemm.pipelines import on as grouped_on
 
 EACH = 1
 """How many cases of every pipeline run here."""
-OF_ATTENTION = {"attention": 3, "attention_backward": 1}
-"""The same of attention, which has few pipelines and many features, and of its gradients, whose
-kernels are several."""
+OF_OTHERS = {"attention": 3, "attention_backward": 1, "conv": 3}
+"""The same of families that have few pipelines: attention has many features, its gradients several
+kernels, and convolutions several directions."""
+PRODUCTS = ("gemm", "grouped_gemm")
+"""Families whose kernels have the axes of products."""
 
 
 @cache
@@ -42,7 +44,7 @@ def chosen(name: str) -> list[Case]:
     for case in cases(name):
         key = (case.config.family, case.config.pipeline)
         seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= OF_ATTENTION.get(case.config.family, EACH):
+        if seen[key] <= OF_OTHERS.get(case.config.family, EACH):
             first.append(case)
     return first
 
@@ -69,6 +71,7 @@ def test_every_pipeline_is_there(name):
     here |= {("grouped_gemm", pipeline) for pipeline in grouped_on(arch(name))}
     here |= {("attention", pipeline) for pipeline in attention_on(arch(name))}
     here |= {("attention_backward", pipeline) for pipeline in backward_on(arch(name))}
+    here |= {("conv", pipeline) for pipeline in ops.family("conv").pipelines(arch(name))}
     assert {(case.config.family, case.config.pipeline) for case in cases(name)} == here
 
 
@@ -117,7 +120,7 @@ def values(config) -> set[tuple[object, ...]]:
 
 def executed_products(name: str) -> set[tuple[object, ...]]:
     """The values of all kernels of products that are executed for an architecture."""
-    configs = (case.config for case in cases(name) if case.config.family not in OF_ATTENTION)
+    configs = (case.config for case in cases(name) if case.config.family in PRODUCTS)
     return set().union(*map(values, configs))
 
 

@@ -1,0 +1,105 @@
+"""Convolution's axes of the spread, and the problems that a kernel is executed on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from spread import Axes, Values
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument
+from tilewright.ops.conv import FAMILY, ConvConfig, ConvProblem
+from tilewright.ops.conv.config import ALIGNMENTS, SCHEDULERS
+from tilewright.ops.conv.problem import DIRECTIONS, DTYPES_OF, outputs
+from tilewright.ops.conv.stated import first_strides
+
+TILES: tuple[dict[str, int], ...] = (
+    {"tile_m": 32, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1},
+    {"tile_m": 16, "tile_n": 16, "tile_k": 16, "num_warps": 4, "num_stages": 1},
+    {"tile_m": 8, "tile_n": 16, "tile_k": 1, "num_warps": 4, "num_stages": 1, "group_m": 1},
+)
+
+EPILOGUES = ("", "bias+relu", "scale+col_scale+bias+silu", "add+clamp", "gelu")
+
+SIZES = {1: ((13,), (3,)), 2: ((5, 6), (3, 2)), 3: ((3, 4, 3), (2, 1, 3))}
+"""By the number of dimensions: pixels and taps."""
+
+
+def axes(arch: Arch) -> Axes:
+    """Convolution's axes on an architecture."""
+    each: dict[str, Values] = {
+        "dtypes": {f"{d}→{o}": {"dtype": d, "dtype_out": o} for d, o in _signatures(arch)},
+        "direction": {
+            direction: {"direction": direction, "epilogue": "", "scheduler": "tile"}
+            for direction in DIRECTIONS
+        },
+        "parts": {
+            scheduler: {"direction": "weights", "epilogue": "", "scheduler": scheduler}
+            for scheduler in SCHEDULERS
+        },
+        **{
+            axis: {str(value): {axis: value} for value in values}
+            for axis, values in (
+                ("spatial_dims", (1, 2, 3)),
+                ("merged", (False, True)),
+                ("epilogue", EPILOGUES),
+                ("alignment", ALIGNMENTS),
+                ("alignment_out", ALIGNMENTS),
+                ("index_bits", (32, 64)),
+                ("num_warps", (4, 8, 2, 1)),
+                ("num_stages", (1, 2)),
+                ("tile_m", (16, 32)),
+                ("tile_n", (16, 32)),
+            )
+        },
+    }
+    problems = {
+        "padded": partial(_problem, pad=1),
+        "strided": partial(_problem, pad=1, stride=2, dilation=2),
+        "cropped": partial(_problem, pad=-1),
+        "groups": partial(_problem, pad=1, groups=2),
+        "channels first": partial(_problem, pad=1, first=True),
+        "no images": partial(_problem, n=0),
+    }
+    return Axes(FAMILY, FAMILY.pipelines(arch), "dtypes", each, {}, TILES, problems, {})
+
+
+def _signatures(arch: Arch) -> list[tuple[str, str]]:
+    """Dtypes of what is read and made, the usual ones first."""
+    known = [d for d in DTYPES_OF if d in arch.dtypes and arch.dtypes[d].support == "native"]
+    return [(d, outputs(d, "")[0]) for d in known] + [("bf16", "fp32")]
+
+
+def _problem(
+    config: ConvConfig,
+    n: int = 2,
+    pad: int = 0,
+    stride: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+    first: bool = False,
+) -> ConvProblem:
+    """Few pixels, and channels of which nothing is a multiple but the alignment."""
+    c = config
+    unit = max(
+        1, c.alignment // DTYPES[c.dtype].bytes, c.alignment_out // DTYPES[c.dtype_out].bytes
+    )
+    channels = 3 * unit
+    if c.pipeline == "depthwise":
+        if groups > 1:
+            raise BadArgument("a depthwise problem has as many groups as channels")
+        groups = 1
+    spatial, taps = SIZES[c.spatial_dims]
+    rank = len(spatial)
+    said: dict[str, Any] = {
+        "n": n, "c": channels * groups, "k": channels * groups, "spatial": spatial,
+        "filter": taps, "groups": channels if c.pipeline == "depthwise" else groups,
+        "stride": (stride,) * rank, "dilation": (dilation,) * rank, "pad": (pad * dilation,) * rank,
+        "direction": c.direction, "dtype": c.dtype, "dtype_out": c.dtype_out,
+        "precision": c.precision, "epilogue": c.epilogue,
+    }  # fmt: skip
+    found = ConvProblem(**said)
+    return replace(found, **first_strides(found)) if first else found
