@@ -1,4 +1,5 @@
-"""Pipeline gluon_ws in the simulation, its record's rules, and what the compiler makes of it."""
+"""Pipelines gluon_ws and gluon_wide in the simulation, their records' rules, and what the compiler
+makes of them."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ PLAIN = AttentionBackwardProblem(1, 2, 200, 150, 64)
 def config_of(p: AttentionBackwardProblem, ordered: bool = False) -> AttentionBackwardConfig:
     """The kernels of the default space, with sums in order or not."""
     found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
-    (one,) = (c for c in found if c.pipeline == "gluon_ws" and c.ordered == ordered)
+    (one,) = (c for c in found if c.pipeline != "basic" and c.ordered == ordered)
     return one
 
 
@@ -86,6 +87,12 @@ def test_masks(mask, sizes):
         {"heads": 6, "kv_heads": 2, "head_dim": 128, "head_dim_v": 128},
         {"heads": 4, "kv_heads": 1, "batch": 2},
         {"accumulate": True, "dk_strides": (9600, 64, 9600, 1)},
+        {"head_dim": 256, "head_dim_v": 256},
+        {"head_dim": 256, "head_dim_v": 256, "left": 40, "heads": 4, "kv_heads": 2},
+        {"head_dim": 192, "head_dim_v": 128, "dtype": "fp16"},
+        {"head_dim": 192, "head_dim_v": 192, "right": None},
+        {"head_dim": 160, "head_dim_v": 200, "softcap": 3.0},
+        {"head_dim": 128, "head_dim_v": 256, "others": "alibi"},
     ],
     ids=str,
 )
@@ -102,7 +109,9 @@ def test_features_together(seed):
     """Also sequences without queries and without keys, and rows of NaN behind a sequence's own."""
     rng = random.Random(seed)
     words = frozenset(word for word in KNOWN if rng.random() < 0.4)
-    head_dim, head_dim_v = rng.choice(((64, 64), (64, 40), (128, 128), (128, 96)))
+    head_dim, head_dim_v = rng.choice(
+        ((64, 64), (64, 40), (128, 128), (128, 96), (256, 256), (192, 128))
+    )
     dims = {"head_dim": head_dim, "head_dim_v": head_dim_v}
     dtype = rng.choice(("bf16", "fp16"))
     types = {"dtype": dtype, "dtype_kv": dtype, "dtype_o": dtype}
@@ -115,7 +124,7 @@ def test_features_together(seed):
     assert right(p, seed, ordered=seed % 3 == 0)
 
 
-@pytest.mark.parametrize("tile", [(128, 64), (128, 128)])
+@pytest.mark.parametrize("tile", [(128, 64), (128, 128), (64, 64)])
 @given(st.data())
 def test_turns_are_counted_without_a_gap(tile, data):
     """For each block of queries, the tiles that add to it have the turns 0, 1, …, the last tile of
@@ -152,15 +161,17 @@ def test_heads_in_sections():
 LONG = AttentionBackwardProblem(1, 1, 700, 128, 64)
 """Of many steps, so that each slot is used again."""
 
+WIDE = replace(LONG, head_dim=192, head_dim_v=128)
 
-def noticed(patch: pytest.MonkeyPatch, why: str = "") -> bool:
+
+def noticed(patch: pytest.MonkeyPatch, p: AttentionBackwardProblem, why: str = "") -> bool:
     """Whether the simulation finds a fault, one with `why` in its text, or wrong results, in one of
     a few orders of events."""
     for seed in range(4):
         # Functions take the names that they call anew.
         patch.setattr(language, "known_functions", {})
         try:
-            if not right(LONG, seed) and not why:
+            if not right(p, seed) and not why:
                 return True
         except Fault as fault:
             assert why in str(fault)
@@ -168,25 +179,29 @@ def noticed(patch: pytest.MonkeyPatch, why: str = "") -> bool:
     return False
 
 
-def test_groups_that_do_not_wait_for_each_other_are_found(monkeypatch):
+@pytest.mark.parametrize("problem", [LONG, WIDE], ids=str)
+def test_groups_that_do_not_wait_for_each_other_are_found(monkeypatch, problem):
     monkeypatch.setitem(language.ASSEMBLY, "bar.sync 8", lambda _, token: token)
-    assert noticed(monkeypatch)
+    assert noticed(monkeypatch, problem)
 
 
-def test_a_store_without_a_fence_is_found(monkeypatch):
+@pytest.mark.parametrize("problem", [LONG, WIDE], ids=str)
+def test_a_store_without_a_fence_is_found(monkeypatch, problem):
     monkeypatch.setitem(language.OBJECTS, id(hopper.fence_async_shared), lambda **_: None)
-    assert noticed(monkeypatch, "without fence_async_shared")
+    assert noticed(monkeypatch, problem, "without fence_async_shared")
 
 
-def test_sums_that_are_used_too_early_are_found(monkeypatch):
+@pytest.mark.parametrize("problem", [LONG, WIDE], ids=str)
+def test_sums_that_are_used_too_early_are_found(monkeypatch, problem):
     def wait(count=0, deps=None):
         return language.warpgroup_mma_wait(int(count) + 1, deps)
 
     monkeypatch.setitem(language.OBJECTS, id(hopper.warpgroup_mma_wait), wait)
-    assert noticed(monkeypatch)
+    assert noticed(monkeypatch, problem)
 
 
-def test_a_barrier_with_the_wrong_phase_is_found(monkeypatch):
+@pytest.mark.parametrize("problem", [LONG, WIDE], ids=str)
+def test_a_barrier_with_the_wrong_phase_is_found(monkeypatch, problem):
     real = language.BARRIER["wait"]
 
     def wait(barrier, phase, **how):
@@ -195,7 +210,7 @@ def test_a_barrier_with_the_wrong_phase_is_found(monkeypatch):
 
     monkeypatch.setitem(language.OBJECTS, id(hopper.mbarrier.wait), wait)
     monkeypatch.setitem(language.BARRIER, "wait", wait)
-    assert noticed(monkeypatch)
+    assert noticed(monkeypatch, problem)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +230,23 @@ def test_a_barrier_with_the_wrong_phase_is_found(monkeypatch):
 )
 def test_what_is_refused(fields, rule):
     config = config_of(replace(PLAIN, head_dim=128, head_dim_v=128))
+    assert FAMILY.judge(config, SM_90)
+    assert FAMILY.judge(replace(config, **fields), SM_90).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"tile_rows": 128}, "tile"),
+        ({"num_stages": 1}, "tile"),
+        ({"head_dim": 512}, "head_dim"),
+        ({"head_dim": 64}, "head_dim"),
+        ({"head_dim_v": 252}, "head_dim"),
+        ({"features": "bias"}, "words"),
+    ],
+)
+def test_what_is_refused_of_wide_heads(fields, rule):
+    config = config_of(WIDE)
     assert FAMILY.judge(config, SM_90)
     assert FAMILY.judge(replace(config, **fields), SM_90).rule == rule
 

@@ -25,9 +25,9 @@ from tilewright.ops.attention.config import ALIGNMENTS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward.problem import GRADIENTS
 
-PIPELINES = ("basic", "gluon_ws")
+PIPELINES = ("basic", "gluon_ws", "gluon_wide")
 """``basic``: from plain pointers, in Triton, on every architecture. ``gluon_ws``: in one pass, in
-Gluon, on Hopper."""
+Gluon, on Hopper. ``gluon_wide``: the same, for head dims over 128."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ A step multiplies, and takes exponentials; products and the rest overlap in part
 kernel in Triton. The memory's traffic overlaps all of it. A launch has up to five kernels, one
 behind the other.
 
-`gluon_ws` multiplies five times for each pair, in one pass; its sums of dQ are zeroed, added to and
-read.
+Pipelines in Gluon multiply five times for each pair, in one pass; their sums of dQ are zeroed,
+added to and read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
 from tilewright.ops.attention import rates
 from tilewright.ops.attention.pipelines.common import wide
+from tilewright.ops.attention.pipelines.gluon_ws import CHUNK
 from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.arguments import sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import sums
+from tilewright.ops.attention_backward.pipelines.gluon_wide import tiles as tiles_of
 from tilewright.ops.attention_backward.pipelines.gluon_ws import columns
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 from tilewright.ops.estimate import Estimate
@@ -35,14 +37,15 @@ SHARE = 0.45
 """Of the published matrix rate that products reach: a guess, somewhat under the forward kernel's,
 as each step waits for two products before the next two."""
 
-GLUON_SHARE = 0.62
-"""The same of `gluon_ws`: what cuDNN and FlashAttention-3 are known to reach, of the dense rate."""
+GLUON_SHARES = {"gluon_ws": 0.62, "gluon_wide": 0.45}
+"""The same of pipelines in Gluon: what cuDNN and FlashAttention-3 are known to reach, of the dense
+rate."""
 
 ORDERED_SHARE = 0.85
 """Of that rate, where sums are added in turns: a guess."""
 
 BEGIN_US = 2.0
-"""Of a workgroup of `gluon_ws`, beside its steps: to load keys and values, and to write sums."""
+"""Of a workgroup of these, beside its steps: to load keys and values, and to write sums."""
 
 SPILL = 1.15
 """Factor for sums that take most of a thread's registers, as few workgroups are then resident."""
@@ -59,11 +62,15 @@ def estimate(
 def _in_one_pass(
     c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: Device
 ) -> Estimate:
-    """Of `gluon_ws`: steps of workgroups, each on a compute unit of its own; and the memory's
-    traffic of the kernels around it."""
+    """Of pipelines in Gluon: steps of workgroups, each on a compute unit of its own; and the
+    memory's traffic of the kernels around it."""
     this, units = arch(device.arch), device.compute_units
-    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * GLUON_SHARE
-    depth = 3 * columns(c.head_dim) + 2 * columns(c.head_dim_v)
+    peak = peak_tflops(this, device, c.dtype) * 1e6 / units * GLUON_SHARES[c.pipeline]
+    d, d_v = (
+        columns(size) if c.pipeline == "gluon_ws" else tiles_of(size) * CHUNK
+        for size in (c.head_dim, c.head_dim_v)
+    )
+    depth = 3 * d + 2 * d_v
     tiles = -(-p.kv_len // c.tile_rows) * p.kv_heads * p.batch
     share = p.pairs / max(1, p.batch * p.q_len * p.kv_len)
     # The mask cuts blocks in two at its edge; each is a whole step.

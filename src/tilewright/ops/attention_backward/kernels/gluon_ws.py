@@ -58,17 +58,21 @@ from tilewright.ops.attention_backward.kernels.gluon_steps import (
     spread,
     steps_of,
     tile_of,
-    turn_of,
     weights_of,
+)
+from tilewright.ops.attention_backward.kernels.gluon_sums import (
+    add_blocks,
+    by_threads,
+    meet,
+    tiles_like,
+    write_rows,
 )
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
     jit,
     mbarrier,
-    tma_add,
     tma_load,
-    tma_store_wait,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -81,14 +85,6 @@ STAGES = gl.constexpr(2)
 
 REGISTERS = gl.constexpr(240)
 OTHERS_REGISTERS = gl.constexpr(24)
-
-
-@jit
-def _meet(token):
-    """Wait until all warps that multiply are here."""
-    return gl.inline_asm_elementwise(
-        "bar.sync 8, 256; mov.b32 $0, $1;", "=r,r", [token], gl.int32, is_pure=False, pack=1
-    )
 
 
 @jit
@@ -128,58 +124,6 @@ def _fill(
             tma_load(do, (q_b, h, q_begin + i0, 0), do_full.index(stage), do_tiles.index(stage))
             tma_load(deltas, (line + i0,), do_full.index(stage), delta_tiles.index(stage))
             stage, phase = turned(stage, phase, STAGES)
-
-
-@jit
-def _done(token):
-    """Wait until the sums that this thread has the copy engine add are in memory."""
-    return gl.inline_asm_elementwise(
-        "cp.async.bulk.wait_group 0; mov.b32 $0, $1;",
-        "=r,r", [token], gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@jit
-def _add(
-    data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
-    GROUPS: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
-):  # fmt: skip
-    """The warp that adds blocks of dQ to the sums in memory. ORDERED: each block's in turns, of
-    which `turns` counts those that are over."""
-    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
-    b, g, j0, _, terms_begin, _, begin, end = steps
-    _, n_kv, _, shift, _, _ = sizes
-    left, right, first, _ = bounds
-    q_b = 0 if PACKEDQ else b
-    phase = 0
-    for n in range(group):
-        line = (q_b * heads + g * group + n) * padded + terms_begin
-        for t in range(begin, end):
-            block = line // STEP + t
-            if ORDERED:
-                before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
-                over = gl.atomic_add(turns + block, 0, sem="acquire")
-                while over < before:
-                    over = gl.atomic_add(turns + block, 0, sem="acquire")
-            mbarrier.wait(dq_full.index(0), phase)
-            for r in gl.static_range(GROUPS):
-                row = (block * GROUPS + r) * dq_tiles.shape[1]
-                tma_add(dq_sums, (row, 0), dq_tiles.index(r))
-            tma_store_wait(0)
-            mbarrier.arrive(dq_empty.index(0), count=1)
-            if ORDERED:
-                _done(t)
-                gl.atomic_add(turns + block, 1, sem="release")
-            phase ^= 1
-
-
-@jit
-def _by_threads(sums):
-    """A tile of sums [64, 64] as [128, 32], so that what a thread holds of two rows, eight apart,
-    and two columns are neighbours: it writes them to shared memory at once, and eight threads write
-    to all banks. `around` turns it back."""
-    parts = sums.reshape([4, 2, 8, 8, 4, 2])
-    return parts.permute((3, 0, 2, 4, 1, 5)).reshape([128, 32])
 
 
 @jit
@@ -233,7 +177,7 @@ def _step(
     ds_tiles.index(stage * GROUPS + GROUP).store(ds)
     fence_async_shared()
     gradients = gl.convert_layout(ds, OF_DK, assert_trivial=True)
-    _meet(i0)
+    meet(i0)
     dq = zero_q
     for r in gl.static_range(GROUPS):
         ds_tile = ds_tiles.index(stage * GROUPS + r)
@@ -247,34 +191,13 @@ def _step(
     dk_sums = warpgroup_mma(gradients, q_tile, dk_sums, is_async=True)
     dq = warpgroup_mma_wait(1, deps=(dq,))
     mbarrier.wait(dq_empty.index(0), stage ^ 1)  # nothing is being added at first
-    dq_tiles.index(GROUP).store(_by_threads(dq))
+    dq_tiles.index(GROUP).store(by_threads(dq))
     fence_async_shared()
     mbarrier.arrive(dq_full.index(0), count=1)
     dk_sums, gradients = warpgroup_mma_wait(0, deps=(dk_sums, gradients))
     mbarrier.arrive(empty.index(stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
     return dk_sums, dv_sums, stage, phase
-
-
-@jit
-def _write(
-    x, strides, sums, weight, b, g, begin, j0, n_kv, room, accumulate, DIM: gl.constexpr
-):  # fmt: skip
-    """Write rows of dK or dV: those of the sequence; zeros where the sequence has room and no key.
-    If `accumulate` is not 0, add them to what is there."""
-    OF: gl.constexpr = sums.type.layout
-    j = j0 + gl.arange(0, sums.shape[0], gl.SliceLayout(1, OF))
-    d = gl.arange(0, sums.shape[1], gl.SliceLayout(0, OF))
-    out = gl.where(gl.expand_dims(j < n_kv, 1), sums * weight, 0.0)
-    # What the arguments promise does not reach the partitions, and pairs are stored together.
-    start = x + gl.multiple_of(b * strides[0] + g.to(gl.int64) * strides[2], 8)
-    rows = gl.multiple_of((begin + j).to(gl.int64) * strides[1], 8)
-    at = gl.expand_dims(rows, 1) + gl.expand_dims(d, 0)
-    inside = gl.expand_dims(j < room, 1) & gl.expand_dims(d < DIM, 0)
-    to = gl.multiple_of(start, 16) + at
-    if accumulate != 0:
-        out += gl.load(to, mask=inside, other=0.0).to(gl.float32)
-    gl.store(to, out.to(x.dtype.element_ty), mask=inside)
 
 
 @jit
@@ -338,17 +261,12 @@ def _multiply(
                     MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS,
                 )  # fmt: skip
     kv_b = 0 if PACKEDKV else b
-    _write(dk, dk_strides, dk_sums, scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate, HEAD_DIM)
-    _write(dv, dv_strides, dv_sums, 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate, HEAD_DIM_V)
-
-
-@jit
-def _tiles(described, COUNT: gl.constexpr):
-    """Shared memory for COUNT tiles, each as large as one copy moves."""
-    ROWS_: gl.constexpr = described.block_type.shape[-2]
-    COLUMNS: gl.constexpr = described.block_type.shape[-1]
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS_, COLUMNS], described.dtype)
-    return gl.allocate_shared_memory(described.dtype, [COUNT, ROWS_, COLUMNS], LAYOUT)
+    write_rows(
+        dk, dk_strides, dk_sums, scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate, 0, HEAD_DIM,
+    )  # fmt: skip
+    write_rows(
+        dv, dv_strides, dv_sums, 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate, 0, HEAD_DIM_V,
+    )  # fmt: skip
 
 
 @jit
@@ -375,13 +293,13 @@ def gradients_gluon_ws(
     begin, low, high, end = steps_of(
         j0, n_q, n_kv, shift, left, right, first, TILE, STEP, MASK
     )  # fmt: skip
-    q_tiles = _tiles(q, STAGES)
-    do_tiles = _tiles(do, STAGES)
-    k_tiles = _tiles(k, GROUPS)
-    v_tiles = _tiles(v, GROUPS)
+    q_tiles = tiles_like(q, STAGES)
+    do_tiles = tiles_like(do, STAGES)
+    k_tiles = tiles_like(k, GROUPS)
+    v_tiles = tiles_like(v, GROUPS)
     OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, STEP], q.dtype)
     ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, STEP], OF_DS)
-    dq_tiles = _tiles(dq_sums, GROUPS)
+    dq_tiles = tiles_like(dq_sums, GROUPS)
     log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
     k_full, _ = ring(1, 1)
@@ -418,8 +336,8 @@ def gradients_gluon_ws(
                 SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 1, BY_ROWS,
             )),
             (_fill, (filled, steps, STEP, GROUPS, PACKEDQ, PACKEDKV)),
-            (_add, (
-                added, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, PACKEDQ, ORDERED,
+            (add_blocks, (
+                added, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, GROUPS, PACKEDQ, ORDERED,
             )),
         ],
         [4, 1, 1],

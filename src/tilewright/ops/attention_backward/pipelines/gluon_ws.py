@@ -87,21 +87,21 @@ def _dims(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
-def _words(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+def words(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     for word in sorted(c.words - FEATURES):
-        return f"pipeline gluon_ws does not know {word}"
+        return f"pipeline {c.pipeline} does not know {word}"
     if not c.words >= {"dq", "dk", "dv"}:
-        return "pipeline gluon_ws computes dq, dk and dv together"
+        return f"pipeline {c.pipeline} computes dq, dk and dv together"
     return None
 
 
-def _dtypes(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+def dtypes(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     if c.dtype not in ("bf16", "fp16") or c.dtype_o != c.dtype:
-        return f"pipeline gluon_ws multiplies bf16 or fp16 by dO of its own type, not {c.dtype_o}"
+        return f"pipeline {c.pipeline} multiplies bf16 or fp16 by dO of its type, not {c.dtype_o}"
     return None
 
 
-def _copies(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+def copies(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None if c.alignment == 16 else "the copy engine needs an alignment of 16 bytes"
 
 
@@ -124,7 +124,7 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
-def _views_exist(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
+def views_exist(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
     for name in ("q", "k", "v", "do"):
         shape, strides = _rows(p, name)
         if 0 in shape:
@@ -166,7 +166,7 @@ def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
     }
 
 
-def _views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[str, Described]:
+def views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[str, Described]:
     """(sequence, head, row, dim); of rows' terms (row); of dQ's sums all tiles, one behind the
     other. A dimension of one element may have any stride: it gets one that the copy engine
     takes."""
@@ -183,7 +183,7 @@ def _views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[s
     return found
 
 
-def _temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[Temporary, ...]:
+def temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tuple[Temporary, ...]:
     rows = _lines(p) * padded(p)
     blocks = (rows // c.step_rows,)
     turns = (Temporary("turns", blocks, "int32", "zero"),) if c.ordered else ()
@@ -195,7 +195,7 @@ def _temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tup
     )
 
 
-def _options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+def options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     """The kernel has one more group than multiplies, for the warps that copy, with its worth of
     registers; most of these go to the others."""
     each = 65536 // (32 * (c.num_warps + WARPGROUP)) // 8 * 8
@@ -251,10 +251,10 @@ GLUON_WS = Pipeline(
                 "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI",
                 "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD", "ORDERED",
             ),
-            options=_options,
+            options=options,
             language="gluon",
             boxes=_boxes,
-            views=_views,
+            views=views,
         ),
         Part(
             name="queries_of_sums",
@@ -272,16 +272,16 @@ GLUON_WS = Pipeline(
     ),
     needs=("tma", "wgmma"),
     rules={
-        "words": _words,
-        "dtypes": _dtypes,
+        "words": words,
+        "dtypes": dtypes,
         "head_dim": _dims,
-        "copies": _copies,
+        "copies": copies,
         "tile": _tiles,
         "registers": _registers,
         "shared_memory": _shared_memory,
     },
-    supports={"descriptors": _views_exist},
-    temporaries=_temporaries,
+    supports={"descriptors": views_exist},
+    temporaries=temporaries,
     repeats=lambda c: c.ordered,
     algorithms=_algorithms,
     tuned=lambda p, arch: (),

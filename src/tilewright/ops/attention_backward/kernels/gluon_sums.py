@@ -1,0 +1,99 @@
+"""How sums leave, in Gluon for sm_90: blocks of dQ, which workgroups add to sums in memory, and
+rows of dK and dV; used by `gluon_ws` and `gluon_wide`."""
+
+from tilewright.ops.attention_backward.kernels.gluon_steps import turn_of
+from tilewright.ops.device.gluon_api import gl, jit, mbarrier, tma_add, tma_store_wait
+
+
+@jit
+def meet(token):
+    """Wait until all warps that multiply are here."""
+    return gl.inline_asm_elementwise(
+        "bar.sync 8, 256; mov.b32 $0, $1;", "=r,r", [token], gl.int32, is_pure=False, pack=1
+    )
+
+
+@jit
+def _done(token):
+    """Wait until the sums that this thread has the copy engine add are in memory."""
+    return gl.inline_asm_elementwise(
+        "cp.async.bulk.wait_group 0; mov.b32 $0, $1;",
+        "=r,r", [token], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@jit
+def add_blocks(
+    data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
+    GROUPS: gl.constexpr, PIECES: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
+):  # fmt: skip
+    """The warp that adds blocks of dQ to the sums in memory, PIECES tiles each. Groups have equal
+    shares of them, of which each hands over one at a time; the last group may have fewer.
+    ORDERED: each block's in turns, of which `turns` counts those that are over."""
+    PASSES: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
+    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
+    b, g, j0, _, terms_begin, _, begin, end = steps
+    _, n_kv, _, shift, _, _ = sizes
+    left, right, first, _ = bounds
+    q_b = 0 if PACKEDQ else b
+    phase = 0
+    for m in range(group):
+        line = (q_b * heads + g * group + m) * padded + terms_begin
+        for t in range(begin, end):
+            block = line // STEP + t
+            if ORDERED:
+                before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
+                over = gl.atomic_add(turns + block, 0, sem="acquire")
+                while over < before:
+                    over = gl.atomic_add(turns + block, 0, sem="acquire")
+            for n in gl.static_range(PASSES):
+                mbarrier.wait(dq_full.index(0), phase)
+                for r in gl.static_range(GROUPS):
+                    if r * PASSES + n < PIECES:
+                        row = (block * PIECES + r * PASSES + n) * dq_tiles.shape[1]
+                        tma_add(dq_sums, (row, 0), dq_tiles.index(r))
+                tma_store_wait(0)
+                mbarrier.arrive(dq_empty.index(0), count=1)
+                phase ^= 1
+            if ORDERED:
+                _done(t)
+                gl.atomic_add(turns + block, 1, sem="release")
+
+
+@jit
+def by_threads(sums):
+    """A tile of sums [64, 64] as [128, 32], so that what a thread holds of two rows, eight apart,
+    and two columns are neighbours: it writes them to shared memory at once, and eight threads write
+    to all banks. `around` turns it back."""
+    parts = sums.reshape([4, 2, 8, 8, 4, 2])
+    return parts.permute((3, 0, 2, 4, 1, 5)).reshape([128, 32])
+
+
+@jit
+def write_rows(
+    x, strides, sums, weight, b, g, begin, j0, n_kv, room, accumulate, first, DIM: gl.constexpr
+):  # fmt: skip
+    """Write columns `first`… of rows of dK or dV: those of the sequence; zeros where the sequence
+    has room and no key. If `accumulate` is not 0, add them to what is there."""
+    OF: gl.constexpr = sums.type.layout
+    j = j0 + gl.arange(0, sums.shape[0], gl.SliceLayout(1, OF))
+    d = first + gl.arange(0, sums.shape[1], gl.SliceLayout(0, OF))
+    out = gl.where(gl.expand_dims(j < n_kv, 1), sums * weight, 0.0)
+    # What the arguments promise does not reach the partitions, and pairs are stored together.
+    start = x + gl.multiple_of(b * strides[0] + g.to(gl.int64) * strides[2], 8)
+    rows = gl.multiple_of((begin + j).to(gl.int64) * strides[1], 8)
+    at = gl.expand_dims(rows, 1) + gl.expand_dims(d, 0)
+    inside = gl.expand_dims(j < room, 1) & gl.expand_dims(d < DIM, 0)
+    to = gl.multiple_of(start, 16) + at
+    if accumulate != 0:
+        out += gl.load(to, mask=inside, other=0.0).to(gl.float32)
+    gl.store(to, out.to(x.dtype.element_ty), mask=inside)
+
+
+@jit
+def tiles_like(described, COUNT: gl.constexpr):
+    """Shared memory for COUNT tiles, each as large as one copy moves."""
+    ROWS_: gl.constexpr = described.block_type.shape[-2]
+    COLUMNS: gl.constexpr = described.block_type.shape[-1]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS_, COLUMNS], described.dtype)
+    return gl.allocate_shared_memory(described.dtype, [COUNT, ROWS_, COLUMNS], LAYOUT)
