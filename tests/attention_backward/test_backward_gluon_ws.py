@@ -121,7 +121,7 @@ def test_features_together(seed):
     p = replace(one, **plain, alignment=16, grads=wanted)
     if reason := GLUON_WS.supports["descriptors"](config_of(p), p):
         pytest.skip(reason)
-    assert right(p, seed, ordered=seed % 3 == 0)
+    assert right(p, seed, ordered=p.deterministic)
 
 
 @pytest.mark.parametrize("tile", [(128, 64), (128, 128), (64, 64)])
@@ -145,6 +145,14 @@ def test_turns_are_counted_without_a_gap(tile, data):
             turn = turn_of(Int(t), Int(n * rows), n_kv, *bounds, rows, step, mask)
             adding.setdefault(t, []).append(int(turn))
     assert all(turns == [*range(len(turns))] for turns in adding.values())
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_more_sequences_than_are_looked_at_together(ordered):
+    p = AttentionBackwardProblem(
+        140, 1, 40, 40, 64, right=0, others="packedq+packedkv", total_q=1500, total_kv=1500
+    )
+    assert right(p, ordered=ordered)
 
 
 def test_heads_in_sections():
