@@ -20,8 +20,33 @@ from tilewright.ops.attention_backward.kernels.steps import (
     store_rows,
 )
 
+SEQUENCES = tl.constexpr(128)
+"""That are looked at together."""
+
 LEAST_SCALE = tl.constexpr(1e-30)
 """Stands for a scale of 0, as in `gluon_scores.base2`."""
+
+
+@triton.jit
+def place_of(
+    batch, heads, padded, q_offsets, ROWS: tl.constexpr, PACKEDQ: tl.constexpr, PAD: tl.constexpr
+):  # fmt: skip
+    """(sequence, head, tile) of this workgroup: ROWS padded rows; and which tile it is of how many
+    of a line."""
+    number = tl.program_id(0)
+    parts = padded // ROWS
+    part = number % parts
+    head = number // parts % heads
+    b = number // parts // heads
+    tile = part
+    if PACKEDQ:
+        b = part * 0 - 1
+        for start in range(0, batch, SEQUENCES):
+            n = start + tl.arange(0, SEQUENCES)
+            begin = tl.load(q_offsets + n, mask=n < batch, other=0) // PAD + n
+            b += tl.sum(((begin <= part * ROWS // PAD) & (n < batch)).to(tl.int32), 0)
+        tile -= (tl.load(q_offsets + b) // PAD + b) * (PAD // ROWS)
+    return b, head, tile, part, parts
 
 
 @triton.jit
@@ -48,20 +73,17 @@ def row_terms(
     ROWS: tl.constexpr = 32
     K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
     V_WIDTHS: tl.constexpr = pieces(HEAD_DIM_V, 16)
-    tiles = tl.cdiv(q_len, PAD) * (PAD // ROWS)
-    tile = tl.program_id(0) % tiles
-    head = tl.program_id(0) // tiles % heads
-    b = tl.program_id(0) // tiles // heads
+    b, head, tile, part, parts = place_of(batch, heads, padded, q_offsets, ROWS, PACKEDQ, PAD)
     q_start, n_q, _, _ = sequence(
         b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
         PACKEDQ, False, USEDQ, False, False, False,
     )  # fmt: skip
     if PACKEDKV:  # noqa: SIM102 (a constant, then values of the device)
-        if (b == batch - 1) & (head % group == 0) & (accumulate == 0):
+        if (PACKEDQ | (b == 0)) & (head % group == 0) & (accumulate == 0):
             end = tl.load(kv_offsets + batch)
             g = head // group
-            clear_rows(dk, dk_strides, end, total_kv, g, tile, tiles, K_WIDTHS, HEAD_DIM, ROWS)
-            clear_rows(dv, dv_strides, end, total_kv, g, tile, tiles, V_WIDTHS, HEAD_DIM_V, ROWS)
+            clear_rows(dk, dk_strides, end, total_kv, g, part, parts, K_WIDTHS, HEAD_DIM, ROWS)
+            clear_rows(dv, dv_strides, end, total_kv, g, part, parts, V_WIDTHS, HEAD_DIM_V, ROWS)
     if tile * ROWS >= tl.cdiv(n_q, PAD) * PAD:
         return
     r = tl.arange(0, ROWS)
@@ -107,10 +129,7 @@ def queries_of_sums(
     query."""
     ROWS: tl.constexpr = 64
     WIDTHS: tl.constexpr = tiles_of(SUMS)
-    tiles = tl.cdiv(q_len, ROWS)
-    tile = tl.program_id(0) % tiles
-    head = tl.program_id(0) // tiles % heads
-    b = tl.program_id(0) // tiles // heads
+    b, head, tile, part, parts = place_of(batch, heads, padded, q_offsets, ROWS, PACKEDQ, PAD)
     q_start, n_q, _, _ = sequence(
         b, q_offsets, q_offsets, q_used, q_used, q_used, q_len, 0, 0,
         PACKEDQ, False, USEDQ, False, False, False,
@@ -120,9 +139,9 @@ def queries_of_sums(
         PACKEDQ, False, False, False, False, False,
     )  # fmt: skip
     if PACKEDQ:  # noqa: SIM102 (a constant, then a value of the device)
-        if (b == batch - 1) & (accumulate == 0):
-            end = q_start + room
-            clear_rows(dq, dq_strides, end, total_q, head, tile, tiles, WIDTHS, HEAD_DIM, ROWS)
+        if accumulate == 0:
+            end = tl.load(q_offsets + batch)
+            clear_rows(dq, dq_strides, end, total_q, head, part, parts, WIDTHS, HEAD_DIM, ROWS)
     if tile * ROWS >= room:
         return
     r = tl.arange(0, ROWS)

@@ -9,6 +9,7 @@ rows.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E, base2
+from tilewright.ops.attention.kernels.gluon_tiles import CHUNK, FOUR_WARPS
 from tilewright.ops.device.gluon_api import gl, jit
 
 NO_BOUND = gl.constexpr(2**30)
@@ -16,16 +17,24 @@ NO_BOUND = gl.constexpr(2**30)
 
 @jit
 def tile_of(
-    batch, kv_heads, kv_len, section, TILE: gl.constexpr, ORDERED: gl.constexpr
+    batch, kv_heads, kv_len, total_kv, kv_offsets, section, TILE: gl.constexpr,
+    PACKEDKV: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     """(sequence, head of keys, first key) of this workgroup.
 
     Under a causal mask the first keys are seen by most queries, so ascending tiles are long ones
     first. ORDERED: descending tiles (see `turn_of`). Neighbouring numbers are the same tile of
-    `section` heads: as many as have queries and gradients that fit into L2 together."""
+    `section` heads: as many as have queries and gradients that fit into L2 together.
+
+    Packed sequences follow one another. Sequence b has the places from offset // TILE + b on, which
+    are enough, and no more than one too many: so nothing needs the sum of earlier tiles."""
     number = gl.program_id(0)
-    places = (kv_len + TILE - 1) // TILE
-    lines = batch * kv_heads
+    if PACKEDKV:
+        places = total_kv // TILE + batch
+        lines = kv_heads
+    else:
+        places = (kv_len + TILE - 1) // TILE
+        lines = batch * kv_heads
     before = number // (section * places) * section
     within = number - before * places
     here = gl.minimum(section, lines - before)
@@ -33,7 +42,18 @@ def tile_of(
     place = within // here
     if ORDERED:
         place = places - 1 - place
-    return line // kv_heads, line % kv_heads, place * TILE
+    if PACKEDKV:
+        g = line
+        b = -1
+        for start in range(0, batch, CHUNK):
+            n = start + gl.arange(0, CHUNK, FOUR_WARPS)
+            begins = gl.load(kv_offsets + n, mask=n < batch, other=0) // TILE + n
+            b += gl.sum(((begins <= place) & (n < batch)).to(gl.int32), 0)
+        place -= gl.load(kv_offsets + b) // TILE + b
+    else:
+        b = line // kv_heads
+        g = line % kv_heads
+    return b, g, place * TILE
 
 
 @jit

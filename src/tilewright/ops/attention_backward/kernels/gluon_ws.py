@@ -272,8 +272,8 @@ def _multiply(
 @jit
 def gradients_gluon_ws(
     q, k, v, do, log_sums, deltas, dq_sums, turns, dk, dv, slopes, q_offsets, kv_offsets, q_used,
-    kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, padded,
-    kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
+    kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
+    padded, kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
     TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
     MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
@@ -282,7 +282,9 @@ def gradients_gluon_ws(
     """dK and dV of a tile of keys; what it adds to dQ."""
     GROUPS: gl.constexpr = TILE // ROWS
     BY_ROWS: gl.constexpr = STEP // ROWS == GROUPS
-    b, g, j0 = tile_of(batch, kv_heads, kv_len, kv_section, TILE, ORDERED)
+    b, g, j0 = tile_of(
+        batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section, TILE, PACKEDKV, ORDERED
+    )  # fmt: skip
     q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
     _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)

@@ -12,7 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.pipelines.gluon_ws import ANY_STRIDE, CHUNK, ROWS, WARPGROUP
 from tilewright.ops.attention.pipelines.record import Box, Described
-from tilewright.ops.attention_backward.arguments import PAD, padded, sums_width
+from tilewright.ops.attention_backward.arguments import padded, sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
 from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline, row_options
@@ -195,6 +195,13 @@ def temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tupl
     )
 
 
+def _grid(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> int:
+    """Tiles of keys. Of packed sequences, as many as there can be: lengths lie on the device."""
+    if "packedkv" in p.words:
+        return (p.total_kv // c.tile_rows + p.batch) * p.kv_heads
+    return _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch
+
+
 def options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     """The kernel has one more group than multiplies, for the warps that copy, with its worth of
     registers; most of these go to the others."""
@@ -222,7 +229,7 @@ GLUON_WS = Pipeline(
             name="row_terms",
             module="around",
             makes=(),
-            grid=lambda c, p: _up(p.q_len, PAD) * (PAD // TERM_ROWS) * p.heads * p.batch,
+            grid=lambda c, p: _lines(p) * padded(p) // TERM_ROWS,
             arguments=(
                 "q", "o", "do", "lse", "dlse", "dk", "dv", "log_sums", "deltas", "q_offsets",
                 "kv_offsets", "q_used", "o_strides", "do_strides", "dk_strides", "dv_strides",
@@ -239,12 +246,12 @@ GLUON_WS = Pipeline(
             name="gradients_gluon_ws",
             module="gluon_ws",
             makes=(),
-            grid=lambda c, p: _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch,
+            grid=_grid,
             arguments=(
                 "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "turns", "dk", "dv",
                 "slopes", "q_offsets", "kv_offsets", "q_used", "kv_used", "dk_strides",
-                "dv_strides", "batch", "heads", "kv_heads", "group", "q_len", "kv_len", "padded",
-                "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
+                "dv_strides", "batch", "heads", "kv_heads", "group", "q_len", "kv_len", "total_kv",
+                "padded", "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
                 "bottom_right", "softcap", "scale",
             ),
             constants=(
@@ -260,7 +267,7 @@ GLUON_WS = Pipeline(
             name="queries_of_sums",
             module="around",
             makes=(),
-            grid=lambda c, p: _up(p.q_len, ROWS) * p.heads * p.batch,
+            grid=lambda c, p: _lines(p) * padded(p) // ROWS,
             arguments=(
                 "dq_sums", "dq", "q_offsets", "q_used", "dq_strides", "batch", "heads", "q_len",
                 "total_q", "padded", "accumulate", "scale",
