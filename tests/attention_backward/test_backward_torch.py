@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import tilewright as tw  # noqa: E402
 from tilewright.errors import BadArgument  # noqa: E402
+from tilewright.flash_attn import flash_attn_func, flash_attn_varlen_func  # noqa: E402
 
 B, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
 
@@ -158,6 +159,49 @@ def test_checkpointing_repeats_it():
     by = torch.randn_like(wanted)
     found, wanted = (torch.autograd.grad(x, given, by) for x in (found, wanted))
     assert all(map(torch.equal, found, wanted))
+
+
+def dropping(q, k, v):
+    """The seed comes from torch's generator, which a checkpoint puts back."""
+    return flash_attn_func(q, k, v, dropout_p=0.3, causal=True, deterministic=True)
+
+
+def test_checkpointing_repeats_a_seed_that_torch_drew():
+    from torch.utils.checkpoint import checkpoint
+
+    given, found = qkv(), []
+    for model in (dropping, lambda *x: checkpoint(dropping, *x, use_reentrant=False)):
+        torch.manual_seed(3)
+        o = model(*given)
+        found.append((o, *torch.autograd.grad(o.square().sum(), given)))
+    assert all(map(torch.equal, *found))
+
+
+def test_compiled_a_seed_that_torch_drew_serves_both_passes():
+    given, found = qkv(), []
+    for model in (dropping, torch.compile(dropping, fullgraph=True, backend="aot_eager")):
+        torch.manual_seed(3)
+        o = model(*given)
+        found.append((o, *torch.autograd.grad(o.square().sum(), given)))
+    assert all(map(torch.equal, *found))
+
+
+def test_packed_rows_have_the_gradients_of_each_sequence_and_stay_one_graph():
+    at = torch.tensor([0, 5, 5, 25], dtype=torch.int32)  # the second sequence is empty
+    q, k, v = (torch.randn(25, heads, DIM, requires_grad=True) for heads in (4, 1, 1))
+
+    def model(q, k, v):
+        return flash_attn_varlen_func(q, k, v, at, at, 20, 20, causal=True)
+
+    by = torch.randn(25, 4, DIM)
+    found = torch.autograd.grad(model(q, k, v), [q, k, v], by)
+    each = [
+        flash_attn_func(*(x[None, a:b] for x in (q, k, v)), causal=True)[0]
+        for a, b in ((0, 5), (5, 25))
+    ]
+    close(found, torch.autograd.grad(torch.cat(each), [q, k, v], by))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert all(map(torch.equal, found, torch.autograd.grad(compiled(q, k, v), [q, k, v], by)))
 
 
 def test_a_gradient_of_a_sum_has_strides_of_zero():
