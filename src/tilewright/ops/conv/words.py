@@ -25,12 +25,12 @@ from typing import Any
 from tilewright import checks
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
-from tilewright.ops.conv import geometry, stated
+from tilewright.ops.conv import geometry, lines, stated
 from tilewright.ops.conv.problem import MOST, MOST_PAD, ConvProblem
 
 KNOWN = (
     *stated.COUNTS, "groups", *stated.SIZES, *stated.NAMES, *stated.TYPES, "layout",
-    *stated.STRIDES, "alignment", "transposed", "output_pad", "ndim", "seen_in",
+    *stated.STRIDES, "alignment", "transposed", "output_pad", "ndim", "seen_in", *lines.READERS,
 )  # fmt: skip
 """Every word."""
 
@@ -46,6 +46,7 @@ def parse(words: Mapping[str, str], fp8: str) -> ConvProblem:
 
     fp8: the kind of fp8 that the architecture has (`Arch.fp8`).
     """
+    words = _with_lines(words)
     for word in words:
         if word not in KNOWN:
             raise BadArgument(
@@ -82,6 +83,18 @@ def parse(words: Mapping[str, str], fp8: str) -> ConvProblem:
             raise BadArgument(f"layout = {layout} and {twice[0]} both say how arrays lie")
         v |= stated.first_strides(ConvProblem(**v))
     return ConvProblem(**v)
+
+
+def _with_lines(words: Mapping[str, str]) -> dict[str, str]:
+    """Words, with those that another library's line says in its place. Raises `BadArgument` for a
+    word that both say."""
+    found = {word: text for word, text in words.items() if word not in lines.READERS}
+    for library, read in lines.READERS.items():
+        theirs = read(words[library]) if library in words else {}
+        if twice := sorted(theirs.keys() & found.keys()):
+            raise BadArgument(f"{twice[0]} is said by {library}= too; say it there alone")
+        found |= theirs
+    return found
 
 
 def turned(v: Mapping[str, Any], output_pad: tuple[int, ...]) -> dict[str, Any]:

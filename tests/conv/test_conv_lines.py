@@ -1,0 +1,85 @@
+"""Problems as other libraries' drivers write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.errors import BadArgument
+from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.stated import first_strides
+
+
+def parse(**words: str) -> ConvProblem:
+    return ops.family("conv").parse_problem(words, arch("sm_90"))
+
+
+def first(problem: ConvProblem) -> ConvProblem:
+    from dataclasses import replace
+
+    return replace(problem, **first_strides(problem))
+
+
+LAYER = ConvProblem(32, 64, 128, (56, 28), (3, 3), pad=(1, 1), stride=(2, 2), dtype="bf16")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("convbfp16 -n 32 -c 64 -H 56 -W 28 -k 128 -y 3 -x 3 -p 1 -q 1 -u 2 -v 2 -l 1 -j 1 -m conv "
+         "-g 1 -F 1 -t 1", first(LAYER)),
+        ("./bin/MIOpenDriver convfp16 --batchsize 2 --in_channels 8 --in_h 5 --in_w 6 "
+         "--out_channels 4 --fil_h 3 --fil_w 2 --group_count 2 --in_layout NHWC --out_layout NHWC "
+         "--fil_layout NHWC --forw 4",
+         ConvProblem(2, 8, 4, (5, 6), (3, 2), 2, direction="weights", dtype="fp16")),
+        ("conv -n 1 -c 4 -_ 3 -! 5 -H 6 -W 7 -k 8 -@ 1 -y 2 -x 3 -$ 0 -p 1 -q 1 -# 1 -u 1 -v 2 "
+         "-F 2 -I NDHWC",
+         ConvProblem(1, 4, 8, (5, 6, 7), (1, 2, 3), pad=(0, 1, 1), stride=(1, 1, 2),
+                     direction="data", dtype="fp32")),
+        ("convfp16 -n 1 -c 8 -H 3 -W 3 -k 4 -y 2 -x 2 -u 2 -v 2 -m trans -I NHWC",
+         ConvProblem(1, 4, 8, (6, 6), (2, 2), stride=(2, 2), direction="data", dtype="fp16")),
+    ],
+)  # fmt: skip
+def test_miopens_lines(line, problem):
+    assert parse(miopen=line) == problem
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("mb32ic64ih56oc128oh28kh3sh2ph1",
+         ConvProblem(32, 64, 128, (56, 56), (3, 3), pad=(1, 1), pad_after=(0, 0), stride=(2, 2),
+                     dtype="fp32")),
+        ('--dir=BWD_W --dt=bf16 g4mb1ic8iw20oc4kw3dw1n"a:name*2"',
+         ConvProblem(1, 8, 4, (20,), (3,), 4, dilation=(2,), direction="weights", dtype="bf16")),
+        ("--dir=BWD_D ic4id3ih4iw5oc8od3oh4ow5kd3kh3kw1pd1ph1pw0",
+         ConvProblem(2, 4, 8, (3, 4, 5), (3, 3, 1), pad=(1, 1, 0), direction="data", dtype="fp32")),
+        ("mb1_ic8ih7_oc8oh3_kh3sh2", ConvProblem(1, 8, 8, (7, 7), (3, 3), stride=(2, 2),
+                                                 dtype="fp32")),
+    ],
+)  # fmt: skip
+def test_onednns_lines(line, problem):
+    assert parse(onednn=line) == problem
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"miopen": "pool -n 1"}, "'pool' is not one of conv, convfp16"),
+        ({"miopen": "conv -n 1 -c 2 -H 3 -k 4 -y 1 -x 1"}, "does not say spatial in all 2"),
+        ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1 -F 3"}, "-F 3 is several directions"),
+        ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1 -Z 3"}, "-Z is not known"),
+        ({"miopen": "conv -n"}, "-n has no value"),
+        ({"miopen": "conv n 1"}, "'n' is no switch"),
+        ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1", "n": "2"}, "n is said by miopen="),
+        ({"onednn": "mb1ic8kh3oc8"}, "does not say iw"),
+        ({"onednn": "mb1ic8ih5kh3oc8qq3"}, "'qq3' in .* is no size"),
+        ({"onednn": "mb1ic8ih5ih5kh3oc8"}, "is no size"),
+        ({"onednn": "mb1ic8ih5kh3"}, "does not say oc"),
+        ({"onednn": "--dt=u8:s8:f32 mb1ic8ih5kh3oc8"}, "is not known to say a problem"),
+    ],
+)
+def test_what_is_refused(words, why):
+    with pytest.raises(BadArgument, match=why):
+        parse(**words)
