@@ -138,6 +138,7 @@ COUNTS = st.sampled_from((1, 2, 16, 64, 128, 256))
         alignment=st.sampled_from(ALIGNMENTS), alignment_out=st.sampled_from(ALIGNMENTS),
         index_bits=st.sampled_from((32, 64)),
         epilogue=st.sampled_from(("", "bias", "col_scale+bias+gelu_tanh")),
+        box=st.sampled_from(("", "1x64", "2x4x8", "1x1x8x16")),
     )
 )  # fmt: skip
 def test_a_name_says_its_config(config):
@@ -154,6 +155,7 @@ NAME = "conv_forward_2d_bf16_bf16_128x128x64_w8_s3_implicit_tile_g8_al16-16"
         (NAME + "_epi-bais", "unknown operation 'bais'"),
         (NAME.replace("128x128x64", "0x128x64"), "one looks like"),
         (NAME + "_i64_tf32", "one looks like"),
+        (NAME + "_b4x", "box = '4x' is not sizes such as 1x8x16"),
     ],
 )
 def test_a_name_that_says_none(name, why):

@@ -139,16 +139,18 @@ class View:
     """A tensor descriptor: a strided view of an array in global memory, and the box of a copy."""
 
     def __init__(
-        self, memory: Any, shape: Any, strides: Any, block: Any, layout: Any, offset: int = 0
-    ) -> None:
+        self, memory: Any, shape: Any, strides: Any, block: Any, layout: Any, offset: int = 0,
+        steps: Any = (),
+    ) -> None:  # fmt: skip
         self.memory, self.layout = memory, layout
         self.shape, self.strides = tuple(shape), tuple(strides)
         self.block_shape, self.offset = list(block), offset
         self.dtype = memory.dtype
+        self.steps = tuple(steps) or (1,) * len(self.shape)
 
     @property
     def block_type(self) -> Any:
-        kind = Kind(self.dtype, tuple(self.block_shape), self.layout)
+        kind = Kind(self.dtype, list(self.block_shape), self.layout)  # a list, as Gluon has it
         kind.nbytes = math.prod(self.block_shape) * self.dtype.primitive_bitwidth // 8  # type: ignore[attr-defined]
         return kind
 
@@ -160,8 +162,9 @@ class View:
         """Elements of the memory under the box at `at`, and which of them are inside."""
         where = np.zeros(self.block_shape, np.int64) + self.offset
         inside = np.ones(self.block_shape, bool)
-        for axis, (start, size) in enumerate(zip(at, self.block_shape, strict=True)):
-            index = int(start) + np.arange(size)
+        each = zip(at, self.block_shape, self.steps, strict=True)
+        for axis, (start, size, step) in enumerate(each):
+            index = int(start) + np.arange(size) * step
             line = [1] * len(self.block_shape)
             line[axis] = size
             index = index.reshape(line)

@@ -173,7 +173,10 @@ def _argument(
     if numpy_of(dtype) != memory.flat.dtype:
         memory = Memory(memory.name, memory.flat.view(numpy_of(dtype)), dtype)
     layout = gl.NVMMASharedLayout.get_default_for(list(argument.block), dtype)
-    return View(memory, argument.shape, argument.strides, argument.block, layout, argument.offset)
+    return View(
+        memory, argument.shape, argument.strides, argument.block, layout, argument.offset,
+        argument.element_strides,
+    )  # fmt: skip
 
 
 __all__ = ["Fault", "simulated_run", "worst_error"]

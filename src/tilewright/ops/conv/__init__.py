@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.ops.backward import Backward
-from tilewright.ops.conv import alike, functions, operands, parts, rules, spaces
+from tilewright.ops.conv import alike, boxed, functions, operands, parts, rules, spaces
 from tilewright.ops.conv import config as config_module
 from tilewright.ops.conv import estimate as estimate_module
 from tilewright.ops.conv import gradients as gradients_module
@@ -83,6 +83,9 @@ class ConvFamily(Defaults):
 
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
         return estimate_module.estimate(config, problem, device)
+
+    def interpreted(self, config: ConvConfig) -> ConvConfig:
+        return boxed.sibling(config) if config.pipeline in boxed.PIPELINES else config
 
     def sources(self, config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
         return parts.sources(config, arch)

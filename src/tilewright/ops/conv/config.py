@@ -7,8 +7,8 @@
                                    stages --+  |        |    +- tiles grouped along M
                                      pipeline -+        +- scheduler
 
-Other words follow only where they differ from the default: ``tf32``, ``merged``, ``i64``, and last
-the epilogue.
+Other words follow only where they differ from the default: the box (``b1x8x16``), ``tf32``,
+``merged``, ``i64``, and last the epilogue.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import PRECISIONS
 
-PIPELINES = ("implicit", "depthwise")
+PIPELINES = ("implicit", "depthwise", "gluon_ws", "gluon_pingpong")
 """``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
-channels on the vector units, where every channel has one filter of its own."""
+channels on the vector units, where every channel has one filter of its own. ``gluon_ws``,
+``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`)."""
 
-SCHEDULERS = ("tile", "split")
+SCHEDULERS = ("tile", "split", "persistent")
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
 
@@ -46,13 +47,16 @@ class ConvConfig:
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     pipeline: a word of `PIPELINES`.
     scheduler: ``tile``, one workgroup for each tile; ``split``, for weights: several, which share
-        the pixels, and whose sums a second kernel adds in a fixed order.
+        the pixels, and whose sums a second kernel adds in a fixed order; ``persistent``: a
+        workgroup for each compute unit, which walks tiles with that stride.
     group_m: rows of tiles that are walked together, to reuse L2.
     merged: a step's products are of several taps, as if a filter's taps and channels were one
         dimension; else each step is of one tap. For few channels.
     alignment: bytes that addresses, strides and a group's channels of what is read are multiples
         of; 1: elements of neighbouring channels may be anywhere. alignment_out: of what is made.
     index_bits: 32 where every array spans under 2 GiB.
+    box: of the pipelines that copy boxes, how many images and pixels along each dimension make the
+        rows that one warp group multiplies (``1x8x16``); ``""`` of the others.
     """
 
     family: ClassVar[str] = "conv"
@@ -75,6 +79,7 @@ class ConvConfig:
     alignment_out: int = 16
     index_bits: int = 32
     epilogue: str = ""
+    box: str = ""
 
     @property
     def name(self) -> str:
@@ -85,6 +90,7 @@ class ConvConfig:
             f"_{self.pipeline}_{self.scheduler}_g{self.group_m}"
             f"_al{self.alignment}-{self.alignment_out}"
         )
+        name += f"_b{self.box}" if self.box else ""
         name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
         name += "_i64" * (self.index_bits == 64)
         return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
@@ -112,10 +118,13 @@ def check(config: ConvConfig) -> ConvConfig:
             raise BadArgument(f"{field} = {value!r} is not one of {listed}")
     for field in _COUNTS:
         checks.whole(field, getattr(c, field), 1)
+    if not _BOX.fullmatch(c.box):
+        raise BadArgument(f"box = {c.box!r} is not sizes such as 1x8x16")
     epilogues.parse(c.epilogue)
     return config
 
 
+_BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
 
 
@@ -134,7 +143,7 @@ _PATTERN = re.compile(
     f"_w{_count('num_warps')}_s{_count('num_stages')}"
     f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}_g{_count('group_m')}"
     f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
-    "(?:_(?P<precision>tf32))?(?:_(?P<merged>merged))?(?:_(?P<wide>i64))?"
+    "(?:_b(?P<box>[0-9x]+))?(?:_(?P<precision>tf32))?(?:_(?P<merged>merged))?(?:_(?P<wide>i64))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
@@ -155,6 +164,7 @@ def parse(name: str) -> ConvConfig:
     fields: dict[str, Any] = {word: said[word] for word in _WORDS}
     fields |= {field: int(said[field]) for field in _NUMBERS}
     fields |= {
+        "box": said["box"] or "",
         "precision": said["precision"] or "ieee",
         "merged": said["merged"] is not None,
         "index_bits": 64 if said["wide"] else 32,

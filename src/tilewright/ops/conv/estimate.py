@@ -7,6 +7,9 @@ from shared memory to the warps. The slowest decides, the others overlap it in p
 come in waves. The memory's traffic, each array once, overlaps: the two
 times add up like the legs of a right triangle, as in GEMM's estimate. The launch comes on top, and
 where parts are summed, a second kernel with its traffic.
+
+A persistent kernel whose copies and products overlap takes the longer of the two in each step. A
+tile's store comes on top where the groups share the tile; where they take turns, only the last.
 """
 
 from __future__ import annotations
@@ -16,16 +19,16 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxed, boxes
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.parts import parts_of, splits_of
+from tilewright.ops.conv.parts import splits_of, tiles
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import shared_memory, sums, vector
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
-from tilewright.ops.nouns import MAIN
 
-PRODUCTS, PORT, SHARED, MEMORY, STEPS, TOTALS, LAUNCH = (
-    "products", "L2", "shared memory", "memory", "steps", "sum of parts", "launch",
+PRODUCTS, PORT, SHARED, MEMORY, STEPS, STORES, TOTALS, LAUNCH = (
+    "products", "L2", "shared memory", "memory", "steps", "stores", "sum of parts", "launch",
 )  # fmt: skip
 
 SHARE = 0.6
@@ -53,9 +56,11 @@ and addresses."""
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
     c, p, this = config, problem, arch(device.arch)
+    if c.pipeline in boxed.PIPELINES:
+        return _boxed(c, p, device)
     units = device.compute_units
     splits = splits_of(c, p, device)
-    tiles = parts_of(c)[MAIN].grid(c, p, splits)
+    count = tiles(c, p, splits)
     resident = _resident(c, this)
     steps = _steps(c, p, splits)
     read = _step_bytes(c) / (rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz)
@@ -64,7 +69,7 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
         read *= min(GATHERED, 16 / width)
     products = _products(c, this, device)
     shared = _shared_bytes(c) / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
-    waves = -(-tiles // units) if tiles else 0
+    waves = -(-count // units)
     alone = (products + read + shared + STEP_US) / min(resident, max(1, waves))
     longest = max(products, read, shared)
     together = longest + rates.SERIAL_PRODUCTS * (products + read + shared - longest)
@@ -85,7 +90,34 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
         terms[TOTALS] = SECOND_US + partials / (device.bandwidth_gbs * 1e3)
         total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
-    return Estimate(total, limiter, tuple(terms.items()), (f"{tiles} workgroups",))
+    return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
+
+
+def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
+    """The estimate of a persistent kernel that copies boxes: GEMM's rates, and whole boxes."""
+    of = [boxes.walks(p, residue) for residue in boxes.residues(p)]
+    each = [boxed.tiles(c, p, walks) for walks in of]
+    waves = [-(-count // device.compute_units) for count in each]
+    through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
+    products = _products(c, arch(device.arch), device)
+    read = _step_bytes(c) / through
+    steps = sum(
+        count * math.prod(w.count for w in walks) for count, walks in zip(waves, of, strict=True)
+    ) * -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
+    stored = c.tile_m * c.tile_n * DTYPES[c.dtype_out].bytes / through / rates.STORE_SHARE
+    stores = (len(waves) if c.pipeline == boxed.PINGPONG else sum(waves)) * stored
+    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + SECOND_US * (len(of) - 1)
+    memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
+    terms = {
+        PRODUCTS: steps * products,
+        PORT: steps * read,
+        MEMORY: memory,
+        STORES: stores,
+        LAUNCH: launch,
+    }
+    total = math.hypot(steps * max(products, read) + stores, memory) + launch
+    limiter = max(terms, key=lambda term: terms[term])
+    return Estimate(total, limiter, tuple(terms.items()), (f"{sum(each)} tiles",))
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:
@@ -115,7 +147,7 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
 
 def _step_bytes(c: ConvConfig) -> float:
     size = DTYPES[c.dtype].bytes
-    if c.pipeline == "implicit":
+    if c.pipeline != "depthwise":
         return (c.tile_m + c.tile_n) * c.tile_k * size
     if c.direction == "weights":
         return (c.tile_m + 1) * c.tile_n * c.tile_k * size
@@ -140,5 +172,6 @@ def _products(c: ConvConfig, this: Arch, device: Device) -> float:
         each = TAP_INSTRUCTIONS if c.pipeline == "depthwise" else 1
         return count * each / lanes / device.clock_mhz
     word = "tf32" if c.precision == "tf32" else c.dtype
-    rate = peak_tflops(this, device, word) * 1e6 / device.compute_units * SHARE
+    share = rates.POWER_SHARE if c.pipeline in boxed.PIPELINES else SHARE
+    rate = peak_tflops(this, device, word) * 1e6 / device.compute_units * share
     return 2 * count / rate

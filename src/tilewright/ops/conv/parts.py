@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxed
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     BLOCK,
@@ -158,8 +159,15 @@ SUM = Part(
 TOTALS_WARPS = 4
 
 
+def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
+    """Tiles of a config's first kernel, whose pixels are in so many parts."""
+    if c.pipeline in boxed.PIPELINES:
+        return boxed.all_tiles(c, p)
+    return parts_of(c)[MAIN].grid(c, p, splits)
+
+
 def parts_of(c: ConvConfig) -> dict[str, Part]:
-    """The kernels of a config, by part."""
+    """The kernels through pointers of a config, by part."""
     if c.direction != "weights":
         return {MAIN: GATHER if c.pipeline == "implicit" else DEPTHWISE}
     main = WEIGHTS if c.pipeline == "implicit" else DEPTHWISE_WEIGHTS
@@ -181,6 +189,8 @@ def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
 
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
+    if config.pipeline in boxed.PIPELINES:
+        return {MAIN: boxed.source(config, arch)}
     return {name: _source(part, config, arch) for name, part in parts_of(config).items()}
 
 
@@ -271,6 +281,8 @@ def _within_reach(part: Part, c: ConvConfig, arch: Arch) -> tuple[str, ...]:
 
 def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     """The launch of `config` for `problem` on `device`; nothing for a result without elements."""
+    if config.pipeline in boxed.PIPELINES:
+        return boxed.launch(config, problem, device)
     splits = splits_of(config, problem, device)
     context = Context(config, problem, splits)
     steps = []

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxed
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.parts import parts_of, pixels
+from tilewright.ops.conv.parts import pixels, tiles
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import outputs
@@ -42,6 +43,15 @@ def _dtype(c: ConvConfig, arch: Arch) -> str | None:
     possible = outputs(c.dtype, c.epilogue)
     if c.dtype_out not in possible:
         return f"{c.dtype} is written as {', '.join(possible)}, not as {c.dtype_out}"
+    return None
+
+
+def _boxed(c: ConvConfig, arch: Arch) -> str | None:
+    if c.pipeline in boxed.PIPELINES:
+        return boxed.objection(c, arch)
+    if c.box or c.scheduler == "persistent":
+        what = f"box {c.box}" if c.box else "scheduler persistent"
+        return f"{what} is for {' and '.join(boxed.PIPELINES)}, not for pipeline {c.pipeline}"
     return None
 
 
@@ -95,6 +105,8 @@ def sums(c: ConvConfig) -> int:
     """Sums that a workgroup keeps in registers."""
     if c.pipeline == "depthwise" and c.direction == "weights":
         return c.tile_m * c.tile_n * c.tile_k
+    if c.pipeline in boxed.PIPELINES:
+        return boxed.rows(c) * boxed.groups(c) * c.tile_n
     return c.tile_m * c.tile_n
 
 
@@ -137,6 +149,8 @@ def shared_memory(c: ConvConfig, arch: Arch) -> int:
     less where matrix instructions do not read shared memory on their own."""
     if c.pipeline == "depthwise":
         return 0
+    if c.pipeline in boxed.PIPELINES:
+        return boxed.shared_memory(c)
     stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
     return stage * max(1, c.num_stages - (0 if arch.async_mma else 1))
 
@@ -149,6 +163,7 @@ def _shared_memory(c: ConvConfig, arch: Arch) -> str | None:
 
 LEGALITY: tuple[tuple[str, Callable[[ConvConfig, Arch], str | None]], ...] = (
     ("dtype", _dtype),
+    ("boxes", _boxed),
     ("combination", _combination),
     ("tile", _tile),
     ("warps", _warps),
@@ -190,6 +205,10 @@ def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
+def _described(c: ConvConfig, p: ConvProblem) -> str | None:
+    return boxed.refusal(c, p) if c.pipeline in boxed.PIPELINES else None
+
+
 def alignments(p: ConvProblem, pipeline: str) -> tuple[int, int]:
     """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
     read = [p.rows_alignment(name) for name in DIRECTIONS[p.direction][:2]]
@@ -219,7 +238,7 @@ def _index(c: ConvConfig, p: ConvProblem) -> str | None:
     weights = math.prod(p.shape_of("w"))
     for what, count in (
         ("pixels", pixels(p) if p.direction != "weights" else p.n * math.prod(p.out_sizes)),
-        ("tiles", parts_of(c)["main"].grid(c, p, 1)),
+        ("tiles", tiles(c, p, 1)),
         ("weights", weights),
     ):
         if count > MOST_NUMBER:
@@ -231,6 +250,7 @@ SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...]
     ("signature", _signature),
     ("depthwise", _depthwise),
     ("vector_width", _aligned),
+    ("boxes", _described),
     ("index", _index),
 )
 

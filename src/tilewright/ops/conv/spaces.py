@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
+from tilewright.ops.conv import boxed, boxes
 from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, PIPELINES, SCHEDULERS
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
@@ -33,12 +34,13 @@ AXES: dict[str, Any] = {
     "alignment_out": 16,
     "index_bits": 32,
     "epilogue": "",
+    "box": "",
 }
 """Every axis, with its default. An empty dtype_out is the usual one."""
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
-    "merged", "alignment", "alignment_out",
+    "merged", "alignment", "alignment_out", "box",
 )  # fmt: skip
 
 FEW = 32
@@ -58,6 +60,21 @@ _TILES: dict[str, tuple[Tile, ...]] = {
 }  # fmt: skip
 """By the GPU's maker; ``merged`` where a step's products are of several taps, whose loads of one
 element pass through registers; ``vector`` where fp32 has no matrix instruction."""
+
+_BOXED: tuple[tuple[str, int, int, int, int], ...] = (
+    ("gluon_ws", 64, 256, 8, 4), ("gluon_ws", 128, 128, 8, 3), ("gluon_ws", 64, 128, 8, 5),
+    ("gluon_ws", 64, 64, 8, 6), ("gluon_ws", 64, 64, 4, 8), ("gluon_pingpong", 128, 128, 8, 5),
+    ("gluon_pingpong", 64, 256, 8, 4), ("gluon_pingpong", 64, 128, 8, 6),
+    ("gluon_ws", 128, 64, 8, 5), ("gluon_ws", 128, 32, 8, 5),
+)  # fmt: skip
+"""Pipeline, pixels of a box, columns, warps, stages of steps of `_BOXED_BYTES`."""
+
+_BOXED_BYTES = 128
+"""Of a step's products of one pixel: rows of a swizzle's span, or as few as hold all channels."""
+
+_FEW_BOXES, _MANY_BOXES = 1, 3
+"""Boxes of a number of pixels in the default space and in a tuning's: those that waste the fewest
+pixels."""
 
 _DEPTHWISE: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""
@@ -87,23 +104,27 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 
 def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
     """The space to choose from where nothing was measured."""
-    return _space(problem, [*_implicit(problem, arch), *_depthwise(problem)])
+    rows = [*_implicit(problem, arch), *_depthwise(problem)]
+    return _space(problem, rows, _boxed(problem, arch))
 
 
 def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
     """What a tuning chooses from: more tiles, warps and stages, and both forms of a step."""
     more = [*_tuned(problem, arch), *_depthwise(problem, tuned=True)]
-    return default_space(problem, arch), _space(problem, more)
+    return default_space(problem, arch), _space(problem, more, _boxed(problem, arch, tuned=True))
 
 
-def _space(p: ConvProblem, rows: Sequence[tuple[Any, ...]]) -> KernelSpace:
+def _space(
+    p: ConvProblem, rows: Iterable[tuple[Any, ...]], with_boxes: Iterable[tuple[Any, ...]]
+) -> KernelSpace:
+    every = list(dict.fromkeys([*((*row, "") for row in rows), *with_boxes]))
     fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
     fixed |= {"spatial_dims": [len(p.spatial)], "index_bits": [index_bits(p)]}
-    return KernelSpace("conv", fixed, {}, {ALGORITHM: list(dict.fromkeys(rows))})
+    return KernelSpace("conv", fixed, {}, {ALGORITHM: every})
 
 
 def _schedulers(p: ConvProblem) -> tuple[str, ...]:
-    return SCHEDULERS if p.direction == "weights" else ("tile",)
+    return ("tile", "split") if p.direction == "weights" else ("tile",)
 
 
 def _few(p: ConvProblem) -> int:
@@ -127,6 +148,23 @@ def _implicit(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
                 depth = max(16, k // DTYPES[p.dtype].bytes)
                 yield (m, n, depth, warps, stages, "implicit", scheduler, 8, form,
                        *alignments(p, "implicit"))  # fmt: skip
+
+
+def _boxed(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple[Any, ...]]:
+    if p.direction == "weights" or p.groups != 1 or not all(map(arch.has, boxed.NEEDS)):
+        return
+    size = DTYPES[p.dtype].bytes
+    for pipeline, rows, n, warps, stages in _BOXED:
+        if n > max(32, _power(p.channels_out)):
+            continue
+        depth = min(_BOXED_BYTES, max(32, _power(_few(p) * size))) // size
+        tile_m = rows * (warps // 4 if pipeline != boxed.PINGPONG else 1)
+        for box in boxes.best(p, rows, _MANY_BOXES if tuned else _FEW_BOXES):
+            for count, group_m in itertools.product(
+                (stages - 1, stages) if tuned else (stages,), (1, 8, 16) if tuned else (8,)
+            ):
+                yield (tile_m, n, depth, warps, count, pipeline, "persistent", group_m, False,
+                       16, 16, box)  # fmt: skip
 
 
 def _columns(p: ConvProblem, merged: bool) -> int:
@@ -165,6 +203,6 @@ def _depthwise(p: ConvProblem, *, tuned: bool = False) -> Iterator[tuple[Any, ..
             yield (m, n, 1, warps, 1, "depthwise", "tile", 1, False, *width)
         return
     taps = min(16, _power(p.taps))
-    for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, SCHEDULERS):
+    for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, _schedulers(p)):
         if n <= 64:
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)

@@ -46,6 +46,19 @@ def _step(
 
 
 @triton.jit
+def chained(
+    acc, extra, places, channels, mask, channels_inside, CHAIN: tl.constexpr, TAKES: tl.constexpr
+):  # fmt: skip
+    """Sums [pixels, channels] after the epilogue, not yet rounded. The arguments: see `finish`."""
+    out = acc
+    if len(CHAIN) > 0:
+        out = acc.to(tl.float32)
+        for i in tl.static_range(len(CHAIN)):
+            out = _step(out, extra, places, channels, mask, channels_inside, i, CHAIN, TAKES)
+    return out
+
+
+@triton.jit
 def finish(
     acc, made, extra, places, channels, mask, channels_inside,
     CHAIN: tl.constexpr, TAKES: tl.constexpr, LARGEST: tl.constexpr,
@@ -55,9 +68,5 @@ def finish(
     channels: of the result, counted over all groups. mask: of the places; channels_inside: of the
     channels.
     """
-    out = acc
-    if len(CHAIN) > 0:
-        out = acc.to(tl.float32)
-        for i in tl.static_range(len(CHAIN)):
-            out = _step(out, extra, places, channels, mask, channels_inside, i, CHAIN, TAKES)
+    out = chained(acc, extra, places, channels, mask, channels_inside, CHAIN, TAKES)
     tl.store(made + places, rounded(out, made.dtype.element_ty, LARGEST), mask=mask)

@@ -43,9 +43,14 @@ def piece(c: GemmConfig) -> int:
 
 
 def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    """The compiler's options. The kernel has one more warp group than multiplies, for the producer,
-    with its worth of registers; most of these go back to the others."""
-    registers = 65536 // (32 * (c.num_warps + WARPGROUP)) // 8 * 8
+    """The compiler's options."""
+    return options_of(c.num_warps)
+
+
+def options_of(num_warps: int) -> tuple[tuple[str, Value], ...]:
+    """The compiler's options where `num_warps` warps multiply. The kernel has one more warp group,
+    for the producer, with its worth of registers; most of these go back to the others."""
+    registers = 65536 // (32 * (num_warps + WARPGROUP)) // 8 * 8
     return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
 
 

@@ -1,0 +1,126 @@
+"""Boxes of pixels: how a box of the result meets a box of what it is gathered from, and which boxes
+waste the fewest pixels.
+
+A box is so many images by so many pixels along each dimension, written ``1x8x16``. The copy engine
+brings the pixels that one tap joins with it as one box of the source.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.ops.conv.geometry import Dim
+from tilewright.ops.conv.problem import ConvProblem
+
+MOST_ELEMENT_STRIDE = 8
+MOST_SPAN = 256
+"""Of a tensor map: the longest element stride, and the most elements that a box reaches over in one
+dimension, skipped ones included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How the pixels of a result, or of one residue class of them, meet their source in one
+    dimension: pixel q and the j-th tap meet pixel ``q·by_pixel + origin + j·by_tap``.
+
+    size: pixels of the result. count: taps. first, apart: the first tap, and how far apart they
+    are.
+    """
+
+    size: int
+    count: int
+    first: int
+    apart: int
+    origin: int
+    by_tap: int
+    by_pixel: int
+
+
+def walk(dim: Dim, direction: str, residue: int = 0) -> Walk:
+    """The walk along `dim`: forward, or of the pixels of x with this residue in the gradient of the
+    data."""
+    if direction == "forward":
+        return Walk(dim.out, dim.filter, 0, 1, -dim.pad, dim.dilation, dim.stride)
+    taps = dim.taps_of(residue)
+    first = taps.start if taps else 0
+    return Walk(
+        size=-(-(dim.size - residue) // dim.stride),
+        count=len(taps),
+        first=first,
+        apart=dim.period,
+        # The stride divides this where there is a tap.
+        origin=(residue + dim.pad - first * dim.dilation) // dim.stride,
+        by_tap=-(dim.dilation // dim.common),
+        by_pixel=1,
+    )
+
+
+def residues(p: ConvProblem) -> Iterator[tuple[int, int, int]]:
+    """The residue classes of the result that have pixels, in each of three dimensions."""
+    if p.direction == "forward":
+        yield (0, 0, 0)
+        return
+    for found in itertools.product(*(range(min(dim.stride, dim.size)) for dim in p.three)):
+        first, second, third = found
+        yield (first, second, third)
+
+
+def walks(p: ConvProblem, residue: tuple[int, int, int]) -> tuple[Walk, Walk, Walk]:
+    """The walks along three dimensions."""
+    d, h, w = (walk(dim, p.direction, r) for dim, r in zip(p.three, residue, strict=True))
+    return d, h, w
+
+
+def sizes(box: str) -> tuple[int, ...]:
+    """Images, and pixels along each dimension, of a box as a name says it; () of no box."""
+    return tuple(map(int, box.split("x"))) if box else ()
+
+
+def in_three(box: str) -> tuple[int, int, int, int]:
+    """Images, depth, height and width of a box."""
+    images, *pixels = sizes(box)
+    d, h, w = (*(1,) * (3 - len(pixels)), *pixels)
+    return images, d, h, w
+
+
+def counts(box: str, p: ConvProblem, of: tuple[Walk, ...]) -> tuple[int, int, int, int]:
+    """Boxes that cover the images and the pixels of three dimensions."""
+    whole = (p.n, *(w.size for w in of))
+    n, d, h, w = (-(-size // each) for size, each in zip(whole, in_three(box), strict=True))
+    return n, d, h, w
+
+
+def best(p: ConvProblem, rows: int, few: int) -> list[str]:
+    """Boxes of `rows` pixels, a power of two: those that cover the result with the fewest boxes
+    first, `few` at most. Wider boxes come before others that are as good: their pixels are
+    neighbours."""
+    of = walks(p, (0, 0, 0))
+    spatial = of[3 - len(p.spatial) :]
+    found = []
+    for pixels in itertools.product(*(_powers(w.size, rows) for w in spatial)):
+        images, left = divmod(rows, math.prod(pixels))
+        if left or not images or images > _power(p.n):
+            continue
+        if any(reach(size, w) > MOST_SPAN for size, w in zip(pixels, spatial, strict=True)):
+            continue
+        box = "x".join(map(str, (images, *pixels)))
+        found.append((math.prod(counts(box, p, of)), tuple(-n for n in reversed(pixels)), box))
+    return [box for *_, box in sorted(found)[:few]]
+
+
+def reach(size: int, of: Walk) -> int:
+    """Elements of the source that a box of `size` pixels reaches over."""
+    return size * of.by_pixel
+
+
+def _powers(size: int, most: int) -> list[int]:
+    """Powers of two, up to the first that is not under `size`."""
+    return [1 << i for i in range(_power(min(size, most)).bit_length())]
+
+
+def _power(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length() if size > 1 else 1
