@@ -39,13 +39,13 @@ group are a few too few: eleven values around its loops lie in local memory, of 
 whole blocks loads one. The simulation ran it (`tests/simulate`).
 
 Measured on an H200 (benchmarks/results/attention_decode_h200.json), pages of 64 tokens: with 128
-heads 446 to 515 TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494 for 32, and 298
-for one of 65,536; with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for 32; with 16 heads
-3.4 to 4.1 and 2.6 to 3.7. A step takes 2.3 µs where there are many, in which the matrix units could
+heads 446 to 515 TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494 for 32, and 298 for
+one of 65,536; with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for 32; with 16 heads 3.4
+to 4.1 and 2.6 to 3.7. A step takes 2.3 µs where there are many, in which the matrix units could
 multiply all of it in 1.3: products, maxima and weights follow each other, and nothing else
 multiplies meanwhile. Short ones lose the time of Q's 72 KB, of splits' sums (128 KB for each
-workgroup, written and read) and of launches. To be tried: FlashMLA's order, in which each group takes a block of its own and releases
-it in pieces.
+workgroup, written and read) and of launches. To be tried: FlashMLA's order, in which each group
+takes a block of its own and releases it in pieces.
 """
 
 from tilewright.ops.attention.kernels.gluon_rows import (
