@@ -78,9 +78,10 @@ def axes(arch: Arch) -> Axes:
 
 
 def _signatures(arch: Arch) -> list[tuple[str, str]]:
-    """Dtypes of Q and of O, the usual ones first."""
-    native = [d for d in ("bf16", "fp16", "fp32") if arch.dtypes[d].support != "refused"]
-    return [(d, OUTPUTS[d][0]) for d in native] + [("bf16", "fp32")]
+    """Dtypes of Q and of O, the usual ones first. Without fp32 on vector units, of which attention
+    has no forward pass (its rule vector_products)."""
+    wide = ("fp32",) if arch.dtypes["fp32"].via != "fma" else ()
+    return [(d, OUTPUTS[d][0]) for d in ("bf16", "fp16", *wide)] + [("bf16", "fp32")]
 
 
 def _problem(
