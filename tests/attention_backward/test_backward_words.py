@@ -124,11 +124,11 @@ def test_arrays_that_do_not_fit_are_refused():
     with pytest.raises(BadArgument, match="no option 'lse'"):
         FAMILY.problem_of(Call(tuple(views), options={"lse": True}))
     out = View((2, 8, 4, 16), (512, 64, 16, 1), "bf16", 256, "cpu")
-    with pytest.raises(BadArgument, match=r"3 gradients \(dq, dk, dv\) and was given 1 arrays"):
+    with pytest.raises(BadArgument, match=r"3 gradients \(dq, dk, dv\) .* given 1$"):
         FAMILY.problem_of(Call(tuple(views), outputs=(out,)))
-    with pytest.raises(BadArgument, match="given 2 arrays for them by position"):
+    with pytest.raises(BadArgument, match="given 2$"):
         FAMILY.problem_of(Call((*views, out, out)))
-    with pytest.raises(BadArgument, match="in out= to be written, or by position to be added to"):
+    with pytest.raises(BadArgument, match="given both$"):
         FAMILY.problem_of(Call((*views, out, out, out), outputs=(out, out, out)))
     with pytest.raises(BadArgument, match="dq has rows that are not contiguous"):
         FAMILY.problem_of(Call((*views, replace(out, strides=(512, 1, 128, 8)), out, out)))

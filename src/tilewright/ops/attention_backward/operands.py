@@ -24,7 +24,8 @@ from tilewright.ops.nouns import Call, Operand, Role, View
 
 OPTIONS = (*(name for name in forward.OPTIONS if name not in ("lse", "random", "dtype_o")), "grads")
 
-INPUTS = 6
+OPERANDS = ("q", "k", "v", "o", "lse", "do")
+INPUTS = len(OPERANDS)
 """Operands by position that are only read."""
 
 OF = {"dq": "q", "dk": "k", "dv": "v", "dbias": "bias", "dsinks": "sinks", "dslopes": "slopes"}
@@ -109,7 +110,7 @@ def problem_of(call: Call) -> AttentionBackwardProblem:
             )
     if len(call.inputs) < INPUTS:
         raise BadArgument(
-            f"attention_backward takes {INPUTS} operands (q, k, v, o, lse, do) by position, and "
+            f"attention_backward takes {INPUTS} operands ({', '.join(OPERANDS)}) by position, and "
             f"those that gradients are added to, and was given {len(call.inputs)}"
         )
     (q, k, v, o, lse, do), added = call.inputs[:INPUTS], call.inputs[INPUTS:]
@@ -128,15 +129,15 @@ def problem_of(call: Call) -> AttentionBackwardProblem:
     problem = AttentionBackwardProblem(**said_by)
     passed = {"lse": lse, "do": do} | ({"dlse": dlse} if dlse is not None else {})
     targets = [x.name for x in operands(problem) if x.written]
-    for where, views in (("by position behind do", added), ("in out=", call.outputs)):
-        if not views:
-            continue
-        if len(views) != len(targets) or (where == "in out=" and added):
-            raise BadArgument(
-                f"attention_backward computes {len(targets)} gradients ({', '.join(targets)}) and "
-                f"was given {len(views)} arrays for them {where}; pass all of them, in this order, "
-                "in out= to be written, or by position to be added to"
-            )
+    views = added or call.outputs or ()
+    if (added and call.outputs) or len(views) not in (0, len(targets)):
+        given = "both" if added and call.outputs else f"{len(views)}"
+        raise BadArgument(
+            f"attention_backward takes {INPUTS} operands ({', '.join(OPERANDS)}), and arrays of its "
+            f"{len(targets)} gradients ({', '.join(targets)}) by position, to be added to, or in "
+            f"out=, to be written; it was given {given}"
+        )
+    if views:
         passed |= zip(targets, views, strict=True)
     _check(problem, passed)
     strides: dict[str, Any] = {
