@@ -123,14 +123,14 @@ def spread(row, ROWS: gl.constexpr):
 
 @jit
 def weights_of(
-    s, log_sums, i0, j0, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
+    s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
     MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
 ):  # fmt: skip
     """(P, P times the derivative of the soft cap) of a tile of products whose first is of key `j0`
     and query `i0`.
 
-    log_sums: with a soft cap, LSE of the queries times log₂e. Without one it is in the products
-    already: they began with minus LSE, divided by the scale.
+    log_tile: with a soft cap, LSE of the queries times log₂e, in shared memory. Without one it is
+    in the products already: they began with minus LSE, divided by the scale.
     slope: of the queries' head, times log₂e."""
     left, right, first, _ = bounds
     OF: gl.constexpr = s.type.layout
@@ -139,6 +139,7 @@ def weights_of(
     if SOFTCAP:
         # The hardware's own tanh is off by 2⁻¹¹.
         tanh = 1.0 - 2.0 / (1.0 + gl.exp2(s * (scale / softcap * (2.0 * LOG2E))))
+        log_sums = log_tile.load(gl.SliceLayout(0, OF))
         s = tanh * (softcap * LOG2E) - gl.expand_dims(log_sums, 0)
     else:
         s = s * base2(scale)

@@ -162,10 +162,10 @@ def _step(
         if i0 + ROWS > n_q:
             for c in gl.static_range(K_TILES):
                 clear(q_tiles.index(q_first + c), n_q - i0)
-    log_sums = log_tiles.index(stage).slice(OWN, OWN_ROWS).load(OF_COLUMNS)
+    log_tile = log_tiles.index(stage).slice(OWN, OWN_ROWS)
     s = zero
     if not SOFTCAP:
-        s = spread(log_sums, ROWS)
+        s = spread(log_tile.load(OF_COLUMNS), ROWS)
     for c in gl.static_range(K_TILES):
         part = q_tiles.index(q_first + c).slice(OWN, OWN_ROWS).permute((1, 0))
         more = c > 0 or not SOFTCAP
@@ -181,7 +181,7 @@ def _step(
         dp = warpgroup_mma(v_tiles.index(c), part, dp, is_async=True)
     s = warpgroup_mma_wait(V_TILES, deps=(s,))
     p, through = weights_of(
-        s, log_sums, i0 + OWN, j0, n_kv, shift, bounds, scale, softcap, slope,
+        s, log_tile, i0 + OWN, j0, n_kv, shift, bounds, scale, softcap, slope,
         MASK, MASKED, SOFTCAP, ALIBI,
     )  # fmt: skip
     dp = warpgroup_mma_wait(0, deps=(dp,))

@@ -150,10 +150,10 @@ def _step(
     if RAGGED:  # noqa: SIM102 - only the first is known when compiling
         if i0 + STEP > n_q:
             clear(q_tile, n_q - i0)
-    log_sums = log_tiles.index(stage).load(OF_COLUMNS)
+    log_tile = log_tiles.index(stage)
     start = zero
     if not SOFTCAP:
-        start = spread(log_sums, ROWS)
+        start = spread(log_tile.load(OF_COLUMNS), ROWS)
     s = warpgroup_mma(
         k_tiles.index(GROUP), q_tile.permute((1, 0)), start, use_acc=not SOFTCAP, is_async=True
     )
@@ -165,7 +165,7 @@ def _step(
     dp = warpgroup_mma(v_tiles.index(GROUP), do_tile.permute((1, 0)), start, is_async=True)
     s = warpgroup_mma_wait(1, deps=(s,))
     p, through = weights_of(
-        s, log_sums, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
+        s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
         MASK, MASKED, SOFTCAP, ALIBI,
     )  # fmt: skip
     weights = gl.convert_layout(p.to(DTYPE), OF_DV, assert_trivial=True)
