@@ -88,16 +88,19 @@ def _problem(
         1, c.alignment // DTYPES[c.dtype].bytes, c.alignment_out // DTYPES[c.dtype_out].bytes
     )
     channels = 3 * unit
-    if c.pipeline == "depthwise":
+    if c.depthwise:
         if groups > 1:
             raise BadArgument("a depthwise problem has as many groups as channels")
         groups = 1
     spatial, taps = SIZES[c.spatial_dims]
     rank = len(spatial)
+    steps, apart = (stride,) * rank, (dilation,) * rank
+    if c.pipeline == "window":
+        steps, apart = (*steps[:-1], 1), (*apart[:-1], 1)
     said: dict[str, Any] = {
         "n": n, "c": channels * groups, "k": channels * groups, "spatial": spatial,
-        "filter": taps, "groups": channels if c.pipeline == "depthwise" else groups,
-        "stride": (stride,) * rank, "dilation": (dilation,) * rank, "pad": (pad * dilation,) * rank,
+        "filter": taps, "groups": channels if c.depthwise else groups,
+        "stride": steps, "dilation": apart, "pad": (pad * dilation,) * rank,
         "direction": c.direction, "dtype": c.dtype, "dtype_out": c.dtype_out,
         "precision": c.precision, "epilogue": c.epilogue,
     }  # fmt: skip

@@ -24,10 +24,17 @@ from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import PRECISIONS
 
-PIPELINES = ("implicit", "depthwise", "gluon_ws", "gluon_pingpong")
+PIPELINES = ("implicit", "depthwise", "window", "gluon_ws", "gluon_pingpong")
 """``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
-channels on the vector units, where every channel has one filter of its own. ``gluon_ws``,
+channels on the vector units, where every channel has one filter of its own. ``window``: the same
+with a window that slides along the width, for strides and dilations of 1 there. ``gluon_ws``,
 ``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`)."""
+
+DEPTHWISE = ("depthwise", "window")
+"""Pipelines for one filter of its own for every channel."""
+
+STRIP = 4
+"""Neighbouring pixels that a row of a tile of ``window`` has; `kernels.window` has as many sums."""
 
 SCHEDULERS = ("tile", "split", "persistent")
 ALIGNMENTS = (1, 2, 4, 8, 16)
@@ -43,7 +50,8 @@ class ConvConfig:
     spatial_dims: how many there are.
     tile_m, tile_n, tile_k: of a workgroup. Forward and data: pixels and channels of the result, and
         products of a step. Weights: filters, places of a filter (or its channels, of one tap), and
-        pixels of a step. Depthwise: pixels (of weights: taps), channels, and pixels of a step.
+        pixels of a step. Depthwise: pixels (of weights: taps; of a window: strips of `STRIP`
+        pixels), channels, and pixels of a step.
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     pipeline: a word of `PIPELINES`.
     scheduler: ``tile``, one workgroup for each tile; ``split``, for weights: several, which share
@@ -80,6 +88,11 @@ class ConvConfig:
     index_bits: int = 32
     epilogue: str = ""
     box: str = ""
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether its kernels are for one filter of its own for every channel."""
+        return self.pipeline in DEPTHWISE
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxed, boxes
-from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.config import STRIP, ConvConfig
 from tilewright.ops.conv.parts import splits_of, tiles
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import shared_memory, sums, vector
@@ -53,6 +53,10 @@ TAP_INSTRUCTIONS = 6
 and addresses."""
 
 
+WINDOW_INSTRUCTIONS = 2
+"""The same of a window, whose loads and masks serve a strip."""
+
+
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
     c, p, this = config, problem, arch(device.arch)
@@ -63,7 +67,7 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     count = tiles(c, p, splits)
     resident = _resident(c, this)
     steps = _steps(c, p, splits)
-    read = _step_bytes(c) / (rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz)
+    read = _step_bytes(c, p) / (rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz)
     width = min(c.alignment, 16)
     if width < 16 and c.pipeline == "implicit":
         read *= min(GATHERED, 16 / width)
@@ -100,7 +104,7 @@ def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     waves = [-(-count // device.compute_units) for count in each]
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
     products = _products(c, arch(device.arch), device)
-    read = _step_bytes(c) / through
+    read = _step_bytes(c, p) / through
     steps = sum(
         count * math.prod(w.count for w in walks) for count, walks in zip(waves, of, strict=True)
     ) * -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
@@ -137,7 +141,7 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
     if c.direction == "weights":
         return max(1.0, p.n * math.prod(p.out_sizes) / c.tile_k / splits)
     taps = p.taps / math.prod(p.stride) if c.direction == "data" else p.taps
-    if c.pipeline == "depthwise":
+    if c.depthwise:
         return max(1.0, taps)
     channels = p.group_k if c.direction == "data" else p.group_c
     if c.merged:
@@ -145,19 +149,21 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
     return max(1.0, taps * -(-channels // c.tile_k))
 
 
-def _step_bytes(c: ConvConfig) -> float:
+def _step_bytes(c: ConvConfig, p: ConvProblem) -> float:
     size = DTYPES[c.dtype].bytes
-    if c.pipeline != "depthwise":
+    if not c.depthwise:
         return (c.tile_m + c.tile_n) * c.tile_k * size
     if c.direction == "weights":
         return (c.tile_m + 1) * c.tile_n * c.tile_k * size
+    if c.pipeline == "window":
+        return c.tile_m * c.tile_n * size * (p.filter[-1] + STRIP - 1) / p.filter[-1]
     return c.tile_m * c.tile_n * size
 
 
 def _shared_bytes(c: ConvConfig) -> float:
     """Bytes that the warps of a workgroup read from shared memory in a step: each those of its part
     of the tile, of `EDGE` rows or more."""
-    if c.pipeline == "depthwise":
+    if c.depthwise:
         return 0.0
     down = min(c.num_warps, max(1, c.tile_m // EDGE))
     across = max(1, c.num_warps // down)
@@ -169,8 +175,11 @@ def _products(c: ConvConfig, this: Arch, device: Device) -> float:
     count = c.tile_m * c.tile_n * c.tile_k
     if vector(c, this):
         lanes = this.fma_flops_per_cu_per_clock / 2
-        each = TAP_INSTRUCTIONS if c.pipeline == "depthwise" else 1
-        return count * each / lanes / device.clock_mhz
+        if c.pipeline == "window":
+            count *= STRIP * WINDOW_INSTRUCTIONS
+        elif c.depthwise:
+            count *= TAP_INSTRUCTIONS
+        return count / lanes / device.clock_mhz
     word = "tf32" if c.precision == "tf32" else c.dtype
     share = rates.POWER_SHARE if c.pipeline in boxed.PIPELINES else SHARE
     rate = peak_tflops(this, device, word) * 1e6 / device.compute_units * share

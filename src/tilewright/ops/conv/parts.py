@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
@@ -19,7 +19,7 @@ from tilewright.ops.conv.arguments import (
     Value,
     walked,
 )
-from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.config import STRIP, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import MAIN, Argument, KernelSource, Launch, Step, Temporary
@@ -42,6 +42,7 @@ class Part:
         both are the same.
     constants: names in the catalogue.
     tiled: whether the config's warps and stages are for it.
+    epilogue: whether it has the operations of the epilogue, as ``CHAIN``.
     """
 
     module: str
@@ -81,8 +82,14 @@ def _depthwise_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
     return _up(pixels(p), c.tile_m) * _up(p.c, c.tile_n) * classes(p)
 
 
+def _window_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
+    *outer, width = walked(p)
+    strips = p.n * math.prod(outer) * _up(width, STRIP)
+    return _up(strips, c.tile_m) * _up(p.c, c.tile_n) * classes(p)
+
+
 def _weight_tiles(c: ConvConfig, p: ConvProblem) -> int:
-    if c.pipeline == "depthwise":
+    if c.depthwise:
         return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
     if c.merged:
         columns = _up(p.taps * p.group_c, c.tile_n)
@@ -122,6 +129,8 @@ DEPTHWISE = Part(
     epilogue=True,
 )  # fmt: skip
 
+WINDOW = replace(DEPTHWISE, module="window", function="conv_window", grid=_window_grid)
+
 WEIGHTS = Part(
     module="weights",
     function="conv_weights",
@@ -158,6 +167,9 @@ SUM = Part(
 
 TOTALS_WARPS = 4
 
+_BY_PIPELINE = {"implicit": GATHER, "depthwise": DEPTHWISE, "window": WINDOW}
+"""What makes pixels."""
+
 
 def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
     """Tiles of a config's first kernel, whose pixels are in so many parts."""
@@ -169,7 +181,7 @@ def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
 def parts_of(c: ConvConfig) -> dict[str, Part]:
     """The kernels through pointers of a config, by part."""
     if c.direction != "weights":
-        return {MAIN: GATHER if c.pipeline == "implicit" else DEPTHWISE}
+        return {MAIN: _BY_PIPELINE[c.pipeline]}
     main = WEIGHTS if c.pipeline == "implicit" else DEPTHWISE_WEIGHTS
     return {MAIN: main, TOTALS: SUM} if c.scheduler == "split" else {MAIN: main}
 
@@ -235,7 +247,7 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
             found[name] = 16  # from an allocator
         elif of in PROMISED or of == "sums":
             made = of in ("made", "sums")
-            if of == "weights" and c.pipeline == "depthwise":
+            if of == "weights" and c.depthwise:
                 continue  # taps are innermost there, or nothing is
             alignment, count = (c.alignment_out, written) if made else (c.alignment, read)
             if alignment == 1:
@@ -256,7 +268,7 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
 def _channels(c: ConvConfig, read: int, written: int) -> dict[str, int]:
     """What a group's channels are multiples of. Weights have c innermost, which the data's gradient
     makes; a depthwise kernel reads the channels that it makes."""
-    also_read = read if c.direction == "data" or c.pipeline == "depthwise" else 1
+    also_read = read if c.direction == "data" or c.depthwise else 1
     return {
         "channels_in": max(1, read),
         "channels_out": max(1, written, also_read),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxed
-from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.config import DEPTHWISE, STRIP, ConvConfig
 from tilewright.ops.conv.parts import pixels, tiles
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
@@ -38,7 +38,7 @@ def _dtype(c: ConvConfig, arch: Arch) -> str | None:
         return f"{arch.name} does not take {multiplied}"
     if c.direction != "forward" and c.dtype not in GRADIENT_DTYPES:
         return f"gradients are of {', '.join(GRADIENT_DTYPES)}, not of {c.dtype}"
-    if c.precision == "tf32" and (c.dtype != "fp32" or c.pipeline == "depthwise"):
+    if c.precision == "tf32" and (c.dtype != "fp32" or c.depthwise):
         return f"precision tf32 multiplies fp32 on matrix units, not {c.dtype} in {c.pipeline}"
     possible = outputs(c.dtype, c.epilogue)
     if c.dtype_out not in possible:
@@ -63,7 +63,9 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     for one in epilogues.parse(c.epilogue):
         if one.halves or any(taken.kind == "m" for taken in one.takes):
             return f"{one.name} is for rows or pairs of columns of a matrix"
-    if c.pipeline == "depthwise":
+    if c.pipeline == "window" and c.direction == "weights":
+        return "a window slides over pixels of a result, which a gradient of weights does not have"
+    if c.depthwise:
         if c.merged:
             return "a depthwise kernel has one channel, and nothing to merge with taps"
         if c.direction != "weights" and c.tile_k != 1:
@@ -74,14 +76,14 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _tile(c: ConvConfig, arch: Arch) -> str | None:
-    least = (1, 1, 1) if c.pipeline == "depthwise" else arch.min_dot
-    most = MOST_ELEMENTS if c.pipeline == "depthwise" else MOST_TILE
+    least = (1, 1, 1) if c.depthwise else arch.min_dot
+    most = MOST_ELEMENTS if c.depthwise else MOST_TILE
     for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
         if size & (size - 1):
             return f"tile_{axis} = {size} is not a power of two"
         if not low <= size <= most:
             return f"tile_{axis} = {size} is not from {low} to {most} on {arch.name}"
-    if c.pipeline == "depthwise":
+    if c.depthwise:
         elements = c.tile_m * c.tile_n * c.tile_k
         if elements > MOST_ELEMENTS:
             return f"tiles of {elements} elements, over {MOST_ELEMENTS}"
@@ -103,16 +105,17 @@ def _warps(c: ConvConfig, arch: Arch) -> str | None:
 
 def sums(c: ConvConfig) -> int:
     """Sums that a workgroup keeps in registers."""
-    if c.pipeline == "depthwise" and c.direction == "weights":
+    if c.depthwise and c.direction == "weights":
         return c.tile_m * c.tile_n * c.tile_k
     if c.pipeline in boxed.PIPELINES:
         return boxed.rows(c) * boxed.groups(c) * c.tile_n
-    return c.tile_m * c.tile_n
+    # Of a window, the pixels in it are held too.
+    return c.tile_m * c.tile_n * (2 * STRIP if c.pipeline == "window" else 1)
 
 
 def vector(c: ConvConfig, arch: Arch) -> bool:
     """Whether the compiler multiplies on the vector units."""
-    if c.pipeline == "depthwise":
+    if c.depthwise:
         return True
     name = "tf32" if c.precision == "tf32" else c.dtype
     return arch.dot == "vector" or arch.dtypes[name].via == "fma"
@@ -121,7 +124,7 @@ def vector(c: ConvConfig, arch: Arch) -> bool:
 def _registers(c: ConvConfig, arch: Arch) -> str | None:
     threads = c.num_warps * arch.warp_size
     each = sums(c) // threads
-    if vector(c, arch) and c.pipeline != "depthwise":
+    if vector(c, arch) and not c.depthwise:
         # Operands of a dot on the vector units are held too.
         each += (c.tile_m + c.tile_n) * c.tile_k // threads
     warps_per_simd = -(-c.num_warps // arch.simds_per_cu)
@@ -133,7 +136,7 @@ def _registers(c: ConvConfig, arch: Arch) -> str | None:
 
 def _dot(c: ConvConfig, arch: Arch) -> str | None:
     """A dot on the vector units is unrolled, product by product."""
-    if c.pipeline == "depthwise" or not vector(c, arch):
+    if c.depthwise or not vector(c, arch):
         return None
     products = c.tile_m * c.tile_n * c.tile_k // (c.num_warps * arch.warp_size)
     if products > VECTOR_DOT_PRODUCTS:
@@ -147,7 +150,7 @@ def _dot(c: ConvConfig, arch: Arch) -> str | None:
 def shared_memory(c: ConvConfig, arch: Arch) -> int:
     """Bytes of the buffers that the compiler makes for a step's operands: one for each stage, one
     less where matrix instructions do not read shared memory on their own."""
-    if c.pipeline == "depthwise":
+    if c.depthwise:
         return 0
     if c.pipeline in boxed.PIPELINES:
         return boxed.shared_memory(c)
@@ -197,7 +200,7 @@ def _signature(c: ConvConfig, p: ConvProblem) -> str | None:
 
 
 def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.pipeline == "depthwise" and not p.depthwise:
+    if c.depthwise and not p.depthwise:
         return (
             f"has a filter of its own for every channel, but {p.k} filters of {p.groups} groups "
             f"see {p.group_c} channels each"
@@ -209,10 +212,19 @@ def _described(c: ConvConfig, p: ConvProblem) -> str | None:
     return boxed.refusal(c, p) if c.pipeline in boxed.PIPELINES else None
 
 
+def _window(c: ConvConfig, p: ConvProblem) -> str | None:
+    if c.pipeline == "window" and (p.stride[-1], p.dilation[-1]) != (1, 1):
+        return (
+            "slides its window pixel by pixel, but the width has a stride of "
+            f"{p.stride[-1]} and a dilation of {p.dilation[-1]}"
+        )
+    return None
+
+
 def alignments(p: ConvProblem, pipeline: str) -> tuple[int, int]:
     """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
     read = [p.rows_alignment(name) for name in DIRECTIONS[p.direction][:2]]
-    if pipeline == "depthwise" and p.direction != "weights":
+    if pipeline in DEPTHWISE and p.direction != "weights":
         read = read[:1]  # weights are read one by one
     return min(read), p.rows_alignment(p.output_name)
 
@@ -249,6 +261,7 @@ def _index(c: ConvConfig, p: ConvProblem) -> str | None:
 SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...] = (
     ("signature", _signature),
     ("depthwise", _depthwise),
+    ("window", _window),
     ("vector_width", _aligned),
     ("boxes", _described),
     ("index", _index),

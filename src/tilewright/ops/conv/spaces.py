@@ -199,8 +199,10 @@ def _depthwise(p: ConvProblem, *, tuned: bool = False) -> Iterator[tuple[Any, ..
         tiles = [*itertools.product((8, 16, 32, 64, 128), (32, 64, 128), (1, 2, 4, 8))]
     width = alignments(p, "depthwise")
     if p.direction != "weights":
-        for m, n, warps in tiles:
-            yield (m, n, 1, warps, 1, "depthwise", "tile", 1, False, *width)
+        slides = (p.stride[-1], p.dilation[-1]) == (1, 1) and p.filter[-1] > 1
+        for pipeline in ("depthwise", "window") if slides else ("depthwise",):
+            for m, n, warps in tiles:
+                yield (m, n, 1, warps, 1, pipeline, "tile", 1, False, *width)
         return
     taps = min(16, _power(p.taps))
     for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, _schedulers(p)):
