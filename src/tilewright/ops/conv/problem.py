@@ -33,7 +33,10 @@ GRADIENT_DTYPES = ("bf16", "fp16", "fp32")
 """Those that gradients have."""
 
 MOST = 2**31 - 1
+MOST_SPATIAL = 2**30
 MOST_PAD = 2**24
+MOST_TAPS = 2**15
+"""Most taps and the longest stride in a dimension: kernels multiply two strides in 32 bits."""
 
 Sizes = tuple[int, ...]
 
@@ -113,8 +116,9 @@ class ConvProblem(Problem):
             if getattr(self, name) == ():
                 object.__setattr__(self, name, default)
         for name, least, most in (
-            ("spatial", 0, MOST), ("filter", 1, MOST), ("stride", 1, MOST), ("dilation", 1, MOST),
-            ("pad", -MOST_PAD, MOST_PAD), ("pad_after", -MOST_PAD, MOST_PAD),
+            ("spatial", 0, MOST_SPATIAL), ("filter", 1, MOST_TAPS), ("stride", 1, MOST_TAPS),
+            ("dilation", 1, MOST_PAD), ("pad", -MOST_PAD, MOST_PAD),
+            ("pad_after", -MOST_PAD, MOST_PAD),
         ):  # fmt: skip
             values = getattr(self, name)
             if not isinstance(values, tuple) or len(values) != rank:
