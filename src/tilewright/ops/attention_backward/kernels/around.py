@@ -120,13 +120,13 @@ def tiles_of(columns):
 
 @triton.jit
 def queries_of_sums(
-    dq_sums, dq, q_offsets, q_used, dq_strides, batch, heads, q_len, total_q, padded, accumulate,
-    scale,
+    dq_sums, turns, dq, q_offsets, q_used, dq_strides, batch, heads, q_len, total_q, padded,
+    accumulate, scale,
     HEAD_DIM: tl.constexpr, PACKEDQ: tl.constexpr, USEDQ: tl.constexpr, SUMS: tl.constexpr,
-    PAD: tl.constexpr,
+    PAD: tl.constexpr, STEP: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
     """dQ from its sums, in tiles of 64×64 as `gluon_ws` writes them; zeros in rows without a
-    query."""
+    query. ORDERED: also in blocks of STEP rows that nothing was added to."""
     ROWS: tl.constexpr = 64
     WIDTHS: tl.constexpr = tiles_of(SUMS)
     b, head, tile, part, parts = place_of(batch, heads, padded, q_offsets, ROWS, PACKEDQ, PAD)
@@ -147,6 +147,10 @@ def queries_of_sums(
     r = tl.arange(0, ROWS)
     i = tile * ROWS + r
     first = line_of(b, heads, head, q_start, padded, PACKEDQ, PAD) + tile * ROWS
+    there = i < room
+    some = i < n_q
+    if ORDERED:
+        some = some & (tl.load(turns + first // STEP) > 0)
     sums = ()
     for n in tl.static_range(len(WIDTHS)):
         at = dq_sums + (first // ROWS * len(WIDTHS) + n) * (ROWS * 64)
@@ -154,7 +158,4 @@ def queries_of_sums(
         parts = tl.permute(tl.reshape(flat, (8, 4, 8, 4, 2, 2)), (1, 4, 2, 0, 3, 5))
         sums += (tl.reshape(parts, (ROWS, 64)),)
     base, places = row_places(dq, dq_strides, b, q_start, tile * ROWS, r, head)
-    there = i < room
-    store_rows(
-        base, places, dq_strides, sums, scale, there, i < n_q, accumulate, WIDTHS, HEAD_DIM
-    )  # fmt: skip
+    store_rows(base, places, dq_strides, sums, scale, there, some, accumulate, WIDTHS, HEAD_DIM)

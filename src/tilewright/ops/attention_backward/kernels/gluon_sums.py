@@ -2,7 +2,14 @@
 rows of dK and dV; used by `gluon_ws` and `gluon_wide`."""
 
 from tilewright.ops.attention_backward.kernels.gluon_steps import turn_of
-from tilewright.ops.device.gluon_api import gl, jit, mbarrier, tma_add, tma_store_wait
+from tilewright.ops.device.gluon_api import (
+    gl,
+    jit,
+    mbarrier,
+    tma_add,
+    tma_store,
+    tma_store_wait,
+)
 
 
 @jit
@@ -29,7 +36,8 @@ def add_blocks(
 ):  # fmt: skip
     """The warp that adds blocks of dQ to the sums in memory, PIECES tiles each. Groups have equal
     shares of them, of which each hands over one at a time; the last group may have fewer.
-    ORDERED: each block's in turns, of which `turns` counts those that are over."""
+    ORDERED: each block's in turns, of which `turns` counts those that are over. The first writes,
+    so sums need not be zero before; a block without turns is nothing."""
     PASSES: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
     dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
     b, g, j0, _, terms_begin, _, begin, end = steps
@@ -51,7 +59,13 @@ def add_blocks(
                 for r in gl.static_range(GROUPS):
                     if r * PASSES + n < PIECES:
                         row = (block * PIECES + r * PASSES + n) * dq_tiles.shape[1]
-                        tma_add(dq_sums, (row, 0), dq_tiles.index(r))
+                        if ORDERED:
+                            if before == 0:
+                                tma_store(dq_sums, (row, 0), dq_tiles.index(r))
+                            else:
+                                tma_add(dq_sums, (row, 0), dq_tiles.index(r))
+                        else:
+                            tma_add(dq_sums, (row, 0), dq_tiles.index(r))
                 tma_store_wait(0)
                 mbarrier.arrive(dq_empty.index(0), count=1)
                 phase ^= 1

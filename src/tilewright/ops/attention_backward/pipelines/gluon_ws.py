@@ -190,7 +190,7 @@ def temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tupl
     return (
         Temporary("log_sums", (rows,), "fp32"),
         Temporary("deltas", (rows,), "fp32"),
-        Temporary("dq_sums", (rows, sums_width(c)), "fp32", "zero"),
+        Temporary("dq_sums", (rows, sums_width(c)), "fp32", "anything" if c.ordered else "zero"),
         *turns,
     )
 
@@ -269,10 +269,10 @@ GLUON_WS = Pipeline(
             makes=(),
             grid=lambda c, p: _lines(p) * padded(p) // ROWS,
             arguments=(
-                "dq_sums", "dq", "q_offsets", "q_used", "dq_strides", "batch", "heads", "q_len",
-                "total_q", "padded", "accumulate", "scale",
+                "dq_sums", "turns", "dq", "q_offsets", "q_used", "dq_strides", "batch", "heads",
+                "q_len", "total_q", "padded", "accumulate", "scale",
             ),
-            constants=("HEAD_DIM", "PACKEDQ", "USEDQ", "SUMS", "PAD"),
+            constants=("HEAD_DIM", "PACKEDQ", "USEDQ", "SUMS", "PAD", "STEP", "ORDERED"),
             options=row_options,
         ),
         _BASIC["row_totals"],
