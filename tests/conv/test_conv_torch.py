@@ -118,6 +118,52 @@ def test_only_the_gradients_that_are_asked_for_are_computed(monkeypatch):
         wants.requires_grad_(False)
 
 
+def _norm(x, channels):
+    return x * channels["col_scale"][:, None, None] + channels["bias"][:, None, None]
+
+
+EPILOGUES = {
+    "bias+relu": lambda z, e: (z + e["bias"][:, None, None]).relu(),
+    "col_scale+bias+silu": lambda z, e: functional.silu(_norm(z, e)),
+    "scale+gelu+add": lambda z, e: functional.gelu(z * e["scale"]) + e["add"],
+    "clamp": lambda z, e: z.clamp(-1.0, 1.5),
+}
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("direction", ["forward", "data"])
+def test_gradients_of_epilogues(epilogue, direction):
+    x, w, _ = made(2, 1)
+    said = {"epilogue": epilogue, "direction": direction}
+    if direction == "data":
+        x, said = torch.randn(2, 16, 5, 4), {**said, "spatial": (7, 6)}
+        plain = functional.conv_transpose2d(x, w)
+    else:
+        plain = functional.conv2d(x, w)
+    channels = plain.shape[1]
+    known = {
+        "bias": torch.randn(channels), "col_scale": torch.rand(channels) + 0.5,
+        "scale": torch.rand(1) + 0.5, "add": torch.randn_like(plain),
+        "low": torch.tensor([-1.0]), "high": torch.tensor([1.5]),
+    }  # fmt: skip
+    words = {"clamp": ("low", "high")}
+    names = [n for word in epilogue.split("+") for n in words.get(word, (word,)) if n in known]
+    ours = [one.clone() for one in (x, w, *(known[name] for name in names))]
+    theirs = [one.clone() for one in ours]
+    asked = 2 if epilogue == "clamp" else len(ours)
+    for one in (*ours[:asked], *theirs[:asked]):
+        one.requires_grad_()
+    got = tw.conv(*ours[:2], **dict(zip(names, ours[2:], strict=True)), **said)
+    conv = functional.conv2d if direction == "forward" else functional.conv_transpose2d
+    wanted = EPILOGUES[epilogue](conv(*theirs[:2]), dict(zip(names, theirs[2:], strict=True)))
+    close(got, wanted)
+    arrived = torch.randn_like(wanted)
+    got.backward(arrived)
+    wanted.backward(arrived)
+    for one, other in zip(ours[:asked], theirs[:asked], strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("which", ["x", "w", "both", "none"])
 def test_layouts_are_torchs(which):
     x, w, _ = made(2, 1)
@@ -181,7 +227,12 @@ def test_fake_tensors_have_the_results_shape_and_strides():
         (lambda x, w: tw.conv2d(x, w, stride=(1, 2, 3)), "does not have 2 numbers"),
         (lambda x, w: tw.conv2d(x[0, 0], w), "4 dimensions, or 3 without a batch, not 2"),
         (lambda x, w: tw.conv_transpose2d(x, w, output_padding=1), "smaller than the stride"),
-        (lambda x, w: tw.conv(x.requires_grad_(), w, epilogue="relu"), "'relu' has no gradients"),
+        (
+            lambda x, w: tw.conv(
+                x, w, low=torch.zeros(1).requires_grad_(), high=torch.ones(1), epilogue="clamp"
+            ),
+            "clamp has no gradient for low",
+        ),
     ],
 )
 def test_what_is_refused(call, why):
