@@ -49,6 +49,7 @@ EXPECTED = {
     "32_attention_training.py": "after 4 steps the loss is 3.88, 1.63 less",
     "33_attention_finetuning.py": "4 sequences of [9, 23, 1, 16] rows in one",
     "34_attention_deterministic.py": "two runs have the same bits in every parameter",
+    "35_convolution_blocks.py": "ConvNeXt  [2, 16, 8, 8], and 3 gradients: True",
 }
 
 
