@@ -133,9 +133,9 @@ def problem_of(call: Call) -> AttentionBackwardProblem:
     if (added and call.outputs) or len(views) not in (0, len(targets)):
         given = "both" if added and call.outputs else f"{len(views)}"
         raise BadArgument(
-            f"attention_backward takes {INPUTS} operands ({', '.join(OPERANDS)}), and arrays of its "
-            f"{len(targets)} gradients ({', '.join(targets)}) by position, to be added to, or in "
-            f"out=, to be written; it was given {given}"
+            f"attention_backward takes {INPUTS} operands ({', '.join(OPERANDS)}), and arrays of "
+            f"its {len(targets)} gradients ({', '.join(targets)}) by position, to be added to, or "
+            f"in out=, to be written; it was given {given}"
         )
     if views:
         passed |= zip(targets, views, strict=True)
