@@ -20,9 +20,9 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import ConvProblem, boxed, boxes
+from tilewright.ops.conv import ConvProblem, boxed, boxed_weights, boxes
 from tilewright.ops.conv.rules import shared_memory
-from tilewright.ops.nouns import Descriptor
+from tilewright.ops.nouns import MAIN, Descriptor
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
@@ -78,11 +78,13 @@ def _met(walk, pixels):
 
 @given(problems())
 def test_boxes_have_their_rows_and_the_best_comes_first(problem):
-    if problem.direction == "weights" or 0 in problem.shape_of(problem.output_name):
+    if any(0 in problem.shape_of(name) for name in "xwy"):
         return
-    for rows in (64, 128):
+    for rows in (32, 64, 128):
         found = boxes.best(problem, rows, 8)
         of = boxes.walks(problem, (0, 0, 0))
+        if problem.direction == "weights":
+            assert all(boxes.exact(box, problem) for box in found)
         covered = [math.prod(boxes.counts(box, problem, of)) for box in found]
         assert covered == sorted(covered) and len({*found}) == len(found)
         assert all(math.prod(boxes.sizes(box)) == rows for box in found)
@@ -123,7 +125,9 @@ def config(**fields):
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"direction": "weights"}, "makes no gradients of weights"),
+        ({"direction": "weights", "pipeline": "gluon_pingpong"}, "no gradients of weights"),
+        ({"direction": "weights", "tile_k": 32}, "box 1x4x16 has 64 pixels, but tile_k = 32"),
+        ({"direction": "weights", "dtype": "fp32"}, "not fp32 in direction weights"),
         ({"dtype": "fp32"}, "multiplies 16-bit types, and forward 8-bit types, not fp32"),
         ({"scheduler": "tile"}, "scheduler persistent, not tile"),
         ({"merged": True}, "cannot merge taps"),
@@ -134,8 +138,8 @@ def config(**fields):
         ({"box": ""}, "box '' is not of images and 2 dimensions"),
         ({"box": "1x64"}, "box '1x64' is not of images and 2 dimensions"),
         ({"box": "1x4x12"}, "box 1x4x12 is not of powers of two"),
-        ({"box": "1x4x8"}, "box 1x4x8 has 32 pixels"),
-        ({"box": "1x8x16"}, "tile_m = 128 is not 2 boxes of 128 pixels"),
+        ({"box": "1x4x8"}, "box 1x4x8 has 32 pixels, but a group's rows = 64"),
+        ({"tile_m": 512}, "tile_m = 512 is not 64 or 128 rows for each of 2 groups"),
         ({"pipeline": "implicit"}, "box 1x4x16 is for gluon_ws and gluon_pingpong"),
         ({"pipeline": "implicit", "box": ""}, "scheduler persistent is for gluon_ws"),
     ],
@@ -163,12 +167,23 @@ def configs_of_space(name: str):
         (replace(DENSE, n=0), "x has no elements"),
         (replace(DENSE, stride=(9, 1)), "a stride of 9 is over 8"),
         (replace(DENSE, y_strides=(0, 1, 8192, 256)), "y repeats elements by a stride of 0"),
+        (
+            replace(DENSE, direction="weights", spatial=(32, 36)),
+            "do not divide 8 images of (32, 36)",
+        ),
+        (
+            replace(DENSE, direction="weights", w_strides=(1408, 1, 512, 128)),
+            "taps of w do not lie at one distance",
+        ),
     ],
 )
 def test_what_cannot_be_served(problem, why):
-    verdict = FAMILY.supports(config(), problem, SM_90)
+    """The weights' gradient needs exact boxes: beside a pixel that y lacks, x may be infinite."""
+    mine = config(direction=problem.direction)
+    verdict = FAMILY.supports(mine, problem, SM_90)
     assert verdict.rule == "boxes" and why in verdict.reason
-    assert FAMILY.supports(config(), DENSE, SM_90)
+    plain = replace(DENSE, direction=problem.direction)
+    assert FAMILY.supports(mine, plain, SM_90)
 
 
 def test_a_box_may_not_reach_too_far():
@@ -192,7 +207,7 @@ def test_names_say_the_box():
 def test_dense_layers_prefer_boxes():
     """Not for few pixels, whose box would be empty mostly."""
     h200 = device("h200")
-    for direction in ("forward", "data"):
+    for direction in ("forward", "data", "weights"):
         problem = replace(DENSE, direction=direction)
         found = FAMILY.default_space(problem, SM_90).expand(SM_90).configs
         best, _ = FAMILY.rank(problem, found, h200)[0]
@@ -227,11 +242,31 @@ CASES = {
 }  # fmt: skip
 
 
+WEIGHTS = {
+    "2-D": ConvProblem(4, 72, 80, (8, 16), (3, 3), pad=(1, 1), direction="weights"),
+    "1-D": ConvProblem(2, 64, 48, (96,), (4,), pad=(3,), pad_after=(0,), direction="weights"),
+    "3-D": ConvProblem(
+        2, 40, 136, (4, 4, 8), (3, 2, 3), pad=(1, 0, 1), pad_after=(1, 1, 1), direction="weights"
+    ),
+    "strides": ConvProblem(
+        2, 72, 80, (16, 31), (3, 2), stride=(2, 3), dilation=(1, 3), pad=(1, 1), pad_after=(0, 3),
+        direction="weights", dtype="fp16",
+    ),
+    "32 pixels": ConvProblem(
+        8, 24, 80, (6, 6), (3, 3), pad=(1, 1), direction="weights", dtype_out="fp32"
+    ),
+    "gaps": ConvProblem(
+        4, 72, 80, (8, 8), (3, 3), pad=(1, 1), direction="weights", w_strides=(720, 1, 240, 80)
+    ),
+}  # fmt: skip
+
+
 def kinds(p: ConvProblem):
-    """A config of each pipeline and number of groups: the widest tile, and the narrowest."""
+    """A config of each pipeline, scheduler and number of groups: the widest tile, and the
+    narrowest."""
     each = {}
     for c in configs(p):
-        each.setdefault((c.pipeline, c.num_warps), []).append(c)
+        each.setdefault((c.pipeline, c.scheduler, c.num_warps), []).append(c)
     return [c for some in each.values() for c in dict.fromkeys((some[0], some[-1]))]
 
 
@@ -241,6 +276,26 @@ def test_it_is_right(case):
     assert len(kinds(problem)) >= 2
     for seed, c in enumerate(kinds(problem)):
         assert worst_error(c, problem, TWO, seed) <= 1, c.name
+
+
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_gradients_of_weights_are_right(case):
+    """In one part, and in as many as 50 compute units would have."""
+    problem, many = WEIGHTS[case], replace(TWO, compute_units=50)
+    assert {c.scheduler for c in kinds(problem)} == {"persistent", "split"}
+    for seed, c in enumerate(kinds(problem)):
+        assert worst_error(c, problem, TWO, seed) <= 1, c.name
+        if c.scheduler == "split":
+            assert worst_error(c, problem, many, seed) <= 1, c.name
+
+
+def test_parts_fill_the_device():
+    """Where weights are few; not where each part would be many bytes."""
+    few = ConvProblem(64, 64, 64, (56, 56), (3, 3), pad=(1, 1), direction="weights")
+    many = replace(few, c=1024, k=1024, n=8, spatial=(16, 16))
+    for problem, least, most in ((few, 8, 32), (many, 1, 1)):
+        c = next(c for c in configs(problem) if c.scheduler == "split")
+        assert least <= boxed_weights.splits(c, problem, 132) <= most
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -274,6 +329,14 @@ def test_a_tap_that_is_one_pixel_off_is_found(faulty):
     assert not worst_error(first(ODD), ODD, TWO) <= 1
 
 
+def test_a_box_that_is_left_out_is_found(faulty):
+    problem = WEIGHTS["2-D"]
+    c = first(problem)
+    real = boxed_weights.steps_of
+    faulty.setattr(boxed_weights, "steps_of", lambda *arguments: real(*arguments) - 1)
+    assert not worst_error(c, problem, TWO) <= 1
+
+
 def test_a_class_that_is_left_out_is_found(faulty):
     problem = CASES["classes"]
     c = first(problem)
@@ -301,7 +364,8 @@ def test_a_group_that_does_not_wait_for_its_turn_is_found(faulty):
         assert not worst_error(first(ODD, "gluon_pingpong"), ODD, TWO) <= 1
 
 
-def test_a_slot_that_is_released_too_early_is_found(faulty):
+@pytest.mark.parametrize("problem", [ODD, WEIGHTS["2-D"]], ids=["forward", "weights"])
+def test_a_slot_that_is_released_too_early_is_found(faulty, problem):
     def wait(count=0, deps=None):
         return language.warpgroup_mma_wait(2 * int(count), deps)
 
@@ -309,7 +373,7 @@ def test_a_slot_that_is_released_too_early_is_found(faulty):
     faulty.setattr(language, "_settled", settled)
     faulty.setitem(language.OBJECTS, id(language.hopper.warpgroup_mma_wait), wait)
     with pytest.raises(Fault, match="changed while a wgmma in flight was reading it"):
-        worst_error(replace(first(ODD), num_stages=2), ODD, TWO)
+        worst_error(replace(first(problem), num_stages=2), problem, TWO)
 
 
 def test_a_store_without_a_fence_is_found(faulty):
@@ -330,9 +394,11 @@ def test_staging_that_is_written_while_it_is_stored_is_found(faulty):
 
 def test_on_a_cpu_another_kernel_computes_the_same():
     problem = ConvProblem(1, 8, 16, (9, 8), (3, 3), pad=(1, 1), dtype="fp16", epilogue="bias")
-    (c, *_) = configs(problem)
-    found = verify.verify(Dispatcher(device="h200_sxm"), problem, c.name, seed=1)
-    assert found.ok, found
+    gradient = replace(problem, spatial=(8, 8), direction="weights", epilogue="")
+    for p in (problem, gradient):
+        for c in {c.scheduler: c for c in configs(p)}.values():
+            found = verify.verify(Dispatcher(device="h200_sxm"), p, c.name, seed=1)
+            assert found.ok, found
 
 
 # --- builds ------------------------------------------------------------------------------------
@@ -342,13 +408,14 @@ BUILT = [
     first(replace(DENSE, direction="data")),
     first(replace(DENSE, epilogue="col_scale+bias+silu+add"), "gluon_pingpong"),
     first(replace(DENSE, dtype="e4m3fn", dtype_out="")),
+    *configs(replace(DENSE, direction="weights"))[:2],
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def built(store):
     report = build_once([(c, "sm_90") for c in BUILT], store)
-    return {r.name: r for r in report.results}
+    return {r.name: r for r in report.results if r.part == MAIN}
 
 
 @pytest.mark.parametrize("c", BUILT, ids=lambda c: c.name)

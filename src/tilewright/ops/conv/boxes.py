@@ -40,9 +40,9 @@ class Walk:
 
 
 def walk(dim: Dim, direction: str, residue: int = 0) -> Walk:
-    """The walk along `dim`: forward, or of the pixels of x with this residue in the gradient of the
-    data."""
-    if direction == "forward":
+    """The walk along `dim`: of the pixels of y; in the gradient of the data, of the pixels of x
+    with this residue."""
+    if direction != "data":
         return Walk(dim.out, dim.filter, 0, 1, -dim.pad, dim.dilation, dim.stride)
     taps = dim.taps_of(residue)
     first = taps.start if taps else 0
@@ -60,7 +60,7 @@ def walk(dim: Dim, direction: str, residue: int = 0) -> Walk:
 
 def residues(p: ConvProblem) -> Iterator[tuple[int, int, int]]:
     """The residue classes of the result that have pixels, in each of three dimensions."""
-    if p.direction == "forward":
+    if p.direction != "data":
         yield (0, 0, 0)
         return
     for found in itertools.product(*(range(min(dim.stride, dim.size)) for dim in p.three)):
@@ -93,10 +93,16 @@ def counts(box: str, p: ConvProblem, of: tuple[Walk, ...]) -> tuple[int, int, in
     return n, d, h, w
 
 
+def exact(box: str, p: ConvProblem) -> bool:
+    """Whether boxes divide the images and pixels of the walks without a rest."""
+    whole = (p.n, *(w.size for w in walks(p, (0, 0, 0))))
+    return not any(size % each for size, each in zip(whole, in_three(box), strict=True))
+
+
 def best(p: ConvProblem, rows: int, few: int) -> list[str]:
-    """Boxes of `rows` pixels, a power of two: those that cover the result with the fewest boxes
-    first, `few` at most. Wider boxes come before others that are as good: their pixels are
-    neighbours."""
+    """Boxes of `rows` pixels, a power of two: those that cover the pixels with the fewest boxes
+    first, `few` at most; for the gradient of the weights, only exact ones. Wider boxes come before
+    others that are as good: their pixels are neighbours."""
     of = walks(p, (0, 0, 0))
     spatial = of[3 - len(p.spatial) :]
     found = []
@@ -107,6 +113,8 @@ def best(p: ConvProblem, rows: int, few: int) -> list[str]:
         if any(reach(size, w) > MOST_SPAN for size, w in zip(pixels, spatial, strict=True)):
             continue
         box = "x".join(map(str, (images, *pixels)))
+        if p.direction == "weights" and not exact(box, p):
+            continue
         found.append((math.prod(counts(box, p, of)), tuple(-n for n in reversed(pixels)), box))
     return [box for *_, box in sorted(found)[:few]]
 

@@ -19,7 +19,7 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, boxes
+from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, boxes
 from tilewright.ops.conv.config import STRIP, ConvConfig
 from tilewright.ops.conv.parts import splits_of, tiles
 from tilewright.ops.conv.problem import ConvProblem
@@ -90,27 +90,37 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     total = math.hypot(body, memory * narrow) + rates.LAUNCH_US + 2 * rates.LATENCY_US
     terms[LAUNCH] = rates.LAUNCH_US + 2 * rates.LATENCY_US
     if c.scheduler == "split":
-        partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
-        terms[TOTALS] = SECOND_US + partials / (device.bandwidth_gbs * 1e3)
+        terms[TOTALS] = _totals(p, splits, device)
         total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
 
 
+def _totals(p: ConvProblem, splits: int, device: Device) -> float:
+    """Microseconds of the kernel that adds parts, and of their way to memory and back."""
+    partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
+    return SECOND_US + partials / (device.bandwidth_gbs * 1e3)
+
+
 def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """The estimate of a persistent kernel that copies boxes: GEMM's rates, and whole boxes."""
-    of = [boxes.walks(p, residue) for residue in boxes.residues(p)]
-    each = [boxed.tiles(c, p, walks) for walks in of]
+    weights, splits = c.direction == "weights", splits_of(c, p, device)
+    if weights:
+        each = [boxed_weights.tiles(c, p) * splits]
+        depth = [boxed_weights.steps_of(c, p) / splits]
+    else:
+        of = [boxes.walks(p, residue) for residue in boxes.residues(p)]
+        each = [boxed_launch.tiles(c, p, walks) for walks in of]
+        channels = -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
+        depth = [channels * math.prod(w.count for w in walks) for walks in of]
     waves = [-(-count // device.compute_units) for count in each]
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
     products = _products(c, arch(device.arch), device)
     read = _step_bytes(c, p) / through
-    steps = sum(
-        count * math.prod(w.count for w in walks) for count, walks in zip(waves, of, strict=True)
-    ) * -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
-    stored = c.tile_m * c.tile_n * DTYPES[c.dtype_out].bytes / through / rates.STORE_SHARE
+    steps = sum(count * long for count, long in zip(waves, depth, strict=True))
+    stored = c.tile_m * c.tile_n * DTYPES[boxed.stored(c)].bytes / through / rates.STORE_SHARE
     stores = (len(waves) if c.pipeline == boxed.PINGPONG else sum(waves)) * stored
-    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + SECOND_US * (len(of) - 1)
+    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + SECOND_US * (len(each) - 1)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     terms = {
         PRODUCTS: steps * products,
@@ -120,6 +130,9 @@ def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         LAUNCH: launch,
     }
     total = math.hypot(steps * max(products, read) + stores, memory) + launch
+    if c.scheduler == "split":
+        terms[TOTALS] = _totals(p, splits, device)
+        total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{sum(each)} tiles",))
 

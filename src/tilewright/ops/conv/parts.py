@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed
+from tilewright.ops.conv import boxed, boxed_launch, boxed_weights
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     BLOCK,
@@ -174,12 +174,15 @@ _BY_PIPELINE = {"implicit": GATHER, "depthwise": DEPTHWISE, "window": WINDOW}
 def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
     """Tiles of a config's first kernel, whose pixels are in so many parts."""
     if c.pipeline in boxed.PIPELINES:
-        return boxed.all_tiles(c, p)
+        weights = c.direction == "weights"
+        return boxed_weights.tiles(c, p) * splits if weights else boxed_launch.all_tiles(c, p)
     return parts_of(c)[MAIN].grid(c, p, splits)
 
 
 def parts_of(c: ConvConfig) -> dict[str, Part]:
     """The kernels through pointers of a config, by part."""
+    if c.pipeline in boxed.PIPELINES:
+        return {TOTALS: SUM} if c.scheduler == "split" else {}
     if c.direction != "weights":
         return {MAIN: _BY_PIPELINE[c.pipeline]}
     main = WEIGHTS if c.pipeline == "implicit" else DEPTHWISE_WEIGHTS
@@ -190,6 +193,8 @@ def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
     """Parts of the pixels: as many as fill the device, each of a step or more."""
     if c.scheduler != "split":
         return 1
+    if c.pipeline in boxed.PIPELINES:
+        return boxed_weights.splits(c, p, device.compute_units)
     tiles = max(1, _weight_tiles(c, p))
     steps = _up(p.n * math.prod(p.out_sizes), c.tile_k)
     wanted = WORKGROUPS_FOR_UNIT * device.compute_units // tiles
@@ -201,9 +206,11 @@ def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
 
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
+    found = {name: _source(part, config, arch) for name, part in parts_of(config).items()}
     if config.pipeline in boxed.PIPELINES:
-        return {MAIN: boxed.source(config, arch)}
-    return {name: _source(part, config, arch) for name, part in parts_of(config).items()}
+        of = boxed_weights if config.direction == "weights" else boxed_launch
+        return {MAIN: of.source(config, arch), **found}
+    return found
 
 
 def _source(part: Part, c: ConvConfig, arch: Arch) -> KernelSource:
@@ -293,11 +300,13 @@ def _within_reach(part: Part, c: ConvConfig, arch: Arch) -> tuple[str, ...]:
 
 def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     """The launch of `config` for `problem` on `device`; nothing for a result without elements."""
-    if config.pipeline in boxed.PIPELINES:
-        return boxed.launch(config, problem, device)
     splits = splits_of(config, problem, device)
     context = Context(config, problem, splits)
     steps = []
+    if config.pipeline in boxed.PIPELINES and config.direction == "weights":
+        steps = [boxed_weights.step(config, problem, device)]
+    elif config.pipeline in boxed.PIPELINES:
+        steps = boxed_launch.steps(config, problem, device)
     for name, part in parts_of(config).items():
         if not (groups := part.grid(config, problem, splits)):
             continue

@@ -108,7 +108,7 @@ def sums(c: ConvConfig) -> int:
     if c.depthwise and c.direction == "weights":
         return c.tile_m * c.tile_n * c.tile_k
     if c.pipeline in boxed.PIPELINES:
-        return boxed.rows(c) * boxed.groups(c) * c.tile_n
+        return boxed.rows(c) * boxed.groups(c) * c.tile_n  # also where each has a tile of its own
     # Of a window, the pixels in it are held too.
     return c.tile_m * c.tile_n * (2 * STRIP if c.pipeline == "window" else 1)
 

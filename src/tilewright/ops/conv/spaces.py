@@ -69,6 +69,15 @@ _BOXED: tuple[tuple[str, int, int, int, int], ...] = (
 )  # fmt: skip
 """Pipeline, pixels of a box, columns, warps, stages of steps of `_BOXED_BYTES`."""
 
+_BOXED_WEIGHTS: tuple[tuple[int, int, int, int], ...] = (
+    (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 4), (64, 64, 8, 6), (64, 64, 4, 8),
+    (64, 32, 4, 8),
+)  # fmt: skip
+"""The same for gradients of weights: filters of a group, channels, warps, stages."""
+
+_BOXED_PIXELS = (64, 32, 16)
+"""Pixels of a step there, the most that boxes divide exactly first."""
+
 _BOXED_BYTES = 128
 """Of a step's products of one pixel: rows of a swizzle's span, or as few as hold all channels."""
 
@@ -151,7 +160,10 @@ def _implicit(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
 
 
 def _boxed(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple[Any, ...]]:
-    if p.direction == "weights" or p.groups != 1 or not all(map(arch.has, boxed.NEEDS)):
+    if p.groups != 1 or not all(map(arch.has, boxed.NEEDS)):
+        return
+    if p.direction == "weights":
+        yield from _boxed_weights(p, tuned=tuned)
         return
     size = DTYPES[p.dtype].bytes
     for pipeline, rows, n, warps, stages in _BOXED:
@@ -164,6 +176,21 @@ def _boxed(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple
                 (stages - 1, stages) if tuned else (stages,), (1, 8, 16) if tuned else (8,)
             ):
                 yield (tile_m, n, depth, warps, count, pipeline, "persistent", group_m, False,
+                       16, 16, box)  # fmt: skip
+
+
+def _boxed_weights(p: ConvProblem, *, tuned: bool) -> Iterator[tuple[Any, ...]]:
+    steps = [pixels for pixels in _BOXED_PIXELS if boxes.best(p, pixels, 1)]
+    tiles = itertools.product(steps if tuned else steps[:1], _BOXED_WEIGHTS)
+    for pixels, (rows, n, warps, stages) in tiles:
+        tile_m = rows * (warps // 4)
+        if n > max(32, _power(p.c)) or tile_m > max(64, _power(p.k)):
+            continue
+        for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
+            for scheduler, group_m in itertools.product(
+                ("persistent", "split"), (1, 8) if tuned else (8,)
+            ):
+                yield (tile_m, n, pixels, warps, stages, "gluon_ws", scheduler, group_m, False,
                        16, 16, box)  # fmt: skip
 
 

@@ -1,0 +1,187 @@
+"""What the pipelines that copy boxes (`boxed`) compile and launch: forward and the gradient of the
+data. Those of the weights: `boxed_weights`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes
+from tilewright.ops.conv.arguments import (
+    ARGUMENTS,
+    CONSTANTS,
+    Context,
+    Value,
+    index_type,
+    source_of,
+)
+from tilewright.ops.conv.boxed import PINGPONG, Residues, dense, groups, piece, readers
+from tilewright.ops.conv.boxes import Walk
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.pipelines import warpgroups
+from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
+
+# --- what to compile ---------------------------------------------------------------------------
+
+
+def view(dtype: str, block: tuple[int, ...]) -> str:
+    """The type of a tensor map."""
+    return f"tensordesc<{DTYPES[dtype].triton}[{', '.join(map(str, block))}]>"
+
+
+def _blocks(c: ConvConfig) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """What one copy moves of the source, the weights and the result."""
+    box, ones = boxes.sizes(c.box), (1,) * c.spatial_dims
+    weights = (c.tile_k, c.tile_n) if c.direction == "data" else (c.tile_n, c.tile_k)
+    return (*box, c.tile_k), (weights[0], *ones, weights[1]), (*box, piece(c))
+
+
+def _made(c: ConvConfig) -> str:
+    return DIRECTIONS[c.direction][2]
+
+
+_FROM_CATALOGUE = ("images", "channels_in", "channels_out")
+_WALKED = ("walked", "taps", "first_tap", "taps_apart", "origin", "by_tap", "by_pixel")
+_OF_WALKS: tuple[Callable[[Walk], int], ...] = (
+    lambda w: w.size, lambda w: w.count, lambda w: w.first, lambda w: w.apart,
+    lambda w: w.origin, lambda w: w.by_tap, lambda w: w.by_pixel,
+)  # fmt: skip
+_BOX = ("BOX_N", "BOX_D", "BOX_H", "BOX_W")
+_CONSTANTS = (
+    "TILE_N", "TILE_K", "GROUP_M", *_BOX, "NDIM", "DATA", "INT_ACC", "TAKES", "LARGEST", "STAGES",
+    "GROUPS", "TURNS",
+)  # fmt: skip
+
+
+def source(c: ConvConfig, arch: Arch) -> KernelSource:
+    """What to compile for `c` on `arch`."""
+    dtypes = (c.dtype, c.dtype, c.dtype_out)
+    signature = [
+        (name, view(dtype, block))
+        for name, dtype, block in zip(
+            ("source", "weights", "made"), dtypes, _blocks(c), strict=True
+        )
+    ]
+    extra = ARGUMENTS["extra"].types(c)
+    signature += [(f"extra.{i}", kind) for i, kind in enumerate(extra)] or [("extra", "()")]
+    signature += [(f"made_strides.{i}", index_type(c)) for i in range(5)]
+    signature += [("begin", index_type(c)), *((name, "i32") for name in _FROM_CATALOGUE)]
+    signature += [("tiles_m", "i32")]
+    signature += [(f"{name}.{i}", "i32") for name in ("boxes", *_WALKED) for i in range(3)]
+    own = dict(zip(_BOX, boxes.in_three(c.box), strict=True))
+    own |= {"STAGES": c.num_stages, "GROUPS": groups(c), "TURNS": c.pipeline == PINGPONG}
+    constants: dict[str, Value] = {
+        name: own[name] if name in own else CONSTANTS[name](c) for name in _CONSTANTS
+    }
+    chain = tuple(o.function for o in epilogues.parse(c.epilogue))
+    signature += [(name, "constexpr") for name in (*constants, "CHAIN")]
+    return KernelSource(
+        module="tilewright.ops.conv.kernels.gluon_ws",
+        function="conv_gluon_ws",
+        signature=tuple(signature),
+        constants=tuple(constants.items()),
+        divisibility=_promises(c),
+        options=warpgroups.options_of(c.num_warps),
+        language="gluon",
+        functions=(("CHAIN", chain),),
+    )
+
+
+def _promises(c: ConvConfig) -> tuple[tuple[str, int], ...]:
+    """What the epilogue's arrays let the compiler assume of addresses, in bytes, and of strides and
+    the class's first pixel, in elements. They lie as the result does."""
+    count = c.alignment_out // DTYPES[c.dtype_out].bytes
+    found = {f"made_strides.{i}": count for i in (0, 2, 3, 4)} | {"begin": count}
+    for i, taken in enumerate(epilogues.takes(c.epilogue)):
+        if taken.kind == "d":
+            found[f"extra.{i}"] = c.alignment_out
+    return tuple(found.items())
+
+
+# --- what to launch ----------------------------------------------------------------------------
+
+
+def all_tiles(c: ConvConfig, p: ConvProblem) -> int:
+    """Tiles of all residue classes."""
+    return sum(tiles(c, p, boxes.walks(p, residue)) for residue in boxes.residues(p))
+
+
+def _tiles_m(c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...]) -> int:
+    return -(-math.prod(boxes.counts(c.box, p, of)) // readers(c))
+
+
+def tiles(c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...]) -> int:
+    """Tiles of the residue class whose walks these are."""
+    return _tiles_m(c, p, of) * -(-p.channels_out // c.tile_n)
+
+
+def steps(c: ConvConfig, p: ConvProblem, device: Device) -> list[Step]:
+    """The launch of `c` for `p` on `device`: a step for each residue class."""
+    return [_step(c, p, device, residue) for residue in boxes.residues(p)]
+
+
+def _step(c: ConvConfig, p: ConvProblem, device: Device, residue: Residues) -> Step:
+    of = boxes.walks(p, residue)
+    context = Context(c, p)
+    source_block, weights_block, made_block = _blocks(c)
+    kind = index_type(c)
+    strides, begin = _class_strides(p, residue)
+    arguments: list[Argument] = [
+        described(p, source_of(p.direction), source_block, steps=tuple(w.by_pixel for w in of)),
+        described(p, "w", weights_block),
+        described(p, _made(c), made_block, of_class=(of, strides, begin)),
+        *ARGUMENTS["extra"].values(context),
+        *(Scalar(kind, stride) for stride in strides),
+        Scalar(kind, begin),
+    ]
+    for name in _FROM_CATALOGUE:
+        arguments += ARGUMENTS[name].values(context)
+    arguments.append(Scalar("i32", _tiles_m(c, p, of)))
+    arguments += [Scalar("i32", count) for count in boxes.counts(c.box, p, of)[1:]]
+    arguments += [Scalar("i32", value(w)) for value in _OF_WALKS for w in of]
+    programs = min(tiles(c, p, of), device.compute_units)
+    return Step((programs, 1, 1), tuple(arguments), MAIN)
+
+
+def _class_strides(p: ConvProblem, residue: Residues) -> tuple[tuple[int, ...], int]:
+    """Strides of (image, channel, depth, height, width) of the class's pixels, and elements to the
+    first."""
+    outer, inner, *spatial = dense(p, p.output_name)
+    three = (*(0,) * (3 - len(spatial)), *spatial)
+    begin = sum(r * s for r, s in zip(residue, three, strict=True))
+    apart = tuple(dim.stride if p.direction == "data" else 1 for dim in p.three)
+    return (outer, inner, *(s * n for s, n in zip(three, apart, strict=True))), begin
+
+
+def described(
+    p: ConvProblem,
+    name: str,
+    block: tuple[int, ...],
+    steps: tuple[int, ...] = (),
+    of_class: tuple[tuple[Walk, ...], tuple[int, ...], int] | None = None,
+) -> Descriptor:
+    """The tensor map of x, w or y, channels innermost.
+
+    steps: pixels from each of a box's pixels to the next, in three dimensions.
+    of_class: walks, strides and the first element of the pixels to describe; None is all.
+    """
+    rank = len(p.spatial)
+    (outer, channels, *sizes), (stride, _, *strides), offset = p.shape_of(name), dense(p, name), 0
+    if of_class is not None:
+        of, class_strides, offset = of_class
+        sizes = [w.size for w in of[3 - rank :]]
+        strides = list(class_strides[5 - rank :])
+    going = steps[3 - rank :] if any(step > 1 for step in steps) else ()
+    return Descriptor(
+        name,
+        p.dtype_of(name),
+        (outer, *sizes, channels),
+        (stride, *strides, 1),
+        block,
+        offset,
+        (1, *going, 1) if going else (),
+    )

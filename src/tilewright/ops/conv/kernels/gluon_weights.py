@@ -1,0 +1,196 @@
+"""The gradient of the weights with warp roles written out, in Gluon (sm_90): the copy engine
+gathers pixels in boxes.
+
+Idea. The products are those of `weights`: rows are filters, columns channels of one tap, and a step
+sums over a box of pixels of y. The pixels of x that the tap joins with them are a box too, which
+begins ``tap · dilation - pad`` pixels further and has the strides as element strides. What is
+outside x comes as zeros.
+
+Data movement. The ring and its consumers are GEMM's (`gluon_ring`): one warp fills STAGES slots,
+each with a box of y for each group, which has filters of its own, and one box of x that the groups
+share. Both have pixels outermost, so wgmma reads both transposed, which it does for 16-bit types.
+Each tap reads x and y again, from L2: tiles of one part of the pixels run at the same time.
+
+Parts. A gradient has few tiles and long sums. Under SPLIT a tile's boxes are in several parts, each
+of which has sums of its own in a workspace; `weights.conv_totals` adds them in order, so results
+repeat bit for bit. Without, sums leave as weights.
+
+Edges. Boxes divide y exactly, which a rule checks: beside a pixel that y does not have, zero, there
+may be one of x that is infinite, and their product would be NaN.
+
+On a CPU. Gluon has no interpreter; `weights` computes the same result there.
+
+What limits it: not timed. By counting, as `gluon_ws`: a step of 64 pixels, 128 filters and 256
+channels moves 48 KB from L2 for 2.1 million multiply-adds. Compiled for sm_90 by Triton 3.6:
+nothing spills, and products stay in flight.
+"""
+
+from tilewright.ops.conv.kernels.gluon_boxes import pieces_of, pixels_of, room, spot
+from tilewright.ops.conv.kernels.places import apart
+from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+)
+from tilewright.ops.device.schedule import tile_coordinates
+from tilewright.ops.gemm.kernels.gluon_ring import (
+    OF_TWO_REGISTERS,
+    PRODUCER_REGISTERS,
+    accumulators,
+    barriers,
+    multiply,
+    settled,
+)
+
+
+@jit
+def _part(number, tiles_m, tiles_n, all_taps, all_boxes, splits, GROUP_M: gl.constexpr):
+    """Of a part: its row of tiles, its channels' tile, its tap, its share of the pixels, and the
+    boxes of that from first to past the last. Parts of one share are neighbours."""
+    tiles = tiles_m * tiles_n
+    share = number // tiles
+    tile_m, column = tile_coordinates(number % tiles, tiles_m, tiles_n, GROUP_M)
+    begin = share * all_boxes // splits
+    end = (share + 1) * all_boxes // splits
+    return tile_m, column // all_taps, column % all_taps, share, begin, end
+
+
+@jit
+def _fill(
+    x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps, origin, by_tap,
+    by_pixel, splits,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
+    BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """The producer: loads every box of every part of this workgroup into the ring."""
+    BYTES: gl.constexpr = GROUPS * y.block_type.nbytes + x.block_type.nbytes
+    ROWS: gl.constexpr = TILE_M // GROUPS
+    all_taps = taps[0] * taps[1] * taps[2]
+    stage = 0
+    phase = 1  # in an unused ring every slot counts as released
+    for part in range(gl.program_id(0), tiles_m * tiles_n * splits, gl.num_programs(0)):
+        tile_m, tile_c, tap, _, begin, end = _part(
+            part, tiles_m, tiles_n, all_taps, all_boxes, splits, GROUP_M
+        )
+        row = tile_m * TILE_M
+        _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
+        to_d = origin[0] + tap_d * by_tap[0]
+        to_h = origin[1] + tap_h * by_tap[1]
+        to_w = origin[2] + tap_w * by_tap[2]
+        for box in range(begin, end):
+            image, d, h, w = pixels_of(box, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
+            ready = full.index(stage)
+            mbarrier.wait(empty.index(stage), phase)
+            mbarrier.expect(ready, BYTES)
+            for group in gl.static_range(GROUPS):
+                at = spot(image, d, h, w, row + group * ROWS, NDIM)
+                tma_load(y, at, ready, y_boxes.index(stage * GROUPS + group))
+            at = spot(
+                image, d * by_pixel[0] + to_d, h * by_pixel[1] + to_h, w * by_pixel[2] + to_w,
+                tile_c * TILE_N, NDIM,
+            )  # fmt: skip
+            tma_load(x, at, ready, x_boxes.index(stage))
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@jit
+def _multiply(
+    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n, all_boxes, taps,
+    splits,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
+    GROUPS: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """A consumer, warp group number GROUP: its filters of every part of this workgroup."""
+    ROWS: gl.constexpr = TILE_M // GROUPS
+    PIECE: gl.constexpr = made.block_type.shape[3]
+    all_taps = taps[0] * taps[1] * taps[2]
+    stage = 0
+    phase = 0
+    for part in range(gl.program_id(0), tiles_m * tiles_n * splits, gl.num_programs(0)):
+        tile_m, tile_c, tap, share, begin, end = _part(
+            part, tiles_m, tiles_n, all_taps, all_boxes, splits, GROUP_M
+        )
+        acc, rest = accumulators(y_tiles, ROWS, TILE_N, False)
+        acc, rest, used, stage, phase = multiply(
+            y_tiles, x_tiles, x_tiles, full, empty, acc, rest, begin, end, stage, phase,
+            TILE_N, False, True, STAGES, GROUPS, GROUP,
+        )  # fmt: skip
+        acc, rest = settled(acc, rest, TILE_N)
+        mbarrier.arrive(empty.index(used), count=1)
+        pieces = pieces_of(acc, TILE_N // PIECE)
+        for i in gl.static_range(len(pieces)):
+            slot = 2 * GROUP + i % 2
+            tma_store_wait(1)  # the piece before the last has left this buffer
+            c_tiles.index(slot).store(pieces[i].to(made.dtype))
+            fence_async_shared()
+            at = (share, tile_m * TILE_M + GROUP * ROWS, tap, tile_c * TILE_N + i * PIECE)
+            tma_store(made, at, c_boxes.index(slot))
+    tma_store_wait(0)
+
+
+@jit
+def conv_gluon_weights(
+    x, y, made, tiles_m, tiles_c, all_boxes, boxes, taps, origin, by_tap, by_pixel, splits,
+    TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
+    BOX_N: gl.constexpr, BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr,
+    NDIM: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """The gradient, or parts of it, multiplied by one or two warp groups.
+
+    x, y: tensor descriptors with channels innermost.
+    made: a tensor descriptor of [splits, filters, taps, channels].
+    tiles_m, tiles_c: tiles of filters, and of a tap's channels.
+    all_boxes, boxes: of y, in all and along its dimensions, of TILE_K pixels each.
+    """
+    tiles_n = tiles_c * taps[0] * taps[1] * taps[2]
+    ROWS: gl.constexpr = TILE_M // GROUPS
+    x_boxes, x_tiles = room(x, STAGES, TILE_K, TILE_N)
+    y_boxes, y_tiles = room(y, STAGES * GROUPS, TILE_K, ROWS)
+    c_boxes, c_tiles = room(made, 2 * GROUPS, ROWS, made.block_type.shape[3])
+    full, empty = barriers(STAGES, GROUPS)
+    fence_async_shared()  # the copy engine sees the barriers too
+    # Arguments are written out for each group, as in GEMM's kernels.
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
+                    all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS, 0,
+                )),
+                (_fill, (
+                    x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps,
+                    origin, by_tap, by_pixel, splits, TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H,
+                    BOX_W, NDIM, STAGES, GROUPS,
+                )),
+            ],
+            [1],
+            [PRODUCER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
+                    all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS, 0,
+                )),
+                (_multiply, (
+                    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
+                    all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS, 1,
+                )),
+                (_fill, (
+                    x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps,
+                    origin, by_tap, by_pixel, splits, TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H,
+                    BOX_W, NDIM, STAGES, GROUPS,
+                )),
+            ],
+            [4, 1],
+            [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
