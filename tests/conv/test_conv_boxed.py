@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import sim_language as language
+from boxed_cases import CASES, DENSE, FAMILY, ODD, SM_90, WEIGHTS, configs, kinds
 from conv_problems import problems
 from hypothesis import given, settings
 from sim_values import Fault
@@ -16,7 +17,7 @@ from test_conv_geometry import dims
 
 from shared_builds import build_once
 from simulate import worst_error
-from tilewright import ops, verify
+from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
@@ -24,23 +25,8 @@ from tilewright.ops.conv import ConvProblem, boxed, boxed_weights, boxes
 from tilewright.ops.conv.rules import shared_memory
 from tilewright.ops.nouns import MAIN, Descriptor
 
-FAMILY = ops.family("conv")
-SM_90 = arch("sm_90")
 TWO = replace(device("h200"), compute_units=2)
 """So few that each has several tiles."""
-
-ODD = ConvProblem(2, 72, 80, (9, 11), (3, 3), pad=(1, 1))
-DENSE = ConvProblem(8, 128, 256, (32, 32), (3, 3), pad=(1, 1))
-
-
-def configs(p: ConvProblem, tuned: bool = False):
-    """The configs that copy boxes and serve `p`."""
-    spaces = FAMILY.tuning_spaces(p, SM_90) if tuned else [FAMILY.default_space(p, SM_90)]
-    found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    return [
-        c for c in found if c.pipeline in boxed.PIPELINES and FAMILY.supports(c, p, SM_90)
-    ]  # fmt: skip
-
 
 # --- which pixels ------------------------------------------------------------------------------
 
@@ -215,59 +201,6 @@ def test_dense_layers_prefer_boxes():
 
 
 # --- the kernel --------------------------------------------------------------------------------
-
-CASES = {
-    "odd": ODD,
-    "data": replace(ODD, direction="data"),
-    "fp16": replace(ODD, dtype="fp16", dtype_out="fp16", filter=(1, 1), pad=(0, 0)),
-    "1-D": ConvProblem(2, 64, 48, (100,), (3,), pad=(1,), pad_after=(0,)),
-    "3-D": ConvProblem(2, 24, 40, (4, 5, 6), (3, 2, 3), pad=(1, 0, 1)),
-    "3-D data": ConvProblem(
-        2, 40, 24, (4, 5, 6), (2, 2, 3), pad=(1, 0, 1), stride=(1, 2, 1), direction="data"
-    ),
-    "strides": replace(ODD, stride=(2, 3), dilation=(1, 2), pad=(3, -1), pad_after=(0, 4)),
-    "classes": replace(ODD, stride=(2, 3), dilation=(2, 1), direction="data"),
-    "empty classes": ConvProblem(
-        2, 40, 40, (15, 15), (1, 1), stride=(2, 2), direction="data", epilogue="bias"
-    ),
-    "epilogue": replace(ODD, epilogue="bias+silu+add"),
-    "epilogue of classes": replace(ODD, stride=(2, 1), direction="data", epilogue="bias+add"),
-    "fp32 out": replace(ODD, dtype_out="fp32"),
-    "int8": replace(ODD, c=80, dtype="int8", dtype_out=""),
-    "e4m3fn": replace(ODD, c=80, dtype="e4m3fn", dtype_out=""),
-    "gaps": replace(
-        ODD, x_strides=(20000, 1, 1600, 80), y_strides=(9600, 1, 1056, 96),
-        w_strides=(720, 1, 240, 80),
-    ),
-}  # fmt: skip
-
-
-WEIGHTS = {
-    "2-D": ConvProblem(4, 72, 80, (8, 16), (3, 3), pad=(1, 1), direction="weights"),
-    "1-D": ConvProblem(2, 64, 48, (96,), (4,), pad=(3,), pad_after=(0,), direction="weights"),
-    "3-D": ConvProblem(
-        2, 40, 136, (4, 4, 8), (3, 2, 3), pad=(1, 0, 1), pad_after=(1, 1, 1), direction="weights"
-    ),
-    "strides": ConvProblem(
-        2, 72, 80, (16, 31), (3, 2), stride=(2, 3), dilation=(1, 3), pad=(1, 1), pad_after=(0, 3),
-        direction="weights", dtype="fp16",
-    ),
-    "32 pixels": ConvProblem(
-        8, 24, 80, (6, 6), (3, 3), pad=(1, 1), direction="weights", dtype_out="fp32"
-    ),
-    "gaps": ConvProblem(
-        4, 72, 80, (8, 8), (3, 3), pad=(1, 1), direction="weights", w_strides=(720, 1, 240, 80)
-    ),
-}  # fmt: skip
-
-
-def kinds(p: ConvProblem):
-    """A config of each pipeline, scheduler and number of groups: the widest tile, and the
-    narrowest."""
-    each = {}
-    for c in configs(p):
-        each.setdefault((c.pipeline, c.scheduler, c.num_warps), []).append(c)
-    return [c for some in each.values() for c in dict.fromkeys((some[0], some[-1]))]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,54 @@
+"""Convolutions by boxes of pixels on a real GPU: problems with every kind of edge, real sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from boxed_cases import CASES as FORWARD_AND_DATA  # noqa: E402
+from boxed_cases import DENSE, WEIGHTS, configs, kinds  # noqa: E402
+from gpu_arch import ARCH  # noqa: E402
+
+from tilewright import verify  # noqa: E402
+from tilewright.arch import arch  # noqa: E402
+from tilewright.ops.conv import ConvProblem, boxed  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not all(map(arch(ARCH).has, boxed.NEEDS)), reason=f"{ARCH} lacks {boxed.NEEDS}"
+    ),
+]
+
+LARGE = [
+    ConvProblem(n, c, k, (size, size), (3, 3), pad=(1, 1), direction=direction)
+    for n, c, size, k in ((8, 640, 32, 640), (32, 256, 56, 256))
+    for direction in ("forward", "data", "weights")
+]
+CASES = [
+    *((c, p) for p in (*FORWARD_AND_DATA.values(), *WEIGHTS.values()) for c in kinds(p)),
+    *((c, p) for p in LARGE for c in configs(p)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_it_is_right(dispatcher, number):
+    kernel, problem = CASES[number]
+    result = verify.verify(dispatcher, problem, kernel.name, seed=number, device="cuda:0")
+    assert result.ok, f"{kernel.name} on {problem}: {result}"
+
+
+def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
+    problem = replace(DENSE, direction="weights")
+    kernel = next(c for c in configs(problem) if c.scheduler == "split")
+    x, y = (torch.randn(problem.shape_of(name), device="cuda").bfloat16() for name in "xy")
+    x, y = (one.to(memory_format=torch.channels_last) for one in (x, y))
+    made = [
+        dispatcher.run_named(
+            kernel.name, x, y, direction="weights", filter=problem.filter, pad=problem.pad
+        )
+        for _ in range(3)
+    ]
+    assert all(torch.equal(made[0], other) for other in made[1:])
