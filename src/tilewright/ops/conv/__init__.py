@@ -54,7 +54,8 @@ class ConvFamily(Defaults):
         return alike.nearby(problem)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return PIPELINES
+        boxes = all(map(arch.has, boxed.NEEDS))
+        return tuple(name for name in PIPELINES if boxes or name not in boxed.PIPELINES)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
