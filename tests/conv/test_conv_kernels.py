@@ -125,7 +125,7 @@ def test_sizes_of_zero(dispatcher, sizes):
     made = verify.operands_of(problem, 1)
     verify.run(dispatcher, problem, made, "")
     (out,) = made.outputs.values()
-    assert out.shape == problem.shape_of(problem.made)
+    assert out.shape == problem.shape_of(problem.output_name)
     assert (np.asarray(out, np.float32) == 0).all()
 
 
