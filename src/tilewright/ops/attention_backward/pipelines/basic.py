@@ -38,8 +38,7 @@ TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
 """By the GPU's maker and up to a head dim: rows that a workgroup owns, rows of a step, warps.
 Of causal bf16 kernels those for CDNA spill no registers. On NVIDIA GPUs some spill up to 64 bytes
 at head dims 64 and 128; on gfx1100 and gfx1201 most spill, 28 bytes to 4 KB: their tiles are to
-be chosen. None was timed.
-A head dim of fp32 counts twice."""
+be chosen. None was timed. A head dim of fp32 counts twice."""
 
 LEAST = ((16, 16, 4),)
 """For longer head dims."""
