@@ -7,14 +7,15 @@ all keys and half of the 64 queries of a step. Weights and gradients then meet i
 dV and dK sum over all queries. What is not said here is as in `gluon_ws`.
 
 Data movement. Q has two slots, dO one, and each group hands over its tiles of dQ one behind the
-other, for want of shared memory. All rows lie in tiles of 64 columns, the widest that the copy
-engine swizzles.
+other, for want of shared memory. Rows lie in tiles of 64 columns, as 192 is no power of two; or of
+128, if all are of 256.
 
 What limits it. By its code: shared memory. A step at head dim 256 takes 2,560 cycles of an SM's
 matrix units, and its operands, fills and stores are about 500 kB, which shared memory moves in
 3,900.
 
-Compiled (Triton 3.6, ptxas for sm_90a), not timed. The simulation (`tests/simulate`) ran it.
+Compiled (Triton 3.6, ptxas for sm_90a), not timed: 8 bytes are spilled without a mask. The
+simulation (`tests/simulate`) ran it.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E
@@ -26,6 +27,7 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     turned,
 )
 from tilewright.ops.attention_backward.kernels.gluon_steps import (
+    nothing,
     spread,
     steps_of,
     tile_of,
@@ -50,7 +52,7 @@ from tilewright.ops.device.gluon_api import (
 )
 
 ROWS = gl.constexpr(64)
-"""Keys of a workgroup, queries of a step, columns of a tile."""
+"""Keys of a workgroup, queries of a step, and columns of a tile of dQ."""
 
 GROUPS = gl.constexpr(2)
 STAGES = gl.constexpr(2)
@@ -80,6 +82,7 @@ def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
     ) = data  # fmt: skip
     K_TILES: gl.constexpr = k_tiles.shape[0]
     V_TILES: gl.constexpr = v_tiles.shape[0]
+    WIDTH: gl.constexpr = k_tiles.shape[2]
     b, g, j0, q_begin, terms_begin, kv_begin, begin, end = steps
     q_b = 0 if PACKEDQ else b
     kv_b = 0 if PACKEDKV else b
@@ -89,10 +92,10 @@ def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
     if begin < end:
         mbarrier.expect(kv_full.index(0), (K_TILES + V_TILES) * k.block_type.nbytes)
         for c in gl.static_range(K_TILES):
-            at = (kv_b, g, kv_begin + j0, c * ROWS)
+            at = (kv_b, g, kv_begin + j0, c * WIDTH)
             tma_load(k, at, kv_full.index(0), k_tiles.index(c))
         for c in gl.static_range(V_TILES):
-            at = (kv_b, g, kv_begin + j0, c * ROWS)
+            at = (kv_b, g, kv_begin + j0, c * WIDTH)
             tma_load(v, at, kv_full.index(0), v_tiles.index(c))
     for n in range(group):
         h = g * group + n
@@ -103,13 +106,13 @@ def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
             mbarrier.wait(q_empty.index(stage), phase)
             mbarrier.expect(full, K_TILES * q.block_type.nbytes + ROWS * 4)
             for c in gl.static_range(K_TILES):
-                at = (q_b, h, q_begin + i0, c * ROWS)
+                at = (q_b, h, q_begin + i0, c * WIDTH)
                 tma_load(q, at, full, q_tiles.index(stage * K_TILES + c))
             tma_load(log_sums, (line + i0,), full, log_tiles.index(stage))
             mbarrier.wait(do_empty.index(0), do_phase)
             mbarrier.expect(do_full.index(0), V_TILES * do.block_type.nbytes + ROWS * 4)
             for c in gl.static_range(V_TILES):
-                at = (q_b, h, q_begin + i0, c * ROWS)
+                at = (q_b, h, q_begin + i0, c * WIDTH)
                 tma_load(do, at, do_full.index(0), do_tiles.index(c))
             tma_load(deltas, (line + i0,), do_full.index(0), delta_tiles.index(0))
             stage, phase = turned(stage, phase, STAGES)
@@ -152,11 +155,13 @@ def _step(
     FIRST_K: gl.constexpr = begin_k(K_TILES, GROUP)
     END_K: gl.constexpr = begin_k(K_TILES, GROUP + 1)
     FIRST_V: gl.constexpr = begin_v(K_TILES, V_TILES, GROUP)
-    PASSES: gl.constexpr = (K_TILES + 1) // 2
+    PARTS: gl.constexpr = k_tiles.shape[2] // ROWS  # tiles of dQ beside a tile of K
+    PASSES: gl.constexpr = (K_TILES * PARTS + 1) // 2
     OWN: gl.constexpr = GROUP * (ROWS // GROUPS)
     OWN_ROWS: gl.constexpr = ROWS // GROUPS
     OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, zero.type.layout)
     q_first = stage * K_TILES
+    none = nothing(i0)
     mbarrier.wait(q_full.index(stage), phase)
     if RAGGED:  # noqa: SIM102 - only the first is known when compiling
         if i0 + ROWS > n_q:
@@ -169,7 +174,7 @@ def _step(
     for c in gl.static_range(K_TILES):
         part = q_tiles.index(q_first + c).slice(OWN, OWN_ROWS).permute((1, 0))
         more = c > 0 or not SOFTCAP
-        s = warpgroup_mma(k_tiles.index(c), part, s, use_acc=more, is_async=True)
+        s = warpgroup_mma(k_tiles.index(none + c), part, s, use_acc=more, is_async=True)
     mbarrier.wait(do_full.index(0), do_phase)
     if RAGGED:  # noqa: SIM102 - only the first is known when compiling
         if i0 + ROWS > n_q:
@@ -178,7 +183,7 @@ def _step(
     dp = spread(delta_tiles.index(0).slice(OWN, OWN_ROWS).load(OF_COLUMNS), ROWS)
     for c in gl.static_range(V_TILES):
         part = do_tiles.index(c).slice(OWN, OWN_ROWS).permute((1, 0))
-        dp = warpgroup_mma(v_tiles.index(c), part, dp, is_async=True)
+        dp = warpgroup_mma(v_tiles.index(none + c), part, dp, is_async=True)
     s = warpgroup_mma_wait(V_TILES, deps=(s,))
     p, through = weights_of(
         s, log_tile, i0 + OWN, j0, n_kv, shift, bounds, scale, softcap, slope,
@@ -194,14 +199,15 @@ def _step(
     fence_async_shared()
     meet(i0)
     dv_sums = _add_products(dv_sums, p_tile.permute((1, 0)), do_tiles, FIRST_V)
-    dq = warpgroup_mma(ds_tile, k_tiles.index(FIRST_K), zero_q, use_acc=False, is_async=True)
+    part = k_tiles.index(FIRST_K).slice(0, ROWS, dim=1)
+    dq = warpgroup_mma(ds_tile, part, zero_q, use_acc=False, is_async=True)
     dk_sums = _add_products(dk_sums, ds_tile.permute((1, 0)), q_tiles, q_first + FIRST_K)
     dq = warpgroup_mma_wait(END_K - FIRST_K, deps=(dq,))
     mbarrier.arrive(do_empty.index(0), count=1)
     _hand_over(dq, dq_tiles, dq_full, dq_empty, dq_phase, GROUP)
     for n in gl.static_range(1, PASSES):
-        if FIRST_K + n < END_K:
-            part = k_tiles.index(FIRST_K + n)
+        if n < (END_K - FIRST_K) * PARTS:
+            part = k_tiles.index(FIRST_K + n // PARTS).slice(n % PARTS * ROWS, ROWS, dim=1)
             dq = warpgroup_mma(ds_tile, part, zero_q, use_acc=False, is_async=True)
             dq = warpgroup_mma_wait(0, deps=(dq,))
             _hand_over(dq, dq_tiles, dq_full, dq_empty, dq_phase ^ (n & 1), GROUP)
@@ -225,11 +231,11 @@ def _ended(sums):
 
 
 @jit
-def _zeros(LAYOUT: gl.constexpr, COUNT: gl.constexpr):
+def _zeros(LAYOUT: gl.constexpr, WIDTH: gl.constexpr, COUNT: gl.constexpr):
     """COUNT tiles of sums."""
     found = ()
     for _ in gl.static_range(COUNT):
-        found += (gl.zeros((ROWS, ROWS), gl.float32, LAYOUT),)
+        found += (gl.zeros((ROWS, WIDTH), gl.float32, LAYOUT),)
     return found
 
 
@@ -254,11 +260,13 @@ def _multiply(
     FIRST_K: gl.constexpr = begin_k(K_TILES, GROUP)
     FIRST_V: gl.constexpr = begin_v(K_TILES, V_TILES, GROUP)
     OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS // GROUPS, 16])
-    OF_SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    WIDTH: gl.constexpr = k_tiles.shape[2]
+    OF_SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    OF_DQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
     zero = gl.zeros((ROWS, ROWS // GROUPS), gl.float32, OF_S)
-    zero_q = gl.zeros((ROWS, ROWS), gl.float32, OF_SUMS)
-    dk_sums = _zeros(OF_SUMS, begin_k(K_TILES, GROUP + 1) - FIRST_K)
-    dv_sums = _zeros(OF_SUMS, begin_v(K_TILES, V_TILES, GROUP + 1) - FIRST_V)
+    zero_q = gl.zeros((ROWS, ROWS), gl.float32, OF_DQ)
+    dk_sums = _zeros(OF_SUMS, WIDTH, begin_k(K_TILES, GROUP + 1) - FIRST_K)
+    dv_sums = _zeros(OF_SUMS, WIDTH, begin_v(K_TILES, V_TILES, GROUP + 1) - FIRST_V)
     if begin < end:
         mbarrier.wait(kv_full.index(0), 0)
         if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
@@ -298,12 +306,12 @@ def _multiply(
     for c in gl.static_range(len(dk_sums)):
         write_rows(
             dk, dk_strides, dk_sums[c], scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
-            (FIRST_K + c) * ROWS, HEAD_DIM,
+            (FIRST_K + c) * WIDTH, HEAD_DIM,
         )  # fmt: skip
     for c in gl.static_range(len(dv_sums)):
         write_rows(
             dv, dv_strides, dv_sums[c], 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
-            (FIRST_V + c) * ROWS, HEAD_DIM_V,
+            (FIRST_V + c) * WIDTH, HEAD_DIM_V,
         )  # fmt: skip
 
 
@@ -317,8 +325,9 @@ def gradients_gluon_wide(
     USEDKV: gl.constexpr, PAD: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     """dK and dV of 64 keys; what they add to dQ."""
-    K_TILES: gl.constexpr = (HEAD_DIM + ROWS - 1) // ROWS
-    V_TILES: gl.constexpr = (HEAD_DIM_V + ROWS - 1) // ROWS
+    WIDTH: gl.constexpr = k.block_type.shape[-1]
+    K_TILES: gl.constexpr = (HEAD_DIM + WIDTH - 1) // WIDTH
+    V_TILES: gl.constexpr = (HEAD_DIM_V + WIDTH - 1) // WIDTH
     b, g, j0 = tile_of(
         batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section, ROWS, PACKEDKV, ORDERED
     )  # fmt: skip
@@ -334,8 +343,9 @@ def gradients_gluon_wide(
     do_tiles = tiles_like(do, V_TILES)
     k_tiles = tiles_like(k, K_TILES)
     v_tiles = tiles_like(v, V_TILES)
-    p_tiles = tiles_like(q, 2)
-    ds_tiles = tiles_like(q, 2)
+    OF_P: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, ROWS], q.dtype)
+    p_tiles = gl.allocate_shared_memory(q.dtype, [2, ROWS, ROWS], OF_P)
+    ds_tiles = gl.allocate_shared_memory(q.dtype, [2, ROWS, ROWS], OF_P)
     dq_tiles = tiles_like(dq_sums, GROUPS)
     log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [1, ROWS], log_sums.layout)
@@ -373,7 +383,8 @@ def gradients_gluon_wide(
             )),
             (_fill, (filled, steps, PACKEDQ, PACKEDKV)),
             (add_blocks, (
-                added, steps, sizes, bounds, ROWS, ROWS, MASK, GROUPS, K_TILES, PACKEDQ, ORDERED,
+                added, steps, sizes, bounds, ROWS, ROWS, MASK, GROUPS, K_TILES * WIDTH // ROWS,
+                PACKEDQ, ORDERED,
             )),
         ],
         [4, 1, 1],

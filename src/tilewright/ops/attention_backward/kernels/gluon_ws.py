@@ -39,11 +39,11 @@ of an SM's matrix units; its operands, fills, and stores are about 360 kB, which
 in 2,900. Registers decide the tiles: a thread holds 64 + 64 sums and 32 + 32 numbers of S and dP at
 head dim 128 (64 queries), and at 64 (128 queries) 32 + 32 and 64 + 64.
 
-Compiled (Triton 3.6, ptxas for sm_90a), not timed. At head dims 128 and 64, 50 to 160 bytes are
-spilled; a step without a mask loads about 10 spilled registers. Products and waits are where they
-are written; dV's product is started before the wait for dP, because ptxas else moves that wait
-above the exponentials. The simulation (`tests/simulate`) ran it, and finds each of four faults put
-into it.
+Compiled (Triton 3.6, ptxas for sm_90a), not timed. At head dims 128 and 64, causal and not, 0 to 24
+bytes are spilled; it was 100 to 160 before descriptors of K and V were kept out of the registers
+(`gluon_steps.nothing`). Products and waits are where they are written; dV's product is started
+before the wait for dP, because ptxas else moves that wait above the exponentials. The simulation
+(`tests/simulate`) ran it, and finds each of four faults put into it.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E
@@ -55,6 +55,7 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     turned,
 )
 from tilewright.ops.attention_backward.kernels.gluon_steps import (
+    nothing,
     spread,
     steps_of,
     tile_of,
@@ -144,6 +145,7 @@ def _step(
     OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, zero.type.layout)
     OF_DK: gl.constexpr = gl.DotOperandLayout(0, dk_sums.type.layout, 2)
     OF_DV: gl.constexpr = gl.DotOperandLayout(0, dv_sums.type.layout, 2)
+    none = nothing(i0)
     q_tile = q_tiles.index(stage)
     do_tile = do_tiles.index(stage)
     mbarrier.wait(q_full.index(stage), phase)
@@ -155,14 +157,18 @@ def _step(
     if not SOFTCAP:
         start = spread(log_tile.load(OF_COLUMNS), ROWS)
     s = warpgroup_mma(
-        k_tiles.index(GROUP), q_tile.permute((1, 0)), start, use_acc=not SOFTCAP, is_async=True
+        k_tiles.index(none + GROUP),
+        q_tile.permute((1, 0)),
+        start,
+        use_acc=not SOFTCAP,
+        is_async=True,
     )
     mbarrier.wait(do_full.index(stage), phase)
     if RAGGED:  # noqa: SIM102 - only the first is known when compiling
         if i0 + STEP > n_q:
             clear(do_tile, n_q - i0)
     start = spread(delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
-    dp = warpgroup_mma(v_tiles.index(GROUP), do_tile.permute((1, 0)), start, is_async=True)
+    dp = warpgroup_mma(v_tiles.index(none + GROUP), do_tile.permute((1, 0)), start, is_async=True)
     s = warpgroup_mma_wait(1, deps=(s,))
     p, through = weights_of(
         s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
@@ -183,9 +189,9 @@ def _step(
         ds_tile = ds_tiles.index(stage * GROUPS + r)
         if BY_ROWS:
             part = ds_tile.slice(GROUP * ROWS, ROWS, dim=1).permute((1, 0))
-            dq = warpgroup_mma(part, k_tiles.index(r), dq, use_acc=r > 0, is_async=True)
+            dq = warpgroup_mma(part, k_tiles.index(none + r), dq, use_acc=r > 0, is_async=True)
         else:
-            part = k_tiles.index(r).slice(GROUP * ROWS, ROWS, dim=1)
+            part = k_tiles.index(none + r).slice(GROUP * ROWS, ROWS, dim=1)
             dq = warpgroup_mma(ds_tile.permute((1, 0)), part, dq, use_acc=r > 0, is_async=True)
     dv_sums, weights = warpgroup_mma_wait(GROUPS, deps=(dv_sums, weights))
     dk_sums = warpgroup_mma(gradients, q_tile, dk_sums, is_async=True)

@@ -64,8 +64,9 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
 
 
 def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
+    width = 2 * CHUNK if tiles(c.head_dim) == tiles(c.head_dim_v) == 4 else CHUNK
     return {
-        **dict.fromkeys(("q", "k", "v", "do"), (1, 1, ROWS, CHUNK)),
+        **dict.fromkeys(("q", "k", "v", "do"), (1, 1, ROWS, width)),
         "log_sums": (ROWS,),
         "deltas": (ROWS,),
         "dq_sums": SUMS_BOX,
