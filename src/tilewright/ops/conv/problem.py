@@ -45,7 +45,7 @@ Sizes = tuple[int, ...]
 class ConvProblem(Problem):
     """``y[n, k, q] = Σ w[k, c, r] · x[n, c, q·stride - pad + r·dilation]``, or a gradient of it.
 
-    Shapes, in torch's order: x [n, c, *spatial], w [k, c / groups, *filter], y [n, k, *out], where
+    Shapes, in torch's order: x [n, c, spatial…], w [k, c / groups, filter…], y [n, k, out…], where
     a group's filters see the group's channels. A transposed convolution is direction ``data``: it
     reads y and makes x.
 
