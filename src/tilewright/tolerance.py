@@ -194,8 +194,8 @@ def softmax_row_tolerance(
     """
     by_row = _SHORT_ROW * _softmax_share(operands, terms, scores)
     absolute = _LEAST_STEP.get(output, 0.0) + 2.0 * beside * _least_weights(operands, terms)
-    # A weight that is alone is off by half a step, and so is each element of its row. Of 8 bits
-    # that is so much that it would hide another soft cap: the row's share covers most of it.
+    # Where a row has one weight, rounding it moves the whole row by up to half a step. For 8 bits
+    # this is not allowed for: it is so much that a wrong soft cap would pass.
     alone = DTYPES[operands].eps / 2 if DTYPES[operands].bytes > 1 else 0.0
     relative = max(DTYPES[output].eps, alone)
     return Tolerance(relative, 0.0, absolute, by_row)

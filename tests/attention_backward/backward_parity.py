@@ -56,7 +56,7 @@ def one(number: int) -> AttentionBackwardProblem:
         dtype=rng.choice((*DTYPES[:2], *DTYPES)),
     )  # fmt: skip
     found = of_forward(p, rng)
-    # What needs a feature is computed where there is one: it is not drawn often enough.
+    # A gradient that needs a feature is always computed where that is: drawn, it would be rare.
     has = {name for name, needs in GRADIENTS.items() if needs and needs in p.words}
     return replace(found, grads="+".join(n for n in GRADIENTS if n in found.computed | has))
 

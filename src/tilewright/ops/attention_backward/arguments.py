@@ -58,8 +58,8 @@ def sums_width(c: Any) -> int:
 
 
 def _section(x: Context) -> int:
-    """Heads of keys whose workgroups follow one another: those of which a head of queries, its
-    gradients and its sums fit into L2 together."""
+    """How many heads of keys are computed side by side: as many as have their queries, gradients
+    and sums of dQ in L2 together."""
     p: Any = x.problem
     size = p.q_len * (DTYPES[p.dtype].bytes * (p.head_dim + p.head_dim_v) + 4 * p.head_dim)
     fit = int(forward.L2_SHARE * x.device.l2_bytes) // max(1, size)

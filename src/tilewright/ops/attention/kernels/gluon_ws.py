@@ -63,10 +63,10 @@ records are benchmarks/results/attention_*.json. What was tried:
 - Turns: at head dim 64 three groups take 450 TFLOP/s without them and 484 with them, two groups
   435 without and 420 with them (causal, 4k). At 128 they are worth up to 3 %.
 - One barrier for K and the V of the block before, released together: two workgroup barriers a step
-  instead of four. 1 to 3 % faster with two groups at head dim 64, 3 to 6 % slower with three, 2 %
-  slower at 128 and 256 (1k). Not kept.
+  instead of four. Up to 3 % faster with two groups at head dim 64; with three 465 TFLOP/s instead
+  of 481 (4k, no mask); 2 % slower at 128 and 256 (1k). Not kept.
 - Maxima and sums of a row in two steps, so that a thread has four chains of 4 and then one of 8,
-  instead of one of 32: 1 to 6 % slower.
+  instead of one of 32: at head dim 64 up to 6 % slower, at 128 from 2 % slower to 1 % faster.
 - The wait for P·V in the next step, after Q·Kᵀ has been started: ptxas then serialises every
   product, because weights move between registers while they are read.
 - An instruction that keeps ptxas from moving that wait: 0.96 to 1.03 of the speed.
