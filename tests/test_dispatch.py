@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gemm_cases import config
 
-from tilewright import arrays, dispatch
+from tilewright import arrays, dispatch, loader
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import (
@@ -416,7 +416,7 @@ def test_the_default_space_has_kernels_for_few_tiles_and_for_odd_ones():
 
 
 def test_a_gpu_named_otherwise_than_the_one_there_is_refused(monkeypatch):
-    monkeypatch.setattr(dispatch, "live_device", lambda index: device("h200_sxm"))
+    monkeypatch.setattr(loader, "live_device", lambda index: device("h200_sxm"))
     with pytest.raises(WrongDevice, match=r"MI300X.*gfx942.*GPU 0.*H200"):
         Dispatcher(device="mi300x")._live(0)
     assert Dispatcher(device="h20")._live(0) == device("h20")  # same code, other size

@@ -9,38 +9,30 @@ GPU of its operands; CPU arrays run in Triton's interpreter, or on an emulated G
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright import arrays, calls, capturing, ops
-from tilewright.arch import arch, words
+from tilewright.arch import arch
 from tilewright.arch.model import Device
-from tilewright.arch.resolve import emulated
-from tilewright.bundle.lacking import lacks
-from tilewright.bundle.shelf import OFF, Given, installed, opened
+from tilewright.bundle.shelf import Given
 from tilewright.calls import Arrays, Spoken, spoken
-from tilewright.compile import Store, build, find, inspect
-from tilewright.compile.kernel import Kernel
+from tilewright.compile import Store
 from tilewright.errors import (
-    BadArgument,
-    BadFile,
     BuildFailed,
     FindingsFound,
-    NotInBundle,
     UnsupportedProblem,
     WrongDevice,
     listed,
 )
+from tilewright.loader import Loader
 from tilewright.ops.nouns import View
-from tilewright.plan import Plan, Planner, live_device
+from tilewright.plan import Plan
 from tilewright.ready import Fast, Launches, Ready, Repeatable
 from tilewright.registry import Registry
-from tilewright.runtime.bound import BoundLaunch, Loaded
-from tilewright.runtime.driver import Driver
-from tilewright.runtime.drivers import driver
+from tilewright.runtime.bound import BoundLaunch
 from tilewright.runtime.workspace import Workspaces
 from tilewright.select import Choice
 from tilewright.select.configured import Wanted
@@ -48,12 +40,12 @@ from tilewright.select.constraints import Constraints
 from tilewright.tables.merge import Tables
 
 if TYPE_CHECKING:
-    from tilewright.emulate.device import EmulatedGpu, Ran
+    from tilewright.emulate.device import Ran
 
 log = logging.getLogger("tilewright")
 
 
-class Dispatcher(Planner):
+class Dispatcher(Loader):
     """Chooses, builds and launches kernels.
 
     registry: the kernels to choose from; by default, each problem's candidates are the default
@@ -100,36 +92,22 @@ class Dispatcher(Planner):
         tables: Tables | None = None,
         bundle: Given | None = None,
     ) -> None:
-        if bundle is None and store is not None:
-            bundle = OFF  # the caller names the source of binaries
-        bundles = opened(bundle)
-        if bundles is None and build_missing is None and not _triton_is_here():
-            bundles = installed()  # without Triton, only these can be launched
-        prebuilt = bool(bundles) and not build_missing
-        if prebuilt and store is not None:
-            raise BadArgument(
-                "a dispatcher that has a bundle and does not build has no use for a store: leave "
-                "it out, or pass build_missing=True"
-            )
-        on_emulator = isinstance(device, str) and words.emulated(device)
-        if isinstance(device, str) and on_emulator:
-            device = emulated(device)
         super().__init__(
-            registry, device, selector, max_workspace, constraints, tables, bundles, prebuilt
+            registry,
+            device,
+            selector=selector,
+            store=store,
+            build_missing=build_missing,
+            max_workspace=max_workspace,
+            constraints=constraints,
+            tables=tables,
+            bundle=bundle,
         )
-        self.store = store or Store()
-        self.build_missing = not prebuilt if build_missing is None else build_missing
         self.workspaces = Workspaces()
         self._launches = Launches()
         self._fast: Fast | None = None
-        self._functions: dict[tuple[str, int], dict[str, Loaded]] = {}
-        self.emulated = on_emulator
-        """Whether calls run on an emulated GPU."""
         self.ran: tuple[Ran, ...] = ()
         """What the kernels of the last call on an emulated GPU did."""
-        self.counting = False
-        """Whether calls on an emulated GPU count what kernels do (`Ran.counted`)."""
-        self._gpu: EmulatedGpu | None = None
         capturing.watch(self)
 
     def forget_launches(self) -> None:
@@ -424,65 +402,6 @@ class Dispatcher(Planner):
             )
         return Choice(config, "name", "asked for by name")
 
-    def _function(self, config: Any, target: Device, index: int) -> dict[str, Loaded]:
-        """The kernels of a config, by part, with their functions loaded on GPU `index`."""
-        found = self._functions.get((config.name, index))
-        if found is None and self.emulated:
-            found = self._load_emulated(config, target)
-        if found is None:
-            load = self._driver(target).load
-            found = {
-                part: Loaded(kernel, load(index, binary, kernel.entry, kernel.shared))
-                for part, (kernel, binary) in self._kernels(config, target).items()
-            }
-        self._functions[config.name, index] = found
-        return found
-
-    def _driver(self, target: Device) -> Driver:
-        return self._emulator().driver if self.emulated else driver(arch(target.arch).backend)
-
-    def _kernels(self, config: Any, target: Device) -> dict[str, tuple[Kernel, bytes]]:
-        """A config's kernels and their binaries, by part: from a bundle, else from the store, else
-        newly built."""
-        bundles = installed() if self._bundles is None else self._bundles
-        bundle = bundles.find(config.name, target.arch)
-        if bundle is not None:
-            try:
-                return bundle.load(config, target.arch)
-            except (BadFile, BuildFailed) as error:
-                if self._prebuilt is not None:
-                    raise BuildFailed(str(error)) from None
-                log.warning("%s", error)
-        if self._prebuilt is not None:
-            raise NotInBundle(lacks(self._prebuilt, config.name, target))
-        stored = self._stored(config, target)
-        return {part: (kernel, self.store.read(kernel)) for part, kernel in stored.items()}
-
-    def _stored(self, config: Any, target: Device) -> dict[str, Kernel]:
-        if self.build_missing:
-            report = build([(config, target.arch)], store=self.store, workers=1)
-            report.raise_if_failed()
-            return {kernel.part: kernel for kernel in report.kernels}
-        found = find(config, target.arch, self.store)
-        if found is None:
-            raise BuildFailed(
-                f"{config.name} for {target.arch} is not in {self.store.path}, and this "
-                "dispatcher does not build; run `tilewright build` for it first"
-            )
-        return found
-
-    def _live(self, index: int) -> Device:
-        """The fingerprint of GPU `index`. Plans are made for it unless a device was named."""
-        live = live_device(index)
-        if self._device is None:
-            return live
-        if self._device.arch != live.arch:
-            raise WrongDevice(
-                f"this dispatcher plans for {self._device.name} ({self._device.arch}), but the "
-                f"operands are on GPU {index}, a {live.name} ({live.arch})"
-            )
-        return self._device
-
     def _interpret(
         self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
     ) -> None:
@@ -502,34 +421,6 @@ class Dispatcher(Planner):
             given.written,
             scalars=calls.scalar_values(family, problem, scalars),
         )
-
-    def emulates(self, word: str) -> bool:
-        """Whether calls run on the emulated GPU that `word` names."""
-        return self.emulated and emulated(word) == self.device_for_planning()
-
-    def _emulator(self) -> EmulatedGpu:
-        # NumPy is imported with it, and only when a kernel is to run.
-        from tilewright.emulate.device import EmulatedGpu
-
-        with self._lock:
-            if self._gpu is None:
-                self._gpu = EmulatedGpu(self.device_for_planning())
-            self._gpu.counting = self.counting
-            return self._gpu
-
-    def _load_emulated(self, config: Any, target: Device) -> dict[str, Loaded]:
-        """As `_function`. Kernels come from the store, which keeps the compiler's listings; bundles
-        have none."""
-        if self._prebuilt is not None:
-            raise NotInBundle(
-                f"{config.name} cannot be emulated from {self._prebuilt.where}, which holds no "
-                "listing of it: pass build_missing=True"
-            )
-        gpu, store = self._emulator(), self.store
-        return {
-            part: gpu.load(kernel, store.read(kernel), inspect(kernel, store, "amdgcn"))
-            for part, kernel in self._stored(config, target).items()
-        }
 
     def _emulate(
         self, family: Any, config: Any, given: Arrays, scalars: Sequence[int | float | None]
@@ -557,13 +448,6 @@ class Dispatcher(Planner):
         found = tuple(text for one in self.ran for text in one.findings)
         if found:
             raise FindingsFound(f"{given.problem}, emulated: {listed(found)}", found)
-
-
-def _triton_is_here() -> bool:
-    try:
-        return importlib.util.find_spec("triton") is not None
-    except ImportError:
-        return False
 
 
 @cache

@@ -18,7 +18,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 
-from tilewright import arch, dispatch  # noqa: E402
+from tilewright import arch, dispatch, loader  # noqa: E402
 from tilewright.bundle import Bundle  # noqa: E402
 from tilewright.ops.gemm import GemmProblem  # noqa: E402
 from tilewright.runtime.bound import Bound, BoundLaunch  # noqa: E402
@@ -55,7 +55,7 @@ class StandIn:
 
 
 driver = StandIn()
-dispatch.driver = lambda backend: driver
+loader.driver = lambda backend: driver
 device = arch.device("h200_sxm")
 dispatcher = dispatch.Dispatcher(device=device, bundle=Bundle(sys.argv[1], trusted=True))
 plan = dispatcher.select(GemmProblem(64, 512, 512))

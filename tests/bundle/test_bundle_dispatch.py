@@ -9,7 +9,7 @@ import pytest
 from bundle_cases import NAMES, binary, bundle
 from table_cases import DEEP, H20, H200, PLAIN, WIDE, gemm, kernel, row
 
-from tilewright import dispatch, ops
+from tilewright import loader, ops
 from tilewright.arch import device
 from tilewright.bundle import Shelf, shelf
 from tilewright.bundle import bundle as bundle_module
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 def nothing_installed(monkeypatch):
     """No bundle but those of the test."""
     monkeypatch.delenv("TILEWRIGHT_BUNDLE", raising=False)
-    monkeypatch.setattr(dispatch, "installed", Shelf)
+    monkeypatch.setattr(loader, "installed", Shelf)
 
 
 def config(name: str):
@@ -209,7 +209,7 @@ def wheels(tmp_path: Path, monkeypatch):
     folder.mkdir(parents=True)
     bundle(folder / "sm90.bundle")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site-packages")])
-    monkeypatch.setattr(dispatch, "installed", shelf.installed.__wrapped__)
+    monkeypatch.setattr(loader, "installed", shelf.installed.__wrapped__)
     return folder
 
 
@@ -221,20 +221,20 @@ def test_an_installed_one_gives_binaries_and_leaves_the_choice(wheels: Path) -> 
 
 
 def test_an_installed_one_is_all_there_is_without_triton(wheels: Path, monkeypatch) -> None:
-    monkeypatch.setattr(dispatch, "_triton_is_here", lambda: False)
+    monkeypatch.setattr(loader, "_triton_is_here", lambda: False)
     dispatcher = Dispatcher(device=H200)
     assert dispatcher.select(gemm(512)).config.name in NAMES and not dispatcher.build_missing
     off = Dispatcher(device=H200, bundle="none")
     assert off.select(gemm(512)).config.name not in NAMES
     with_a_store = Dispatcher(device=H200, store=Store(wheels / "store"))
     assert with_a_store.select(gemm(512)).config.name not in NAMES
-    monkeypatch.setattr(dispatch, "installed", Shelf)
+    monkeypatch.setattr(loader, "installed", Shelf)
     assert Dispatcher(device=H200).select(gemm(512)).config.name not in NAMES
 
 
 def test_installed_ones_can_be_turned_off(wheels: Path, monkeypatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_BUNDLE", "none")
-    monkeypatch.setattr(dispatch, "build", lambda *a, **k: pytest.fail("built"))
+    monkeypatch.setattr(loader, "build", lambda *a, **k: pytest.fail("built"))
     with pytest.raises(pytest.fail.Exception, match="built"):
         loaded(Dispatcher(device=H200), WIDE)
 

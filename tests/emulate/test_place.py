@@ -15,7 +15,7 @@ import pytest
 
 import tilewright
 from shared_builds import build_once
-from tilewright import arrays, capturing, dispatch, verify
+from tilewright import arrays, capturing, loader, verify
 from tilewright.arch.resolve import emulated
 from tilewright.bundle import Bundle, Content, write
 from tilewright.cli.run import run_once
@@ -63,14 +63,14 @@ def planted(monkeypatch):
     """Changes the listings of kernels that are loaded from now on; nothing is proven."""
 
     def plant(old, new):
-        read = dispatch.inspect
+        read = loader.inspect
 
         def changed(kernel, store, what):
             text = read(kernel, store, what)
             assert old in text
             return text.replace(old, new)
 
-        monkeypatch.setattr(dispatch, "inspect", changed)
+        monkeypatch.setattr(loader, "inspect", changed)
         monkeypatch.setattr(Prover, "prove", lambda *given: None)
 
     return plant
@@ -225,18 +225,18 @@ def test_a_temporary_that_is_not_left_zero_is_an_error(store, monkeypatch):
 
 
 def test_a_listing_of_another_kernel_is_not_executed(store, monkeypatch):
-    read = dispatch.inspect
+    read = loader.inspect
     monkeypatch.setattr(
-        dispatch, "inspect", lambda *given: read(*given).replace("s_endpgm", "s_nop 0", 1)
+        loader, "inspect", lambda *given: read(*given).replace("s_endpgm", "s_nop 0", 1)
     )
     with pytest.raises(BadFile, match="other machine code"):
         Dispatcher(device=GPU, store=store).run_named(PLAIN.name, *inputs())
 
 
 def test_a_listing_that_does_not_assemble_says_why(store, monkeypatch):
-    read = dispatch.inspect
+    read = loader.inspect
     monkeypatch.setattr(
-        dispatch, "inspect", lambda *given: read(*given).replace("s_endpgm", "s_endpg", 1)
+        loader, "inspect", lambda *given: read(*given).replace("s_endpgm", "s_endpg", 1)
     )
     with pytest.raises(BadFile, match="invalid instruction"):
         Dispatcher(device=GPU, store=store).run_named(PLAIN.name, *inputs())

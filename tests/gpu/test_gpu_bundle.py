@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from gpu_arch import ARCH  # noqa: E402
 
-from tilewright import dispatch, ready, verify  # noqa: E402
+from tilewright import loader, ready, verify  # noqa: E402
 from tilewright.bundle import Bundle, Content, write  # noqa: E402
 from tilewright.compile import Store, build  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
@@ -45,7 +45,7 @@ def test_what_is_in_it_is_served_and_right(bundle, monkeypatch, launcher):
     if launcher == "python":
         monkeypatch.setattr(bound, "launcher", lambda: python_launcher)
         monkeypatch.setattr(ready, "launcher", lambda: python_launcher)
-    monkeypatch.setattr(dispatch, "build", lambda *a, **k: pytest.fail("something was built"))
+    monkeypatch.setattr(loader, "build", lambda *a, **k: pytest.fail("something was built"))
     dispatcher = Dispatcher(bundle=bundle)
     for problem in PROBLEMS:
         for _ in range(3):  # the last two from a ready launch

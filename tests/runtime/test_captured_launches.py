@@ -16,7 +16,7 @@ import stand_in_gpu  # noqa: E402
 from stand_in_gpu import CURRENT_STREAM  # noqa: E402
 
 import tilewright  # noqa: E402
-from tilewright import capturing, dispatch  # noqa: E402
+from tilewright import capturing, loader  # noqa: E402
 from tilewright.calls import spoken  # noqa: E402
 from tilewright.capturing import load  # noqa: E402
 from tilewright.compile import BuildReport, BuildResult  # noqa: E402
@@ -135,7 +135,7 @@ def test_a_gradient_is_refused_though_the_call_is_known(dispatcher, driver):
 
 def test_a_kernel_that_cannot_be_built_gives_way_to_the_next(driver, store, monkeypatch, caplog):
     build_once([(PLAIN, "sm_90")], store).raise_if_failed()
-    real, asked = dispatch.build, []
+    real, asked = loader.build, []
 
     def build(requests, **options):
         asked.extend(requests)
@@ -145,7 +145,7 @@ def test_a_kernel_that_cannot_be_built_gives_way_to_the_next(driver, store, monk
             return BuildReport((failed,), 0.0)
         return real(requests, **options)
 
-    monkeypatch.setattr(dispatch, "build", build)
+    monkeypatch.setattr(loader, "build", build)
     registry = Registry("both").register_all([SHARING, PLAIN])
     first_fit = Dispatcher(registry, selector="first_fit", store=store)
     a, b, out = operands(32)
