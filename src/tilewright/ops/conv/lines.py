@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 
 from tilewright import checks
 from tilewright.errors import BadArgument, nearest, shown
+from tilewright.ops.conv import geometry
 
 # --- MIOpen -------------------------------------------------------------------------------------
 
@@ -113,13 +115,26 @@ _DNN_DIRECTIONS = {
     "FWD_D": "forward", "FWD_B": "forward", "FWD_I": "forward", "BWD_D": "data", "BWD_W": "weights",
 }  # fmt: skip
 _DNN_DTYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
-_DNN_PART = re.compile(r"(mb|ic|oc|g|[ikospd][dhw]|o[dhw])(\d+)", re.ASCII)
+_DNN_PART = re.compile(r"(mb|ic|oc|g|[iokspd][dhw])(\d+)", re.ASCII)
 _DNN_AXES = "dhw"
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A dimension of a line, in the fields of a problem."""
+
+    spatial: int
+    filter: int
+    stride: int
+    pad: int
+    pad_after: int
+    dilation: int
+
+
 def onednn(line: str) -> dict[str, str]:
-    """The words of a line of benchdnn's. Padding behind is what gives the size of the result that
-    the line says. Raises `BadArgument`."""
+    """The words of a line of benchdnn's. Padding that it leaves out is 0, or half of what the size
+    of the result asks for; padding behind is what gives the result its size. Raises
+    `BadArgument`."""
     words = {"direction": "forward", "dtype": "fp32"}
     *options, stated = line.replace("--conv", "").split() or [""]
     for option in options:
@@ -138,50 +153,51 @@ def onednn(line: str) -> dict[str, str]:
             raise BadArgument(f"onednn: {shown(text[at:])} in {shown(stated)} is no size")
         said[part[1]] = checks.parse_whole(part[1], part[2])
         at = part.end()
-    axes = _axes(said)
     for word, name, default in (("n", "mb", 2), ("c", "ic", None), ("k", "oc", None),
                                 ("groups", "g", 1)):  # fmt: skip
         count = said.get(name, default)
         if count is None:
             raise BadArgument(f"onednn: {shown(stated)} does not say {name}")
         words[word] = str(count)
-    columns = {"spatial": ("i", None), "filter": ("k", None), "stride": ("s", 1), "pad": ("p", 0),
-               "dilation": ("d", 0), "out": ("o", 0)}  # fmt: skip
-    sizes = {
-        w: _of_axes(said, axes, letter, usual, stated) for w, (letter, usual) in columns.items()
-    }
-    sizes["dilation"] = [one + 1 for one in sizes["dilation"]]  # it counts zeros between taps
-    behind = []
-    for size, taps, step, before, apart, out in zip(
-        *(sizes[w] for w in ("spatial", "filter", "stride", "pad", "dilation", "out")), strict=True
-    ):
-        reach = (taps - 1) * apart + 1
-        behind.append((out - 1) * step + reach - size - before if out else before)
-    del sizes["out"]
-    words |= {word: "x".join(map(str, each)) for word, each in sizes.items()}
-    return words | {"pad_after": "x".join(map(str, behind))}
+    axes = _axes(said, stated)
+    for field in fields(_Axis):
+        words[field.name] = "x".join(str(getattr(axis, field.name)) for axis in axes)
+    return words
 
 
-def _axes(said: dict[str, int]) -> str:
-    """The axes that a line has: it may leave out width or height that are as the one before."""
-    if "id" in said:
-        return "dhw"
-    return "hw" if "ih" in said else "w"
+def _axes(said: Mapping[str, int], stated: str) -> list[_Axis]:
+    """The dimensions of a line. It says one in full or not at all: a depth alone is a cube, a
+    height alone a square, a width alone a row."""
+    found = [_axis(said, axis, stated) for axis in _DNN_AXES]
+    depth, height, width = found
+    if depth and not height and not width:
+        found = [depth] * 3
+    elif height and not depth and not width:
+        found = [height] * 2
+    elif depth and not (height and width):
+        raise BadArgument(f"onednn: {shown(stated)} says only one of height and width")
+    if not any(found):
+        raise BadArgument(f"onednn: {shown(stated)} does not say iw")
+    return [axis for axis in found if axis]
 
 
-def _of_axes(
-    said: dict[str, int], axes: str, letter: str, default: int | None, stated: str
-) -> list[int]:
-    """A size along each axis: what is left out is as along the one before, or behind it."""
-    given = [said.get(letter + axis) for axis in axes]
-    known = [value for value in given if value is not None]
-    if not known:
-        if default is None:
-            raise BadArgument(f"onednn: {shown(stated)} does not say {letter}{axes[0]}")
-        return [default] * len(axes)
-    if len(known) not in (1, len(axes)) or (len(known) == 1 and given[0] is None):
-        raise BadArgument(f"onednn: {shown(stated)} says {letter} in some dimensions only")
-    return known * len(axes) if len(known) == 1 else known
+def _axis(said: Mapping[str, int], axis: str, stated: str) -> _Axis | None:
+    """A dimension; None if a line does not say it."""
+    of = {letter: said[letter + axis] for letter in "ikospd" if letter + axis in said}
+    # Some lines say a stride of 1 or no padding for a dimension that is not there.
+    if not any(of.get(letter) for letter in "ikopd") and of.get("s", 1) == 1:
+        return None
+    for letter in "ik":
+        if letter not in of:
+            raise BadArgument(f"onednn: {shown(stated)} does not say {letter}{axis}")
+    size, taps, stride, apart = of["i"], of["k"], of.get("s", 1), of.get("d", 0) + 1
+    if not stride:
+        raise BadArgument(f"onednn: s{axis} = 0 in {shown(stated)} is no stride")
+    if "o" not in of:
+        return _Axis(size, taps, stride, of.get("p", 0), of.get("p", 0), apart)
+    both = (of["o"] - 1) * stride + geometry.reach(taps, apart) - size
+    before = of.get("p", int(both / 2))  # C++ divides towards zero, and so do they
+    return _Axis(size, taps, stride, before, both - before, apart)
 
 
 READERS: Mapping[str, Callable[[str], dict[str, str]]] = {"miopen": miopen, "onednn": onednn}
