@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilewright import arrays
+from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.operands import chain_names
@@ -79,4 +80,6 @@ def _after(p: ConvProblem, made: Any, inputs: Mapping[str, Any]) -> Any:
 
     given = [rows(inputs[name]) for name in chain_names(p.epilogue)]
     after = epilogues.reference(p.epilogue, rows(made), given).reshape(lying)
+    within = DTYPES[p.dtype_out].range  # values beyond it become its ends
+    after = after.clip(*within) if within else after
     return arrays.permuted(after, (0, rank - 1, *range(1, rank - 1)))
