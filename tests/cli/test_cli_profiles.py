@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cli_runner import Cli
 
 from tilewright import ops
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.errors import BadFile, UnknownName
 from tilewright.measure.problems import load_problems, profiles, sets, shipped
+from tilewright.plan import Planner
 
 FAMILIES = [name for name in ops.families() if ops.family(name).profiles]
 NAMES = [name for name in profiles() if not name.endswith(":all")]
@@ -17,7 +20,7 @@ NAMES = [name for name in profiles() if not name.endswith(":all")]
 def test_profiles_and_sets_have_different_names():
     assert not {*profiles()} & {*sets()}
     assert {"attention:flash", "attention:all", "gemm:pytorch"} <= {*profiles()}
-    assert "attention_backward:flash" in profiles()
+    assert {"attention_backward:flash", "conv:resnet", "conv:pytorch"} <= {*profiles()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,6 +52,22 @@ def test_every_kind_of_training_call_has_the_kernels_of_its_gradients():
         "", "dropout", "alibi", "packedq+packedkv", "dropout+packedq+packedkv",
     }  # fmt: skip
     assert {p.mask.kind for p in found} == {"none", "causal", "window"}
+
+
+def test_a_profiles_kernels_serve_other_sizes_of_its_kinds_of_layers():
+    """Of audio: the layers of models that the profile does not list, in all directions."""
+    this, of = arch("gfx942"), ops.family("conv")
+    planner = Planner(None, device("mi300x"))
+    chosen = [planner.select(p).config for p in load_problems(["conv:audio"], this).problems]
+    built = {c.name: c for c in chosen if c.dtype == "bf16"}.values()
+    layers = load_problems(["conv:full", "conv:transposed"], this).problems
+    asked = [
+        replace(p, direction=direction)
+        for p in layers if len(p.spatial) == 1 and p.c > 1  # else an image model's
+        for direction in ("forward", "data", "weights")
+    ]  # fmt: skip
+    assert len(asked) > 200
+    assert all(any(of.supports(c, p, this) for c in built) for p in asked)
 
 
 def test_types_that_an_architecture_does_not_take_are_left_out():

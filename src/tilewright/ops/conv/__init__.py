@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.ops.backward import Backward
-from tilewright.ops.conv import alike, boxed, functions, operands, parts, rules, spaces
+from tilewright.ops.conv import alike, boxed, functions, operands, parts, profiles, rules, spaces
 from tilewright.ops.conv import config as config_module
 from tilewright.ops.conv import estimate as estimate_module
 from tilewright.ops.conv import gradients as gradients_module
@@ -37,6 +37,7 @@ class ConvFamily(Defaults):
     problem_type = ConvProblem
     config_type = ConvConfig
     functions = functions.FUNCTIONS
+    profiles = profiles.PROFILES
 
     def parse_name(self, name: str) -> ConvConfig:
         return config_module.parse(name)
