@@ -44,14 +44,20 @@ def test_all_are_all(family):
 
 
 def test_every_kind_of_training_call_has_the_kernels_of_its_gradients():
-    """Of FlashAttention's functions: prompts, with dropout, with ALiBi, packed."""
+    """Of FlashAttention's functions: prompts, with dropout, with ALiBi, with a soft cap, packed. Of
+    PyTorch's: with a bias, and its gradient."""
     this = arch("sm_90")
     found = {*load_problems(["attention_backward:flash"], this).problems}
     assert {p.head_dim for p in found} == {32, 64, 96, 128, 192, 256}
     assert {p.features for p in found} == {
-        "", "dropout", "alibi", "packedq+packedkv", "dropout+packedq+packedkv",
+        "", "dropout", "alibi", "softcap", "packedq+packedkv", "dropout+packedq+packedkv",
+        "softcap+packedq+packedkv",
     }  # fmt: skip
     assert {p.mask.kind for p in found} == {"none", "causal", "window"}
+    biased = {
+        p for p in load_problems(["attention_backward:pytorch"], this).problems if p.bias_shape
+    }
+    assert {p.grads for p in biased} == {"dq+dk+dv", "dq+dk+dv+dbias"}
 
 
 def test_a_profiles_kernels_serve_other_sizes_of_its_kinds_of_layers():

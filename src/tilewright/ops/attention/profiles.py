@@ -35,9 +35,10 @@ _CACHES = ("usedkv=true", "page_size=16", "page_size=64", "page_size=256")
 _CHUNK = "batch=8 q_len=2048 total_q=8192 kv_len=8192 packedq=true"
 
 TRAINING = [
-    *_calls(_PROMPTS, MASKS, ("lse=true", "lse=true dropout=0.125", "lse=true alibi=true")),
-    *_calls((_PACKED,), MASKS, ("lse=true", "lse=true dropout=0.125")),
-]
+    *_calls(_PROMPTS, MASKS, ("lse=true", "lse=true dropout=0.125", "lse=true alibi=true",
+                              "lse=true softcap=30")),
+    *_calls((_PACKED,), MASKS, ("lse=true", "lse=true dropout=0.125", "lse=true softcap=30")),
+]  # fmt: skip
 FLASH = [
     *TRAINING,
     *_calls(_PROMPTS, MASKS, ("", "softcap=30", "alibi=true")),

@@ -12,7 +12,7 @@ from tilewright.ops.attention import features
 from tilewright.ops.attention import profiles as forward
 from tilewright.ops.attention.gradients import refused
 from tilewright.ops.attention.problem import AttentionProblem
-from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+from tilewright.ops.attention_backward.problem import USUAL, AttentionBackwardProblem
 from tilewright.ops.profiles import Profile
 
 TRAINING = ("flash", "pytorch", "aiter", "fp32")
@@ -20,12 +20,15 @@ TRAINING = ("flash", "pytorch", "aiter", "fp32")
 
 
 def _problems(name: str, arch: Arch) -> Iterator[AttentionBackwardProblem]:
-    """The gradients of the profile's calls of more than one query that return LSE."""
+    """The gradients of the profile's calls of more than one query that return LSE: with and without
+    the bias's."""
     for one in forward.PROFILES[name].problems(arch):
         if "lse" in one.words and one.q_len > 1 and refused(one) is None:
             said = {f.name: getattr(one, f.name) for f in fields(AttentionProblem)}
             said["others"] = features.join(features.listed(one.others) - {"lse"})
             yield AttentionBackwardProblem(**said)
+            if one.bias_shape:
+                yield AttentionBackwardProblem(**said, grads=f"{USUAL}+dbias")
 
 
 def _all(arch: Arch) -> Iterator[AttentionBackwardProblem]:
