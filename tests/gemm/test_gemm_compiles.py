@@ -12,6 +12,7 @@ from gemm_cases import config, signatures
 from shared_builds import build_once
 from tilewright.arch import arch, archs
 from tilewright.compile import BuildReport, inspect
+from tilewright.ops.device import widths
 from tilewright.ops.gemm import FAMILY
 from tilewright.ops.gemm.pipelines.warpgroups import SPECIALISATION_BYTES
 from tilewright.ops.gemm.sizes import shared_memory
@@ -158,8 +159,10 @@ GLUON = [
     gluon(**THREE),
     gluon(**THREE, layout="rrr", epilogue="bias+silu"),
     gluon(**LARGEST | {"tile_n": 160}),
-    gluon(**LARGEST | {"tile_n": 160, "tile_k": 128}, dtype_a="int8"),
-    gluon(**LARGEST | {"tile_n": 96, "store": "direct"}, layout="ccr", epilogue="bias+swiglu"),
+    gluon(**LARGEST | {"tile_n": 176, "tile_k": 128}, dtype_a="int8"),
+    gluon(**LARGEST | {"tile_n": 112, "store": "direct"}, layout="ccr", epilogue="bias+swiglu"),
+    gluon(**THREE | {"tile_n": 224, "num_stages": 3}, layout="rcc", epilogue="bias+gelu"),
+    gluon(tile_m=64, tile_n=8, num_stages=16),
     gluon(**LARGEST | {"num_stages": 3}, epilogue="row_scale+col_scale+bias"),
     gluon(**LARGEST | {"num_stages": 3}, epilogue="bias+swiglu"),
     gluon(**LARGEST | SHARED["atomic"]),
@@ -169,10 +172,10 @@ GLUON = [
     gluon(**TURNS),
     gluon(**TURNS | {"tile_n": 192, "num_stages": 4}, layout="rrr", epilogue="bias+silu"),
     gluon(**TURNS | {"tile_n": 160, "num_stages": 5}),
-    gluon(**TURNS | {"tile_m": 64, "tile_n": 96, "store": "direct"}),
+    gluon(**TURNS | {"tile_m": 64, "tile_n": 88, "store": "direct"}),
     gluon(**TURNS | {"tile_k": 128}, dtype_a="e4m3fn", epilogue="row_scale+col_scale"),
 ]
-ODD = {columns: gluon(**LARGEST | {"tile_n": columns}) for columns in (96, 160, 192)}
+ODD = {columns: gluon(**LARGEST | {"tile_n": columns}) for columns in (72, 160, 192, 208)}
 
 
 @pytest.fixture(scope="module")
@@ -195,19 +198,26 @@ def test_gluon_gives_a_warp_to_the_copies_and_the_rest_to_wgmma(store, hopper, k
     assert made.resources.spill_bytes == 0
     budget = shared_memory(kernel, arch("sm_90"))
     assert budget - SPECIALISATION_BYTES < made.shared <= budget
-    assert made.global_scratch == 0 and len(made.tensor_maps) == 3
+    assert made.global_scratch == 0
+    assert len(made.tensor_maps) == 1 + 2 * len(widths.parts(kernel.tile_n))
 
 
-def test_odd_columns_are_two_products_side_by_side(store, hopper):
-    """And no more: each step's wgmma are those of the two widths, of B's boxes of the second."""
-    for columns, second in ((96, 32), (160, 32), (192, 64)):
-        result = hopper[ODD[columns].name]
-        text = inspect(result.kernel, store, "ptx")
-        issued = {
-            word.partition("k")[0] for word in re.findall(r"wgmma\S*sync\S*\.m64(n\S+)", text)
-        }
-        assert issued == {f"n{columns - second}", f"n{second}"}
-        assert result.kernel.tensor_maps[1].block_size == (second, 64)
+def test_odd_columns_are_products_side_by_side(store, hopper):
+    """And no more: each step's wgmma are those of the parts' widths, and one wait; B comes in a box
+    for each part."""
+    for columns, kernel in ODD.items():
+        made = hopper[kernel.name].kernel
+        assert made.resources.spill_bytes == 0
+        steps = kernel.tile_k // 16
+        parts = widths.parts(columns)
+        groups = kernel.num_warps // 4
+        issued = Counter(re.findall(r"wgmma\S*sync\S*\.m64n(\d+)k16", inspect(made, store, "ptx")))
+        assert issued == {str(width): groups * steps for width in parts}
+        sass = inspect(made, store, "sass")
+        assert sass.count("HGMMA") == groups * steps * len(parts)
+        assert sass.count("WARPGROUP.DEPBAR") == 2 * groups  # in the loop, and at its end
+        boxes = [m.block_size for m in made.tensor_maps]
+        assert [boxes[1], *boxes[3 : 2 + len(parts)]] == [(width, 64) for width in parts]
 
 
 def test_each_warp_group_of_a_gluon_kernel_has_its_own_tensor_boxes(hopper):

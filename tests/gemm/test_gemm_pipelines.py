@@ -236,7 +236,7 @@ def test_grouped_records_have_no_defaults_either():
         ),
         ({"batchings": ("none", "strided")}, "arguments: need 'batch'"),
         ({"arguments": ("pre_a",)}, "arguments: have both pre_a and pre_b"),
-        ({"arguments": ("scales", "extra")}, "arguments: must be in the order pre_a, pre_b, extra"),
+        ({"arguments": ("scales", "extra")}, "arguments: must be in the order rest, pre_a, pre_b"),
         ({"constants": ("TILE_M", "SIGN", "OTHER")}, "constants: 'OTHER' is not one of"),
         ({"constants": ("TILE_M",)}, "own_constants: 'SIGN' is not one of TILE_M"),
         ({"rules": {"toy": FIELDS["rules"]["combination"]}}, "rules: 'toy' is not one of"),

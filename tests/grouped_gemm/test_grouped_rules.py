@@ -87,6 +87,7 @@ def test_alignment_counts_the_step_from_expert_to_expert():
         ({"pipeline": "gluon_ws", "epilogue": "relu"}, "combination"),
         ({"pipeline": "gluon_ws", "tile_m": 32}, "warpgroups"),
         ({"pipeline": "gluon_ws", "tile_m": 128, "num_warps": 16}, "warpgroups"),
+        ({"pipeline": "gluon_ws", "tile_n": 16}, "warpgroups"),
         # a GEMM of these fits by 1024 bytes, and the numbers of tiles take 4096
         ({"pipeline": "gluon_ws", "tile_m": 128, "tile_n": 128, "num_stages": 6, "num_warps": 8},
          "shared_memory"),

@@ -421,8 +421,9 @@ class Function:
                 "min": _least,
                 "max": _most,
             }
+            defaults = tuple(map(simulated, old.__defaults__ or ()))  # some are device functions
             self._runs = types.FunctionType(
-                old.__code__, names, old.__name__, old.__defaults__, old.__closure__
+                old.__code__, names, old.__name__, defaults, old.__closure__
             )
             self._runs.__kwdefaults__ = old.__kwdefaults__
         return self._runs(*arguments, **keywords)

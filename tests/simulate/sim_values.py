@@ -170,7 +170,8 @@ def _result(function: Any, a: Any, b: Any) -> Any:
     elif function is operator.truediv and np.dtype(wide).kind == "i":
         dtype, found = gl.float32, np.float32(x) / np.float32(y)
     else:
-        found = function(x.astype(wide), y.astype(wide))
+        with np.errstate(all="ignore"):  # a GPU does not warn of infinities and NaNs either
+            found = function(x.astype(wide), y.astype(wide))
     layout = next((t.layout for t in (a, b) if isinstance(t, Tensor)), None)
     return Tensor(
         found if compare else found.astype(numpy_of(dtype)), gl.int1 if compare else dtype, layout

@@ -112,12 +112,17 @@ def _gluon_source(function: Any, signature: dict[str, Any], *rest: Any) -> Any:
     from triton.experimental.gluon._runtime import GluonASTSource
     from triton.language import str_to_ty
 
-    for name, kind in signature.items():
-        if isinstance(kind, str) and kind.startswith("tensordesc<"):
-            block = str_to_ty(kind, None).block_type
-            layout = gl.NVMMASharedLayout.get_default_for(block.shape, block.element_ty)
-            signature[name] = f"{kind[:-1]},{layout!r}>"
-    return GluonASTSource(function, signature, *rest)
+    def laid_out(kind: Any) -> Any:
+        if isinstance(kind, tuple):
+            return tuple(map(laid_out, kind))
+        if not kind.startswith("tensordesc<"):
+            return kind
+        block = str_to_ty(kind, None).block_type
+        layout = gl.NVMMASharedLayout.get_default_for(block.shape, block.element_ty)
+        return f"{kind[:-1]},{layout!r}>"
+
+    kinds = {name: laid_out(kind) for name, kind in signature.items()}
+    return GluonASTSource(function, kinds, *rest)
 
 
 _FRONT_ENDS = {"triton": _triton_source, "gluon": _gluon_source}

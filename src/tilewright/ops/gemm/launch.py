@@ -12,7 +12,7 @@ from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles
 from tilewright.ops.gemm.sizes import tiles as tiles_of
-from tilewright.ops.gemm.source import batch_types, blocks, in_words
+from tilewright.ops.gemm.source import batch_types, blocks, in_words, rests
 from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, Step, Temporary
 
 
@@ -55,8 +55,11 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
             *((Scalar("i32", _dies(device)),) if "dies" in record.arguments else ()),
         )
     else:
-        made = _descriptors(config, problem)
-        arguments = (*made, *sizes, *extra)
+        made = _descriptors(config, problem, blocks(config))
+        # For B the descriptors of all parts, then those of C.
+        others = [_descriptors(config, problem, each)[1:] for each in rests(config)]
+        rest = (one for of_operand in zip(*others, strict=True) for one in of_operand)
+        arguments = (*made, *sizes, *rest, *extra)
         if record.writes == "pointers":
             ldc = Scalar(stride, problem.ldc)
             arguments = (*made[:2], Pointer(MATRICES[2]), *sizes, ldc, *extra)
@@ -79,12 +82,14 @@ FLAGS = Temporary("flags", (MAX_FLAGS,), "int32", "kept_zero")
 """Flags for workgroups that share a tile (`ops/device/reduce.py`)."""
 
 
-def _descriptors(config: GemmConfig, p: GemmProblem) -> tuple[Descriptor, ...]:
-    """The tensor maps of A, B and C. A matrix that a whole batch shares is a batch of one: a tensor
-    map has no strides of 0."""
+def _descriptors(
+    config: GemmConfig, p: GemmProblem, of: tuple[tuple[int, ...], ...]
+) -> tuple[Descriptor, ...]:
+    """The tensor maps of A, B and C with blocks `of`. A matrix that a whole batch shares is a batch
+    of one: a tensor map has no strides of 0."""
     lds, types = (p.lda, p.ldb, p.ldc), (p.dtype_a, p.dtype_b, p.dtype_c)
     found = []
-    for i, (name, block) in enumerate(zip(MATRICES, blocks(config), strict=True)):
+    for i, (name, block) in enumerate(zip(MATRICES, of, strict=True)):
         words = in_words(config, i)
         dtype, each = ("int32", words) if words else (types[i], 1)
         shape: tuple[int, ...] = (p.outer[i], p.inner[i] // each)

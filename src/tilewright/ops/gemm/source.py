@@ -12,6 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import epilogues, pipelines, scales, swap
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.lowbit import WORD
+from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.gemm.pipelines.constants import SHARED, UNSHARED, Value, partial_dtype
 from tilewright.ops.nouns import KernelSource
 
@@ -98,9 +99,22 @@ def _descriptors(config: GemmConfig) -> Types:
     )
 
 
+def _rest(config: GemmConfig) -> Types:
+    """The tuple arguments `b_rest` and `c_rest`: descriptors for the columns behind the first
+    accumulator's."""
+    found: list[tuple[str, str]] = []
+    for i, operand in ((1, "b"), (2, "c")):
+        kind = DTYPES[(config.dtype_a, config.dtype_b, config.dtype_c)[i]].triton
+        said = [f"tensordesc<{kind}[{', '.join(map(str, each[i]))}]>" for each in rests(config)]
+        found += [(f"{operand}_rest.{part}", each) for part, each in enumerate(said)]
+        found += [] if said else [(f"{operand}_rest", "()")]
+    return tuple(found)
+
+
 def _others(config: GemmConfig) -> Types:
     """The arguments behind the matrices and sizes, in the order of `record.ARGUMENTS`."""
     groups: dict[str, Types] = {
+        "rest": _rest(config),
         **{name: _chain(name, on, d, _stride(config)) for name, on, d in _chains(config)},
         "scales": scales.kernel_types(config),
         "batch": batch_types(config),
@@ -251,7 +265,22 @@ def blocks(config: GemmConfig) -> tuple[tuple[int, ...], ...]:
     """Tile of A, B and C that one copy moves, as (outer, inner) in memory, of one matrix."""
     boxes = pipelines.of(config).boxes
     assert boxes is not None, f"pipeline {config.pipeline} has no descriptors"
-    m, n, k, columns = boxes(config)
+    return _blocks(config, *boxes(config))
+
+
+def rests(config: GemmConfig) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The same for each accumulator behind a tile's first."""
+    record = pipelines.of(config)
+    if "rest" not in record.arguments:
+        return ()
+    assert record.boxes is not None
+    m, _, k, _ = record.boxes(config)
+    return tuple(_blocks(config, m, n, k, columns) for n, columns in warpgroups.rests(config))
+
+
+def _blocks(
+    config: GemmConfig, m: int, n: int, k: int, columns: int
+) -> tuple[tuple[int, ...], ...]:
     each = in_words(config, 1) or 1
     a, b, c = tuple(config.layout)
     one = () if config.batching == "none" else (1,)

@@ -22,6 +22,9 @@ from tilewright.verdict import Verdict, no
 MAX_TMA_ROWS = 2**30
 """Most rows of C in a tensor map that can end inside it."""
 
+LEAST_COLUMNS = 32
+"""Columns of a tile of the Gluon kernel at least."""
+
 
 # --- legality ---------------------------------------------------------------------------------
 
@@ -66,6 +69,8 @@ def _warpgroups(c: GroupedGemmConfig, arch: Arch) -> str | None:
     if legal and c.num_warps not in legal:
         words = " or ".join(map(str, legal))
         return f"pipeline {c.pipeline} multiplies with {words} warps, not {c.num_warps}"
+    if legal and c.tile_n < LEAST_COLUMNS:
+        return f"tile_n = {c.tile_n} is under {LEAST_COLUMNS}, which {c.pipeline} stores in pieces"
     return None
 
 

@@ -85,10 +85,10 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
     accumulators,
-    b_ring,
     barriers,
     fill,
     multiply,
+    rests_of,
     settled,
     tiles_of,
 )
@@ -97,7 +97,7 @@ from tilewright.ops.gemm.kernels.gluon_store import write_tile
 
 @jit
 def _take_turns(
-    c, a_tiles, b_tiles, b_rest, c_tiles, full, empty, turns, m, n, k, extra, batch,
+    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty, turns, m, n, k, extra, batch,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
@@ -124,7 +124,7 @@ def _take_turns(
         mbarrier.wait(turns.index(GROUP), turn)
         turn ^= 1
         acc, rest, used, _, _ = multiply(
-            a_tiles, b_tiles, b_rest, full, empty, acc, rest, steps * 0, steps,
+            a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, steps * 0, steps,
             done % STAGES, done // STAGES & 1, TILE_N, A_ROW, B_ROW, STAGES, 1, 0,
         )  # fmt: skip
         mbarrier.arrive(turns.index(1 - GROUP), count=1)
@@ -133,7 +133,7 @@ def _take_turns(
         mbarrier.arrive(empty.index(used), count=1)
         mine = extra_of(extra, batch, z, TAKES, BATCHING)
         write_tile(
-            c, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
+            c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
             C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
         )  # fmt: skip
     tma_store_wait(0)
@@ -141,7 +141,7 @@ def _take_turns(
 
 @jit
 def gemm_gluon_pingpong(
-    a, b, c, m, n, k, extra, batch,
+    a, b, c, m, n, k, b_rest, c_rest, extra, batch,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
@@ -151,7 +151,8 @@ def gemm_gluon_pingpong(
     `gluon_ws`."""
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, "persistent", TAKES)
     a_tiles = tiles_of(a, STAGES)
-    b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
+    b_tiles = tiles_of(b, STAGES)
+    rest_tiles = rests_of(b_rest, STAGES)
     c_tiles = tiles_of(c, 4)
     full, empty = barriers(STAGES, 1)
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -161,17 +162,19 @@ def gemm_gluon_pingpong(
     gl.warp_specialize(
         [
             (_take_turns, (
-                c, a_tiles, b_wide, b_rest, c_tiles, full, empty, turns, m, n, k, extra, batch,
+                c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                turns, m, n, k, extra, batch,
                 TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
                 TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 0, CHAIN,
             )),
             (_take_turns, (
-                c, a_tiles, b_wide, b_rest, c_tiles, full, empty, turns, m, n, k, extra, batch,
+                c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                turns, m, n, k, extra, batch,
                 TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
                 TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 1, CHAIN,
             )),
             (fill, (
-                a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, 0, TILE_M,
+                a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty, m, n, k, batch, 0, TILE_M,
                 TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, "persistent", INSIDE, STAGES, 1,
             )),
         ],

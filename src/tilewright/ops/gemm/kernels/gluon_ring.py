@@ -5,6 +5,11 @@ The ring has STAGES slots, each with A's tile (or one tile for each group's rows
 has two mbarriers: `full` (the copies' bytes have arrived) and `empty` (its readers are done). The
 ring continues from one part of the work to the next, so the next part's loads begin during the last
 steps of the current one.
+
+A tile whose columns are no power of two is cut into parts that are (`widths.parts`), and each part
+has its own descriptor of B, its own ring of B's tiles, and its own accumulator: `b`, `b_tiles` and
+`acc` are the first part's, `b_rest`, `rest_tiles` and `rest` tuples of the others'. All share a
+slot's barriers.
 """
 
 from tilewright.ops.device import widths
@@ -13,7 +18,6 @@ from tilewright.ops.device.gluon_api import (
     gl,
     jit,
     mbarrier,
-    reinterpreted,
     tma_load,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -31,8 +35,26 @@ OF_TWO_REGISTERS = gl.constexpr(240)
 OF_THREE_REGISTERS = gl.constexpr(160)
 
 
-wide = constexpr_function(widths.wide)
+parts = constexpr_function(widths.parts)
 piece = constexpr_function(widths.piece)
+
+
+@constexpr_function
+def parts_of(tile_n):
+    """How many accumulators a tile has."""
+    return len(parts(tile_n))
+
+
+@constexpr_function
+def width(tile_n, part):
+    """Columns of an accumulator."""
+    return parts(tile_n)[part]
+
+
+@constexpr_function
+def before(tile_n, part):
+    """Columns of a tile on the left of an accumulator's."""
+    return sum(parts(tile_n)[:part])
 
 
 @jit
@@ -65,7 +87,7 @@ def work_of(tiles, steps, splits, SCHEDULER: gl.constexpr):
 
 @jit
 def fill(
-    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits,
+    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty, m, n, k, batch, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr, SCHEDULER: gl.constexpr,
     INSIDE: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
@@ -77,9 +99,8 @@ def fill(
     tiles = in_batch(each, batch, BATCHING)
     steps = gl.cdiv(k, TILE_K)
     ROWS: gl.constexpr = TILE_M // GROUPS
-    WIDE: gl.constexpr = wide(TILE_N)
-    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
-    BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + TILE_N // BOX_N * b.block_type.nbytes
+    OF_B: gl.constexpr = b.block_type.nbytes // width(TILE_N, 0) * TILE_N
+    BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + OF_B
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
     _, _, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
@@ -101,16 +122,11 @@ def fill(
                     tma_load(a, place(z_a, row + group * ROWS, k0, BATCHING), ready, a_tile)
                 else:
                     tma_load(a, place(z_a, k0, row + group * ROWS, BATCHING), ready, a_tile)
-            for box in gl.static_range(TILE_N // BOX_N):
-                # The boxes of one slot are adjacent, so that they form one tile.
-                if box < WIDE // BOX_N:
-                    b_tile = b_tiles.index(stage * (WIDE // BOX_N) + box)
-                else:
-                    b_tile = b_rest.index(stage)
-                if B_ROW:
-                    tma_load(b, place(z_b, k0, col + box * BOX_N, BATCHING), ready, b_tile)
-                else:
-                    tma_load(b, place(z_b, col + box * BOX_N, k0, BATCHING), ready, b_tile)
+            load_columns(b, b_tiles.index(stage), ready, z_b, k0, col, B_ROW, BATCHING)
+            for i in gl.static_range(len(b_rest)):
+                there = col + before(TILE_N, i + 1)
+                b_tile = rest_tiles[i].index(stage)
+                load_columns(b_rest[i], b_tile, ready, z_b, k0, there, B_ROW, BATCHING)
             stage += 1
             if stage == STAGES:
                 stage = 0
@@ -118,51 +134,81 @@ def fill(
 
 
 @jit
+def load_columns(b, b_tile, ready, z, k0, col, B_ROW: gl.constexpr, BATCHING: gl.constexpr):
+    """Request B's columns from `col` on that one box of `b` has."""
+    if B_ROW:
+        tma_load(b, place(z, k0, col, BATCHING), ready, b_tile)
+    else:
+        tma_load(b, place(z, col, k0, BATCHING), ready, b_tile)
+
+
+@jit
+def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr, MMA_K: gl.constexpr, INT_ACC: gl.constexpr):
+    """A warp group's sums of COLUMNS columns, as wgmma has them."""
+    MMA_N: gl.constexpr = min(COLUMNS, 128 if INT_ACC else 256)
+    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MMA_N, MMA_K])
+    return gl.zeros((ROWS, COLUMNS), ACC, LAYOUT)
+
+
+@jit
 def accumulators(
     a_tiles, ROWS: gl.constexpr, TILE_N: gl.constexpr, INT_ACC: gl.constexpr
 ):  # fmt: skip
-    """A warp group's sums for ROWS rows: those of the first `wide(TILE_N)` columns, and those of
-    the remaining columns. If none remain, the first twice."""
+    """A warp group's sums for ROWS rows: those of the first part's columns, and a tuple of those of
+    the other parts."""
     MMA_K: gl.constexpr = 256 // a_tiles.dtype.primitive_bitwidth
-    WIDE: gl.constexpr = wide(TILE_N)
-    MMA_N: gl.constexpr = min(WIDE, 128 if INT_ACC else 256)
-    ACC: gl.constexpr = gl.int32 if INT_ACC else gl.float32
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, MMA_N, MMA_K])
-    acc = gl.zeros((ROWS, WIDE), ACC, LAYOUT)
-    rest = acc
-    if TILE_N > WIDE:
-        REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, TILE_N - WIDE, MMA_K])
-        rest = gl.zeros((ROWS, TILE_N - WIDE), ACC, REST)
+    acc = zeros(ROWS, width(TILE_N, 0), MMA_K, INT_ACC)
+    rest = ()
+    for i in gl.static_range(1, parts_of(TILE_N)):
+        rest += (zeros(ROWS, width(TILE_N, i), MMA_K, INT_ACC),)  # type: ignore[assignment]
+    return acc, rest
+
+
+@jit
+def multiplied(a_tile, b_tile, acc, B_ROW: gl.constexpr, use_acc):
+    """`acc` plus the product of two tiles, which is still running."""
+    if not B_ROW:
+        b_tile = b_tile.permute((1, 0))
+    return warpgroup_mma(a_tile, b_tile, acc, use_acc=use_acc, is_async=True)
+
+
+@jit
+def awaited(acc, rest, TILE_N: gl.constexpr, RUNNING: gl.constexpr):
+    """The sums, when at most RUNNING wgmma are running."""
+    if parts_of(TILE_N) == 1:
+        acc = warpgroup_mma_wait(RUNNING, deps=(acc,))
+    else:
+        sums = (acc,)
+        sums += rest
+        sums = warpgroup_mma_wait(RUNNING, deps=sums)
+        acc = sums[0]
+        rest = sums[1:]
     return acc, rest
 
 
 @jit
 def multiply(
-    a_tiles, b_tiles, b_rest, full, empty, acc, rest, begin, stop, stage, phase,
+    a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, begin, stop, stage, phase,
     TILE_N: gl.constexpr, A_ROW: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr,
     GROUPS: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """One warp group's sums over K steps `begin` to `stop`, from the ring. The last wgmma is still
-    running. Also returns the slot that it reads, and `stage` and `phase` of the next step. `acc`
-    and `rest` give only shapes; their contents are ignored."""
+    """One warp group's sums over K steps `begin` to `stop`, from the ring. The last step's wgmma
+    are still running. Also returns the slot that they read, and `stage` and `phase` of the next
+    step. `acc` and `rest` give only shapes; their contents are ignored."""
     used = 0
     for step in range(begin, stop):
         mbarrier.wait(full.index(stage), phase)
         a_tile = a_tiles.index(stage * GROUPS + GROUP)
-        b_tile = b_tiles.index(stage)
         if not A_ROW:
             a_tile = a_tile.permute((1, 0))
-        if not B_ROW:
-            b_tile = b_tile.permute((1, 0))
-        acc = warpgroup_mma(a_tile, b_tile, acc, use_acc=step > begin, is_async=True)
-        if wide(TILE_N) < TILE_N:
-            b_tile = b_rest.index(stage)
-            if not B_ROW:
-                b_tile = b_tile.permute((1, 0))
-            rest = warpgroup_mma(a_tile, b_tile, rest, use_acc=step > begin, is_async=True)
-            acc, rest = warpgroup_mma_wait(2, deps=(acc, rest))
-        else:
-            acc = warpgroup_mma_wait(1, deps=(acc,))
+        acc = multiplied(a_tile, b_tiles.index(stage), acc, B_ROW, step > begin)
+        sums = ()
+        for i in gl.static_range(parts_of(TILE_N) - 1):
+            b_tile = rest_tiles[i].index(stage)
+            product = multiplied(a_tile, b_tile, rest[i], B_ROW, step > begin)
+            sums += (product,)  # type: ignore[assignment]
+        acc, rest = awaited(acc, sums, TILE_N, parts_of(TILE_N))
         mbarrier.arrive(empty.index(used), count=1, pred=step > begin)
         used = stage
         stage += 1
@@ -182,31 +228,18 @@ def tiles_of(matrix, COUNT: gl.constexpr):
 
 
 @jit
-def settled(acc, rest, TILE_N: gl.constexpr):
-    """The sums, after the last wgmma has ended."""
-    if wide(TILE_N) < TILE_N:
-        acc, rest = warpgroup_mma_wait(0, deps=(acc, rest))
-    else:
-        acc = warpgroup_mma_wait(0, deps=(acc,))
-    return acc, rest
+def rests_of(b_rest, STAGES: gl.constexpr):
+    """Shared memory for the tiles of B's other parts, one ring for each."""
+    rest_tiles = ()
+    for i in gl.static_range(len(b_rest)):
+        rest_tiles += (tiles_of(b_rest[i], STAGES),)  # type: ignore[assignment]
+    return rest_tiles
 
 
 @jit
-def b_ring(
-    b, TILE_N: gl.constexpr, TILE_K: gl.constexpr, B_ROW: gl.constexpr, STAGES: gl.constexpr
-):
-    """Shared memory for B's tiles: as the copies fill it, as wgmma reads it, and for the columns
-    past `wide(TILE_N)`."""
-    WIDE: gl.constexpr = wide(TILE_N)
-    BOX_N: gl.constexpr = b.block_type.shape[-1 if B_ROW else -2]
-    boxes = tiles_of(b, STAGES * (WIDE // BOX_N))
-    whole = boxes
-    rest = boxes
-    if TILE_N > WIDE:
-        SHAPE: gl.constexpr = [STAGES, TILE_K, WIDE] if B_ROW else [STAGES, WIDE, TILE_K]
-        whole = reinterpreted(boxes, b.dtype, SHAPE, boxes.layout)
-        rest = tiles_of(b, STAGES)
-    return boxes, whole, rest
+def settled(acc, rest, TILE_N: gl.constexpr):
+    """The sums, after the last wgmma has ended."""
+    return awaited(acc, rest, TILE_N, 0)
 
 
 @jit

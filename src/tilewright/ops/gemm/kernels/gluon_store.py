@@ -3,18 +3,21 @@
 
 After the epilogue, a group's sums leave in pieces of half the first accumulator's columns (with
 SPLIT, a quarter). They pass through two staging buffers of the group by asynchronous stores; a
-store is waited for only when its buffer is needed again.
+store is waited for only when its buffer is needed again. A part of the tile that is narrower than a
+piece leaves whole, through its own descriptor of C and the beginning of a buffer.
 """
 
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.gluon_api import (
+    constexpr_function,
     fence_async_shared,
     gl,
     jit,
+    reinterpreted,
     tma_store,
     tma_store_wait,
 )
-from tilewright.ops.gemm.kernels.gluon_ring import piece, place, wide
+from tilewright.ops.gemm.kernels.gluon_ring import before, parts, parts_of, piece, place, width
 
 
 @jit
@@ -23,16 +26,41 @@ def indices(tile, AXIS: gl.constexpr):
     return gl.arange(0, tile.shape[AXIS], gl.SliceLayout(1 - AXIS, tile.type.layout))
 
 
+@constexpr_function
+def pieces(tile_n, split, part):
+    """In how many pieces an accumulator leaves."""
+    columns = parts(tile_n)
+    return columns[part] // min(columns[part], piece(columns[0], split))
+
+
+@constexpr_function
+def pieces_before(tile_n, split, part):
+    """How many pieces of a tile leave before an accumulator's."""
+    columns = parts(tile_n)
+    most = piece(columns[0], split)
+    return sum(each // min(each, most) for each in columns[:part])
+
+
+@constexpr_function
+def pending(tile_n, split, number):
+    """How many stores of the group may be running when piece `number` of a tile is staged. Buffers
+    alternate, so the store before the last used the same buffer; but if a tile has an odd number of
+    pieces, the last one used the buffer with which the next tile begins."""
+    odd = pieces_before(tile_n, split, len(parts(tile_n))) % 2
+    return 0 if odd and number == 0 else 1
+
+
 @jit
 def store_piece(
-    c, z, row, col, piece, staging, extra, m, n, C_ROW: gl.constexpr, TAKES: gl.constexpr,
+    c, z, row, col, sums, staging, extra, m, n, C_ROW: gl.constexpr, TAKES: gl.constexpr,
     FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
+    PENDING: gl.constexpr,
 ):  # fmt: skip
     """Apply the epilogue to one piece of the sums, at (row, col), and write it to memory through
-    the staging buffer `staging`."""
-    piece = apply(piece, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, indices)
-    out = rounded(piece, c.dtype, LARGEST)
-    tma_store_wait(1)  # the piece before the last has left this buffer
+    the staging buffer `staging`, after all stores but the last PENDING have left theirs."""
+    sums = apply(sums, extra, row, col, m, n, CHAIN, TAKES, C_ROW, True, True, indices)
+    out = rounded(sums, c.dtype, LARGEST)
+    tma_store_wait(PENDING)
     if C_ROW:
         staging.store(out)
         fence_async_shared()
@@ -52,51 +80,61 @@ def halves(tile):
 
 
 @jit
-def write(
-    c, acc, even, odd, extra, m, n, z, row, col, C_ROW: gl.constexpr, SPLIT: gl.constexpr,
-    TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
-    CHAIN: gl.constexpr,
+def cut(tile, COUNT: gl.constexpr):
+    """A tile in registers as COUNT tiles side by side: one, two or four."""
+    found = (tile,)
+    if COUNT > 1:
+        found = halves(tile)
+    if COUNT > 2:
+        found = halves(found[0]) + halves(found[1])  # type: ignore[misc]
+    return found
+
+
+@jit
+def boxed(c, staging):
+    """The beginning of a staging buffer, as boxes of `c` lie in it."""
+    ROWS: gl.constexpr = c.block_type.shape[-2]
+    COLS: gl.constexpr = c.block_type.shape[-1]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], c.dtype)
+    return reinterpreted(staging, c.dtype, [ROWS, COLS], LAYOUT)
+
+
+@jit
+def write_part(
+    c, acc, even, odd, extra, m, n, z, row, col, TILE_N: gl.constexpr, PART: gl.constexpr,
+    C_ROW: gl.constexpr, SPLIT: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr,
+    LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """Write a group's rows of a whole sum to C, in pieces, alternating between its two staging
-    buffers."""
-    pieces = halves(acc)
-    if SPLIT:
-        p0, p1 = halves(pieces[0])
-        p2, p3 = halves(pieces[1])
-        pieces = (p0, p1, p2, p3)
-    for i in gl.static_range(len(pieces)):
-        at = col + i * pieces[0].shape[1]
-        staging = even if i % 2 == 0 else odd
+    """Write one accumulator of a group, at column `col`, to C, in pieces, alternating between the
+    group's two staging buffers."""
+    COUNT: gl.constexpr = pieces(TILE_N, SPLIT, PART)
+    FIRST: gl.constexpr = pieces_before(TILE_N, SPLIT, PART)
+    found = cut(acc, COUNT)
+    for i in gl.static_range(COUNT):
+        at = col + i * (width(TILE_N, PART) // COUNT)
+        staging = even if (FIRST + i) % 2 == 0 else odd
+        if PART > 0:
+            staging = boxed(c, staging)
         store_piece(
-            c, z, row, at, pieces[i], staging, extra, m, n,
-            C_ROW, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
+            c, z, row, at, found[i], staging, extra, m, n, C_ROW, TAKES, FOLD, LARGEST, BATCHING,
+            CHAIN, pending(TILE_N, SPLIT, FIRST + i),
         )  # fmt: skip
 
 
 @jit
 def write_tile(
-    c, acc, rest, even, odd, extra, m, n, z, row, col, TILE_N: gl.constexpr, C_ROW: gl.constexpr,
-    SPLIT: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
-    BATCHING: gl.constexpr, CHAIN: gl.constexpr,
+    c, c_rest, acc, rest, even, odd, extra, m, n, z, row, col, TILE_N: gl.constexpr,
+    C_ROW: gl.constexpr, SPLIT: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr,
+    LARGEST: gl.constexpr, BATCHING: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
-    """Write a group's sums at (row, col) of matrix `z` to C: `acc` and, if the tile has two
-    accumulators, `rest` after it."""
-    WIDE: gl.constexpr = wide(TILE_N)
-    write(
-        c, acc, even, odd, extra, m, n, z, row, col,
+    """Write a group's sums at (row, col) of matrix `z` to C: `acc`, and the other parts of the tile
+    after it, each through its own of the descriptors `c_rest`."""
+    write_part(
+        c, acc, even, odd, extra, m, n, z, row, col, TILE_N, 0,
         C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
     )  # fmt: skip
-    if TILE_N > WIDE:
-        col += WIDE
-        PIECE: gl.constexpr = piece(WIDE, SPLIT)
-        if TILE_N - WIDE == 2 * PIECE:
-            write(
-                c, rest, even, odd, extra, m, n, z, row, col,
-                C_ROW, False, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
-            )  # fmt: skip
-        else:
-            store_piece(
-                c, z, row, col, rest, even, extra, m, n,
-                C_ROW, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
-            )  # fmt: skip
-            tma_store_wait(0)  # the next tile begins with the same buffer
+    for i in gl.static_range(parts_of(TILE_N) - 1):
+        write_part(
+            c_rest[i], rest[i], even, odd, extra, m, n, z, row, col + before(TILE_N, i + 1),
+            TILE_N, i + 1, C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
+        )  # fmt: skip

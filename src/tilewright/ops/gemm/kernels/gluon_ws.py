@@ -20,11 +20,17 @@ there is more than one tile of rows, the last begins earlier (see `schedule`).
 Layouts. Operands are read in shared memory in their memory layout; wgmma transposes 16-bit
 operands. 8-bit and tf32 operands must have K contiguous, which a rule checks.
 
-Odd tiles. A tile edge is a power of two; or 192 rows, three groups of 64; or 96, 160 or 192
-columns, two accumulators 64 and 32, 128 and 32 or 128 and 64 wide, with B copied in boxes of the
-second's width. Such tiles fill the last wave of some shapes where powers of two leave most of it
-empty. In the tables shipped for the H200, 80 of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of
-1,499 in fp8 have a tile of 96 or 160 columns.
+Odd tiles. A tile has 64, 128, 192 (three groups) or 256 rows, and columns in steps of 8. Triton's
+tensors are powers of two, so columns that are none are cut into parts that are: 88 columns are
+accumulators of 64, 16 and 8. Each part has its own wgmma over the same tile of A, its own ring of
+B's tiles and its own descriptors of B and C (see `gluon_ring`); a slot's barriers serve all. Such
+tiles fill the last wave of some shapes where powers of two leave most of it empty. Their price: each
+part's wgmma reads A from shared memory again, 16 clocks for 64 rows and 16 of K in 16 bits, as long
+as 32 columns take to multiply. So a tile has three parts at most (`warpgroups.MOST_PARTS`), and a
+part of 8 columns is estimated to cost as much as one of 32. In the tables shipped for the H200, 80
+of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of 1,499 in fp8 have a tile of 96 or 160 columns.
+These were measured with one descriptor of B, whose box had the second part's width, so that B came
+in more and smaller copies; the other widths, and this form of these three, were never timed.
 
 Schedulers (see `schedule`). All except `tile`, which has no next tile to overlap with. If
 workgroups share a tile (not with an odd edge), each group has its own flags and slots (see
@@ -167,10 +173,10 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
     accumulators,
-    b_ring,
     barriers,
     fill,
     multiply,
+    rests_of,
     settled,
     tiles_of,
     work_of,
@@ -180,7 +186,7 @@ from tilewright.ops.gemm.kernels.gluon_store import write_tile
 
 @jit
 def _multiply(
-    c, a_tiles, b_tiles, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty, m, n, k, extra, batch,
     flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
@@ -234,7 +240,7 @@ def _multiply(
                 last = take_turn(flags, count, base, stride, shift, REDUCTION)
         acc, rest = accumulators(a_tiles, ROWS, TILE_N, INT_ACC)
         acc, rest, used, stage, phase = multiply(
-            a_tiles, b_tiles, b_rest, full, empty, acc, rest, begin, stop, stage, phase,
+            a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, begin, stop, stage, phase,
             TILE_N, A_ROW, B_ROW, STAGES, GROUPS, GROUP,
         )  # fmt: skip
         acc, rest = settled(acc, rest, TILE_N)
@@ -252,7 +258,7 @@ def _multiply(
         if whole:
             mine = extra_of(extra, batch, z, TAKES, BATCHING)
             write_tile(
-                c, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
+                c, c_rest, acc, rest, even, odd, mine, m, n, z, row, col, TILE_N,
                 C_ROW, SPLIT, TAKES, FOLD, LARGEST, BATCHING, CHAIN,
             )  # fmt: skip
     tma_store_wait(0)
@@ -260,7 +266,7 @@ def _multiply(
 
 @jit
 def gemm_gluon_ws(
-    a, b, c, m, n, k, extra, batch, flags, partials, splits,
+    a, b, c, m, n, k, b_rest, c_rest, extra, batch, flags, partials, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr,
     SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
@@ -273,12 +279,14 @@ def gemm_gluon_ws(
     a, b, c: tensor descriptors of the matrices as they lie in memory, so a column-major matrix is
         described as its row-major transpose.
     flags, partials, splits: for the schedulers that share tiles; the others ignore them.
+    b_rest, c_rest: descriptors of B and C for each part of a tile behind the first.
     extra, TAKES, CHAIN: see `epilogue`; C has n / FOLD columns.
     batch, BATCHING: as in `tma`.
     """
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
     a_tiles = tiles_of(a, STAGES * GROUPS)
-    b_tiles, b_wide, b_rest = b_ring(b, TILE_N, TILE_K, B_ROW, STAGES)
+    b_tiles = tiles_of(b, STAGES)
+    rest_tiles = rests_of(b_rest, STAGES)
     c_tiles = tiles_of(c, 2 * GROUPS)
     full, empty = barriers(STAGES, GROUPS)
     fence_async_shared()  # the copy engine sees the barriers too
@@ -289,13 +297,15 @@ def gemm_gluon_ws(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                    m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (fill, (
-                    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
+                    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
+                    m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
                     GROUPS,
                 )),
@@ -307,19 +317,22 @@ def gemm_gluon_ws(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                    m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_multiply, (
-                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                    m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
                 )),
                 (fill, (
-                    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
+                    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
+                    m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
                     GROUPS,
                 )),
@@ -331,25 +344,29 @@ def gemm_gluon_ws(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                    m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
                 )),
                 (_multiply, (
-                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                    m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
                 )),
                 (_multiply, (
-                    c, a_tiles, b_wide, b_rest, c_tiles, full, empty, m, n, k, extra, batch,
+                    c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
+                    m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
                     BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 2, CHAIN,
                 )),
                 (fill, (
-                    a, b, a_tiles, b_tiles, b_rest, full, empty, m, n, k, batch, splits, TILE_M,
+                    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
+                    m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
                     GROUPS,
                 )),

@@ -33,9 +33,9 @@ def _pingpong_shared_memory(c: GemmConfig, arch: Arch) -> int:
 
 
 def _boxes(c: GemmConfig) -> tuple[int, int, int, int]:
-    """Where there are two accumulators, boxes of B have the second's width; C leaves in pieces."""
-    columns = c.tile_n - wide(c.tile_n) or c.tile_n
-    return c.tile_m, columns, c.tile_k, warpgroups.piece(c) // epilogues.fold(c.epilogue)
+    """B is copied in boxes of the first accumulator's columns; C leaves in pieces."""
+    stored = warpgroups.piece(c) // epilogues.fold(c.epilogue)
+    return c.tile_m, wide(c.tile_n), c.tile_k, stored
 
 
 def _ws_boxes(c: GemmConfig) -> tuple[int, int, int, int]:
@@ -114,7 +114,7 @@ GLUON_WS = Pipeline(
     shared_memory=_ws_shared_memory,
     accumulators=common.accumulators,
     boxes=_ws_boxes,
-    arguments=("extra", "batch", "sharing"),
+    arguments=("rest", "extra", "batch", "sharing"),
     constants=(*COMMON, "BATCHING", "SPLIT", "STAGES", "GROUPS"),
     own_constants={"GROUPS": lambda c, _: warpgroups.groups(c)},
     options=warpgroups.options,
@@ -167,7 +167,7 @@ GLUON_PINGPONG = Pipeline(
     shared_memory=_pingpong_shared_memory,
     accumulators=_pingpong_accumulators,
     boxes=_boxes,
-    arguments=("extra", "batch"),
+    arguments=("rest", "extra", "batch"),
     constants=(*TILE, *ROWS, "INT_ACC", *EPILOGUE, "BATCHING", "SPLIT", "STAGES"),
     own_constants={},
     options=warpgroups.options,

@@ -26,10 +26,11 @@ Rule = Callable[[GemmConfig, Arch], "str | None"]
 OWN_RULES = ("combination", "warpgroups", "small_m", "cdna", "scales", "packed")
 """The rules of `rules.LEGALITY` that a record may extend."""
 
-ARGUMENTS = ("pre_a", "pre_b", "extra", "scales", "dies", "batch", "sharing")
+ARGUMENTS = ("rest", "pre_a", "pre_b", "extra", "scales", "dies", "batch", "sharing")
 """What a kernel may take behind its matrices, sizes and leading dimensions, in this order: the
-operands of `pre_a`, of `pre_b` and of the epilogue; the block scales; the number of dies with an L2
-each; the batch; and, for schedulers that share tiles, flags, partial sums and the number of parts.
+descriptors of B and of C for the columns behind a tile's first accumulator; the operands of
+`pre_a`, of `pre_b` and of the epilogue; the block scales; the number of dies with an L2 each; the
+batch; and, for schedulers that share tiles, flags, partial sums and the number of parts.
 """
 
 GRIDS = ("whole", "few bits")
@@ -110,7 +111,7 @@ class Pipeline:
     shared_memory: bytes of shared memory; the compiler may add a little.
     accumulators: registers of a thread that hold sums.
     boxes: rows, columns and K of A and B that one copy moves, and columns of C; None if `reads` is
-    ``pointers``.
+    ``pointers``. With ``rest`` among `arguments`: of a tile's first accumulator.
 
     What the compiler is told:
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.device import widths
+from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.pipelines.constants import Value
 
@@ -21,8 +22,23 @@ WARPGROUP_ROWS = 64
 ODD_ROWS = 192
 """The one number of rows of a tile that is no power of two: three warp groups' of `gluon_ws`."""
 
-ODD_COLUMNS = (96, 160, 192)
-"""Columns of a tile that are no powers of two. They lie in two accumulators (`widths.wide`)."""
+MOST_PARTS = 3
+"""Accumulators of a tile. Each reads A from shared memory again."""
+
+ODD_COLUMNS = tuple(
+    columns for columns in range(8, 256, 8) if 1 < len(widths.parts(columns)) <= MOST_PARTS
+)
+"""Columns of a tile that are no powers of two, 24 to 224: all in steps of 8, but those that would
+take more accumulators."""
+
+LEAST_SPLIT = 64
+"""Columns of a tile whose accumulators leave in quarters."""
+
+LEAST_COPIED = 16
+"""Bytes of a row that the copy engine moves at least."""
+
+LEAST_ROW_OF_B = 32
+"""Bytes of a row of row-major B: the narrowest swizzle."""
 
 PART_COLUMNS = 128
 """Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
@@ -42,6 +58,16 @@ def piece(c: GemmConfig) -> int:
     return widths.piece(widths.wide(c.tile_n), c.store == "split")
 
 
+def rests(c: GemmConfig) -> tuple[tuple[int, int], ...]:
+    """Columns of B and of C that one copy moves, for each accumulator behind the first."""
+    stored = (min(part, piece(c)) for part in widths.parts(c.tile_n)[1:])
+    fold = epilogues.fold(c.epilogue)
+    return tuple(
+        (part, columns // fold)
+        for part, columns in zip(widths.parts(c.tile_n)[1:], stored, strict=True)
+    )
+
+
 def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     """The compiler's options."""
     return options_of(c.num_warps)
@@ -58,13 +84,10 @@ def tile_objection(c: GemmConfig, least_m: int) -> str | None:
     """Why a tile cannot be computed by whole wgmma, for kernels with at least `least_m` rows."""
     if c.tile_m < least_m:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
-    least_n = 64 if c.store == "split" else 32
-    if c.tile_n < least_n:
-        return f"tile_n = {c.tile_n} is under {least_n}, which store {c.store} cuts into pieces"
+    if c.store == "split" and c.tile_n < LEAST_SPLIT:
+        return f"tile_n = {c.tile_n} is under {LEAST_SPLIT}, which store split cuts into pieces"
     if (c.tile_m == ODD_ROWS or c.tile_n in ODD_COLUMNS) and c.scheduler in SHARING:
         return f"tiles of {c.tile_m}x{c.tile_n} are not shared"
-    if c.tile_n in ODD_COLUMNS and (reason := _odd_columns(c)):
-        return reason
     if c.dtype_a == "fp32" and c.precision != "tf32":
         return "wgmma does not take fp32 operands; precision tf32 would round them"
     bits = DTYPES[c.dtype_a].bits
@@ -75,17 +98,17 @@ def tile_objection(c: GemmConfig, least_m: int) -> str | None:
             f"wgmma takes {bits}-bit operands with K contiguous, so the layout must begin with rc;"
             f" {c.layout} does not"
         )
-    return None
+    return _narrow_part(c)
 
 
-def _odd_columns(c: GemmConfig) -> str | None:
-    """Why a tile cannot have two accumulators of different widths. B is copied in boxes of the
-    second's width, which lie together as one tile, and C leaves in pieces that make up both."""
-    rest = c.tile_n - widths.wide(c.tile_n)
-    if c.tile_k * DTYPES[c.dtype_a].bits != 1024:
-        return f"tile_n = {c.tile_n} is made of parts, which rows of 128 bytes of B allow"
-    if c.layout[1] == "r" and rest * DTYPES[c.dtype_b].bits != 1024:
-        return f"tile_n = {c.tile_n} copies {rest} columns of B at a time, so B is column-major"
-    if rest % piece(c):
-        return f"tile_n = {c.tile_n} leaves in parts of {rest} columns, so it needs store split"
+def _narrow_part(c: GemmConfig) -> str | None:
+    """Why a tile's narrowest part cannot be copied: the copy engine moves rows of whole 16 bytes,
+    and wgmma transposes rows of B that a swizzle spans, of 32 bytes or more."""
+    *_, columns = widths.parts(c.tile_n)
+    said = f"tile_n = {c.tile_n} is made of parts, the narrowest with {columns} columns"
+    if c.layout[1] == "r" and DTYPES[c.dtype_b].size(columns) < LEAST_ROW_OF_B:
+        return f"{said}: rows of B under {LEAST_ROW_OF_B} bytes, which wgmma does not transpose"
+    stored = min(columns, piece(c)) // epilogues.fold(c.epilogue)
+    if c.layout[2] == "r" and DTYPES[c.dtype_c].size(stored) < LEAST_COPIED:
+        return f"{said}: rows of C under {LEAST_COPIED} bytes, which no copy stores"
     return None
