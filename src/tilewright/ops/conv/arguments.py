@@ -197,6 +197,7 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "NDIM": lambda c: c.spatial_dims,
     "DATA": lambda c: c.direction == "data",
     "MERGED": lambda c: c.merged,
+    "BUNDLE": lambda c: c.merged_groups,
     "UNIT": lambda c: c.alignment > 1,
     "UNIT_OUT": lambda c: c.alignment_out > 1,
     "SPLIT": lambda c: c.scheduler == "split",

@@ -8,7 +8,7 @@
                                      pipeline -+        +- scheduler
 
 Other words follow only where they differ from the default: the box (``b1x8x16``), ``tf32``,
-``merged``, ``i64``, and last the epilogue.
+``merged``, groups of a tile (``mg8``), ``i64``, and last the epilogue.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class ConvConfig:
     group_m: rows of tiles that are walked together, to reuse L2.
     merged: a step's products are of several taps, as if a filter's taps and channels were one
         dimension; else each step is of one tap. For few channels.
+    merged_groups: groups whose channels a tile has side by side, a power of two; what does not
+        belong together is multiplied by zero, or its sums are not stored. For groups of few
+        channels.
     alignment: bytes that addresses, strides and a group's channels of what is read are multiples
         of; 1: elements of neighbouring channels may be anywhere. alignment_out: of what is made.
     index_bits: 32 where every array spans under 2 GiB.
@@ -83,6 +86,7 @@ class ConvConfig:
     scheduler: str = "tile"
     group_m: int = 8
     merged: bool = False
+    merged_groups: int = 1
     alignment: int = 16
     alignment_out: int = 16
     index_bits: int = 32
@@ -105,6 +109,7 @@ class ConvConfig:
         )
         name += f"_b{self.box}" if self.box else ""
         name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
+        name += f"_mg{self.merged_groups}" if self.merged_groups > 1 else ""
         name += "_i64" * (self.index_bits == 64)
         return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
 
@@ -129,7 +134,7 @@ def check(config: ConvConfig) -> ConvConfig:
         if value not in known or type(value) is not type(next(iter(known))):
             listed = ", ".join(map(str, known))
             raise BadArgument(f"{field} = {value!r} is not one of {listed}")
-    for field in _COUNTS:
+    for field in _CHECKED:
         checks.whole(field, getattr(c, field), 1)
     if not _BOX.fullmatch(c.box):
         raise BadArgument(f"box = {c.box!r} is not sizes such as 1x8x16")
@@ -139,6 +144,7 @@ def check(config: ConvConfig) -> ConvConfig:
 
 _BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
+_CHECKED = (*_COUNTS, "merged_groups")
 
 
 def _one(field: str, words: tuple[object, ...]) -> str:
@@ -156,7 +162,8 @@ _PATTERN = re.compile(
     f"_w{_count('num_warps')}_s{_count('num_stages')}"
     f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}_g{_count('group_m')}"
     f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
-    "(?:_b(?P<box>[0-9x]+))?(?:_(?P<precision>tf32))?(?:_(?P<merged>merged))?(?:_(?P<wide>i64))?"
+    "(?:_b(?P<box>[0-9x]+))?(?:_(?P<precision>tf32))?(?:_(?P<merged>merged))?"
+    f"(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
@@ -180,6 +187,7 @@ def parse(name: str) -> ConvConfig:
         "box": said["box"] or "",
         "precision": said["precision"] or "ieee",
         "merged": said["merged"] is not None,
+        "merged_groups": int(said["merged_groups"] or 1),
         "index_bits": 64 if said["wide"] else 32,
         "epilogue": (said["epilogue"] or "").replace("-", "+"),
     }

@@ -45,6 +45,9 @@ EDGE = 32
 GATHERED = 4.0
 """Factor on the time of a load where elements are read one by one."""
 
+SECTOR = 32
+"""Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""
+
 SECOND_US = 2.0
 """A kernel that follows another without a gap on the host."""
 
@@ -156,7 +159,7 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
     taps = p.taps / math.prod(p.stride) if c.direction == "data" else p.taps
     if c.depthwise:
         return max(1.0, taps)
-    channels = p.group_k if c.direction == "data" else p.group_c
+    channels = _read_channels(p) * c.merged_groups
     if c.merged:
         return max(1.0, taps * channels / c.tile_k)
     return max(1.0, taps * -(-channels // c.tile_k))
@@ -165,12 +168,29 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
 def _step_bytes(c: ConvConfig, p: ConvProblem) -> float:
     size = DTYPES[c.dtype].bytes
     if not c.depthwise:
-        return (c.tile_m + c.tile_n) * c.tile_k * size
+        if c.direction == "weights":
+            of_pixels, others = c.tile_m + c.tile_n, 0
+        else:
+            of_pixels, others = c.tile_m, c.tile_n
+        return (of_pixels * _sectors(c, p) + others) * c.tile_k * size
     if c.direction == "weights":
         return (c.tile_m + 1) * c.tile_n * c.tile_k * size
     if c.pipeline == "window":
         return c.tile_m * c.tile_n * size * (p.filter[-1] + STRIP - 1) / p.filter[-1]
     return c.tile_m * c.tile_n * size
+
+
+def _sectors(c: ConvConfig, p: ConvProblem) -> float:
+    """Bytes that memory moves for each byte of a pixel's channels that a tile reads."""
+    if p.groups == 1:
+        return 1.0
+    channels = min(p.group_c, p.group_k) if c.direction == "weights" else _read_channels(p)
+    return max(1.0, SECTOR / max(1, channels * c.merged_groups * DTYPES[c.dtype].bytes))
+
+
+def _read_channels(p: ConvProblem) -> int:
+    """Channels of a group of what pixels are gathered from."""
+    return p.group_k if p.direction == "data" else p.group_c
 
 
 def _shared_bytes(c: ConvConfig) -> float:

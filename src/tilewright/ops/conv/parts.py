@@ -75,7 +75,8 @@ def pixels(p: ConvProblem) -> int:
 
 def _gather_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
     channels = p.group_c if p.direction == "data" else p.group_k
-    return _up(pixels(p), c.tile_m) * _up(channels, c.tile_n) * p.groups * classes(p)
+    columns = _up(channels * c.merged_groups, c.tile_n)
+    return _up(pixels(p), c.tile_m) * columns * _up(p.groups, c.merged_groups) * classes(p)
 
 
 def _depthwise_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
@@ -91,11 +92,12 @@ def _window_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
 def _weight_tiles(c: ConvConfig, p: ConvProblem) -> int:
     if c.depthwise:
         return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
+    channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
     if c.merged:
-        columns = _up(p.taps * p.group_c, c.tile_n)
+        columns = _up(p.taps * channels, c.tile_n)
     else:
-        columns = p.taps * _up(p.group_c, c.tile_n)
-    return _up(p.group_k, c.tile_m) * columns * p.groups
+        columns = p.taps * _up(channels, c.tile_n)
+    return _up(filters, c.tile_m) * columns * _up(p.groups, c.merged_groups)
 
 
 _WALK = ("sizes", "full", "walked", "taps", "stride", "dilation", "before")
@@ -111,8 +113,8 @@ GATHER = Part(
         "images", "channels_in", "channels_out", "groups", *_WALK, *_CLASSES,
     ),
     constants=(
-        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "DATA", "MERGED", "UNIT", "UNIT_OUT",
-        "PRECISION", "INT_ACC", *_LAST,
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "DATA", "MERGED", "BUNDLE", "UNIT",
+        "UNIT_OUT", "PRECISION", "INT_ACC", *_LAST,
     ),
     epilogue=True,
 )  # fmt: skip
@@ -140,8 +142,8 @@ WEIGHTS = Part(
         "group_k", "groups", "sizes", "outs", "taps", "stride", "dilation", "before", "splits",
     ),
     constants=(
-        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "MERGED", "UNIT", "UNIT_OUT", "SPLIT",
-        "PRECISION",
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "MERGED", "BUNDLE", "UNIT", "UNIT_OUT",
+        "SPLIT", "PRECISION",
     ),
 )  # fmt: skip
 

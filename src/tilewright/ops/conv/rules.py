@@ -24,6 +24,9 @@ MOST_ELEMENTS = 2**15
 OVERHEAD_REGISTERS = 48
 """Registers of a thread beside sums: places of pixels, masks, addresses."""
 
+MOST_GROUPS = 64
+"""Groups of a tile."""
+
 MOST_NUMBER = 2**31 - 2**20
 """Pixels, tiles and weights are numbered in 32 bits, up to a tile past the last."""
 
@@ -65,6 +68,10 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
             return f"{one.name} is for rows or pairs of columns of a matrix"
     if c.pipeline == "window" and c.direction == "weights":
         return "a window slides over pixels of a result, which a gradient of weights does not have"
+    if c.merged_groups & (c.merged_groups - 1) or c.merged_groups > MOST_GROUPS:
+        return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
+    if c.merged_groups > 1 and c.pipeline != "implicit":
+        return f"pipeline {c.pipeline} does not merge groups"
     if c.depthwise:
         if c.merged:
             return "a depthwise kernel has one channel, and nothing to merge with taps"
@@ -212,6 +219,12 @@ def _described(c: ConvConfig, p: ConvProblem) -> str | None:
     return boxed.refusal(c, p) if c.pipeline in boxed.PIPELINES else None
 
 
+def _groups(c: ConvConfig, p: ConvProblem) -> str | None:
+    if c.merged_groups >= 2 * p.groups:
+        return f"merges {c.merged_groups} groups, of {p.groups}"
+    return None
+
+
 def _window(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.pipeline == "window" and (p.stride[-1], p.dilation[-1]) != (1, 1):
         return (
@@ -261,6 +274,7 @@ def _index(c: ConvConfig, p: ConvProblem) -> str | None:
 SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...] = (
     ("signature", _signature),
     ("depthwise", _depthwise),
+    ("groups", _groups),
     ("window", _window),
     ("vector_width", _aligned),
     ("boxes", _described),

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import boxed, boxes
+from tilewright.ops.conv import boxed, boxes, grouped_rows
 from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, PIPELINES, SCHEDULERS
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
@@ -30,6 +30,7 @@ AXES: dict[str, Any] = {
     "scheduler": "tile",
     "group_m": 8,
     "merged": False,
+    "merged_groups": 1,
     "alignment": 16,
     "alignment_out": 16,
     "index_bits": 32,
@@ -40,7 +41,7 @@ AXES: dict[str, Any] = {
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
-    "merged", "alignment", "alignment_out", "box",
+    "merged", "alignment", "alignment_out", "box", "merged_groups",
 )  # fmt: skip
 
 FEW = 32
@@ -114,19 +115,26 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
     """The space to choose from where nothing was measured."""
     rows = [*_implicit(problem, arch), *_depthwise(problem)]
-    return _space(problem, rows, _boxed(problem, arch))
+    return _space(problem, rows, _boxed(problem, arch), grouped_rows.default(problem, arch))
 
 
 def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
     """What a tuning chooses from: more tiles, warps and stages, and both forms of a step."""
     more = [*_tuned(problem, arch), *_depthwise(problem, tuned=True)]
-    return default_space(problem, arch), _space(problem, more, _boxed(problem, arch, tuned=True))
+    boxed_rows = _boxed(problem, arch, tuned=True)
+    grouped = grouped_rows.tuned(problem, arch)
+    return default_space(problem, arch), _space(problem, more, boxed_rows, grouped)
 
 
 def _space(
-    p: ConvProblem, rows: Iterable[tuple[Any, ...]], with_boxes: Iterable[tuple[Any, ...]]
+    p: ConvProblem,
+    rows: Iterable[tuple[Any, ...]],
+    with_boxes: Iterable[tuple[Any, ...]],
+    grouped: Iterable[tuple[Any, ...]],
 ) -> KernelSpace:
-    every = list(dict.fromkeys([*((*row, "") for row in rows), *with_boxes]))
+    """The space of all rows. Those of `grouped` have all fields, the others one group a tile."""
+    of_one_group = [*((*row, "") for row in rows), *with_boxes]
+    every = list(dict.fromkeys([*((*row, 1) for row in of_one_group), *grouped]))
     fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
     fixed |= {"spatial_dims": [len(p.spatial)], "index_bits": [index_bits(p)]}
     return KernelSpace("conv", fixed, {}, {ALGORITHM: every})

@@ -10,10 +10,17 @@ writes what the epilogue makes of zero.
 Few channels. Steps of one tap leave most of TILE_K empty where a group has few channels. MERGED
 steps go through taps and channels as through one dimension, and each element finds its own tap.
 
+Groups of few channels. A tile of one group has few columns. With BUNDLE, a tile has the channels of
+so many groups, a *bundle*: a step reads the channels of all of them, and the weights are block
+diagonal, with zeros read for a group's filters and another's channels. The zeros cost products,
+which these layers have to spare, and an infinite element would make NaN of another group's sums. So
+a tile whose sums have NaN is computed anew, group by group, with zeros in place of the other
+groups' elements; what is NaN then is NaN.
+
 Data movement. Loads through pointers, masked at the padding, in vectors of channels where channels
 are neighbours. Taps are the inner loop, so that a tile's pixels come from L1 or L2 for all taps but
 the first. Triton makes asynchronous copies of them, in num_stages (sm_80 and later). Groups are in
-the grid: a group's channels are never read beyond its last, where another group's may be NaN.
+the grid, or bundles of them: a tile never reads channels beyond its last group's.
 
 What limits it: addresses and masks are computed anew for each step by all warps; nothing overlaps
 the store. Not timed.
@@ -28,28 +35,133 @@ from tilewright.ops.device.schedule import tile_coordinates
 
 
 @triton.jit
+def _sums(
+    source, weights, base, there, cols, cols_there, at_d, at_h, at_w, count_d, count_h, count_w,
+    tap_d, tap_h, tap_w, first_d, first_h, first_w, apart_d, apart_h, apart_w, source_strides,
+    weight_strides, channels_in, channels_out, depth_in, only, sizes,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
+    DATA: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr, ONE: tl.constexpr,
+    UNIT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+):  # fmt: skip
+    """A tile's sums over taps and `depth_in` channels, those of the bundle. With ONE, over the
+    channels of the bundle's group number `only`."""
+    # The compiler pipelines the loop that always runs.
+    STAGES: tl.constexpr = 1 if ONE else None
+    col = cols
+    if BUNDLE > 1:
+        col = cols % channels_out
+        group_of_col = cols // channels_out
+    if DATA:  # weights [channels in of this direction, channels out]
+        w_cols = channel(col, weight_strides[1], UNIT)
+    else:
+        w_cols = cols * weight_strides[0]
+
+    acc = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
+    if MERGED:
+        depth = count_d * count_h * count_w * depth_in
+        for k0 in tl.range(0, depth, TILE_K, num_stages=STAGES):
+            k = k0 + tl.arange(0, TILE_K)
+            ch = k % depth_in
+            t = k // depth_in
+            j_w = t % count_w
+            j_h = t // count_w % count_h
+            j_d = t // count_w // count_h
+            k_there = k < depth
+            a_there = k_there
+            if ONE:
+                a_there = a_there & (ch // channels_in == only)
+            seen = inside(
+                at_d[:, None] + (j_d * tap_d)[None, :], at_h[:, None] + (j_h * tap_h)[None, :],
+                at_w[:, None] + (j_w * tap_w)[None, :], sizes, NDIM,
+            )  # fmt: skip
+            to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
+            to += channel(ch, source_strides[1], UNIT)
+            a = tl.load(
+                source + (base[:, None] + to[None, :]),
+                mask=seen & there[:, None] & a_there[None, :], other=0.0,
+            )  # fmt: skip
+            w_rows = offset(
+                first_d + j_d * apart_d, first_h + j_h * apart_h, first_w + j_w * apart_w,
+                weight_strides, NDIM,
+            )  # fmt: skip
+            w_there = k_there[:, None] & cols_there[None, :]
+            if BUNDLE > 1:
+                w_there = w_there & ((ch // channels_in)[:, None] == group_of_col[None, :])
+            if DATA:
+                w_rows += ch * weight_strides[0]
+            else:
+                w_rows += channel(ch % channels_in if BUNDLE > 1 else ch, weight_strides[1], UNIT)
+            b = tl.load(weights + (w_rows[:, None] + w_cols[None, :]), mask=w_there, other=0.0)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    else:
+        j_d = 0
+        j_h = 0
+        j_w = 0
+        k0 = 0
+        steps = count_d * count_h * count_w * tl.cdiv(depth_in, TILE_K)
+        for _ in tl.range(0, steps, num_stages=STAGES):
+            ch = tl.multiple_of(k0, TILE_K) + tl.arange(0, TILE_K)
+            ch_there = ch < depth_in
+            a_there = ch_there
+            if ONE:
+                a_there = a_there & (ch // channels_in == only)
+            seen = inside(at_d + j_d * tap_d, at_h + j_h * tap_h, at_w + j_w * tap_w, sizes, NDIM)
+            to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
+            a = tl.load(
+                source + ((base + to)[:, None] + channel(ch, source_strides[1], UNIT)[None, :]),
+                mask=(seen & there)[:, None] & a_there[None, :], other=0.0,
+            )  # fmt: skip
+            w_there = ch_there[:, None] & cols_there[None, :]
+            if BUNDLE > 1:
+                w_there = w_there & ((ch // channels_in)[:, None] == group_of_col[None, :])
+            if DATA:
+                w_rows = ch * weight_strides[0]
+            else:
+                w_rows = channel(ch % channels_in if BUNDLE > 1 else ch, weight_strides[1], UNIT)
+            w_rows += offset(
+                first_d + j_d * apart_d, first_h + j_h * apart_h, first_w + j_w * apart_w,
+                weight_strides, NDIM,
+            )  # fmt: skip
+            b = tl.load(weights + (w_rows[:, None] + w_cols[None, :]), mask=w_there, other=0.0)
+            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+            # The next tap, or the next channels.
+            j_w += 1
+            turn = j_w == count_w
+            j_w = tl.where(turn, 0, j_w)
+            j_h = tl.where(turn, j_h + 1, j_h)
+            turn = j_h == count_h
+            j_h = tl.where(turn, 0, j_h)
+            j_d = tl.where(turn, j_d + 1, j_d)
+            turn = j_d == count_d
+            j_d = tl.where(turn, 0, j_d)
+            k0 = tl.where(turn, k0 + TILE_K, k0)
+    return acc
+
+
+@triton.jit
 def conv_gather(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images, channels_in,
     channels_out, groups, sizes, full, walked, taps, stride, dilation, before, phase, common,
     inverse,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NDIM: tl.constexpr, DATA: tl.constexpr, MERGED: tl.constexpr, UNIT: tl.constexpr,
-    UNIT_OUT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
+    NDIM: tl.constexpr, DATA: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr,
+    UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """A tile of the result. The arguments are those of the catalogue (`arguments`)."""
     pixels = images * walked[0] * walked[1] * walked[2]
     tiles_m = tl.cdiv(pixels, TILE_M)
-    tiles_n = tl.cdiv(channels_out, TILE_N)
+    tiles_n = tl.cdiv(channels_out * BUNDLE, TILE_N)
+    bundles = tl.cdiv(groups, BUNDLE)
     rest = tl.program_id(0) // (tiles_m * tiles_n)
-    group = rest % groups
+    group = rest % bundles * BUNDLE
     tile = tl.program_id(0) % (tiles_m * tiles_n)
     tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
     class_d = 0
     class_h = 0
     class_w = 0
     if DATA:
-        _, class_d, class_h, class_w = apart(rest // groups, stride, NDIM)
+        _, class_d, class_h, class_w = apart(rest // bundles, stride, NDIM)
     first_w, count_w, apart_w, origin_w, pixel_w, tap_w = walk(
         class_w, taps[2], stride[2], dilation[2], before[2], phase[2], common[2], inverse[2], DATA
     )
@@ -72,90 +184,40 @@ def conv_gather(
     there = rows < pixels
     if DATA:
         there = there & inside(d, h, w, full, NDIM)
+    depth_in = channels_in
+    width_out = channels_out
+    if BUNDLE > 1:
+        in_bundle = min(groups - group, BUNDLE)
+        depth_in = channels_in * in_bundle
+        width_out = channels_out * in_bundle
     cols = tile_n * TILE_N + tl.arange(0, TILE_N)
-    cols_there = cols < channels_out
+    cols_there = cols < width_out
 
     base = image * source_strides[0] + offset(at_d, at_h, at_w, source_strides, NDIM)
     base += group * channels_in * source_strides[1]
-    if DATA:  # weights [channels in of this direction, channels out]
+    if DATA:
         weights += group * channels_in * weight_strides[0]
-        w_cols = channel(cols, weight_strides[1], UNIT)
     else:
         weights += group * channels_out * weight_strides[0]
-        w_cols = cols * weight_strides[0]
 
-    acc = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
-    if MERGED:
-        depth = count_d * count_h * count_w * channels_in
-        for k0 in range(0, depth, TILE_K):
-            k = k0 + tl.arange(0, TILE_K)
-            ch = k % channels_in
-            t = k // channels_in
-            j_w = t % count_w
-            j_h = t // count_w % count_h
-            j_d = t // count_w // count_h
-            k_there = k < depth
-            seen = inside(
-                at_d[:, None] + (j_d * tap_d)[None, :], at_h[:, None] + (j_h * tap_h)[None, :],
-                at_w[:, None] + (j_w * tap_w)[None, :], sizes, NDIM,
-            )  # fmt: skip
-            to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
-            to += channel(ch, source_strides[1], UNIT)
-            a = tl.load(
-                source + (base[:, None] + to[None, :]),
-                mask=seen & there[:, None] & k_there[None, :], other=0.0,
-            )  # fmt: skip
-            w_rows = offset(
-                first_d + j_d * apart_d, first_h + j_h * apart_h, first_w + j_w * apart_w,
-                weight_strides, NDIM,
-            )  # fmt: skip
-            if DATA:
-                w_rows += ch * weight_strides[0]
-            else:
-                w_rows += channel(ch, weight_strides[1], UNIT)
-            b = tl.load(
-                weights + (w_rows[:, None] + w_cols[None, :]),
-                mask=k_there[:, None] & cols_there[None, :], other=0.0,
-            )  # fmt: skip
-            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
-    else:
-        j_d = 0
-        j_h = 0
-        j_w = 0
-        k0 = 0
-        for _ in range(count_d * count_h * count_w * tl.cdiv(channels_in, TILE_K)):
-            ch = tl.multiple_of(k0, TILE_K) + tl.arange(0, TILE_K)
-            ch_there = ch < channels_in
-            seen = inside(at_d + j_d * tap_d, at_h + j_h * tap_h, at_w + j_w * tap_w, sizes, NDIM)
-            to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
-            a = tl.load(
-                source + ((base + to)[:, None] + channel(ch, source_strides[1], UNIT)[None, :]),
-                mask=(seen & there)[:, None] & ch_there[None, :], other=0.0,
-            )  # fmt: skip
-            if DATA:
-                w_rows = ch * weight_strides[0]
-            else:
-                w_rows = channel(ch, weight_strides[1], UNIT)
-            w_rows += offset(
-                first_d + j_d * apart_d, first_h + j_h * apart_h, first_w + j_w * apart_w,
-                weight_strides, NDIM,
-            )  # fmt: skip
-            b = tl.load(
-                weights + (w_rows[:, None] + w_cols[None, :]),
-                mask=ch_there[:, None] & cols_there[None, :], other=0.0,
-            )  # fmt: skip
-            acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
-            # The next tap, or the next channels.
-            j_w += 1
-            turn = j_w == count_w
-            j_w = tl.where(turn, 0, j_w)
-            j_h = tl.where(turn, j_h + 1, j_h)
-            turn = j_h == count_h
-            j_h = tl.where(turn, 0, j_h)
-            j_d = tl.where(turn, j_d + 1, j_d)
-            turn = j_d == count_d
-            j_d = tl.where(turn, 0, j_d)
-            k0 = tl.where(turn, k0 + TILE_K, k0)
+    acc = _sums(
+        source, weights, base, there, cols, cols_there, at_d, at_h, at_w, count_d, count_h,
+        count_w, tap_d, tap_h, tap_w, first_d, first_h, first_w, apart_d, apart_h, apart_w,
+        source_strides, weight_strides, channels_in, channels_out, depth_in, 0, sizes,
+        TILE_M, TILE_N, TILE_K, NDIM, DATA, MERGED, BUNDLE, False, UNIT, PRECISION, INT_ACC,
+    )  # fmt: skip
+    if BUNDLE > 1 and not INT_ACC:  # noqa: SIM102 - the compiler decides the first alone
+        if tl.max((acc != acc).to(tl.int32)) > 0:
+            for one in range(in_bundle):
+                alone = _sums(
+                    source, weights, base, there, cols, cols_there, at_d, at_h, at_w, count_d,
+                    count_h, count_w, tap_d, tap_h, tap_w, first_d, first_h, first_w, apart_d,
+                    apart_h, apart_w, source_strides, weight_strides, channels_in, channels_out,
+                    depth_in, one, sizes,
+                    TILE_M, TILE_N, TILE_K, NDIM, DATA, MERGED, BUNDLE, True, UNIT, PRECISION,
+                    INT_ACC,
+                )  # fmt: skip
+                acc = tl.where((cols // channels_out == one)[None, :], alone, acc)
 
     places = image * made_strides[0] + offset(d, h, w, made_strides, NDIM)
     channels = group * channels_out + cols

@@ -5,6 +5,10 @@ over the pixels of y: dY is read transposed, and of X the pixels that a place's 
 A tile's columns are channels of one tap; MERGED columns go through taps and channels as through one
 dimension, which fills tiles where a group has few channels.
 
+With BUNDLE, a tile has the filters and the channels of so many groups. Of its sums, those of a
+filter and a channel of one group are stored; the others are products that were not asked for, and
+meet no other sum.
+
 A gradient of few weights over many pixels has few tiles. Under SPLIT, several workgroups share the
 pixels of a tile; each writes its sums to its own part of a workspace, and `conv_totals` adds the
 parts in order. So results repeat bit for bit, without atomics.
@@ -28,33 +32,40 @@ def conv_weights(
     x, y, made, x_strides, y_strides, made_strides, images, group_c, group_k, groups, sizes, outs,
     taps, stride, dilation, before, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NDIM: tl.constexpr, MERGED: tl.constexpr, UNIT: tl.constexpr, UNIT_OUT: tl.constexpr,
-    SPLIT: tl.constexpr, PRECISION: tl.constexpr,
+    NDIM: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr,
+    UNIT_OUT: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient, or of a part of it. The arguments are those of the catalogue
     (`arguments`)."""
     all_taps = taps[0] * taps[1] * taps[2]
-    tiles_m = tl.cdiv(group_k, TILE_M)
-    tiles_c = tl.cdiv(group_c, TILE_N)
+    tiles_m = tl.cdiv(group_k * BUNDLE, TILE_M)
+    tiles_c = tl.cdiv(group_c * BUNDLE, TILE_N)
     tiles_n = all_taps * tiles_c
     if MERGED:
-        tiles_n = tl.cdiv(all_taps * group_c, TILE_N)
+        tiles_n = tl.cdiv(all_taps * group_c * BUNDLE, TILE_N)
+    bundles = tl.cdiv(groups, BUNDLE)
     rest = tl.program_id(0) // (tiles_m * tiles_n)
-    group = rest % groups
-    part = rest // groups
+    group = rest % bundles * BUNDLE
+    part = rest // bundles
     tile = tl.program_id(0) % (tiles_m * tiles_n)
     tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
 
+    width_c = group_c
+    width_k = group_k
+    if BUNDLE > 1:
+        in_bundle = min(groups - group, BUNDLE)
+        width_c = group_c * in_bundle
+        width_k = group_k * in_bundle
     k = tile_m * TILE_M + tl.arange(0, TILE_M)
-    k_there = k < group_k
+    k_there = k < width_k
     if MERGED:
         cols = tile_n * TILE_N + tl.arange(0, TILE_N)
-        cols_there = cols < all_taps * group_c
-        c = cols % group_c
-        tap = cols // group_c
+        cols_there = cols < all_taps * width_c
+        c = cols % width_c
+        tap = cols // width_c
     else:
         c = tile_n // all_taps * TILE_N + tl.arange(0, TILE_N)
-        cols_there = c < group_c
+        cols_there = c < width_c
         tap = tile_n % all_taps
     _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
     from_d = tap_d * dilation[0] - before[0]
@@ -95,8 +106,11 @@ def conv_weights(
         b = tl.load(x + places, mask=mask, other=0.0)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
 
-    k += group * group_k
     mask = k_there[:, None] & cols_there[None, :]
+    if BUNDLE > 1:
+        mask = mask & ((k // group_k)[:, None] == (c // group_c)[None, :])
+        c = c % group_c
+    k += group * group_k
     if SPLIT:
         count = (groups * group_k).to(tl.int64) * all_taps * group_c
         places = (k * all_taps * group_c)[:, None] + (tap * group_c + c)[None, :]

@@ -1,0 +1,106 @@
+"""Rows of the spaces for groups of few channels, whose tiles hold several groups. Each row has the
+fields of `spaces.ALGORITHM`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.conv.rules import alignments
+
+MOST_CHANNELS = 32
+"""Channels, or filters, of a group up to which groups are merged."""
+
+_WIDTHS, _MORE_WIDTHS = (32, 64), (16, 32, 64, 128)
+"""Channels of a tile, of all its groups."""
+
+_STEP_BYTES = {"cuda": 128, "hip": 64}
+"""Most bytes of a step's products, by the GPU's maker."""
+
+_TILES: Sequence[tuple[int, int]] = ((128, 4),)
+_MORE_TILES: Sequence[tuple[int, int]] = ((64, 4), (128, 4), (128, 8), (256, 8))
+"""Pixels of a tile, and warps. Of weights, `_PIXELS` of a step."""
+
+_PIXELS, _MORE_PIXELS = (64,), (32, 64, 128)
+
+_SPREAD = 128
+"""Columns of a tile of weights whose columns are several taps."""
+
+Row = tuple[Any, ...]
+
+
+def default(p: ConvProblem, arch: Arch) -> Iterator[Row]:
+    """Rows of the default space."""
+    if p.direction == "weights":
+        yield from _of_weights(p, arch, _WIDTHS, _PIXELS)
+    else:
+        yield from _of_pixels(p, arch, _WIDTHS, _TILES, (False,))
+
+
+def tuned(p: ConvProblem, arch: Arch) -> Iterator[Row]:
+    """Rows of a tuning's space."""
+    if p.direction == "weights":
+        yield from _of_weights(p, arch, _MORE_WIDTHS, _MORE_PIXELS)
+    else:
+        yield from _of_pixels(p, arch, _MORE_WIDTHS, _MORE_TILES, (False, True))
+
+
+def bundles(p: ConvProblem, widths: Sequence[int]) -> list[int]:
+    """How many groups make tiles of these widths: more than one, and not twice as many as there
+    are."""
+    most = max(p.group_c, p.group_k)
+    if p.groups == 1 or p.depthwise or not 0 < most <= MOST_CHANNELS:
+        return []
+    counts = (_floor(min(width // most, 2 * p.groups - 1)) for width in widths if width >= most)
+    return [count for count in dict.fromkeys(counts) if count > 1]
+
+
+def _of_pixels(
+    p: ConvProblem,
+    arch: Arch,
+    widths: Sequence[int],
+    tiles: Sequence[tuple[int, int]],
+    forms: Sequence[bool],
+) -> Iterator[Row]:
+    read, made = (p.group_c, p.group_k) if p.direction == "forward" else (p.group_k, p.group_c)
+    stages = _stages(p, arch)
+    for count, (m, warps), merged in itertools.product(bundles(p, widths), tiles, forms):
+        yield (m, max(16, _power(made * count)), _depth(p, arch, read * count), warps, stages,
+               "implicit", "tile", 8, merged, *alignments(p, "implicit"), "", count)  # fmt: skip
+
+
+def _of_weights(
+    p: ConvProblem, arch: Arch, widths: Sequence[int], pixels: Sequence[int]
+) -> Iterator[Row]:
+    stages = _stages(p, arch)
+    for count, depth, merged, scheduler in itertools.product(
+        bundles(p, widths), pixels, (False, True), ("tile", "split")
+    ):
+        m, n = (max(16, _power(each * count)) for each in (p.group_k, p.group_c))
+        yield (m, max(n, _SPREAD) if merged else n, depth, 4, stages, "implicit", scheduler, 8,
+               merged, *alignments(p, "implicit"), "", count)  # fmt: skip
+
+
+def _stages(p: ConvProblem, arch: Arch) -> int:
+    """Stages of the ring: copies of fewer than four bytes pass through registers."""
+    return 1 if arch.backend == "hip" else 3 if alignments(p, "implicit")[0] >= 4 else 2
+
+
+def _depth(p: ConvProblem, arch: Arch, channels: int) -> int:
+    """Products of a step: the tile's channels, in no more than `_STEP_BYTES`."""
+    most = _STEP_BYTES[arch.backend] // DTYPES[p.dtype].bytes
+    return max(16, min(most, _power(channels)))
+
+
+def _floor(size: int) -> int:
+    """The largest power of two up to `size`; 0 of 0."""
+    return 1 << size.bit_length() >> 1
+
+
+def _power(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length() if size > 1 else 1
