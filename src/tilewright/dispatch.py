@@ -10,7 +10,9 @@ GPU of its operands; CPU arrays run in Triton's interpreter, or on an emulated G
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from tilewright.compile import Store
 from tilewright.errors import (
     BuildFailed,
     FindingsFound,
+    NoKernelFound,
     UnsupportedProblem,
     WrongDevice,
     listed,
@@ -450,11 +453,60 @@ class Dispatcher(Loader):
             raise FindingsFound(f"{given.problem}, emulated: {listed(found)}", found)
 
 
-@cache
 def default_dispatcher() -> Dispatcher:
     """The process's dispatcher. It chooses from the families' default spaces, for the GPU of each
-    call's operands."""
+    call's operands.
+
+    While ``torch.use_deterministic_algorithms`` is on, it is another, which chooses only kernels
+    that give the same bits in every run. Under ``warn_only``, that one warns where there is no such
+    kernel, and takes another.
+    """
+    if not _repeats_wanted():
+        return _default()
+    return _repeating(sys.modules["torch"].is_deterministic_algorithms_warn_only_enabled())
+
+
+def _look_for_torch() -> bool:
+    """`_repeats_wanted` until torch has been imported, which may happen at any time. The private
+    name takes half of the time of the public one, at every call."""
+    global _repeats_wanted
+    torch = sys.modules.get("torch")
+    if not hasattr(torch, "are_deterministic_algorithms_enabled"):  # it is being imported
+        return False
+    _repeats_wanted = torch._C._get_deterministic_algorithms  # type: ignore[union-attr]
+    return _repeats_wanted()
+
+
+_repeats_wanted: Callable[[], bool] = _look_for_torch
+
+
+@cache
+def _default() -> Dispatcher:
     return Dispatcher()
+
+
+@cache
+def _repeating(warn_only: bool) -> Dispatcher:
+    made = _WarnOnly if warn_only else Dispatcher
+    return made(constraints=Constraints(deterministic=True))
+
+
+class _WarnOnly(Dispatcher):
+    """A dispatcher that warns where no kernel keeps to its constraints, and takes another."""
+
+    def _plan(self, problem: Any, target: Device, constraints: Constraints | None = None) -> Plan:
+        try:
+            return super()._plan(problem, target, constraints)
+        except NoKernelFound as error:
+            if constraints is not None:
+                raise
+            plan = super()._plan(problem, target, Constraints())
+            warnings.warn(
+                f"{plan.config.name} may give other bits in each run, and "
+                f"torch.use_deterministic_algorithms is on with warn_only=True: {error}",
+                stacklevel=2,
+            )
+            return plan
 
 
 def _outputs(out: Any) -> Sequence[Any] | None:
