@@ -1,5 +1,4 @@
-"""``torch.use_deterministic_algorithms``: calls choose kernels that repeat bit for bit, in gradients
-too."""
+"""``torch.use_deterministic_algorithms``: calls choose kernels that repeat, in gradients too."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ def switch():
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-@pytest.mark.parametrize("warn_only", [False, True])
-def test_chosen_kernels_repeat(switch, problem, warn_only):
-    switch(True, warn_only=warn_only)
+def test_chosen_kernels_repeat(switch, problem):
+    """And where there are such kernels, nothing warns."""
+    switch(True, warn_only=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         chosen = tw.default_dispatcher().select(problem).config
