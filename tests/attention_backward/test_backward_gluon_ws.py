@@ -6,16 +6,19 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import sim_language as language
 from attention_cases import drawn as forward
 from backward_cases import of_forward
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_values import Fault, Int
+from sim_values import Fault, Int, Memory
+from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 
 from shared_builds import build_once
+from simulate import _step as simulated_step
 from simulate import worst_error
 from tilewright import ops
 from tilewright.arch import arch, device
@@ -153,6 +156,36 @@ def test_more_sequences_than_are_looked_at_together(ordered):
         140, 1, 40, 40, 64, right=0, others="packedq+packedkv", total_q=1500, total_kv=1500
     )
     assert right(p, ordered=ordered)
+
+
+@pytest.mark.parametrize("name", ["basic", "gluon_ws"])
+@pytest.mark.parametrize("others", ["packedq+packedkv", "usedkv", "packedkv+usedkv"])
+def test_the_longest_sequences_start_first(name, others):
+    """And each is told how many tiles of keys are before its own."""
+    rng = random.Random(name)
+    batch, room = 140, 300
+    p = AttentionBackwardProblem(batch, 2, room, room, 64, others=others, total_q=6 * room,
+                                 total_kv=batch * room)  # fmt: skip
+    configs = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+    config = next(c for c in configs if c.pipeline == name)
+    launch = FAMILY.launch(config, p, H200)
+    step = launch.steps[0]
+    assert step.part == "sequences_by_length"
+    keys = [rng.randrange(4) * rng.randrange(100) for _ in range(batch)]
+    queries = keys if "packedq" in others else [room] * batch
+    own = np.array(keys, np.int32)
+    offsets = np.array([0, *np.cumsum(own)], np.int32)
+    rows = {"q_offsets": offsets, "kv_offsets": offsets, "kv_used": own // 2, "order": own}
+    memories = {n: Memory(n, np.resize(x, max(2 * batch, len(x))), gl.int32)
+                for n, x in rows.items()}  # fmt: skip
+    simulated_step(FAMILY.sources(config, SM_90)[step.part], step, memories, {}, 0)
+    order, before = np.split(memories["order"].flat[: 2 * batch], 2)
+    used = [n // 2 if "usedkv" in others else n for n in keys]
+    length = [n + m for n, m in zip(queries, used, strict=True)]
+    assert [*order] == sorted(range(batch), key=lambda b: (-length[b], b))
+    has = keys if "packedkv" in others else [room] * batch
+    tiles = [-(-has[b] // config.tile_rows) for b in order]
+    assert [*before] == [0, *np.cumsum(tiles)[:-1]]
 
 
 def test_heads_in_sections():

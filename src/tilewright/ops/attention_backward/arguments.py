@@ -4,7 +4,7 @@ Temporaries: `delta`, and `distances`, the sums of a row that the gradient of it
 up. Both lie as LSE does. `log_sums` and `deltas`: see `kernels.around`. `dq_sums`: dQ in fp32, not
 yet scaled: for each 64 of the padded rows of `log_sums`, tiles of 64 columns, in the order of
 `gluon_ws`. `turns`: of each block of dQ, the tiles of keys that have been added, if they add in
-order.
+order. `order`: see `kernels.order`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ def _strides(name: str, *words: str) -> Argument:
 def _int(value: Callable[[Any], int], *words: str) -> Argument:
     return Argument(lambda _: ("i32",), lambda x: (Scalar("i32", value(x.problem)),), words)
 
+
+OWN_LENGTHS = ("packedq", "packedkv", "usedq", "usedkv")
+"""Features by which sequences differ in length."""
 
 PAD = 128
 """Rows of the longest block that is read of rows' terms at once."""
@@ -83,6 +86,7 @@ ARGUMENTS: dict[str, Argument] = {
     "deltas": _fp32("deltas"),
     "dq_sums": _fp32("dq_sums"),
     "turns": _pointer("turns", lambda _: "int32", "ordered"),
+    "order": _pointer("order", lambda _: "int32", *OWN_LENGTHS),
     "do_strides": _strides("do"),
     "dq_strides": _strides("dq", "dq"),
     "dk_strides": _strides("dk", "dk"),
@@ -108,6 +112,7 @@ CONSTANTS: Mapping[str, Callable[[Any], Value]] = {
     "PAD": lambda c: PAD,
     "SUMS": sums_width,
     "ORDERED": lambda c: c.ordered,
+    "BY_LENGTH": lambda c: not c.words.isdisjoint(OWN_LENGTHS),
     **{word.upper(): _has(word) for word in ("dlse", "dq", "dk", "dv", "dsinks", "dslopes")},
 }
 """Every constant by the name that kernels give it."""

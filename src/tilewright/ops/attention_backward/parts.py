@@ -13,6 +13,7 @@ from tilewright.ops.attention_backward import pipelines
 from tilewright.ops.attention_backward.arguments import (
     ARGUMENTS,
     CONSTANTS,
+    OWN_LENGTHS,
     aligned,
     described_type,
 )
@@ -33,11 +34,14 @@ def sources(config: AttentionBackwardConfig, arch: Arch) -> Mapping[str, KernelS
                 f"[{', '.join(map(str, box))}]>"
                 for name, box in part.boxes(config).items()
             }
+            constants = {name: CONSTANTS[name](config) for name in part.constants}
+            for name, made in part.own_constants.items():
+                constants[name] = made(config, arch)
             found[part.name] = kernel_source(
                 config,
                 (f"{KERNELS}.{part.module}", part.name, part.language),
                 part.arguments,
-                {name: CONSTANTS[name](config) for name in part.constants},
+                constants,
                 described,
                 part.options(config, arch),
                 ARGUMENTS,
@@ -78,6 +82,8 @@ def launch(
     temporaries = [*record.temporaries(config, problem)]
     if "delta" in read:
         temporaries.append(Temporary("delta", shape, "fp32"))
+    if "order" in read and config.words.intersection(OWN_LENGTHS):
+        temporaries.append(Temporary("order", (2, problem.batch), "int32"))
     if "dslopes" in config.words:
         temporaries.append(Temporary("distances", shape, "fp32"))
     return Launch(tuple(steps), tuple(temporaries))

@@ -13,7 +13,7 @@ from tilewright.ops.attention.kernels.keys import pieces, row_places, sequence
 from tilewright.ops.attention.kernels.scores import LOG2E
 from tilewright.ops.attention_backward.kernels.steps import (
     load_rows,
-    products,
+    products_of,
     row_numbers,
     row_numbers_read,
     score_gradients,
@@ -30,6 +30,7 @@ def gradients_of_bias(
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr,
     PACKEDKV: tl.constexpr, USEDQ: tl.constexpr, USEDKV: tl.constexpr, UNIT: tl.constexpr,
+    ROLLED: tl.constexpr,
 ):  # fmt: skip
     """A tile of the bias's gradient. The arguments are those of the catalogue (`arguments`)."""
     K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
@@ -68,24 +69,36 @@ def gradients_of_bias(
             c = tl.arange(0, STEP)
             there = i < n_q
             base, rows = row_places(q, q_strides, b, q_start, i0, r, head)
-            x = load_rows(base, rows, q_strides, there, K_WIDTHS, HEAD_DIM, True, UNIT)
+            x_at = (base, rows, q_strides, there)
             base, rows = row_places(k, k_strides, b, kv_start, j0, c, g)
-            keys = load_rows(base, rows, k_strides, j < n_kv, K_WIDTHS, HEAD_DIM, True, UNIT)
+            keys_at = (base, rows, k_strides, j < n_kv)
             base, rows = row_places(v, v_strides, b, kv_start, j0, c, g)
-            values = load_rows(base, rows, v_strides, j < n_kv, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+            values_at = (base, rows, v_strides, j < n_kv)
             base, rows = row_places(do, do_strides, b, q_start, i0, r, head)
-            given = load_rows(base, rows, do_strides, there, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+            given_at = (base, rows, do_strides, there)
+            x = ()
+            keys = ()
+            values = ()
+            given = ()
+            if not ROLLED:
+                x = load_rows(*x_at, K_WIDTHS, HEAD_DIM, True, UNIT)
+                keys = load_rows(*keys_at, K_WIDTHS, HEAD_DIM, True, UNIT)
+                values = load_rows(*values_at, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+                given = load_rows(*given_at, V_WIDTHS, HEAD_DIM_V, True, UNIT)
             at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
             log_sum, row_sum = row_numbers_read(lse, delta, at, there)
             biases = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+            s = products_of(x, keys, x_at, keys_at, q, TILE, STEP, HEAD_DIM, UNIT, ROLLED)
             p, _, kept = weights(
-                products(x, keys, TILE, STEP), i, j, j0, b * heads + head + i * 0, log_sum,
+                s, i, j, j0, b * heads + head + i * 0, log_sum,
                 biases + i.to(tl.int64) * kv_len, 0.0, n_q, n_kv, kv_len, shift, left, right, first,
                 softcap, dropped, factor, seed, offset,
                 TILE, STEP, MASK, SOFTCAP, True, False, DROPOUT, True,
             )  # fmt: skip
-            dp = products(values, given, STEP, TILE).T
-            total += score_gradients(p, dp, row_sum, kept, again, DROPOUT)
+            dp = products_of(
+                values, given, values_at, given_at, q, STEP, TILE, HEAD_DIM_V, UNIT, ROLLED
+            )  # fmt: skip
+            total += score_gradients(p, dp.T, row_sum, kept, again, DROPOUT)
     rows = (own.to(tl.int64) * q_len + i) * kv_len
     inside = (i < q_len)[:, None] & (j < kv_len)[None, :]
     to = dbias + (rows[:, None] + j[None, :])

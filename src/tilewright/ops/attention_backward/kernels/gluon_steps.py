@@ -17,17 +17,18 @@ NO_BOUND = gl.constexpr(2**30)
 
 @jit
 def tile_of(
-    batch, kv_heads, kv_len, total_kv, kv_offsets, section, TILE: gl.constexpr,
-    PACKEDKV: gl.constexpr, ORDERED: gl.constexpr,
+    order, batch, kv_heads, kv_len, total_kv, kv_offsets, section, TILE: gl.constexpr,
+    PACKEDKV: gl.constexpr, BY_LENGTH: gl.constexpr, ORDERED: gl.constexpr,
 ):  # fmt: skip
     """(sequence, head of keys, first key) of this workgroup.
 
-    Under a causal mask the first keys are seen by most queries, so ascending tiles are long ones
-    first. ORDERED: descending tiles (see `turn_of`). Neighbouring numbers are the same tile of
-    `section` heads: as many as have queries and gradients that fit into L2 together.
+    Sequences that have lengths of their own begin with the longest (see `order`). Under a causal
+    mask the first keys are seen by most queries, so ascending tiles are long ones first. ORDERED:
+    descending tiles (see `turn_of`). Neighbouring numbers are the same tile of `section` heads: as
+    many as have queries and gradients that fit into L2 together.
 
-    Packed sequences follow one another. Sequence b has the places from offset // TILE + b on, which
-    are enough, and no more than one too many: so nothing needs the sum of earlier tiles."""
+    Tiles of packed sequences follow one another. There are places for as many as there can be;
+    those that are left over lie behind the last sequence's rows."""
     number = gl.program_id(0)
     if PACKEDKV:
         places = total_kv // TILE + batch
@@ -40,19 +41,26 @@ def tile_of(
     here = gl.minimum(section, lines - before)
     line = before + within % here
     place = within // here
-    if ORDERED:
-        place = places - 1 - place
     if PACKEDKV:
         g = line
-        b = -1
+        rank = -1
         for start in range(0, batch, CHUNK):
             n = start + gl.arange(0, CHUNK, FOUR_WARPS)
-            begins = gl.load(kv_offsets + n, mask=n < batch, other=0) // TILE + n
-            b += gl.sum(((begins <= place) & (n < batch)).to(gl.int32), 0)
-        place -= gl.load(kv_offsets + b) // TILE + b
+            begins = gl.load(order + batch + n, mask=n < batch, other=0)
+            rank += gl.sum(((begins <= place) & (n < batch)).to(gl.int32), 0)
+        b = gl.load(order + rank)
+        place -= gl.load(order + batch + rank)
+        if ORDERED:
+            rows = gl.load(kv_offsets + b + 1) - gl.load(kv_offsets + b)
+            tiles = (rows + TILE - 1) // TILE
+            place = gl.where(place < tiles, tiles - 1 - place, place)
     else:
         b = line // kv_heads
         g = line % kv_heads
+        if BY_LENGTH:
+            b = gl.load(order + b)
+        if ORDERED:
+            place = places - 1 - place
     return b, g, place * TILE
 
 

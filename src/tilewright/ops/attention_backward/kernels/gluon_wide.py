@@ -317,19 +317,20 @@ def _multiply(
 
 @jit
 def gradients_gluon_wide(
-    q, k, v, do, log_sums, deltas, dq_sums, turns, dk, dv, slopes, q_offsets, kv_offsets, q_used,
-    kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
+    q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, q_offsets, kv_offsets,
+    q_used, kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
     padded, kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr, SOFTCAP: gl.constexpr,
     ALIBI: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
-    USEDKV: gl.constexpr, PAD: gl.constexpr, ORDERED: gl.constexpr,
+    USEDKV: gl.constexpr, PAD: gl.constexpr, ORDERED: gl.constexpr, BY_LENGTH: gl.constexpr,
 ):  # fmt: skip
     """dK and dV of 64 keys; what they add to dQ."""
     WIDTH: gl.constexpr = k.block_type.shape[-1]
     K_TILES: gl.constexpr = (HEAD_DIM + WIDTH - 1) // WIDTH
     V_TILES: gl.constexpr = (HEAD_DIM_V + WIDTH - 1) // WIDTH
     b, g, j0 = tile_of(
-        batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section, ROWS, PACKEDKV, ORDERED
+        order, batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section,
+        ROWS, PACKEDKV, BY_LENGTH, ORDERED,
     )  # fmt: skip
     q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)

@@ -25,9 +25,10 @@ and dV leave straight from registers, once. Heads that share keys are summed her
 afterwards: it needs no memory of partial sums, and there are enough tiles of keys (128 workgroups
 for 16k keys of one head).
 
-Order. Tiles that most queries see start first; if they add in turns, last (see `turn_of`). Steps
-that need no mask are a loop of their own, because a condition within one becomes a select for each
-element.
+Order. Tiles that most queries see start first; if they add in turns, last (see `turn_of`). Of
+sequences that have lengths of their own, the longest start first (see `order`): a workgroup starts
+wherever one has ended, so the short ones fill the end without a counter. Steps that need no mask
+are a loop of their own, because a condition within one becomes a select for each element.
 
 Edges. The copy engine fills rows outside an array with zeros. Where sequences have their own
 lengths, a block may hold rows of the next sequence, or of nobody: they are set to zero in shared
@@ -277,19 +278,20 @@ def _multiply(
 
 @jit
 def gradients_gluon_ws(
-    q, k, v, do, log_sums, deltas, dq_sums, turns, dk, dv, slopes, q_offsets, kv_offsets, q_used,
-    kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
+    q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, q_offsets, kv_offsets,
+    q_used, kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
     padded, kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
     TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
     MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
-    PAD: gl.constexpr, ORDERED: gl.constexpr,
+    PAD: gl.constexpr, ORDERED: gl.constexpr, BY_LENGTH: gl.constexpr,
 ):  # fmt: skip
     """dK and dV of a tile of keys; what it adds to dQ."""
     GROUPS: gl.constexpr = TILE // ROWS
     BY_ROWS: gl.constexpr = STEP // ROWS == GROUPS
     b, g, j0 = tile_of(
-        batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section, TILE, PACKEDKV, ORDERED
+        order, batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section,
+        TILE, PACKEDKV, BY_LENGTH, ORDERED,
     )  # fmt: skip
     q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)

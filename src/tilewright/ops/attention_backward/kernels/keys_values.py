@@ -14,7 +14,8 @@ from L2 for all but the first.
 
 Order. Steps that no mask cuts are a loop of their own. Where the last keys of a sequence do not
 fill a tile, all its steps take the masked loop. Under a causal mask the first keys are seen by most
-queries, and their tiles start first as they are numbered.
+queries, and their tiles start first as they are numbered. Of sequences that have lengths of their
+own, the longest start first (`order`).
 
 What limits it. Nothing was timed yet. By its code: four products for each step, whose sums of
 TILE·(head dims) numbers stay in registers. Compiled for sm_90 (bf16, causal), Pᵀ and dSᵀ are
@@ -33,7 +34,7 @@ from tilewright.ops.attention_backward.kernels.steps import (
     add_products,
     clear_rows,
     load_rows,
-    products,
+    products_of,
     row_numbers,
     row_numbers_read,
     score_gradients,
@@ -47,13 +48,14 @@ NO_BOUND = tl.constexpr(2**30)
 
 @triton.jit
 def _step(
-    dk_sums, dv_sums, x, z, i0, head, j, j0, q, do, lse, delta, bias, slope, q_strides, do_strides,
-    b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q, shift, left, right, first, softcap,
-    dropped, factor, again, seed, offset,
+    dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, lse, delta, bias, slope, q_strides,
+    do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q, shift, left, right, first,
+    softcap, dropped, factor, again, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, SOFTCAP: tl.constexpr,
     BIAS: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr,
-    DK: tl.constexpr, DV: tl.constexpr, UNIT: tl.constexpr, MASKED: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, UNIT: tl.constexpr, ROLLED: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """The sums after queries `i0` to `i0 + STEP` of a head."""
     r = tl.arange(0, STEP)
@@ -67,8 +69,12 @@ def _step(
     log_sum, row_sum = row_numbers_read(lse, delta, at, there)
     if BIAS:
         bias = bias + i.to(tl.int64) * kv_len
+    s = products_of(
+        x, queries, x_at, (q_base, q_rows, q_strides, there), q,
+        TILE, STEP, HEAD_DIM, UNIT, ROLLED,
+    )  # fmt: skip
     p, through, kept = weights(
-        products(x, queries, TILE, STEP).T, i, j, j0, b * heads + head + i * 0, log_sum, bias,
+        s.T, i, j, j0, b * heads + head + i * 0, log_sum, bias,
         slope, n_q, n_kv, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
         STEP, TILE, MASK, SOFTCAP, BIAS, ALIBI, DROPOUT, MASKED,
     )  # fmt: skip
@@ -76,17 +82,20 @@ def _step(
         used = p
         if DROPOUT:
             used = tl.where(kept, p, 0.0)
-        dv_sums = add_products(dv_sums, used.T.to(x[0].dtype), given)
+        dv_sums = add_products(dv_sums, used.T.to(q.dtype.element_ty), given)
     if DK:
-        dp = products(z, given, TILE, STEP).T
-        ds = score_gradients(p, dp, row_sum, kept, again, DROPOUT) * through
-        dk_sums = add_products(dk_sums, ds.T.to(x[0].dtype), queries)
+        dp = products_of(
+            z, given, z_at, (do_base, do_rows, do_strides, there), q,
+            TILE, STEP, HEAD_DIM_V, UNIT, ROLLED,
+        )  # fmt: skip
+        ds = score_gradients(p, dp.T, row_sum, kept, again, DROPOUT) * through
+        dk_sums = add_products(dk_sums, ds.T.to(q.dtype.element_ty), queries)
     return dk_sums, dv_sums
 
 
 @triton.jit
 def gradients_of_keys(
-    q, k, v, do, lse, delta, dk, dv, bias, slopes, q_offsets, kv_offsets, q_used, kv_used,
+    q, k, v, do, lse, delta, order, dk, dv, bias, slopes, q_offsets, kv_offsets, q_used, kv_used,
     q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides, bias_strides, batch, heads,
     kv_heads, group, q_len, kv_len, total_q, total_kv, slopes_stride, accumulate, left, right,
     first, bottom_right, softcap, dropped, scale, seed, offset,
@@ -94,6 +103,7 @@ def gradients_of_keys(
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
     DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
     USEDKV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, UNIT: tl.constexpr,
+    ROLLED: tl.constexpr, BY_LENGTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of dK and dV. The arguments are those of the catalogue (`arguments`)."""
     K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)
@@ -102,6 +112,8 @@ def gradients_of_keys(
     tile = tl.program_id(0) % tiles
     g = tl.program_id(0) // tiles % kv_heads
     b = tl.program_id(0) // tiles // kv_heads
+    if BY_LENGTH:
+        b = tl.load(order + b)
     q_start, n_q, kv_start, n_kv = sequence(
         b, q_offsets, kv_offsets, q_used, kv_used, kv_used, q_len, kv_len, 0,
         PACKEDQ, PACKEDKV, USEDQ, USEDKV, False, False,
@@ -125,11 +137,15 @@ def gradients_of_keys(
     here = j < n_kv
     shift = (n_kv - n_q) * bottom_right
     k_base, k_rows = row_places(k, k_strides, b, kv_start, j0, r, g)
-    x = load_rows(k_base, k_rows, k_strides, here, K_WIDTHS, HEAD_DIM, True, UNIT)
+    v_base, v_rows = row_places(v, v_strides, b, kv_start, j0, r, g)
+    x_at = (k_base, k_rows, k_strides, here)
+    z_at = (v_base, v_rows, v_strides, here)
+    x = ()
     z = ()
-    if DK:
-        v_base, v_rows = row_places(v, v_strides, b, kv_start, j0, r, g)
-        z = load_rows(v_base, v_rows, v_strides, here, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+    if not ROLLED:
+        x = load_rows(k_base, k_rows, k_strides, here, K_WIDTHS, HEAD_DIM, True, UNIT)
+        if DK:
+            z = load_rows(v_base, v_rows, v_strides, here, V_WIDTHS, HEAD_DIM_V, True, UNIT)
     dk_sums = ()
     dv_sums = ()
     if DK:
@@ -173,20 +189,20 @@ def gradients_of_keys(
             biases = bias + b.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
         for i0 in range(full_lo, full_hi, STEP):
             dk_sums, dv_sums = _step(
-                dk_sums, dv_sums, x, z, i0, head, j, j0, q, do, lse, delta, biases, slope,
-                q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q, shift,
-                left, right, first, softcap, dropped, factor, again, seed, offset,
+                dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, lse, delta, biases,
+                slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q,
+                shift, left, right, first, softcap, dropped, factor, again, seed, offset,
                 TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
-                DROPOUT, PACKEDQ, DK, DV, UNIT, False,
+                DROPOUT, PACKEDQ, DK, DV, UNIT, ROLLED, False,
             )  # fmt: skip
         for t in range(lefts + rights):
             i0 = masked_tile(t, 0, lo, full_hi, 0, lefts, STEP, "window")
             dk_sums, dv_sums = _step(
-                dk_sums, dv_sums, x, z, i0, head, j, j0, q, do, lse, delta, biases, slope,
-                q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q, shift,
-                left, right, first, softcap, dropped, factor, again, seed, offset,
+                dk_sums, dv_sums, x, z, x_at, z_at, i0, head, j, j0, q, do, lse, delta, biases,
+                slope, q_strides, do_strides, b, q_start, n_q, n_kv, heads, q_len, kv_len, total_q,
+                shift, left, right, first, softcap, dropped, factor, again, seed, offset,
                 TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
-                DROPOUT, PACKEDQ, DK, DV, UNIT, True,
+                DROPOUT, PACKEDQ, DK, DV, UNIT, ROLLED, True,
             )  # fmt: skip
     if DK:
         base, rows = row_places(dk, dk_strides, b, kv_start, j0, r, g)

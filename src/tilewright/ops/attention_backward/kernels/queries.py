@@ -9,7 +9,7 @@ price of sums that repeat, and of no fp32 copy of dQ.
 Data movement. Q and dO stay; K and V pass by in steps of STEP keys.
 
 Order. As in the forward kernel: steps that need no mask are a loop of their own, and tiles that see
-most keys start first.
+most keys start first. Of sequences that have lengths of their own, the longest do (`order`).
 
 What limits it. Nothing was timed yet. By its code: three products for each step.
 """
@@ -23,7 +23,7 @@ from tilewright.ops.attention_backward.kernels.steps import (
     add_products,
     clear_rows,
     load_rows,
-    products,
+    products_of,
     row_numbers,
     row_numbers_read,
     score_gradients,
@@ -35,13 +35,13 @@ from tilewright.ops.attention_backward.kernels.steps import (
 
 @triton.jit
 def _step(
-    sums, distances, x, given, j0, g, i, line, log_sum, row_sum, k, v, bias, slope, k_strides,
-    v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right, first, softcap, dropped, factor,
-    again, seed, offset,
+    sums, distances, x, given, x_at, given_at, j0, g, i, line, log_sum, row_sum, k, v, bias, slope,
+    k_strides, v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right, first, softcap,
+    dropped, factor, again, seed, offset,
     TILE: tl.constexpr, STEP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, SOFTCAP: tl.constexpr,
     BIAS: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr, DQ: tl.constexpr,
-    DSLOPES: tl.constexpr, UNIT: tl.constexpr, MASKED: tl.constexpr,
+    DSLOPES: tl.constexpr, UNIT: tl.constexpr, ROLLED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The sums after keys `j0` to `j0 + STEP`."""
     r = tl.arange(0, STEP)
@@ -50,23 +50,32 @@ def _step(
     keys = load_rows(k_base, k_rows, k_strides, j < n_kv, K_WIDTHS, HEAD_DIM, MASKED, UNIT)
     v_base, v_rows = row_places(v, v_strides, b, kv_start, j0, r, g)
     values = load_rows(v_base, v_rows, v_strides, j < n_kv, V_WIDTHS, HEAD_DIM_V, MASKED, UNIT)
+    s = products_of(
+        x, keys, x_at, (k_base, k_rows, k_strides, j < n_kv), k,
+        TILE, STEP, HEAD_DIM, UNIT, ROLLED,
+    )  # fmt: skip
     p, through, kept = weights(
-        products(x, keys, TILE, STEP), i, j, j0, line, log_sum, bias, slope, n_q, n_kv, kv_len,
+        s, i, j, j0, line, log_sum, bias, slope, n_q, n_kv, kv_len,
         shift, left, right, first, softcap, dropped, factor, seed, offset,
         TILE, STEP, MASK, SOFTCAP, BIAS, ALIBI, DROPOUT, MASKED,
     )  # fmt: skip
-    ds = score_gradients(p, products(given, values, TILE, STEP), row_sum, kept, again, DROPOUT)
+    dp = products_of(
+        given, values, given_at, (v_base, v_rows, v_strides, j < n_kv), k,
+        TILE, STEP, HEAD_DIM_V, UNIT, ROLLED,
+    )  # fmt: skip
+    ds = score_gradients(p, dp, row_sum, kept, again, DROPOUT)
     if DSLOPES:
         far = tl.abs((i + shift)[:, None] - j[None, :]).to(tl.float32)
         distances += tl.sum(ds * far, 1)
     if DQ:
-        sums = add_products(sums, (ds * through).to(x[0].dtype), keys)
+        sums = add_products(sums, (ds * through).to(k.dtype.element_ty), keys)
     return sums, distances
 
 
 @triton.jit
 def gradients_of_queries(
-    q, k, v, do, lse, delta, dq, distances, bias, slopes, q_offsets, kv_offsets, q_used, kv_used,
+    q, k, v, do, lse, delta, order, dq, distances, bias, slopes, q_offsets, kv_offsets, q_used,
+    kv_used,
     q_strides, k_strides, v_strides, do_strides, dq_strides, bias_strides, batch, heads, group,
     q_len, kv_len, total_q, slopes_stride, accumulate, left, right, first, bottom_right, softcap,
     dropped, scale, seed, offset,
@@ -74,6 +83,7 @@ def gradients_of_queries(
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
     DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
     USEDKV: tl.constexpr, DQ: tl.constexpr, DSLOPES: tl.constexpr, UNIT: tl.constexpr,
+    ROLLED: tl.constexpr, BY_LENGTH: tl.constexpr,
 ):  # fmt: skip
     """A tile of dQ, and Σ dS·|distance| of its rows. The arguments are those of the catalogue
     (`arguments`)."""
@@ -83,6 +93,8 @@ def gradients_of_queries(
     tile = tl.program_id(0) % tiles
     head = tl.program_id(0) // tiles % heads
     b = tl.program_id(0) // tiles // heads
+    if BY_LENGTH:
+        b = tl.load(order + b)
     if MASK != "none":
         tile = tiles - 1 - tile  # what takes longest first
     q_start, n_q, kv_start, n_kv = sequence(
@@ -107,12 +119,16 @@ def gradients_of_queries(
     shift = (n_kv - n_q) * bottom_right
     g = head // group
     q_base, q_rows = row_places(q, q_strides, b, q_start, i0, r, head)
-    x = load_rows(q_base, q_rows, q_strides, there, K_WIDTHS, HEAD_DIM, True, UNIT)
     do_base, do_rows = row_places(do, do_strides, b, q_start, i0, r, head)
-    given = load_rows(do_base, do_rows, do_strides, there, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+    x_at = (q_base, q_rows, q_strides, there)
+    given_at = (do_base, do_rows, do_strides, there)
+    x = ()
     for_products = ()
-    for n in tl.static_range(len(V_WIDTHS)):
-        for_products += (given[n].to(q.dtype.element_ty),)
+    if not ROLLED:
+        x = load_rows(q_base, q_rows, q_strides, there, K_WIDTHS, HEAD_DIM, True, UNIT)
+        given = load_rows(do_base, do_rows, do_strides, there, V_WIDTHS, HEAD_DIM_V, True, UNIT)
+        for n in tl.static_range(len(V_WIDTHS)):
+            for_products += (given[n].to(q.dtype.element_ty),)
     at = row_numbers(b, heads, head, i, q_start, q_len, total_q, PACKEDQ)
     log_sum, row_sum = row_numbers_read(lse, delta, at, there)
     slope = 0.0
@@ -139,20 +155,20 @@ def gradients_of_queries(
     )
     for j0 in range(full_lo, full_hi, STEP):
         sums, far = _step(
-            sums, far, x, for_products, j0, g, i, line, log_sum, row_sum, k, v, bias, slope,
-            k_strides, v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right, first,
-            softcap, dropped, factor, again, seed, offset,
+            sums, far, x, for_products, x_at, given_at, j0, g, i, line, log_sum, row_sum, k, v,
+            bias, slope, k_strides, v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right,
+            first, softcap, dropped, factor, again, seed, offset,
             TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
-            DROPOUT, DQ, DSLOPES, UNIT, False,
+            DROPOUT, DQ, DSLOPES, UNIT, ROLLED, False,
         )  # fmt: skip
     for t in range(firsts + lefts + rights):
         j0 = masked_tile(t, 0, lo, full_hi, firsts, lefts, STEP, MASK)
         sums, far = _step(
-            sums, far, x, for_products, j0, g, i, line, log_sum, row_sum, k, v, bias, slope,
-            k_strides, v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right, first,
-            softcap, dropped, factor, again, seed, offset,
+            sums, far, x, for_products, x_at, given_at, j0, g, i, line, log_sum, row_sum, k, v,
+            bias, slope, k_strides, v_strides, b, kv_start, n_q, n_kv, kv_len, shift, left, right,
+            first, softcap, dropped, factor, again, seed, offset,
             TILE, STEP, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, SOFTCAP, BIAS, ALIBI,
-            DROPOUT, DQ, DSLOPES, UNIT, True,
+            DROPOUT, DQ, DSLOPES, UNIT, ROLLED, True,
         )  # fmt: skip
     if DSLOPES:
         tl.store(distances + at, far, mask=there)

@@ -44,6 +44,40 @@ def products(x, y, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     return found
 
 
+ROLLED_COLUMNS = tl.constexpr(32)
+
+
+@triton.jit
+def products_of(
+    x, y, x_at, y_at, like, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DIM: tl.constexpr,
+    UNIT: tl.constexpr, ROLLED: tl.constexpr,
+):  # fmt: skip
+    """`products` of tiles of rows of DIM elements in the dtype that `like` points to.
+
+    x_at, y_at: where their rows lie: a pointer, how far rows are from it, strides, which are there.
+    ROLLED: load both again, a few columns at a time, in a loop that the compiler cannot unroll,
+    because it does not know the grid's second size, 1. Each warp of RDNA holds whole rows of both
+    operands, RDNA 3 twice: unrolled, those of head dim 128 alone fill the registers."""
+    if ROLLED:
+        x_base, x_rows, x_strides, x_there = x_at
+        y_base, y_rows, y_strides, y_there = y_at
+        found = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for first in range(0, DIM * tl.num_programs(1), ROLLED_COLUMNS):
+            d = first + tl.arange(0, ROLLED_COLUMNS)
+            x_far = d
+            y_far = d
+            if not UNIT:
+                x_far = d * x_strides[3]
+                y_far = d * y_strides[3]
+            left = load_piece(x_base, x_rows, d, x_far, x_there, DIM, True, True)
+            right = load_piece(y_base, y_rows, d, y_far, y_there, DIM, True, True)
+            left, right = left.to(like.dtype.element_ty), right.to(like.dtype.element_ty)
+            found = tl.dot(left, right.T, found, input_precision="ieee")
+    else:
+        found = products(x, y, ROWS, COLUMNS)
+    return found
+
+
 @triton.jit
 def add_products(sums, weights, y):
     """sums + weights·y, where `sums` and `y` are tuples of pieces."""

@@ -11,6 +11,7 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.rules import LEAST_TILE, MOST_TILE, OVERHEAD_REGISTERS
+from tilewright.ops.attention_backward.arguments import OWN_LENGTHS
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.record import (
     Part,
@@ -23,22 +24,30 @@ from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 SUMMED_ROWS = 32
 """Rows of a workgroup of `row_sums`; a constant of the kernel's."""
 
+ORDERED_SEQUENCES = 32
+"""Sequences of a workgroup of `sequences_by_length`; a constant of the kernel's."""
+
 TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
     "cuda": (
         (64, ((64, 32, 4), (64, 64, 4), (128, 32, 8))),
         (128, ((64, 32, 8), (32, 32, 4))),
         (256, ((32, 32, 8), (32, 16, 4), (16, 16, 4))),
     ),
-    "hip": (
+    "cdna": (
         (64, ((64, 32, 4), (64, 64, 4), (128, 32, 8))),
         (128, ((64, 32, 4), (32, 32, 4))),
         (256, ((32, 16, 8), (32, 16, 4), (16, 16, 4))),
     ),
+    "rdna": (
+        (64, ((64, 32, 8), (32, 32, 8), (32, 16, 4))),
+        (128, ((32, 16, 8), (16, 16, 8))),
+        (256, ((32, 16, 8), (16, 16, 8))),
+    ),
 }
-"""By the GPU's maker and up to a head dim: rows that a workgroup owns, rows of a step, warps.
-Of causal bf16 kernels those for CDNA spill no registers. On NVIDIA GPUs some spill up to 64 bytes
-at head dims 64 and 128; on gfx1100 and gfx1201 most spill, 28 bytes to 4 KB: their tiles are to
-be chosen. None was timed. A head dim of fp32 counts twice."""
+"""By how an architecture multiplies and up to a head dim: rows that a workgroup owns, rows of a step,
+warps. None was timed. A head dim of fp32 counts twice. Of bf16 under a causal mask none of RDNA
+spills (`benchmarks/attention_builds.py --backward`); 32x32 with 8 warps spills 180 bytes on gfx1100
+at head dim 128 with a bias."""
 
 LEAST = ((16, 16, 4),)
 """For longer head dims."""
@@ -48,11 +57,36 @@ def _up(size: int, by: int) -> int:
     return -(-size // by)
 
 
+def rolled(c: AttentionBackwardConfig, arch: Arch) -> bool:
+    """Whether products along the head dim are loops (`kernels.steps.products_of`): on AMD's waves
+    of 32, whose matrix instructions take whole rows of both operands from each wave's registers."""
+    return arch.backend == "hip" and arch.warp_size == 32
+
+
+def _maker(arch: Arch) -> str:
+    """The key of `TILES`."""
+    if arch.backend == "cuda":
+        return "cuda"
+    return "cdna" if arch.warp_size == 64 else "rdna"
+
+
 _SHAPE = ("TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP")
 _LENGTHS = ("PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV")
 _SAID = ("left", "right", "first", "bottom_right", "softcap", "dropped", "scale", "seed", "offset")
 
 PARTS = (
+    Part(
+        name="sequences_by_length",
+        module="order",
+        makes=("dq", "dk", "dv", "dslopes"),
+        features=OWN_LENGTHS,
+        grid=lambda c, p: _up(p.batch, ORDERED_SEQUENCES),
+        arguments=(
+            "order", "q_offsets", "kv_offsets", "q_used", "kv_used", "batch", "q_len", "kv_len",
+        ),
+        constants=("TILE", *_LENGTHS),
+        options=row_options,
+    ),
     Part(
         name="row_sums",
         module="rows",
@@ -71,13 +105,14 @@ PARTS = (
         makes=("dk", "dv"),
         grid=lambda c, p: _up(p.kv_len, c.tile_rows) * p.kv_heads * p.batch,
         arguments=(
-            "q", "k", "v", "do", "lse", "delta", "dk", "dv", "bias", "slopes", "q_offsets",
+            "q", "k", "v", "do", "lse", "delta", "order", "dk", "dv", "bias", "slopes", "q_offsets",
             "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
             "dk_strides", "dv_strides", "bias_strides", "batch", "heads", "kv_heads", "group",
             "q_len", "kv_len", "total_q", "total_kv", "slopes_stride", "accumulate", *_SAID,
         ),
-        constants=(*_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DK", "DV", "UNIT"),
+        constants=(*_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DK", "DV", "UNIT", "BY_LENGTH"),
         options=tile_options,
+        own_constants={"ROLLED": rolled},
     ),
     Part(
         name="gradients_of_queries",
@@ -85,13 +120,16 @@ PARTS = (
         makes=("dq", "dslopes"),
         grid=lambda c, p: _up(p.q_len, c.tile_rows) * p.heads * p.batch,
         arguments=(
-            "q", "k", "v", "do", "lse", "delta", "dq", "distances", "bias", "slopes", "q_offsets",
-            "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides", "do_strides",
-            "dq_strides", "bias_strides", "batch", "heads", "group", "q_len", "kv_len", "total_q",
-            "slopes_stride", "accumulate", *_SAID,
+            "q", "k", "v", "do", "lse", "delta", "order", "dq", "distances", "bias", "slopes",
+            "q_offsets", "kv_offsets", "q_used", "kv_used", "q_strides", "k_strides", "v_strides",
+            "do_strides", "dq_strides", "bias_strides", "batch", "heads", "group", "q_len",
+            "kv_len", "total_q", "slopes_stride", "accumulate", *_SAID,
         ),
-        constants=(*_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DQ", "DSLOPES", "UNIT"),
+        constants=(
+            *_SHAPE, "BIAS", "ALIBI", "DROPOUT", *_LENGTHS, "DQ", "DSLOPES", "UNIT", "BY_LENGTH",
+        ),
         options=tile_options,
+        own_constants={"ROLLED": rolled},
     ),
     Part(
         name="gradients_of_bias",
@@ -108,6 +146,7 @@ PARTS = (
         ),
         constants=(*_SHAPE, "DROPOUT", *_LENGTHS, "UNIT"),
         options=tile_options,
+        own_constants={"ROLLED": rolled},
     ),
     Part(
         name="row_totals",
@@ -156,7 +195,7 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
 
 def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     size = max(p.head_dim, p.head_dim_v) * (2 if p.dtype == "fp32" else 1)
-    tiles = next((found for most, found in TILES[arch.backend] if size <= most), LEAST)
+    tiles = next((found for most, found in TILES[_maker(arch)] if size <= most), LEAST)
     return [_fields(*tile, 1) for tile in tiles]
 
 

@@ -224,6 +224,7 @@ _BASIC = {part.name: part for part in BASIC_PARTS}
 GLUON_WS = Pipeline(
     name="gluon_ws",
     parts=(
+        _BASIC["sequences_by_length"],
         replace(_BASIC["row_sums"], makes=("dsinks",)),
         Part(
             name="row_terms",
@@ -248,7 +249,7 @@ GLUON_WS = Pipeline(
             makes=(),
             grid=_grid,
             arguments=(
-                "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "turns", "dk", "dv",
+                "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "turns", "order", "dk", "dv",
                 "slopes", "q_offsets", "kv_offsets", "q_used", "kv_used", "dk_strides",
                 "dv_strides", "batch", "heads", "kv_heads", "group", "q_len", "kv_len", "total_kv",
                 "padded", "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
@@ -257,6 +258,7 @@ GLUON_WS = Pipeline(
             constants=(
                 "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI",
                 "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD", "ORDERED",
+                "BY_LENGTH",
             ),
             options=options,
             language="gluon",

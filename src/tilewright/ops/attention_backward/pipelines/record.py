@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tilewright.arch.model import Arch
@@ -44,9 +44,11 @@ class Part:
 
     name: of the part, and of the kernel's function. module: where it is.
     makes: the gradients for which it runs; (): for any.
+    features: one of which a config must have for it to run; (): none.
     grid: workgroups, for a config and a problem.
     arguments, constants: names in the catalogue (`arguments`), in the kernel's order.
     options: for the compiler.
+    own_constants: constants that depend on the architecture, by the name that the kernel gives.
     language: the compiler's front end.
     boxes: for each operand that it reaches by a descriptor, the tile that one copy moves.
     views: the descriptors' views, for the same operands.
@@ -59,6 +61,10 @@ class Part:
     arguments: tuple[str, ...]
     constants: tuple[str, ...]
     options: Callable[[AttentionBackwardConfig, Arch], tuple[tuple[str, Value], ...]]
+    own_constants: Mapping[str, Callable[[AttentionBackwardConfig, Arch], Value]] = field(
+        default_factory=dict
+    )
+    features: tuple[str, ...] = ()
     language: Literal["triton", "gluon"] = "triton"
     boxes: Callable[[AttentionBackwardConfig], Mapping[str, Box]] = no_boxes
     views: Callable[
@@ -67,7 +73,8 @@ class Part:
 
     def runs(self, config: AttentionBackwardConfig) -> bool:
         """Whether a config has it."""
-        return not self.makes or not config.words.isdisjoint(self.makes)
+        asked = (self.makes, self.features)
+        return all(not words or not config.words.isdisjoint(words) for words in asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +86,7 @@ class Pipeline:
     needs: what an architecture must have, in the words of `Arch.has`.
     rules: its own rules of legality, by name: a reason against a config, or None.
     supports: its own rules of support, by name: a reason against a problem, or None.
-    temporaries: beside `delta` and `distances`.
+    temporaries: beside `delta`, `distances` and `order`.
     repeats: whether the same operands give the same bits in every run.
     algorithms: fields of the algorithm that the default space has for a problem on an architecture.
     tuned: the further ones that a tuning tries.
