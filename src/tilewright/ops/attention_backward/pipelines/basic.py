@@ -44,7 +44,7 @@ TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
         (256, ((32, 16, 8), (16, 16, 8))),
     ),
 }
-"""By how an architecture multiplies and up to a head dim: rows that a workgroup owns, rows of a step,
+"""By the GPU's maker and kind and up to a head dim: rows that a workgroup owns, rows of a step,
 warps. None was timed. A head dim of fp32 counts twice. Of bf16 under a causal mask none of RDNA
 spills (`benchmarks/attention_builds.py --backward`); 32x32 with 8 warps spills 180 bytes on gfx1100
 at head dim 128 with a bias."""
