@@ -11,7 +11,8 @@ The grid is in `tests/conv/conv_parity_cases.py`, the sizes and their sources in
 with `--pipeline`, by the first kernel of that pipeline in the default space, where one serves it.
 For a GPU, the kernels are built before the first problem, side by side on all cores; `--build`
 builds them for a named device and stops, which needs no GPU. On the CPU, `--most` leaves out
-problems with more floating-point operations, and `--part` takes every N-th. Exit status 1 if one is
+problems with more floating-point operations, `--least` those with fewer, and `--part` takes every
+N-th. Exit status 1 if one is
 wrong.
 """
 
@@ -71,7 +72,8 @@ def chosen(
     which is told when the problem is computed."""
     first, step = map(int, args.part.split("/"))
     found: list[tuple[int, ConvProblem, ConvConfig | None]] = []
-    for number, p in [(n, p) for n, p in enumerate(grid) if p.flops <= args.most][first::step]:
+    sized = [(n, p) for n, p in enumerate(grid) if args.least < p.flops <= args.most]
+    for number, p in sized[first::step]:
         try:
             config = kernel(dispatcher, p, args.pipeline)
         except TilewrightError:
@@ -88,6 +90,7 @@ def main() -> int:
     parser.add_argument("--build", metavar="DEVICE", help="build for a device, as h200, and stop")
     parser.add_argument("--store", type=Path, help="kernels' store, trusted; by default the user's")
     parser.add_argument("--most", type=float, default=1e15, help="leave out problems with more")
+    parser.add_argument("--least", type=float, default=-1, help="leave out problems with no more")
     parser.add_argument("--part", default="0/1", help="every N-th problem from K, as K/N")
     parser.add_argument("--pipeline", default="", choices=PIPELINES, help="kernels of this alone")
     parser.add_argument("--json", type=Path, help="written after each problem")

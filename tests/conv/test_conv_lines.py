@@ -71,6 +71,55 @@ def test_onednns_lines(line, problem):
     assert parse(onednn=line) == problem
 
 
+CK_FORWARD = "grouped_conv_fwd {} {} 0 1 1 0 1 2 2 8 5 16 3 2 7 9 2 1 1 2 1 0 2 3"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        # It counts channels of a group.
+        (CK_FORWARD.format(2, 1),
+         ConvProblem(8, 32, 10, (7, 9), (3, 2), 2, (2, 1), (1, 0), (2, 3), (1, 2))),
+        (f"./bin/ckProfiler {CK_FORWARD.format(8, 3)}",
+         first(ConvProblem(8, 32, 10, (7, 9), (3, 2), 2, (2, 1), (1, 0), (2, 3), (1, 2),
+                           dtype="fp32", precision="tf32"))),
+        ("grouped_conv_bwd_data 1 0 1 1 0 1 1 1 4 8 16 3 20 1 1 1 1",
+         ConvProblem(4, 16, 8, (20,), (3,), pad=(1,), direction="data", dtype="fp16")),
+        ("ckProfiler grouped_conv_bwd_weight 2 2 0 0 0 1 3 1 2 3 4 1 2 3 5 6 7 1 1 1 1 1 1 0 0 1 "
+         "0 0 1 all",
+         ConvProblem(2, 4, 3, (5, 6, 7), (1, 2, 3), pad=(0, 0, 1), direction="weights",
+                     dtype_out="fp32")),
+    ],
+)  # fmt: skip
+def test_lines_of_ckprofiler(line, problem):
+    assert parse(ck=line) == problem
+
+
+def test_a_line_whose_pixels_alone_are_channels_first():
+    problem = parse(ck=CK_FORWARD.format(1, 2))
+    theirs = first_strides(problem)
+    assert problem.w_strides == () and problem.dtype == "fp16"
+    assert (problem.x_strides, problem.y_strides) == (theirs["x_strides"], theirs["y_strides"])
+
+
+FIELDS = {"N": "2", "C": "8", "K": "4", "Hi": "5", "Wi": "6", "Y": "3", "X": "2"}
+
+
+def test_the_fields_of_tile_engine():
+    plain = ConvProblem(2, 8, 4, (5, 6), (3, 2))
+    assert parse(**FIELDS) == plain
+    # Columns of its results.
+    ran = {"kernel": "a", "problem_idx": "0", "latency_ms": "1.5", "tflops": "3", "non_zero": "9"}
+    assert parse(**FIELDS, **ran, Di="1", Z="1", stride_d="1", direction="forward") == plain
+    assert parse(
+        **FIELDS, G="2", Di="7", stride_h="2", pad_d="1", dilation_w="3", direction="bwd_weight",
+        dtype="fp16",
+    ) == ConvProblem(
+        2, 8, 4, (7, 5, 6), (1, 3, 2), 2, (1, 2, 1), (1, 0, 0), dilation=(1, 1, 3),
+        direction="weights", dtype="fp16",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -81,6 +130,15 @@ def test_onednns_lines(line, problem):
         ({"miopen": "conv -n"}, "-n has no value"),
         ({"miopen": "conv n 1"}, "'n' is no switch"),
         ({"miopen": "conv -n 1 -c 2 -H 3 -W 3 -k 4 -y 1 -x 1", "n": "2"}, "n is said by miopen="),
+        ({"ck": "grouped_conv_forward 1"}, "'grouped_conv_forward' is not one of grouped_conv_fwd"),
+        ({"ck": "grouped_conv_fwd 1 1 0 1"}, "4 numbers behind grouped_conv_fwd, not 8 or more"),
+        ({"ck": CK_FORWARD.format(1, 1) + " 1"}, "25 numbers behind grouped_conv_fwd, not 24"),
+        ({"ck": CK_FORWARD.format(1, 0)}, "layout 0 of grouped_conv_fwd has groups outermost"),
+        ({"ck": CK_FORWARD.format(1, 9)}, "no layout '9'; it has 0, 1, 2, 3"),
+        ({"ck": CK_FORWARD.format(3, 1)}, "3 writes int8 without a scale"),
+        ({"ck": CK_FORWARD.format(9, 1)}, "has no dtype 9"),
+        ({"N": "2", "C": "8", "Hi": "5"}, "with CK's fields needs K, Wi, Y, X"),
+        ({**FIELDS, "pad": "1"}, "pad is said by CK's fields too"),
         ({"onednn": "mb1ic8kh3oc8"}, "does not say ih"),
         ({"onednn": "mb1ic8ih5kh3oc8qq3"}, "'qq3' in .* is no size"),
         ({"onednn": "mb1ic8ih5ih5kh3oc8"}, "is no size"),

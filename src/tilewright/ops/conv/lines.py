@@ -2,6 +2,7 @@
 
     MIOpenDriver    convbf16 -n 32 -c 64 -H 56 -W 56 -k 64 -y 3 -x 3 -p 1 -q 1 -u 1 -v 1 -g 1 -F 1
     benchdnn        g32mb32ic64ih56oc64oh56kh3ph1, and --dir=BWD_D --dt=bf16 before it
+    ckProfiler      grouped_conv_fwd 2 1 0 1 1 0 1  2 1 32 64 64 3 3 56 56 1 1 1 1 1 1 1 1 (`ck`)
 
 The words are those of `words.parse`.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from tilewright import checks
 from tilewright.errors import BadArgument, nearest, shown
-from tilewright.ops.conv import geometry
+from tilewright.ops.conv import ck, geometry
 
 # --- MIOpen -------------------------------------------------------------------------------------
 
@@ -200,5 +201,9 @@ def _axis(said: Mapping[str, int], axis: str, stated: str) -> _Axis | None:
     return _Axis(size, taps, stride, before, both - before, apart)
 
 
-READERS: Mapping[str, Callable[[str], dict[str, str]]] = {"miopen": miopen, "onednn": onednn}
+READERS: Mapping[str, Callable[[str], dict[str, str]]] = {
+    "miopen": miopen,
+    "onednn": onednn,
+    "ck": ck.profiler,
+}
 """By the word whose text is such a line."""

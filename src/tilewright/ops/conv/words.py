@@ -13,6 +13,7 @@ alignment=16                       bytes that addresses are multiples of
 transposed=1                       c, k and spatial are those of a transposed convolution's
                                    input and output; output_pad as in torch. The gradient of its
                                    data is then an ordinary convolution
+N=8 C=64 K=64 G=1 Hi=56 Wi=56 …    the fields of a problem of CK Tile Engine's (`ck`)
 ndim=2 seen_in=NAME                how many dimensions there are; a note, which says nothing of
                                    the problem
 """
@@ -25,7 +26,7 @@ from typing import Any
 from tilewright import checks
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
-from tilewright.ops.conv import geometry, lines, stated
+from tilewright.ops.conv import ck, geometry, lines, stated
 from tilewright.ops.conv.problem import MOST, MOST_PAD, ConvProblem
 
 KNOWN = (
@@ -46,7 +47,7 @@ def parse(words: Mapping[str, str], fp8: str) -> ConvProblem:
 
     fp8: the kind of fp8 that the architecture has (`Arch.fp8`).
     """
-    words = _with_lines(words)
+    words = ck.fields(_with_lines(words))
     for word in words:
         if word not in KNOWN:
             raise BadArgument(
