@@ -55,29 +55,12 @@ def test_every_form_computes_the_same(dispatcher, seed):
         forms.append(own)
         if problem.direction == "weights":
             forms.append({**own, "scheduler": "split", "tile_k": 4})
-        elif (problem.stride[-1], problem.dilation[-1]) == (1, 1):
-            forms.append({**own, "pipeline": "window"})
     forms.append({"alignment": 1, "alignment_out": 1})
     forms.append({"index_bits": 64})
     for form in forms:
         name = kernel(problem, **form)
         found = verify.verify(dispatcher, problem, name, seed=seed)
         assert found.ok, (name, found)
-
-
-@pytest.mark.parametrize("direction", ["forward", "data"])
-@pytest.mark.parametrize("width", [1, 6, 11])
-@pytest.mark.parametrize("taps", [1, 2, 7])
-def test_windows(dispatcher, direction, width, taps):
-    """Strips that end within the image, behind it, and in the padding; rows with strides."""
-    for pad, after in ((taps // 2, taps // 2), (taps - 1, 0), (0, taps + 2), (-1, taps)):
-        problem = ConvProblem(
-            2, 12, 12, (3, width), (2, taps), 12, stride=(2, 1), pad=(1, pad), dilation=(2, 1),
-            pad_after=(2, after), direction=direction, dtype="fp16", epilogue="bias",
-        )  # fmt: skip
-        name = kernel(problem, pipeline="window", tile_m=8, tile_k=1)
-        found = verify.verify(dispatcher, problem, name, seed=taps)
-        assert found.ok, (problem, found)
 
 
 STRIDED = ConvProblem(2, 16, 24, (9, 11), (3, 3), stride=(2, 3), pad=(1, 1), dtype="fp16")

@@ -15,6 +15,7 @@ from tilewright.ops.conv import ConvProblem
 FAMILY = ops.family("conv")
 ARCHS = ("sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950", "gfx1201")
 DENSE = ConvProblem(8, 640, 640, (32, 32), (3, 3), pad=(1, 1))
+HELD = {"pipeline": "window", "held": "3x3s1x1", "group_m": 1, "tile_m": 4}
 
 
 def config(**fields):
@@ -30,7 +31,13 @@ def config(**fields):
         ({"pipeline": "depthwise", "merged": True}, "combination", "nothing to merge"),
         ({"pipeline": "depthwise", "tile_k": 2}, "combination", "tile_k is 1, not 2"),
         ({"pipeline": "depthwise", "tile_k": 1}, "combination", "group_m is 1, not 8"),
-        ({"pipeline": "window", "direction": "weights"}, "combination", "a window slides over"),
+        ({"pipeline": "window"}, "combination", "window holds a filter, as in 3x3s1x1"),
+        ({"held": "3x3s1x1"}, "combination", "implicit has held='3x3s1x1'"),
+        ({**HELD, "held": "31s1"}, "combination", "one tap in a step: tile_k is 1, not 32"),
+        ({**HELD, "held": "12x12s1x1"}, "tile", "12x12s1x1 has more than 128 taps"),
+        ({**HELD, "held": "33s1", "tile_k": 1}, "tile", "33s1 has more than 32 taps"),
+        ({**HELD, "tile_m": 1}, "tile", "64 strips and channels have no work for 128 threads"),
+        ({**HELD, "held": "9x9s1x1"}, "registers", "258 sums"),
         ({"tile_m": 96}, "tile", "tile_m = 96 is not a power of two"),
         ({"tile_n": 512}, "tile", "tile_n = 512 is not from"),
         ({"dtype": "int8", "tile_k": 16}, "tile", "tile_k = 16 is under 32"),
@@ -56,10 +63,10 @@ def test_what_cannot_be_built(fields, rule, why):
         ({}, replace(DENSE, epilogue="bias"), "signature", "is for epilogue ''"),
         ({"pipeline": "depthwise", "tile_k": 1, "group_m": 1}, DENSE, "depthwise", "640 channels"),
         (
-            {"pipeline": "window", "tile_k": 1, "group_m": 1, "tile_m": 16},
+            HELD,
             replace(DENSE, groups=640, stride=(1, 2)),
             "window",
-            "a stride of 2",
+            "holds 3x3s1x1, but windows for the problem hold 3x3s1x2 or 3s2",
         ),
         ({}, replace(DENSE, c=642), "vector_width", "read are aligned to 4 bytes, under 16"),
         ({}, replace(DENSE, k=642), "vector_width", "channels of y are aligned to 4 bytes"),

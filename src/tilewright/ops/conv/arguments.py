@@ -7,10 +7,11 @@ result, or, where parts of it are summed later, the temporary `PARTIALS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
@@ -135,6 +136,13 @@ def _per_problem(value: Callable[[ConvProblem], tuple[int, ...]]) -> Argument:
     return Argument(lambda _: ("i32",) * MOST_DIMS, values, is_tuple=True)
 
 
+def _of_window(count: int, value: Callable[[ConvConfig, ConvProblem], Sequence[int]]) -> Argument:
+    def values(x: Context) -> tuple[Passed, ...]:
+        return tuple(Scalar("i32", size) for size in value(x.config, x.problem))
+
+    return Argument(lambda _: ("i32",) * count, values, is_tuple=True)
+
+
 def _parts_or_made() -> Argument:
     """What the kernel of a part writes: partial sums where there are several parts."""
 
@@ -181,6 +189,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "phase": _each(lambda dim: dim.pad % dim.stride),
     "common": _each(lambda dim: dim.common),
     "inverse": _each(lambda dim: dim.inverse),
+    "lines": _of_window(3, windows.lines),
+    "origin": _of_window(2, windows.origin),
     "splits": _int(lambda x: x.splits),
     "count": _int(lambda x: x.problem.k * x.problem.taps * x.problem.group_c),
 }
@@ -206,6 +216,12 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "TAKES": lambda c: takes(c.epilogue),
     "LARGEST": lambda c: int(DTYPES[c.dtype_out].largest),
     "BLOCK": lambda _: BLOCK,
+    "TAPS_D": lambda c: windows.held(c).taps[0],
+    "TAPS_H": lambda c: windows.held(c).taps[1],
+    "TAPS_W": lambda c: windows.held(c).taps[2],
+    "STEP_H": lambda c: windows.held(c).step_h,
+    "STEP_W": lambda c: windows.held(c).step_w,
+    "STRIP": lambda c: windows.held(c).strip,
 }
 """Every constant by the name that kernels give it."""
 

@@ -8,7 +8,8 @@
                                      pipeline -+        +- scheduler
 
 Other words follow only where they differ from the default: the box (``b1x8x16``), ``tf32``,
-``merged``, groups of a tile (``mg8``), ``i64``, and last the epilogue.
+the filter that is held (``f3x3s1x1``), ``merged``, groups of a tile (``mg8``), ``i64``, and last
+the epilogue.
 """
 
 from __future__ import annotations
@@ -27,14 +28,11 @@ from tilewright.ops.gemm.problem import PRECISIONS
 PIPELINES = ("implicit", "depthwise", "window", "gluon_ws", "gluon_pingpong")
 """``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
 channels on the vector units, where every channel has one filter of its own. ``window``: the same
-with a window that slides along the width, for strides and dilations of 1 there. ``gluon_ws``,
+with a window that slides over pixels, which stay in registers. ``gluon_ws``,
 ``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`)."""
 
 DEPTHWISE = ("depthwise", "window")
 """Pipelines for one filter of its own for every channel."""
-
-STRIP = 4
-"""Neighbouring pixels that a row of a tile of ``window`` has; `kernels.window` has as many sums."""
 
 SCHEDULERS = ("tile", "split", "persistent")
 ALIGNMENTS = (1, 2, 4, 8, 16)
@@ -50,8 +48,9 @@ class ConvConfig:
     spatial_dims: how many there are.
     tile_m, tile_n, tile_k: of a workgroup. Forward and data: pixels and channels of the result, and
         products of a step. Weights: filters, places of a filter (or its channels, of one tap), and
-        pixels of a step. Depthwise: pixels (of weights: taps; of a window: strips of `STRIP`
-        pixels), channels, and pixels of a step.
+        pixels of a step. Depthwise: pixels (of weights: taps; of a window: strips of
+        neighbouring pixels), channels, and pixels of a step (of a window that holds its filter: the
+        steps that strips walk down).
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
     pipeline: a word of `PIPELINES`.
     scheduler: ``tile``, one workgroup for each tile; ``split``, for weights: several, which share
@@ -68,6 +67,9 @@ class ConvConfig:
     index_bits: 32 where every array spans under 2 GiB.
     box: of the pipelines that copy boxes, how many images and pixels along each dimension make the
         rows that one warp group multiplies (``1x8x16``); ``""`` of the others.
+    held: of a window, the filter that it holds in registers, with the strides of the height and
+        the width (``3x3s1x1``); of one for large filters the row that it holds (``31s1``). ``""``
+        of the other pipelines.
     """
 
     family: ClassVar[str] = "conv"
@@ -92,6 +94,7 @@ class ConvConfig:
     index_bits: int = 32
     epilogue: str = ""
     box: str = ""
+    held: str = ""
 
     @property
     def depthwise(self) -> bool:
@@ -108,6 +111,7 @@ class ConvConfig:
             f"_al{self.alignment}-{self.alignment_out}"
         )
         name += f"_b{self.box}" if self.box else ""
+        name += f"_f{self.held}" if self.held else ""
         name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
         name += f"_mg{self.merged_groups}" if self.merged_groups > 1 else ""
         name += "_i64" * (self.index_bits == 64)
@@ -138,11 +142,24 @@ def check(config: ConvConfig) -> ConvConfig:
         checks.whole(field, getattr(c, field), 1)
     if not _BOX.fullmatch(c.box):
         raise BadArgument(f"box = {c.box!r} is not sizes such as 1x8x16")
+    if not _HELD[c.spatial_dims].fullmatch(c.held):
+        raise BadArgument(
+            f"held = {c.held!r} is not a filter of {c.spatial_dims} dimensions and its strides of "
+            "height and width, such as 3x3s1x1, or a row of one, such as 31s1"
+        )
     epilogues.parse(c.epilogue)
     return config
 
 
 _BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
+_TAPS = r"[1-9]\d{0,4}"
+_HELD = {
+    rank: re.compile(
+        rf"({_TAPS}(x{_TAPS}){{{rank - 1}}}s[124](x[124]){{{min(rank, 2) - 1}}}|{_TAPS}s[124])?",
+        re.ASCII,
+    )
+    for rank in (1, 2, 3)
+}
 _COUNTS = ("tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "group_m")
 _CHECKED = (*_COUNTS, "merged_groups")
 
@@ -162,8 +179,8 @@ _PATTERN = re.compile(
     f"_w{_count('num_warps')}_s{_count('num_stages')}"
     f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}_g{_count('group_m')}"
     f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
-    "(?:_b(?P<box>[0-9x]+))?(?:_(?P<precision>tf32))?(?:_(?P<merged>merged))?"
-    f"(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
+    "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?(?:_(?P<precision>tf32))?"
+    f"(?:_(?P<merged>merged))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
@@ -185,6 +202,7 @@ def parse(name: str) -> ConvConfig:
     fields |= {field: int(said[field]) for field in _NUMBERS}
     fields |= {
         "box": said["box"] or "",
+        "held": said["held"] or "",
         "precision": said["precision"] or "ieee",
         "merged": said["merged"] is not None,
         "merged_groups": int(said["merged_groups"] or 1),

@@ -19,8 +19,8 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, boxes
-from tilewright.ops.conv.config import STRIP, ConvConfig
+from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, boxes, windows
+from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.parts import splits_of, tiles
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import shared_memory, sums, vector
@@ -56,8 +56,9 @@ TAP_INSTRUCTIONS = 6
 and addresses."""
 
 
-WINDOW_INSTRUCTIONS = 2
-"""The same of a window, whose loads and masks serve a strip."""
+LOAD_INSTRUCTIONS = 4
+"""Of a lane for each element that a window which holds its filter loads: masks, the address and the
+conversion."""
 
 
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
@@ -103,6 +104,10 @@ def _totals(p: ConvProblem, splits: int, device: Device) -> float:
     """Microseconds of the kernel that adds parts, and of their way to memory and back."""
     partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
     return SECOND_US + partials / (device.bandwidth_gbs * 1e3)
+
+
+def _up(size: int, by: int) -> int:
+    return -(-size // by)
 
 
 def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
@@ -154,6 +159,12 @@ def _resident(c: ConvConfig, this: Arch) -> int:
 
 def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
     """Steps of a workgroup, on average over classes."""
+    if c.held:
+        lines = _up(windows.count(c, p), c.tile_m) / splits if c.direction == "weights" else 1
+        each: float = c.tile_k + windows.held(c).ahead
+        if windows.of_row(c) and c.direction != "weights":
+            each = p.taps / p.filter[-1] / windows.classes(c, p)
+        return max(1.0, lines * each)
     if c.direction == "weights":
         return max(1.0, p.n * math.prod(p.out_sizes) / c.tile_k / splits)
     taps = p.taps / math.prod(p.stride) if c.direction == "data" else p.taps
@@ -167,6 +178,10 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
 
 def _step_bytes(c: ConvConfig, p: ConvProblem) -> float:
     size = DTYPES[c.dtype].bytes
+    if c.held:
+        read = windows.pixels(c) * windows.rows(c)
+        read += windows.held(c).strip if c.direction == "weights" else 0
+        return c.tile_m * c.tile_n * size * read
     if not c.depthwise:
         if c.direction == "weights":
             of_pixels, others = c.tile_m + c.tile_n, 0
@@ -175,8 +190,6 @@ def _step_bytes(c: ConvConfig, p: ConvProblem) -> float:
         return (of_pixels * _sectors(c, p) + others) * c.tile_k * size
     if c.direction == "weights":
         return (c.tile_m + 1) * c.tile_n * c.tile_k * size
-    if c.pipeline == "window":
-        return c.tile_m * c.tile_n * size * (p.filter[-1] + STRIP - 1) / p.filter[-1]
     return c.tile_m * c.tile_n * size
 
 
@@ -208,8 +221,10 @@ def _products(c: ConvConfig, this: Arch, device: Device) -> float:
     count = c.tile_m * c.tile_n * c.tile_k
     if vector(c, this):
         lanes = this.fma_flops_per_cu_per_clock / 2
-        if c.pipeline == "window":
-            count *= STRIP * WINDOW_INSTRUCTIONS
+        if c.held:
+            loads = windows.pixels(c) * windows.rows(c)
+            each = windows.products(c) + LOAD_INSTRUCTIONS * loads
+            count = c.tile_m * c.tile_n * each
         elif c.depthwise:
             count *= TAP_INSTRUCTIONS
         return count / lanes / device.clock_mhz

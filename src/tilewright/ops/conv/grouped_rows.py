@@ -70,7 +70,7 @@ def _of_pixels(
     stages = _stages(p, arch)
     for count, (m, warps), merged in itertools.product(bundles(p, widths), tiles, forms):
         yield (m, max(16, _power(made * count)), _depth(p, arch, read * count), warps, stages,
-               "implicit", "tile", 8, merged, *alignments(p, "implicit"), "", count)  # fmt: skip
+               "implicit", "tile", 8, merged, *alignments(p, "implicit"), "", "", count)  # fmt: skip
 
 
 def _of_weights(
@@ -82,7 +82,7 @@ def _of_weights(
     ):
         m, n = (max(16, _power(each * count)) for each in (p.group_k, p.group_c))
         yield (m, max(n, _SPREAD) if merged else n, depth, 4, stages, "implicit", scheduler, 8,
-               merged, *alignments(p, "implicit"), "", count)  # fmt: skip
+               merged, *alignments(p, "implicit"), "", "", count)  # fmt: skip
 
 
 def _stages(p: ConvProblem, arch: Arch) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, boxed_launch, boxed_weights
+from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, windows
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     BLOCK,
@@ -19,7 +19,7 @@ from tilewright.ops.conv.arguments import (
     Value,
     walked,
 )
-from tilewright.ops.conv.config import STRIP, ConvConfig
+from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import MAIN, Argument, KernelSource, Launch, Step, Temporary
@@ -84,12 +84,12 @@ def _depthwise_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
 
 
 def _window_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
-    *outer, width = walked(p)
-    strips = p.n * math.prod(outer) * _up(width, STRIP)
-    return _up(strips, c.tile_m) * _up(p.c, c.tile_n) * classes(p)
+    return _up(windows.count(c, p), c.tile_m) * _up(p.c, c.tile_n) * windows.classes(c, p)
 
 
 def _weight_tiles(c: ConvConfig, p: ConvProblem) -> int:
+    if c.held:
+        return _up(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
     if c.depthwise:
         return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
     channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
@@ -131,7 +131,32 @@ DEPTHWISE = Part(
     epilogue=True,
 )  # fmt: skip
 
-WINDOW = replace(DEPTHWISE, module="window", function="conv_window", grid=_window_grid)
+_HELD = ("TAPS_D", "TAPS_H", "TAPS_W", "STEP_H", "STEP_W", "STRIP")
+
+HELD = replace(
+    DEPTHWISE,
+    module="held",
+    function="conv_held",
+    grid=_window_grid,
+    arguments=(
+        "source", "weights", "made", "extra", "source_strides", "weight_strides", "made_strides",
+        "images", "channels_out=channels", "sizes", "full", "stride", "dilation", "before",
+        "lines", "origin",
+    ),
+    constants=(
+        "TILE_M", "TILE_N", "TILE_K", "NDIM", "DATA", *_HELD, "UNIT", "UNIT_OUT", "INT_ACC", *_LAST,
+    ),
+)  # fmt: skip
+
+_ROW = ("TAPS_W", "STEP_W", "STRIP")
+
+ROWS = replace(
+    DEPTHWISE,
+    module="rows",
+    function="conv_rows",
+    grid=_window_grid,
+    constants=("TILE_M", "TILE_N", "NDIM", "DATA", *_ROW, "UNIT", "UNIT_OUT", "INT_ACC", *_LAST),
+)
 
 WEIGHTS = Part(
     module="weights",
@@ -158,6 +183,24 @@ DEPTHWISE_WEIGHTS = Part(
     constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", "UNIT", "SPLIT"),
 )  # fmt: skip
 
+HELD_WEIGHTS = replace(
+    DEPTHWISE_WEIGHTS,
+    module="held",
+    function="conv_held_weights",
+    arguments=(
+        "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images",
+        "channels_out=channels", "sizes", "outs", "stride", "dilation", "before", "lines", "splits",
+    ),
+    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", *_HELD, "UNIT", "SPLIT"),
+)  # fmt: skip
+
+ROWS_WEIGHTS = replace(
+    DEPTHWISE_WEIGHTS,
+    module="rows",
+    function="conv_rows_weights",
+    constants=("TILE_M", "TILE_N", "NDIM", *_ROW, "UNIT", "SPLIT"),
+)
+
 SUM = Part(
     module="weights",
     function="conv_totals",
@@ -169,8 +212,14 @@ SUM = Part(
 
 TOTALS_WARPS = 4
 
-_BY_PIPELINE = {"implicit": GATHER, "depthwise": DEPTHWISE, "window": WINDOW}
-"""What makes pixels."""
+_GATHERING = {"implicit": GATHER, "depthwise": DEPTHWISE, "filter": HELD, "row": ROWS}
+_WEIGHING = {
+    "implicit": WEIGHTS,
+    "depthwise": DEPTHWISE_WEIGHTS,
+    "filter": HELD_WEIGHTS,
+    "row": ROWS_WEIGHTS,
+}
+"""What makes pixels, and what makes weights, by pipeline; by what it holds, of a window."""
 
 
 def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
@@ -185,9 +234,10 @@ def parts_of(c: ConvConfig) -> dict[str, Part]:
     """The kernels through pointers of a config, by part."""
     if c.pipeline in boxed.PIPELINES:
         return {TOTALS: SUM} if c.scheduler == "split" else {}
+    kind = ("row" if windows.of_row(c) else "filter") if c.held else c.pipeline
     if c.direction != "weights":
-        return {MAIN: _BY_PIPELINE[c.pipeline]}
-    main = WEIGHTS if c.pipeline == "implicit" else DEPTHWISE_WEIGHTS
+        return {MAIN: _GATHERING[kind]}
+    main = _WEIGHING[kind]
     return {MAIN: main, TOTALS: SUM} if c.scheduler == "split" else {MAIN: main}
 
 
@@ -198,6 +248,9 @@ def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
     if c.pipeline in boxed.PIPELINES:
         return boxed_weights.splits(c, p, device.compute_units)
     tiles = max(1, _weight_tiles(c, p))
+    if c.held:
+        wanted = windows.WORKGROUPS_FOR_UNIT * device.compute_units // tiles
+        return max(1, min(wanted, _up(windows.count(c, p), c.tile_m)))
     steps = _up(p.n * math.prod(p.out_sizes), c.tile_k)
     wanted = WORKGROUPS_FOR_UNIT * device.compute_units // tiles
     return max(1, min(wanted, steps))

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed
-from tilewright.ops.conv.config import DEPTHWISE, STRIP, ConvConfig
+from tilewright.ops.conv import boxed, windows
+from tilewright.ops.conv.config import DEPTHWISE, ConvConfig
 from tilewright.ops.conv.parts import pixels, tiles
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
@@ -66,8 +66,8 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     for one in epilogues.parse(c.epilogue):
         if one.halves or any(taken.kind == "m" for taken in one.takes):
             return f"{one.name} is for rows or pairs of columns of a matrix"
-    if c.pipeline == "window" and c.direction == "weights":
-        return "a window slides over pixels of a result, which a gradient of weights does not have"
+    if bool(c.held) != (c.pipeline == "window"):
+        return f"pipeline window holds a filter, as in 3x3s1x1; {c.pipeline} has held='{c.held}'"
     if c.merged_groups & (c.merged_groups - 1) or c.merged_groups > MOST_GROUPS:
         return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
     if c.merged_groups > 1 and c.pipeline != "implicit":
@@ -75,7 +75,8 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     if c.depthwise:
         if c.merged:
             return "a depthwise kernel has one channel, and nothing to merge with taps"
-        if c.direction != "weights" and c.tile_k != 1:
+        no_depth = windows.of_row(c) if c.held else c.direction != "weights"
+        if no_depth and c.tile_k != 1:
             return f"a depthwise kernel takes one tap in a step: tile_k is 1, not {c.tile_k}"
         if c.group_m != 1:
             return f"a depthwise kernel walks its tiles in one order: group_m is 1, not {c.group_m}"
@@ -90,8 +91,15 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
             return f"tile_{axis} = {size} is not a power of two"
         if not low <= size <= most:
             return f"tile_{axis} = {size} is not from {low} to {most} on {arch.name}"
+    if c.held:
+        elements, threads = c.tile_m * c.tile_n, c.num_warps * arch.warp_size
+        most = windows.MOST_ROW if windows.of_row(c) else windows.MOST_TAPS
+        if math.prod(windows.held(c).taps) > most:
+            return f"{c.held} has more than {most} taps to hold"
+        if elements < threads:
+            return f"tiles of {elements} strips and channels have no work for {threads} threads"
     if c.depthwise:
-        elements = c.tile_m * c.tile_n * c.tile_k
+        elements = c.tile_m * c.tile_n * (1 if c.held else c.tile_k)
         if elements > MOST_ELEMENTS:
             return f"tiles of {elements} elements, over {MOST_ELEMENTS}"
     elif DTYPES[c.dtype].bits == 8 and c.tile_k < LEAST_8_BIT_K:
@@ -112,12 +120,13 @@ def _warps(c: ConvConfig, arch: Arch) -> str | None:
 
 def sums(c: ConvConfig) -> int:
     """Sums that a workgroup keeps in registers."""
+    if c.held:
+        return c.tile_m * c.tile_n * windows.registers(c)
     if c.depthwise and c.direction == "weights":
         return c.tile_m * c.tile_n * c.tile_k
     if c.pipeline in boxed.PIPELINES:
         return boxed.rows(c) * boxed.groups(c) * c.tile_n  # also where each has a tile of its own
-    # Of a window, the pixels in it are held too.
-    return c.tile_m * c.tile_n * (2 * STRIP if c.pipeline == "window" else 1)
+    return c.tile_m * c.tile_n
 
 
 def vector(c: ConvConfig, arch: Arch) -> bool:
@@ -226,11 +235,8 @@ def _groups(c: ConvConfig, p: ConvProblem) -> str | None:
 
 
 def _window(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.pipeline == "window" and (p.stride[-1], p.dilation[-1]) != (1, 1):
-        return (
-            "slides its window pixel by pixel, but the width has a stride of "
-            f"{p.stride[-1]} and a dilation of {p.dilation[-1]}"
-        )
+    if c.held and c.held not in (fits := windows.words(p)):
+        return f"holds {c.held}, but windows for the problem hold {' or '.join(fits) or 'nothing'}"
     return None
 
 

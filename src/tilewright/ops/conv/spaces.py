@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import boxed, boxes, grouped_rows
+from tilewright.ops.conv import boxed, boxes, grouped_rows, windows
 from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, PIPELINES, SCHEDULERS
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
@@ -36,12 +36,13 @@ AXES: dict[str, Any] = {
     "index_bits": 32,
     "epilogue": "",
     "box": "",
+    "held": "",
 }
 """Every axis, with its default. An empty dtype_out is the usual one."""
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
-    "merged", "alignment", "alignment_out", "box", "merged_groups",
+    "merged", "alignment", "alignment_out", "box", "held", "merged_groups",
 )  # fmt: skip
 
 FEW = 32
@@ -89,6 +90,12 @@ pixels."""
 _DEPTHWISE: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""
 
+_HELD = ((2, 16), (4, 16), (8, 16), (1, 16), (2, 4), (4, 4), (8, 4))
+"""Of windows that hold their filter: channels in a thread, steps down."""
+
+_SMALL = 49
+"""Taps up to which no row is held, but the filter."""
+
 _PIXELS = (8, 16)
 """Pixels of a step of a depthwise gradient of weights."""
 
@@ -115,26 +122,25 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
     """The space to choose from where nothing was measured."""
     rows = [*_implicit(problem, arch), *_depthwise(problem)]
-    return _space(problem, rows, _boxed(problem, arch), grouped_rows.default(problem, arch))
+    grouped = grouped_rows.default(problem, arch)
+    return _space(problem, rows, _boxed(problem, arch), _held(problem, arch), grouped)
 
 
 def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
     """What a tuning chooses from: more tiles, warps and stages, and both forms of a step."""
     more = [*_tuned(problem, arch), *_depthwise(problem, tuned=True)]
-    boxed_rows = _boxed(problem, arch, tuned=True)
+    boxed_too, held_too = _boxed(problem, arch, tuned=True), _held(problem, arch, tuned=True)
     grouped = grouped_rows.tuned(problem, arch)
-    return default_space(problem, arch), _space(problem, more, boxed_rows, grouped)
+    return default_space(problem, arch), _space(problem, more, boxed_too, held_too, grouped)
 
 
-def _space(
-    p: ConvProblem,
-    rows: Iterable[tuple[Any, ...]],
-    with_boxes: Iterable[tuple[Any, ...]],
-    grouped: Iterable[tuple[Any, ...]],
-) -> KernelSpace:
-    """The space of all rows. Those of `grouped` have all fields, the others one group a tile."""
-    of_one_group = [*((*row, "") for row in rows), *with_boxes]
-    every = list(dict.fromkeys([*((*row, 1) for row in of_one_group), *grouped]))
+def _space(p: ConvProblem, *rows: Iterable[tuple[Any, ...]]) -> KernelSpace:
+    """The space of rows. Each has the first fields of `ALGORITHM`, the others as `AXES` says."""
+    filled = (
+        (*row, *(AXES[name] for name in ALGORITHM[len(row) :]))
+        for row in itertools.chain.from_iterable(rows)
+    )
+    every = list(dict.fromkeys(filled))
     fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
     fixed |= {"spatial_dims": [len(p.spatial)], "index_bits": [index_bits(p)]}
     return KernelSpace("conv", fixed, {}, {ALGORITHM: every})
@@ -234,12 +240,32 @@ def _depthwise(p: ConvProblem, *, tuned: bool = False) -> Iterator[tuple[Any, ..
         tiles = [*itertools.product((8, 16, 32, 64, 128), (32, 64, 128), (1, 2, 4, 8))]
     width = alignments(p, "depthwise")
     if p.direction != "weights":
-        slides = (p.stride[-1], p.dilation[-1]) == (1, 1) and p.filter[-1] > 1
-        for pipeline in ("depthwise", "window") if slides else ("depthwise",):
-            for m, n, warps in tiles:
-                yield (m, n, 1, warps, 1, pipeline, "tile", 1, False, *width)
+        for m, n, warps in tiles:
+            yield (m, n, 1, warps, 1, "depthwise", "tile", 1, False, *width)
         return
     taps = min(16, _power(p.taps))
     for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, _schedulers(p)):
         if n <= 64:
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
+
+
+def _held(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple[Any, ...]]:
+    """Windows that hold a filter, or of a large one a row, where registers do."""
+    if not p.depthwise or p.precision == "tf32" or p.taps == 1:
+        return
+    width = alignments(p, "window")
+    n = min(64, max(16, _power(p.c)))
+    for word in windows.words(p):
+        row = windows.is_row(word, len(p.spatial))
+        if row and p.taps <= _SMALL and not tuned:
+            continue
+        forms: Sequence[tuple[int, int]] = _HELD
+        if tuned:
+            forms = [*itertools.product((1, 2, 4, 8), (4, 8, 16, 32, 64))]
+        if row:
+            forms = [(each, 1) for each in (1, 2, 4)]
+        for (each, down), warps, scheduler in itertools.product(
+            forms, (2, 4, 8) if tuned else (4,), _schedulers(p)
+        ):
+            m = max(1, each * warps * arch.warp_size // n)
+            yield (m, n, down, warps, 1, "window", scheduler, 1, False, *width, "", word)

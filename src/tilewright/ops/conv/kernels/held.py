@@ -1,0 +1,257 @@
+"""Depthwise convolutions in all directions, with a filter that registers hold.
+
+Idea. A row of a tile is a strip: `STRIP` neighbouring pixels of the result's width, of some
+channels. It walks down the image. Each pixel of the source that the strip meets is loaded and
+converted once, and added at once to all results that see it: the sums of the rows that are not
+complete yet are in registers, and move up by a row with each step. So are the filters, which torch
+keeps with taps innermost: reading a channel's tap is a load of 2 bytes, and one load serves
+TILE_K rows of the result. Sizes and strides of the filter are constants, so that all of this
+is unrolled.
+
+In the gradient of the data, a row of y is added to the rows of x that it sees; strides move
+sums up by so many rows. There are no residue classes: pixels are counted from the first of the
+padding, where each step begins a new stride.
+
+In the gradient of the weights, sums and filters change places: registers hold a sum for each tap,
+and the rows of dY that the current row of x meets. Rows of a tile add theirs up at the end; parts
+of the pixels are added by `conv_totals`.
+
+In 1-D, strips walk along the width, and are one pixel wide.
+
+Data movement. Each strip reads the columns beside it and the rows before its first (of `TILE_K`),
+which others read too, from L1 or L2. Loads of a pixel's channels for each pixel of the result, at
+stride 1 with TILE_K = 16 (x for y; of the weights' gradient, x and dY):
+
+    filter      3×3    5×5    7×7    tap by tap
+    loads       1.7    2.5    3.4    9, 25, 49
+
+What limits it: memory for small filters; from 7×7 on multiply-adds. Registers: a filter of 7×7
+needs 2 channels in a thread. Not timed.
+"""
+
+import triton
+import triton.language as tl
+
+from tilewright.ops.conv.kernels.finish import finish
+from tilewright.ops.conv.kernels.places import channel
+from tilewright.ops.conv.kernels.strips import joined, pixels_of_row, zeros
+
+
+@triton.jit
+def _turned(three, NDIM: tl.constexpr):
+    """Depth, height and width; the width of 1-D as height."""
+    if NDIM == 1:
+        found = (three[0], three[2], three[1])
+    else:
+        found = (three[0], three[1], three[2])
+    return found
+
+
+@triton.jit
+def _strides(five, NDIM: tl.constexpr):
+    """Strides of depth, height and width; that of the width of 1-D as of the height."""
+    if NDIM == 1:
+        found = (five[2], five[4], five[3])
+    else:
+        found = (five[2], five[3], five[4])
+    return found
+
+
+@triton.jit
+def _line(number, lines):
+    """The image, the depth, the segment of rows and the strip of a numbered line."""
+    rest = number // lines[2]
+    above = rest // lines[1]
+    return above // lines[0], above % lines[0], rest % lines[1], number % lines[2]
+
+
+@triton.jit
+def conv_held(
+    source, weights, made, extra, source_strides, weight_strides, made_strides, images,
+    channels_out, sizes, full, stride, dilation, before, lines, origin,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
+    DATA: tl.constexpr, TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr,
+    STEP_H: tl.constexpr, STEP_W: tl.constexpr, STRIP: tl.constexpr,
+    UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, INT_ACC: tl.constexpr,
+    TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
+):  # fmt: skip
+    """A tile of the result: TILE_M strips of TILE_N channels, TILE_K steps down. The arguments are
+    those of the catalogue (`arguments`)."""
+    AHEAD: tl.constexpr = (TAPS_H + STEP_H - 1) // STEP_H - 1
+    MADE: tl.constexpr = STEP_H if DATA else 1
+    READ: tl.constexpr = 1 if DATA else STEP_H
+    LIVE: tl.constexpr = (AHEAD + 1) * MADE
+    BESIDE: tl.constexpr = (TAPS_W + STEP_W - 1) // STEP_W - 1
+    PIXELS: tl.constexpr = (
+        BESIDE + (STRIP + STEP_W - 1) // STEP_W if DATA else (STRIP - 1) * STEP_W + TAPS_W
+    )
+    size_d, size_h, size_w = _turned(sizes, NDIM)
+    _, full_h, full_w = _turned(full, NDIM)
+    pad_d, pad_h, pad_w = _turned(before, NDIM)
+    along_d, along_h, along_w = _strides(source_strides, NDIM)
+    made_d, made_h, made_w = _strides(made_strides, NDIM)
+    tap_d, tap_h, tap_w = _strides(weight_strides, NDIM)
+
+    tiles_n = tl.cdiv(channels_out, TILE_N)
+    number = tl.program_id(0) // tiles_n * TILE_M + tl.arange(0, TILE_M)
+    cols = tl.program_id(0) % tiles_n * TILE_N + tl.arange(0, TILE_N)
+    cols_there = cols < channels_out
+    image, d, segment, strip = _line(number, lines)
+    there = number < images * lines[0] * lines[1] * lines[2]
+    base = (image * source_strides[0])[:, None] + channel(cols, source_strides[1], UNIT)[None, :]
+    to = (image * made_strides[0] + d * made_d)[:, None]
+    to = to + channel(cols, made_strides[1], UNIT_OUT)[None, :]
+    # The first step's row of the source (of y, in the gradient of the data) in units of STEP_H, and
+    # the first pixel of the strip, counted from the padding in the gradient of the data.
+    first = origin[0] + segment * TILE_K
+    w = origin[1] + strip * STRIP
+    if DATA:
+        first -= AHEAD
+        from_w = w // STEP_W - BESIDE
+        w -= pad_w
+    else:
+        from_w = w * STEP_W - pad_w
+
+    like = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
+    factors = zeros(0, like)
+    for j_d in tl.static_range(TAPS_D):
+        for j_h in tl.static_range(TAPS_H):
+            for j_w in tl.static_range(TAPS_W):
+                of = cols * weight_strides[0] + (j_d * tap_d + j_h * tap_h + j_w * tap_w)
+                factor = tl.load(weights + of, mask=cols_there, other=0.0)
+                factors = factors + (factor.to(like.dtype)[None, :],)  # noqa: RUF005
+
+    sums = zeros(LIVE * STRIP, like)
+    for step in range(TILE_K + AHEAD):
+        for j_d in tl.static_range(TAPS_D):
+            if DATA:
+                places = d + pad_d - j_d * dilation[0]
+                at_d = places // stride[0]
+                seen = there & (places >= 0) & (places % stride[0] == 0) & (at_d < size_d)
+            else:
+                at_d = d * stride[0] - pad_d + j_d * dilation[0]
+                seen = there & (at_d >= 0) & (at_d < size_d)
+            for j in tl.static_range(READ):
+                at_h = (first + step) * READ + j
+                if not DATA:
+                    at_h -= pad_h
+                pixels = pixels_of_row(
+                    source, base + (at_d * along_d + at_h * along_h)[:, None], from_w,
+                    seen & (at_h >= 0) & (at_h < size_h), cols_there, size_w, along_w, like, PIXELS,
+                )  # fmt: skip
+                more = zeros(0, like)
+                for i in tl.static_range(LIVE):
+                    for t in tl.static_range(STRIP):
+                        total = sums[i * STRIP + t]
+                        if DATA:
+                            if i < TAPS_H:
+                                total = joined(
+                                    total, pixels, factors, t, (j_d * TAPS_H + i) * TAPS_W, TAPS_W,
+                                    STEP_W, DATA,
+                                )  # fmt: skip
+                        elif j + (AHEAD - i) * STEP_H < TAPS_H:
+                            total = joined(
+                                total, pixels, factors, t,
+                                (j_d * TAPS_H + j + (AHEAD - i) * STEP_H) * TAPS_W, TAPS_W,
+                                STEP_W, DATA,
+                            )  # fmt: skip
+                        more = more + (total,)  # noqa: RUF005
+                sums = more
+        # The oldest rows are complete, unless they are before the segment's first.
+        for i in tl.static_range(MADE):
+            h = first + step - AHEAD
+            if DATA:
+                h = (first + step) * STEP_H + i - pad_h
+            row = there & (step >= AHEAD) & (h >= 0) & (h < full_h)
+            for t in tl.static_range(STRIP):
+                mask = row & (w + t >= 0) & (w + t < full_w)
+                finish(
+                    sums[i * STRIP + t], made, extra,
+                    to + (h * made_h + (w + t) * made_w)[:, None], cols,
+                    mask[:, None] & cols_there[None, :], cols_there, CHAIN, TAKES, LARGEST,
+                )  # fmt: skip
+        kept = zeros(0, like)
+        for i in tl.static_range(MADE * STRIP, LIVE * STRIP):
+            kept = kept + (sums[i],)  # noqa: RUF005
+        sums = kept + zeros(MADE * STRIP, like)
+
+
+@triton.jit
+def conv_held_weights(
+    x, y, made, x_strides, y_strides, made_strides, images, channels_out, sizes, outs, stride,
+    dilation, before, lines, splits,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
+    TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, STEP_H: tl.constexpr,
+    STEP_W: tl.constexpr, STRIP: tl.constexpr, UNIT: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """All taps of TILE_N channels, from a part of the lines, TILE_M at a time."""
+    AHEAD: tl.constexpr = (TAPS_H + STEP_H - 1) // STEP_H - 1
+    PIXELS: tl.constexpr = (STRIP - 1) * STEP_W + TAPS_W
+    size_d, size_h, size_w = _turned(sizes, NDIM)
+    _, out_h, out_w = _turned(outs, NDIM)
+    pad_d, pad_h, pad_w = _turned(before, NDIM)
+    x_d, x_h, x_w = _strides(x_strides, NDIM)
+    y_d, y_h, y_w = _strides(y_strides, NDIM)
+
+    tiles_n = tl.cdiv(channels_out, TILE_N)
+    part = tl.program_id(0) // tiles_n
+    cols = tl.program_id(0) % tiles_n * TILE_N + tl.arange(0, TILE_N)
+    cols_there = cols < channels_out
+    all_lines = images * lines[0] * lines[1] * lines[2]
+    share = tl.cdiv(tl.cdiv(all_lines, TILE_M), splits) * TILE_M
+    like = tl.zeros((TILE_M, TILE_N), tl.float32)
+    sums = zeros(TAPS_D * TAPS_H * TAPS_W, like)
+    for line in range(part * share, min((part + 1) * share, all_lines), TILE_M):
+        number = line + tl.arange(0, TILE_M)
+        there = number < all_lines
+        image, d, segment, strip = _line(number, lines)
+        first = segment * TILE_K
+        w = strip * STRIP
+        from_y = (image * y_strides[0] + d * y_d)[:, None]
+        from_y = from_y + channel(cols, y_strides[1], UNIT)[None, :]
+        from_x = (image * x_strides[0])[:, None] + channel(cols, x_strides[1], UNIT)[None, :]
+        # Rows of dY that taps join with the current rows of x, the newest last.
+        seen_y = zeros(AHEAD * STRIP, like)
+        for step in range(TILE_K + AHEAD):
+            h = first + step
+            seen_y = seen_y + pixels_of_row(
+                y, from_y + (h * y_h)[:, None], w, there & (h < out_h) & (step < TILE_K),
+                cols_there, out_w, y_w, like, STRIP,
+            )  # fmt: skip
+            for j_d in tl.static_range(TAPS_D):
+                at_d = d * stride[0] - pad_d + j_d * dilation[0]
+                for j in tl.static_range(STEP_H):
+                    at_h = h * STEP_H + j - pad_h
+                    pixels = pixels_of_row(
+                        x, from_x + (at_d * x_d + at_h * x_h)[:, None], w * STEP_W - pad_w,
+                        there & (at_d >= 0) & (at_d < size_d) & (at_h >= 0) & (at_h < size_h),
+                        cols_there, size_w, x_w, like, PIXELS,
+                    )  # fmt: skip
+                    more = zeros(0, like)
+                    for i in tl.static_range(TAPS_D * TAPS_H * TAPS_W):
+                        total = sums[i]
+                        if i // (TAPS_W * TAPS_H) == j_d and i // TAPS_W % TAPS_H % STEP_H == j:
+                            for t in tl.static_range(STRIP):
+                                pixel = pixels[t * STEP_W + i % TAPS_W]
+                                # The row of dY that this tap joins with the row of x.
+                                total += (
+                                    pixel
+                                    * seen_y[(AHEAD - i // TAPS_W % TAPS_H // STEP_H) * STRIP + t]
+                                )
+                        more = more + (total,)  # noqa: RUF005
+                    sums = more
+            kept = zeros(0, like)
+            for i in tl.static_range(STRIP, (AHEAD + 1) * STRIP):
+                kept = kept + (seen_y[i],)  # noqa: RUF005
+            seen_y = kept
+    all_taps = TAPS_D * TAPS_H * TAPS_W
+    m_d, m_h, m_w = _strides(made_strides, NDIM)
+    for i in tl.static_range(TAPS_D * TAPS_H * TAPS_W):
+        total = tl.sum(sums[i], 0)
+        if SPLIT:
+            place = part * (channels_out.to(tl.int64) * all_taps) + cols * all_taps + i
+        else:
+            place = cols * made_strides[0] + (
+                i // (TAPS_W * TAPS_H) * m_d + i // TAPS_W % TAPS_H * m_h + i % TAPS_W * m_w
+            )
+        tl.store(made + place, total.to(made.dtype.element_ty), mask=cols_there)

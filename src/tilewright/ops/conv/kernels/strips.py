@@ -1,0 +1,44 @@
+"""Strips of neighbouring pixels in registers, as tuples, for windows (held, rows)."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def zeros(COUNT: tl.constexpr, like):
+    found = ()
+    for _ in tl.static_range(COUNT):
+        found = found + (tl.zeros_like(like),)  # type: ignore[assignment]  # noqa: RUF005
+    return found
+
+
+@triton.jit
+def pixels_of_row(
+    source, base, from_w, there, cols_there, size_w, stride_w, like, COUNT: tl.constexpr
+):  # fmt: skip
+    """Neighbouring pixels of a row, in the dtype of sums; zeros outside."""
+    # One place, moved on: of many, the compiler would keep each in a register.
+    places = base + (from_w * stride_w)[:, None]
+    found = ()
+    for i in tl.static_range(COUNT):
+        mask = there & (from_w + i >= 0) & (from_w + i < size_w)
+        x = tl.load(source + places, mask=mask[:, None] & cols_there[None, :], other=0.0)
+        found = found + (x.to(like.dtype),)  # type: ignore[assignment]  # noqa: RUF005
+        places += stride_w
+    return found
+
+
+@triton.jit
+def joined(
+    total, pixels, factors, T: tl.constexpr, FIRST: tl.constexpr, TAPS_W: tl.constexpr,
+    STEP_W: tl.constexpr, DATA: tl.constexpr,
+):  # fmt: skip
+    """The sum of a strip's pixel T with all products of a row of the filter, whose first tap is
+    FIRST, and a row of the source."""
+    BEFORE: tl.constexpr = (TAPS_W + STEP_W - 1) // STEP_W - 1
+    for tap in tl.static_range(TAPS_W):
+        if not DATA:
+            total += pixels[tap + T * STEP_W] * factors[FIRST + tap]
+        elif (T - tap) % STEP_W == 0:
+            total += pixels[BEFORE + (T - tap) // STEP_W] * factors[FIRST + tap]
+    return total

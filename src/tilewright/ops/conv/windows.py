@@ -1,0 +1,157 @@
+"""Windows over pixels in registers: which filters they are for, how a problem falls into lines, and
+the registers that a config needs.
+
+A window holds its whole filter (kernels/held.py), or of a large one a row (kernels/rows.py). Where
+it holds the filter, a line is a strip's way down: a segment of the rows of one strip of one image.
+1-D strips are one pixel wide and walk along the width. Where it holds a row, a line is a strip.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.problem import ConvProblem
+
+STRIP, ROW_STRIP = 4, 8
+"""Neighbouring pixels of a strip, where the filter is held and where a row is."""
+
+STEPS = (1, 2, 4)
+"""Strides of the height and the width: those that divide a strip."""
+
+MOST_TAPS = 128
+"""Of a filter: more do not fit into registers."""
+
+MOST_ROW = 32
+"""Taps of a row."""
+
+WORKGROUPS_FOR_UNIT = 4
+"""Workgroups for each compute unit that parts of the lines make up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is constant in a config's kernel.
+
+    taps: of the filter, by depth, height and width; of a row, (1, 1, width). step_h, step_w:
+    strides. strip: pixels of a strip. 1-D lies along the height.
+    """
+
+    taps: tuple[int, int, int]
+    step_h: int
+    step_w: int
+    strip: int
+
+    @property
+    def ahead(self) -> int:
+        """Steps before the first that completes a row of the result."""
+        return -(-self.taps[1] // self.step_h) - 1
+
+
+def words(p: ConvProblem) -> tuple[str, ...]:
+    """What configs for `p` may say in `held`: its filter, or a row."""
+    found = []
+    steps = p.stride[-2:]
+    plain = all(step in STEPS for step in steps) and set(p.dilation[-2:]) == {1}
+    if plain and p.taps <= MOST_TAPS:
+        found.append(f"{'x'.join(map(str, p.filter))}s{'x'.join(map(str, steps))}")
+    strides = STEPS if p.direction != "data" else STEPS[:1]
+    if len(p.spatial) > 1 and p.filter[-1] <= MOST_ROW and p.dilation[-1] == 1:
+        found += [f"{p.filter[-1]}s{p.stride[-1]}"] * (p.stride[-1] in strides)
+    return tuple(found)
+
+
+def of_row(c: ConvConfig) -> bool:
+    """Whether a row of the filter is held, and not all of it."""
+    return is_row(c.held, c.spatial_dims)
+
+
+def is_row(word: str, rank: int) -> bool:
+    """Whether a word of `held`, of so many dimensions, is a row."""
+    return rank > 1 and bool(word) and "x" not in word
+
+
+def held(c: ConvConfig) -> Held:
+    """What `c` says in `held`."""
+    taps, steps = ([*map(int, part.split("x"))] for part in c.held.split("s"))
+    if of_row(c):
+        return Held((1, 1, taps[0]), 1, steps[0], ROW_STRIP)
+    if len(taps) == 1:
+        return Held((1, taps[0], 1), steps[0], 1, 1)
+    depth = 1 if len(taps) == 2 else taps[0]
+    return Held((depth, taps[-2], taps[-1]), steps[0], steps[1], STRIP)
+
+
+def classes(c: ConvConfig, p: ConvProblem) -> int:
+    """Residue classes that are tiles of their own."""
+    return math.prod(p.stride[:-1]) if p.direction == "data" and of_row(c) else 1
+
+
+def _down(size: int, by: int) -> int:
+    return size // by * by
+
+
+def _turned(three: tuple[int, ...], c: ConvConfig) -> tuple[int, int, int]:
+    d, h, w = three
+    return (d, w, h) if c.spatial_dims == 1 else (d, h, w)
+
+
+def lines(c: ConvConfig, p: ConvProblem) -> tuple[int, int, int]:
+    """Of an image: depths of the result, segments of its rows, strips of its width. Of the weights'
+    gradient, those of y."""
+    of = held(c)
+    if of_row(c):
+        each = [-(-dim.size // dim.stride) if c.direction == "data" else dim.out for dim in p.three]
+        return each[0], each[1], -(-each[2] // of.strip)
+    if c.direction != "data":
+        depth, height, width = _turned(tuple(dim.out for dim in p.three), c)
+        return depth, -(-height // c.tile_k), -(-width // of.strip)
+    depth, height, width = _turned(tuple(dim.size for dim in p.three), c)
+    _, pad_h, pad_w = _turned(tuple(dim.pad for dim in p.three), c)
+    steps = -(-(height + pad_h - _down(pad_h, of.step_h)) // of.step_h)
+    return depth, -(-steps // c.tile_k), -(-(width + pad_w - _down(pad_w, of.strip)) // of.strip)
+
+
+def count(c: ConvConfig, p: ConvProblem) -> int:
+    """All lines."""
+    return p.n * math.prod(lines(c, p))
+
+
+def origin(c: ConvConfig, p: ConvProblem) -> tuple[int, int]:
+    """The first step and the first strip's first pixel: in the gradient of the data counted from
+    the first pixel of the padding, so that each begins a stride."""
+    if c.direction != "data":
+        return 0, 0
+    of = held(c)
+    _, pad_h, pad_w = _turned(tuple(dim.pad for dim in p.three), c)
+    return pad_h // of.step_h, _down(pad_w, of.strip)
+
+
+def pixels(c: ConvConfig) -> int:
+    """Of the source, that a strip reads of each row."""
+    of = held(c)
+    beside = -(-of.taps[2] // of.step_w) - 1
+    if c.direction == "data":
+        return beside + -(-of.strip // of.step_w)
+    return (of.strip - 1) * of.step_w + of.taps[2]
+
+
+def rows(c: ConvConfig) -> int:
+    """Of the source (of x, for the weights' gradient), that a step reads."""
+    of = held(c)
+    return of.taps[0] * (1 if c.direction == "data" else of.step_h)
+
+
+def products(c: ConvConfig) -> int:
+    """Of a step, for each strip and channel."""
+    of = held(c)
+    return math.prod(of.taps) * of.strip // (of.step_w if c.direction == "data" else 1)
+
+
+def registers(c: ConvConfig) -> int:
+    """That each strip and channel needs: filter or sums of taps, rows under way, pixels of a
+    row."""
+    of = held(c)
+    live = (of.ahead + 1) * of.strip * (of.step_h if c.direction == "data" else 1)
+    return math.prod(of.taps) + live + pixels(c)

@@ -1,0 +1,170 @@
+"""Windows of depthwise convolutions: those that hold their filter, and those that hold a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shared_builds import build_once
+from tilewright import ops, verify
+from tilewright.arch import arch, device
+from tilewright.dispatch import Dispatcher
+from tilewright.ops.conv import ConvProblem, windows
+from tilewright.ops.conv.parts import splits_of
+from tilewright.ops.conv.rules import alignments
+from tilewright.ops.conv.stated import first_strides
+from tilewright.ops.nouns import MAIN
+
+FAMILY = ops.family("conv")
+DIRECTIONS = ("forward", "data", "weights")
+
+
+@pytest.fixture(scope="module")
+def dispatcher():
+    return Dispatcher(device="h200_sxm")
+
+
+def depthwise(direction, spatial, filter, stride=(), pad=(), pad_after=(), **said):
+    """A problem of 12 channels, with a bias where there can be one."""
+    epilogue = "" if direction == "weights" else "bias"
+    said = {"dtype": "fp16", "epilogue": epilogue, **said}
+    return ConvProblem(
+        2, 12, 12, spatial, filter, 12, stride=stride, pad=pad, pad_after=pad_after,
+        direction=direction, **said,
+    )  # fmt: skip
+
+
+def kernel(p, **fields):
+    """A window for `p`, by default one that holds its filter."""
+    read, made = alignments(p, "window")
+    said = {
+        "direction": p.direction, "spatial_dims": len(p.spatial), "dtype": p.dtype,
+        "dtype_out": p.dtype_out, "epilogue": p.epilogue, "alignment": read,
+        "alignment_out": made, "tile_m": 8, "tile_n": 16, "tile_k": 4, "group_m": 1,
+        "num_stages": 1, "pipeline": "window", "held": windows.words(p)[0], **fields,
+    }  # fmt: skip
+    config = FAMILY.make_config({**FAMILY.axes(), **said}, arch("sm_90"))
+    assert FAMILY.supports(config, p, arch("sm_90"))
+    return config
+
+
+CASES = (
+    # Rows of strips that end within the image, behind it and in the padding; odd filters.
+    ((5, 11), (3, 3), (), (1, 1), ()),
+    ((5, 6), (2, 3), (1, 1), (1, 2), (0, -1)),
+    ((3, 5), (5, 5), (1, 1), (4, 4), (0, 0)),
+    ((6, 3), (1, 4), (1, 1), (0, -1), (2, 4)),
+    # Strides, and filters smaller than them.
+    ((9, 10), (3, 3), (2, 2), (1, 1), (0, 1)),
+    ((7, 9), (2, 1), (4, 2), (3, 1), (1, 2)),
+    ((11, 9), (3, 5), (1, 4), (-1, 3), (1, 3)),
+    # 1-D, where strips walk along the width; and a depth, which has any stride and dilation.
+    ((29,), (4,), (), (3,), (0,)),
+    ((21,), (5,), (2,), (2,), (3,)),
+    ((3, 4, 5), (2, 3, 2), (2, 1, 1), (1, 1, 0), ()),
+)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("spatial", "filter", "stride", "pad", "after"), CASES)
+def test_a_window_that_holds_its_filter(dispatcher, direction, spatial, filter, stride, pad, after):
+    problem = depthwise(direction, spatial, filter, stride, pad, after)
+    if len(spatial) == 3:
+        problem = replace(problem, dilation=(2, 1, 1), pad_after=problem.pad)
+    schedulers = ("tile", "split") if direction == "weights" else ("tile",)
+    for scheduler in schedulers:
+        found = verify.verify(dispatcher, problem, kernel(problem, scheduler=scheduler).name)
+        assert found.ok, (problem, found)
+
+
+ROWS = (
+    ((4, 19), (3, 5), (), (1, 2), ()),
+    ((3, 10), (2, 31), (2, 1), (1, 15), (0, 15)),
+    ((3, 4, 9), (2, 2, 3), (1, 2, 1), (1, 0, 2), (0, 1, 0)),
+)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("spatial", "filter", "stride", "pad", "after"), ROWS)
+def test_a_window_that_holds_a_row(dispatcher, direction, spatial, filter, stride, pad, after):
+    problem = depthwise(direction, spatial, filter, stride, pad, after)
+    problem = replace(problem, dilation=(1,) * (len(spatial) - 2) + (2, 1), pad_after=problem.pad)
+    row = windows.words(problem)[-1]
+    assert row == f"{filter[-1]}s1"
+    for scheduler in ("tile", "split") if direction == "weights" else ("tile",):
+        config = kernel(problem, held=row, tile_k=1, scheduler=scheduler)
+        found = verify.verify(dispatcher, problem, config.name)
+        assert found.ok, (problem, found)
+
+
+def test_a_row_with_a_stride(dispatcher):
+    """Of x only: the gradient of the data has no such window."""
+    for direction in ("forward", "weights"):
+        problem = depthwise(direction, (4, 17), (2, 5), (1, 2), (1, 2))
+        found = verify.verify(dispatcher, problem, kernel(problem, held="5s2", tile_k=1).name)
+        assert found.ok, (problem, found)
+    assert windows.words(depthwise("data", (4, 17), (2, 5), (1, 2), (1, 2))) == ("2x5s1x2",)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8", "e4m3fn"])
+def test_dtypes_and_channels_first(dispatcher, dtype):
+    for direction in DIRECTIONS if dtype in ("bf16", "fp32") else ("forward",):
+        plain = depthwise(direction, (4, 5), (3, 2), (), (1, 1), dtype=dtype, epilogue="")
+        for problem in (plain, replace(plain, **first_strides(plain))):
+            found = verify.verify(dispatcher, problem, kernel(problem).name)
+            assert found.ok, (problem, found)
+
+
+def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
+    problem = depthwise("weights", (13, 14), (2, 2), pad=(1, 1))
+    config = kernel(problem, scheduler="split")
+    assert splits_of(config, problem, device("h200_sxm")) > 1
+    first, again = (verify.operands_of(problem, 3) for _ in "ab")
+    for made in (first, again):
+        verify.run(dispatcher, problem, made, config.name)
+    (one,), (other,) = first.outputs.values(), again.outputs.values()
+    assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def test_names_say_what_is_held():
+    for held, rank in (("4s1", 1), ("7x7s2x2", 2), ("31s1", 2), ("3x3x3s1x2", 3)):
+        problem = depthwise("forward", (40,) * rank, (3,) * rank)
+        said = {"spatial_dims": rank, "held": held}
+        fields = {**FAMILY.axes(), "pipeline": "window", "dtype": problem.dtype, **said}
+        config = FAMILY.make_config(fields, arch("sm_90"))
+        assert FAMILY.parse_name(config.name) == config and f"_f{held}" in config.name
+
+
+# --- what is compiled ----------------------------------------------------------------------------
+
+LAYER = ConvProblem(32, 256, 256, (28, 28), (3, 3), 256, pad=(1, 1))
+BUILT = [
+    replace(LAYER, direction=direction, filter=(taps, taps), pad=(taps // 2,) * 2, stride=stride)
+    for direction in DIRECTIONS
+    for taps, stride in ((3, (2, 2)), (7, (1, 1)))
+]
+LARGE = replace(LAYER, filter=(31, 31), pad=(15, 15))
+
+
+def requests():
+    found = []
+    for name in ("sm_90", "gfx942", "gfx1201"):
+        for problem in [*BUILT, LARGE] if name == "sm_90" else [BUILT[1], BUILT[-1]]:
+            configs = FAMILY.default_space(problem, arch(name)).expand(arch(name)).configs
+            found.append((next(c for c in configs if c.held), name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def built(store):
+    report = build_once(requests(), store)
+    return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
+
+
+@pytest.mark.parametrize(("config", "name"), requests(), ids=str)
+def test_nothing_spills(config, name, built):
+    result = built[name, config.name]
+    assert result.kernel is not None, result.reason
+    assert result.kernel.resources.spill_bytes == 0
