@@ -153,7 +153,7 @@ def requests():
     for name in ("sm_90", "gfx942", "gfx1201"):
         for problem in [*BUILT, LARGE] if name == "sm_90" else [BUILT[1], BUILT[-1]]:
             configs = FAMILY.default_space(problem, arch(name)).expand(arch(name)).configs
-            found.append((next(c for c in configs if c.held), name))
+            found.append((next(c for c in configs if c.window), name))
     return found
 
 

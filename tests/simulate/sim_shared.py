@@ -19,12 +19,16 @@ from sim_values import Fault, Int, Kind, Tensor, cast, numpy_of
 class Shared:
     """A tile in shared memory, or a view of one.
 
-    data: a view of the bytes' array. root: of the whole allocation, with `written`: which elements
-    were stored by threads since the last fence, and so are not seen by copies and products.
+    data: a view of the bytes' array, with `written`: which elements were stored by threads since
+    the last fence, and so are not seen by copies and products. root: both of the whole allocation;
+    None is these.
     """
 
-    def __init__(self, data: Any, dtype: Any, layout: Any, written: Any) -> None:
+    def __init__(
+        self, data: Any, dtype: Any, layout: Any, written: Any, root: tuple[Any, Any] | None = None
+    ) -> None:
         self.data, self.dtype, self.layout, self.written = data, dtype, layout, written
+        self.root = root or (data, written)
 
     @property
     def shape(self) -> list[int]:
@@ -39,7 +43,7 @@ class Shared:
         return int(self.data.size)
 
     def _view(self, how: Callable[[Any], Any]) -> Shared:
-        return Shared(how(self.data), self.dtype, self.layout, how(self.written))
+        return Shared(how(self.data), self.dtype, self.layout, how(self.written), self.root)
 
     def index(self, i: Any) -> Shared:
         if not 0 <= int(i) < self.data.shape[0]:
@@ -59,20 +63,31 @@ class Shared:
         return self._view(lambda x: x.reshape([int(n) for n in shape]))
 
     def reinterpret(self, dtype: Any, shape: Any, layout: Any) -> Shared:
-        """The same bytes with another type, shape and layout."""
+        """The bytes from the tile's first on, with another type, shape and layout; also more than
+        the tile has, up to the end of its allocation."""
         shape = [int(n) for n in shape]
         if numpy_of(dtype) == self.data.dtype:
-            flat, written = self.data.reshape(-1), self.written.reshape(-1)
+            flat, written = (self._from_here(view, whole) for view, whole in self._with_root())
             count = math.prod(shape)
             if count > flat.size:
                 raise Fault(f"{shape} is read of {self.shape} in shared memory")
             return Shared(
-                flat[:count].reshape(shape), dtype, layout, written[:count].reshape(shape)
-            )
+                flat[:count].reshape(shape), dtype, layout, written[:count].reshape(shape),
+                self.root,
+            )  # fmt: skip
         flat = self.data.reshape(-1).view(numpy_of(dtype))[: math.prod(shape)]
         return Shared(flat.reshape(shape), dtype, layout, np.zeros(shape, bool))
 
     _reinterpret = reinterpret
+
+    def _with_root(self) -> Any:
+        return zip((self.data, self.written), self.root, strict=True)
+
+    @staticmethod
+    def _from_here(view: Any, whole: Any) -> Any:
+        """The elements of an allocation from a view's first on."""
+        first, begin = (x.__array_interface__["data"][0] for x in (view, whole))
+        return whole.reshape(-1)[(first - begin) // whole.itemsize :]
 
     def load(self, layout: Any = None) -> Tensor:
         return Tensor(self.data.copy(), self.dtype, layout)

@@ -8,7 +8,17 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.ops.backward import Backward
-from tilewright.ops.conv import alike, boxed, functions, operands, parts, profiles, rules, spaces
+from tilewright.ops.conv import (
+    alike,
+    boxed,
+    functions,
+    grouped,
+    operands,
+    parts,
+    profiles,
+    rules,
+    spaces,
+)
 from tilewright.ops.conv import config as config_module
 from tilewright.ops.conv import estimate as estimate_module
 from tilewright.ops.conv import gradients as gradients_module
@@ -55,8 +65,8 @@ class ConvFamily(Defaults):
         return alike.nearby(problem)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        boxes = all(map(arch.has, boxed.NEEDS))
-        return tuple(name for name in PIPELINES if boxes or name not in boxed.PIPELINES)
+        needs = dict.fromkeys(boxed.PIPELINES, boxed.NEEDS) | {grouped.PIPELINE: grouped.NEEDS}
+        return tuple(n for n in PIPELINES if all(map(arch.has, needs.get(n, ()))))
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -87,6 +97,8 @@ class ConvFamily(Defaults):
         return estimate_module.estimate(config, problem, device)
 
     def interpreted(self, config: ConvConfig) -> ConvConfig:
+        if config.pipeline == grouped.PIPELINE:
+            return grouped.sibling(config)
         return boxed.sibling(config) if config.pipeline in boxed.PIPELINES else config
 
     def sources(self, config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:

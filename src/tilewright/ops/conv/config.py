@@ -7,9 +7,9 @@
                                    stages --+  |        |    +- tiles grouped along M
                                      pipeline -+        +- scheduler
 
-Other words follow only where they differ from the default: the box (``b1x8x16``), ``tf32``,
-the filter that is held (``f3x3s1x1``), ``merged``, groups of a tile (``mg8``), ``i64``, and last
-the epilogue.
+Other words follow only where they differ from the default: the box (``b1x8x16``), the filter that
+the kernel is written out for (``f3x3s1x1``), ``tf32``, ``merged``, groups of a tile (``mg8``),
+``i64``, and last the epilogue.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import PRECISIONS
 
-PIPELINES = ("implicit", "depthwise", "window", "gluon_ws", "gluon_pingpong")
+PIPELINES = ("implicit", "depthwise", "window", "gluon_ws", "gluon_pingpong", "gluon_grouped")
 """``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
 channels on the vector units, where every channel has one filter of its own. ``window``: the same
 with a window that slides over pixels, which stay in registers. ``gluon_ws``,
-``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`)."""
+``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`).
+``gluon_grouped``: groups of few channels, whose pixels all taps read in shared memory
+(`grouped`)."""
 
 DEPTHWISE = ("depthwise", "window")
 """Pipelines for one filter of its own for every channel."""
+
+HOLDING = ("window", "gluon_grouped")
+"""Pipelines whose kernels are written out for a filter."""
 
 SCHEDULERS = ("tile", "split", "persistent")
 ALIGNMENTS = (1, 2, 4, 8, 16)
@@ -67,9 +72,9 @@ class ConvConfig:
     index_bits: 32 where every array spans under 2 GiB.
     box: of the pipelines that copy boxes, how many images and pixels along each dimension make the
         rows that one warp group multiplies (``1x8x16``); ``""`` of the others.
-    held: of a window, the filter that it holds in registers, with the strides of the height and
-        the width (``3x3s1x1``); of one for large filters the row that it holds (``31s1``). ``""``
-        of the other pipelines.
+    held: of kernels that are written out for a filter, its taps, and the strides of the height and
+        the width (``3x3s1x1``); of a window for large filters, the row that it holds (``31s1``).
+        ``""`` of the other pipelines.
     """
 
     family: ClassVar[str] = "conv"
@@ -95,6 +100,11 @@ class ConvConfig:
     epilogue: str = ""
     box: str = ""
     held: str = ""
+
+    @property
+    def window(self) -> bool:
+        """Whether its kernels hold a filter, or a row of it, in registers."""
+        return self.pipeline == "window"
 
     @property
     def depthwise(self) -> bool:

@@ -19,7 +19,15 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, boxes, windows
+from tilewright.ops.conv import (
+    boxed,
+    boxed_launch,
+    boxed_weights,
+    boxes,
+    grouped,
+    grouped_estimate,
+    windows,
+)
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.parts import splits_of, tiles
 from tilewright.ops.conv.problem import ConvProblem
@@ -64,6 +72,8 @@ conversion."""
 def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
     """What `config` should take for `problem` on `device`."""
     c, p, this = config, problem, arch(device.arch)
+    if c.pipeline == grouped.PIPELINE:
+        return grouped_estimate.estimate(c, p, device)
     if c.pipeline in boxed.PIPELINES:
         return _boxed(c, p, device)
     units = device.compute_units
@@ -159,7 +169,7 @@ def _resident(c: ConvConfig, this: Arch) -> int:
 
 def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
     """Steps of a workgroup, on average over classes."""
-    if c.held:
+    if c.window:
         lines = _up(windows.count(c, p), c.tile_m) / splits if c.direction == "weights" else 1
         each: float = c.tile_k + windows.held(c).ahead
         if windows.of_row(c) and c.direction != "weights":
@@ -178,7 +188,7 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
 
 def _step_bytes(c: ConvConfig, p: ConvProblem) -> float:
     size = DTYPES[c.dtype].bytes
-    if c.held:
+    if c.window:
         read = windows.pixels(c) * windows.rows(c)
         read += windows.held(c).strip if c.direction == "weights" else 0
         return c.tile_m * c.tile_n * size * read
@@ -221,7 +231,7 @@ def _products(c: ConvConfig, this: Arch, device: Device) -> float:
     count = c.tile_m * c.tile_n * c.tile_k
     if vector(c, this):
         lanes = this.fma_flops_per_cu_per_clock / 2
-        if c.held:
+        if c.window:
             loads = windows.pixels(c) * windows.rows(c)
             each = windows.products(c) + LOAD_INSTRUCTIONS * loads
             count = c.tile_m * c.tile_n * each

@@ -4,11 +4,13 @@ fields of `spaces.ALGORITHM`."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import grouped, windows
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import alignments
 
@@ -25,6 +27,9 @@ _TILES: Sequence[tuple[int, int]] = ((128, 4),)
 _MORE_TILES: Sequence[tuple[int, int]] = ((64, 4), (128, 4), (128, 8), (256, 8))
 """Pixels of a tile, and warps. Of weights, `_PIXELS` of a step."""
 
+_STAGES, _MORE_STAGES = (2,), (1, 2, 3, 5)
+"""Rows that are on their way, beside those that a filter sees."""
+
 _PIXELS, _MORE_PIXELS = (64,), (32, 64, 128)
 
 _SPREAD = 128
@@ -39,6 +44,7 @@ def default(p: ConvProblem, arch: Arch) -> Iterator[Row]:
         yield from _of_weights(p, arch, _WIDTHS, _PIXELS)
     else:
         yield from _of_pixels(p, arch, _WIDTHS, _TILES, (False,))
+        yield from _in_shared_memory(p, arch, _STAGES)
 
 
 def tuned(p: ConvProblem, arch: Arch) -> Iterator[Row]:
@@ -47,6 +53,7 @@ def tuned(p: ConvProblem, arch: Arch) -> Iterator[Row]:
         yield from _of_weights(p, arch, _MORE_WIDTHS, _MORE_PIXELS)
     else:
         yield from _of_pixels(p, arch, _MORE_WIDTHS, _MORE_TILES, (False, True))
+        yield from _in_shared_memory(p, arch, _MORE_STAGES)
 
 
 def bundles(p: ConvProblem, widths: Sequence[int]) -> list[int]:
@@ -69,8 +76,9 @@ def _of_pixels(
     read, made = (p.group_c, p.group_k) if p.direction == "forward" else (p.group_k, p.group_c)
     stages = _stages(p, arch)
     for count, (m, warps), merged in itertools.product(bundles(p, widths), tiles, forms):
-        yield (m, max(16, _power(made * count)), _depth(p, arch, read * count), warps, stages,
-               "implicit", "tile", 8, merged, *alignments(p, "implicit"), "", "", count)  # fmt: skip
+        n, k = max(16, _power(made * count)), _depth(p, arch, read * count)
+        yield (m, n, k, warps, stages, "implicit", "tile", 8, merged, *alignments(p, "implicit"),
+               "", "", count)  # fmt: skip
 
 
 def _of_weights(
@@ -83,6 +91,18 @@ def _of_weights(
         m, n = (max(16, _power(each * count)) for each in (p.group_k, p.group_c))
         yield (m, max(n, _SPREAD) if merged else n, depth, 4, stages, "implicit", scheduler, 8,
                merged, *alignments(p, "implicit"), "", "", count)  # fmt: skip
+
+
+def _in_shared_memory(p: ConvProblem, arch: Arch, more: Sequence[int]) -> Iterator[Row]:
+    """Of the kernel that keeps rows of pixels in shared memory."""
+    if p.group_c != p.group_k or p.precision == "tf32" or not all(map(arch.has, grouped.NEEDS)):
+        return
+    slices = [n for n in grouped.SLICES if n % max(1, p.group_c) == 0][:1]
+    for slice, width, ahead in itertools.product(slices, grouped.COLUMNS, more):
+        stages = math.prod(p.filter[:-1]) + ahead
+        yield (grouped.IMAGES * width, grouped.SLAB, slice, grouped.WARPS, stages,
+               grouped.PIPELINE, "persistent", 1, False, *alignments(p, grouped.PIPELINE),
+               grouped.box(p, width), windows.word(p), slice // p.group_c)  # fmt: skip
 
 
 def _stages(p: ConvProblem, arch: Arch) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, windows
+from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, grouped, grouped_launch, windows
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     BLOCK,
@@ -88,7 +88,7 @@ def _window_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
 
 
 def _weight_tiles(c: ConvConfig, p: ConvProblem) -> int:
-    if c.held:
+    if c.window:
         return _up(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
     if c.depthwise:
         return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
@@ -227,14 +227,18 @@ def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
     if c.pipeline in boxed.PIPELINES:
         weights = c.direction == "weights"
         return boxed_weights.tiles(c, p) * splits if weights else boxed_launch.all_tiles(c, p)
+    if c.pipeline == grouped.PIPELINE:
+        return grouped_launch.all_tiles(c, p)
     return parts_of(c)[MAIN].grid(c, p, splits)
 
 
 def parts_of(c: ConvConfig) -> dict[str, Part]:
     """The kernels through pointers of a config, by part."""
+    if c.pipeline == grouped.PIPELINE:
+        return {}
     if c.pipeline in boxed.PIPELINES:
         return {TOTALS: SUM} if c.scheduler == "split" else {}
-    kind = ("row" if windows.of_row(c) else "filter") if c.held else c.pipeline
+    kind = ("row" if windows.of_row(c) else "filter") if c.window else c.pipeline
     if c.direction != "weights":
         return {MAIN: _GATHERING[kind]}
     main = _WEIGHING[kind]
@@ -248,7 +252,7 @@ def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
     if c.pipeline in boxed.PIPELINES:
         return boxed_weights.splits(c, p, device.compute_units)
     tiles = max(1, _weight_tiles(c, p))
-    if c.held:
+    if c.window:
         wanted = windows.WORKGROUPS_FOR_UNIT * device.compute_units // tiles
         return max(1, min(wanted, _up(windows.count(c, p), c.tile_m)))
     steps = _up(p.n * math.prod(p.out_sizes), c.tile_k)
@@ -262,6 +266,8 @@ def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
     found = {name: _source(part, config, arch) for name, part in parts_of(config).items()}
+    if config.pipeline == grouped.PIPELINE:
+        return {MAIN: grouped_launch.source(config, arch)}
     if config.pipeline in boxed.PIPELINES:
         of = boxed_weights if config.direction == "weights" else boxed_launch
         return {MAIN: of.source(config, arch), **found}
@@ -362,6 +368,8 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
         steps = [boxed_weights.step(config, problem, device)]
     elif config.pipeline in boxed.PIPELINES:
         steps = boxed_launch.steps(config, problem, device)
+    elif config.pipeline == grouped.PIPELINE:
+        steps = [grouped_launch.step(config, problem, device)]
     for name, part in parts_of(config).items():
         if not (groups := part.grid(config, problem, splits)):
             continue

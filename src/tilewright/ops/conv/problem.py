@@ -264,9 +264,12 @@ class ConvProblem(Problem):
             found[name] = 0 if 0 in shape else (reach + 1) * size
         return found
 
-    def rows_alignment(self, name: str) -> int:
+    def rows_alignment(self, name: str, whole: bool = False) -> int:
         """Bytes, at most 16, that channels of an array may be read by at a time: a group's channels
-        are neighbours, and all other strides are multiples. 1 where they are not neighbours."""
+        are neighbours, and all other strides are multiples. 1 where they are not neighbours.
+
+        whole: of all groups' channels, which are read together; what is past the last is not.
+        """
         shape, strides = self.shape_of(name), self.strides_of(name)
         size = DTYPES[self.dtype_of(name)].bytes
         # Of a depthwise problem, channels of all groups are read together.
@@ -275,7 +278,7 @@ class ConvProblem(Problem):
             each = self.c
         if strides[1] != 1 and shape[1] > 1:
             return 1
-        found = math.gcd(self.alignment, each * size)
+        found = self.alignment if whole else math.gcd(self.alignment, each * size)
         for n, stride in (*zip(shape[2:], strides[2:], strict=True), (shape[0], strides[0])):
             if n > 1:
                 found = math.gcd(found, stride * size)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, windows
-from tilewright.ops.conv.config import DEPTHWISE, ConvConfig
+from tilewright.ops.conv import boxed, grouped, windows
+from tilewright.ops.conv.config import DEPTHWISE, HOLDING, ConvConfig
 from tilewright.ops.conv.parts import pixels, tiles
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
@@ -50,6 +50,8 @@ def _dtype(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _boxed(c: ConvConfig, arch: Arch) -> str | None:
+    if c.pipeline == grouped.PIPELINE:
+        return grouped.objection(c, arch)
     if c.pipeline in boxed.PIPELINES:
         return boxed.objection(c, arch)
     if c.box or c.scheduler == "persistent":
@@ -66,16 +68,19 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     for one in epilogues.parse(c.epilogue):
         if one.halves or any(taken.kind == "m" for taken in one.takes):
             return f"{one.name} is for rows or pairs of columns of a matrix"
-    if bool(c.held) != (c.pipeline == "window"):
-        return f"pipeline window holds a filter, as in 3x3s1x1; {c.pipeline} has held='{c.held}'"
+    if bool(c.held) != (c.pipeline in HOLDING):
+        return (
+            f"{' and '.join(HOLDING)} are written out for a filter, as in 3x3s1x1; {c.pipeline} "
+            f"has held = '{c.held}'"
+        )
     if c.merged_groups & (c.merged_groups - 1) or c.merged_groups > MOST_GROUPS:
         return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
-    if c.merged_groups > 1 and c.pipeline != "implicit":
+    if c.merged_groups > 1 and c.pipeline not in ("implicit", grouped.PIPELINE):
         return f"pipeline {c.pipeline} does not merge groups"
     if c.depthwise:
         if c.merged:
             return "a depthwise kernel has one channel, and nothing to merge with taps"
-        no_depth = windows.of_row(c) if c.held else c.direction != "weights"
+        no_depth = windows.of_row(c) if c.window else c.direction != "weights"
         if no_depth and c.tile_k != 1:
             return f"a depthwise kernel takes one tap in a step: tile_k is 1, not {c.tile_k}"
         if c.group_m != 1:
@@ -91,7 +96,7 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
             return f"tile_{axis} = {size} is not a power of two"
         if not low <= size <= most:
             return f"tile_{axis} = {size} is not from {low} to {most} on {arch.name}"
-    if c.held:
+    if c.window:
         elements, threads = c.tile_m * c.tile_n, c.num_warps * arch.warp_size
         most = windows.MOST_ROW if windows.of_row(c) else windows.MOST_TAPS
         if math.prod(windows.held(c).taps) > most:
@@ -99,7 +104,7 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
         if elements < threads:
             return f"tiles of {elements} strips and channels have no work for {threads} threads"
     if c.depthwise:
-        elements = c.tile_m * c.tile_n * (1 if c.held else c.tile_k)
+        elements = c.tile_m * c.tile_n * (1 if c.window else c.tile_k)
         if elements > MOST_ELEMENTS:
             return f"tiles of {elements} elements, over {MOST_ELEMENTS}"
     elif DTYPES[c.dtype].bits == 8 and c.tile_k < LEAST_8_BIT_K:
@@ -120,7 +125,7 @@ def _warps(c: ConvConfig, arch: Arch) -> str | None:
 
 def sums(c: ConvConfig) -> int:
     """Sums that a workgroup keeps in registers."""
-    if c.held:
+    if c.window:
         return c.tile_m * c.tile_n * windows.registers(c)
     if c.depthwise and c.direction == "weights":
         return c.tile_m * c.tile_n * c.tile_k
@@ -170,6 +175,8 @@ def shared_memory(c: ConvConfig, arch: Arch) -> int:
         return 0
     if c.pipeline in boxed.PIPELINES:
         return boxed.shared_memory(c)
+    if c.pipeline == grouped.PIPELINE:
+        return grouped.shared_memory(c)
     stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
     return stage * max(1, c.num_stages - (0 if arch.async_mma else 1))
 
@@ -225,6 +232,8 @@ def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
 
 
 def _described(c: ConvConfig, p: ConvProblem) -> str | None:
+    if c.pipeline == grouped.PIPELINE:
+        return grouped.refusal(c, p)
     return boxed.refusal(c, p) if c.pipeline in boxed.PIPELINES else None
 
 
@@ -235,13 +244,16 @@ def _groups(c: ConvConfig, p: ConvProblem) -> str | None:
 
 
 def _window(c: ConvConfig, p: ConvProblem) -> str | None:
-    if c.held and c.held not in (fits := windows.words(p)):
+    if c.window and c.held not in (fits := windows.words(p)):
         return f"holds {c.held}, but windows for the problem hold {' or '.join(fits) or 'nothing'}"
     return None
 
 
 def alignments(p: ConvProblem, pipeline: str) -> tuple[int, int]:
     """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
+    if pipeline == grouped.PIPELINE:  # weights are read one by one
+        made = p.output_name
+        return p.rows_alignment("x" if made == "y" else "y", True), p.rows_alignment(made, True)
     read = [p.rows_alignment(name) for name in DIRECTIONS[p.direction][:2]]
     if pipeline in DEPTHWISE and p.direction != "weights":
         read = read[:1]  # weights are read one by one

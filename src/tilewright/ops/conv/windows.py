@@ -49,13 +49,18 @@ class Held:
         return -(-self.taps[1] // self.step_h) - 1
 
 
+def word(p: ConvProblem) -> str:
+    """The filter of `p`, with the strides of the height and the width."""
+    return f"{'x'.join(map(str, p.filter))}s{'x'.join(map(str, p.stride[-2:]))}"
+
+
 def words(p: ConvProblem) -> tuple[str, ...]:
     """What configs for `p` may say in `held`: its filter, or a row."""
     found = []
     steps = p.stride[-2:]
     plain = all(step in STEPS for step in steps) and set(p.dilation[-2:]) == {1}
     if plain and p.taps <= MOST_TAPS:
-        found.append(f"{'x'.join(map(str, p.filter))}s{'x'.join(map(str, steps))}")
+        found.append(word(p))
     strides = STEPS if p.direction != "data" else STEPS[:1]
     if len(p.spatial) > 1 and p.filter[-1] <= MOST_ROW and p.dilation[-1] == 1:
         found += [f"{p.filter[-1]}s{p.stride[-1]}"] * (p.stride[-1] in strides)

@@ -1,0 +1,155 @@
+"""Pipeline ``gluon_grouped``: groups of 4 to 32 channels, whose pixels come into shared memory once
+for all taps (kernels/gluon_grouped.py). What it needs of an architecture and a problem."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.problem import ConvProblem
+
+PIPELINE = "gluon_grouped"
+NEEDS = ("tma", "wgmma")
+"""Of an architecture, in the words of `Arch.has`."""
+
+IMAGES, SLAB = 8, 64
+"""Of the kernel: images of an atom, and channels of a workgroup."""
+
+COLUMNS = (8, 16)
+"""Pixels of a row of a tile."""
+
+SLICES = (16, 32)
+"""Channels that one wgmma multiplies with the filters that see them."""
+
+LEAST = 4
+"""Channels of a group."""
+
+WARPS = 4
+
+OVERHEAD_BYTES = 256
+"""Shared memory beside tiles: barriers, and what a sum over threads takes."""
+
+MOST_TAPS = 9
+"""Along the width: the pixels behind a tile's are the next power of two, and fewer than it has."""
+
+
+def columns(c: ConvConfig) -> int:
+    """Pixels of a row of a tile."""
+    return c.tile_m // IMAGES
+
+
+def filter_of(c: ConvConfig) -> tuple[int, ...]:
+    """Taps of the filter that a kernel is written out for."""
+    return boxes.sizes(c.held.partition("s")[0])
+
+
+def taps(c: ConvConfig) -> tuple[int, int]:
+    """The same, along the height and the width."""
+    *height, width = filter_of(c)
+    return math.prod(height), width
+
+
+def halo(c: ConvConfig) -> int:
+    """Pixels behind a row's that the filter sees, rounded up to a power of two."""
+    over = taps(c)[1] - 1
+    return 1 << (over - 1).bit_length() if over else 0
+
+
+def channels(c: ConvConfig) -> int:
+    """Channels of a group."""
+    return c.tile_k // c.merged_groups
+
+
+def shared_memory(c: ConvConfig) -> int:
+    """Bytes of the ring, the weights and the staging buffer, and a little more."""
+    height, width = taps(c)
+    elements = c.num_stages * (columns(c) + halo(c)) * IMAGES * SLAB
+    elements += height * width * SLAB * c.tile_k + c.tile_m * SLAB
+    return elements * DTYPES[c.dtype].bytes + OVERHEAD_BYTES
+
+
+def box(p: ConvProblem, width: int) -> str:
+    """The box of a tile whose rows have so many pixels."""
+    return "x".join(map(str, (IMAGES, *(1,) * (len(p.spatial) - 1), width)))
+
+
+def objection(c: ConvConfig, arch: Arch) -> str | None:
+    """Why `arch` cannot build a config of this pipeline, if so."""
+    for word in NEEDS:
+        if not arch.has(word):
+            return f"{arch.name} has no {word}, which pipeline {c.pipeline} needs"
+    if c.direction == "weights":
+        return f"pipeline {c.pipeline} makes no gradients of weights"
+    if c.spatial_dims > 2:
+        return f"pipeline {c.pipeline} walks rows of 1 or 2 dimensions, not of {c.spatial_dims}"
+    if DTYPES[c.dtype].bytes != 2 or c.dtype_out != c.dtype:
+        return f"pipeline {c.pipeline} is for 16-bit types, not for {c.dtype} to {c.dtype_out}"
+    if c.scheduler != "persistent" or c.merged or c.group_m != 1:
+        return (
+            f"pipeline {c.pipeline} has scheduler persistent, group_m 1 and steps of one tap, not "
+            f"{c.scheduler}, {c.group_m}{' and merged steps' if c.merged else ''}"
+        )
+    if (c.alignment, c.alignment_out) != (16, 16):
+        return (
+            f"the copy engine takes pixels aligned to 16 bytes, not {c.alignment} and "
+            f"{c.alignment_out}"
+        )
+    return _tile(c) or _filter(c)
+
+
+def _tile(c: ConvConfig) -> str | None:
+    if c.num_warps != WARPS:
+        return f"pipeline {c.pipeline} has {WARPS} warps, not {c.num_warps}"
+    if c.tile_n != SLAB or c.tile_k not in SLICES or columns(c) not in COLUMNS:
+        return f"tile {c.tile_m}x{c.tile_n}x{c.tile_k} is not 64 or 128 x 64 x 16 or 32"
+    if c.tile_m % IMAGES or c.merged_groups & (c.merged_groups - 1) or channels(c) < LEAST:
+        return f"{c.merged_groups} groups do not make a slice of {c.tile_k} channels, {LEAST} each"
+    if c.merged_groups > 1 and c.tile_k != SLICES[0]:
+        return f"groups are merged to slices of {SLICES[0]} channels, not of {c.tile_k}"
+    wanted = "x".join(map(str, (IMAGES, *(1,) * (c.spatial_dims - 1), columns(c))))
+    if c.box != wanted:
+        return f"box '{c.box}' is not {wanted}, the images and pixels of a tile's row"
+    return None
+
+
+def _filter(c: ConvConfig) -> str | None:
+    if len(filter_of(c)) != c.spatial_dims:
+        return f"held = '{c.held}' is not a filter of {c.spatial_dims} dimensions"
+    strides = c.held.partition("s")[2]
+    if set(strides.split("x")) != {"1"}:
+        return f"pipeline {c.pipeline} has strides of 1, not of {strides}"
+    height, width = taps(c)
+    if width > MOST_TAPS:
+        return f"{width} taps along the width, over {MOST_TAPS}"
+    if height >= c.num_stages:
+        return f"{c.num_stages} rows in the ring are not more than the filter's {height}"
+    return None
+
+
+def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
+    """Why a config of this pipeline cannot compute `p`, if so."""
+    if not p.group_c == p.group_k == channels(c):
+        return f"is for groups of {channels(c)} channels, not of {p.group_c} and {p.group_k}"
+    if p.filter != filter_of(c):
+        return f"is for filters {c.held}, not of {'x'.join(map(str, p.filter))}"
+    if any(n != 1 for n in (*p.stride, *p.dilation)):
+        return f"has strides and dilations of 1, not of {p.stride} and {p.dilation}"
+    for name in "xy":
+        shape, strides = p.shape_of(name), p.strides_of(name)
+        if 0 in shape:
+            return f"{name} has no elements, which a tensor map cannot describe"
+        if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
+            return f"{name} repeats elements by a stride of 0, which a tensor map cannot describe"
+    return None
+
+
+def sibling(c: ConvConfig) -> ConvConfig:
+    """A config in Triton that computes the same, for the interpreter."""
+    return replace(
+        c, pipeline="implicit", scheduler="tile", box="", held="", tile_m=64, tile_n=32,
+        tile_k=32, num_stages=2,
+    )  # fmt: skip

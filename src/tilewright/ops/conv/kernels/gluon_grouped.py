@@ -1,0 +1,353 @@
+"""Groups of 4 to 32 channels, forward and the gradient of the data, in Gluon (sm_90): pixels come
+into shared memory once, and all taps read them there.
+
+Idea. An implicit GEMM of such a group has few products for each element, so the way of the elements
+decides. Tiles of one tap bring each pixel from L2 once for each tap. Here a workgroup walks down
+the rows of an image with a ring of input rows in shared memory, and every tap is a view of the
+ring.
+
+wgmma reads its first operand from shared memory in atoms of eight rows of 128 bytes, and a view
+may begin at an atom only. So the eight rows of an atom are eight *images*: an atom is one pixel of
+eight images by 64 channels. A tap to the right is then the next atom, a tap further down the ring's
+next slot, and both are legal beginnings. The copy engine makes atoms on its own: the tensor map has
+the dimensions (height, width, image, channel) in place of (image, height, width, channel).
+
+A row of a tile's pixels, COLS by eight images, is multiplied by wgmma of 16 columns: a slice of 16
+channels by the 16 filters that see them. Groups of 32 channels make slices of 32. Slices of groups
+of 4 and 8 hold several groups (MERGED), with zeros between a group's filters and another's
+channels.
+
+The weights lie in shared memory in this form for as long as the workgroup runs, which stays with
+its 64 channels; threads write them there when it begins. The gradient of the data is the same with
+taps in the reverse order, and filters and channels exchanged.
+
+What is infinite in one group would make NaN of another group's sums by these zeros. Where a row's
+sums have NaN, the row is multiplied anew, group by group, with the other groups' elements made
+zero: from registers, by the older matrix instruction. (With wgmma there too, the compiler waited
+after each of all the kernel's products.)
+
+Data movement. STAGES rows are in the ring or on their way. After a row's products have ended, its
+oldest input row makes room for the next; rows of the next strip follow those of the last without a
+gap. An input row has COLS pixels and HALO more behind them, the next power of two of what the
+filter reaches over. Sums leave through a staging buffer and the copy engine, which writes no
+pixel outside the image, no image past the last, and no channel past the last. Rows and columns
+outside the image come as zeros, which is the padding.
+
+What was not built: atoms of eight neighbouring pixels of one image. A view that is shifted by one
+pixel would begin within an atom, so there would be a copy of each row for each column of the
+filter, and three times the way from L2 for a filter of 3×3.
+
+As compiled by Triton 3.6: an atom becomes a larger view by reading its bytes as a tile that goes
+beyond it (`_pixels`). Descriptors in the PTX have the atom's address, a distance of 1024 bytes
+between atoms, and 32 bytes from slice to slice. All products of a row are in flight together, and
+nothing spills. Warps have no roles: one loop waits, multiplies, asks for the next row and stores;
+other workgroups on the same compute unit fill the gaps.
+
+On a CPU. Gluon has no interpreter; `gather` computes the same result there.
+
+What limits it: not timed. By counting, a row of 64 pixels and 64 channels of a 3×3 filter is 36
+wgmma that read 2 KB of pixels and 512 bytes of weights each, 90 KB of shared memory at 128 bytes a
+clock. With fewer than eight images, atoms are partly empty.
+"""
+
+from tilewright.ops.conv.kernels.finish import chained
+from tilewright.ops.conv.kernels.places import offset
+from tilewright.ops.device.epilogue import rounded
+from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    mma_v2,
+    reinterpreted,
+    thread_barrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from tilewright.ops.gemm.kernels.gluon_store import indices
+
+IMAGES = gl.constexpr(8)
+"""Rows of an atom."""
+
+SLAB = gl.constexpr(64)
+"""Channels of a workgroup: a row of an atom, 128 bytes."""
+
+
+@jit
+def _box(atoms, at, view):
+    """The atoms from number `at` on, as many as one copy of `view` moves."""
+    return reinterpreted(atoms.index(at), view.dtype, view.block_type.shape, view.layout)
+
+
+@jit
+def _expand(
+    weights, tiles, weight_strides, slab, channels,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr,
+    DATA: gl.constexpr, NDIM: gl.constexpr,
+):  # fmt: skip
+    """Write the slab's weights to shared memory, [taps, columns, channels of a slice]: zero where a
+    column and a channel are of different groups, or past the last."""
+    EACH: gl.constexpr = SLICE // MERGED
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // SLICE, SLICE // 8], [4, 1], [1, 0])
+    row = gl.arange(0, SLAB, gl.SliceLayout(1, LAYOUT))
+    col = gl.arange(0, SLICE, gl.SliceLayout(0, LAYOUT))
+    filters = slab * SLAB + row
+    there = (row % SLICE // EACH)[:, None] == (col // EACH)[None, :]
+    there = there & (filters < channels)[:, None]
+    if DATA:  # a column is a channel of x, and a channel here is a filter
+        rows = filters // SLICE * SLICE
+        places = (rows * weight_strides[0] + row % EACH * weight_strides[1])[:, None]
+        places += (col * weight_strides[0])[None, :]
+    else:
+        places = (filters * weight_strides[0])[:, None]
+        places += (col % EACH * weight_strides[1])[None, :]
+    for r in range(TAPS_H):
+        for s in range(TAPS_W):
+            if DATA:
+                tap = offset(0, TAPS_H - 1 - r, TAPS_W - 1 - s, weight_strides, NDIM)
+            else:
+                tap = offset(0, r, s, weight_strides, NDIM)
+            found = gl.load(weights + (places + tap), mask=there, other=0.0)
+            tiles.index(r * TAPS_W + s).store(found)
+
+
+@jit
+def _ask(
+    x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w, octets, slab,
+    origin_h, origin_w,
+    COLS: gl.constexpr, HALO: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Ask for input row `number` of this workgroup, if there is one, to go to its slot."""
+    BYTES: gl.constexpr = x.block_type.nbytes + (edge.block_type.nbytes if HALO > 0 else 0)
+    if number < limit:
+        tile_w, octet, segment = _strip(mine + number // rows_in * apart, tiles_w, octets)
+        h = segment * rows + number % rows_in + origin_h
+        w = tile_w * COLS + origin_w
+        slot = number % STAGES
+        ready = full.index(slot)
+        at = slot * (COLS + HALO)
+        mbarrier.expect(ready, BYTES)
+        tma_load(x, (h, w, octet * IMAGES, slab * SLAB), ready, _box(atoms, at, x))
+        if HALO > 0:
+            to = _box(atoms, at + COLS, edge)
+            tma_load(edge, (h, w + COLS, octet * IMAGES, slab * SLAB), ready, to)
+
+
+@jit
+def _strip(number, tiles_w, octets):
+    """The tile along the width, the eight images and the part of the height of a strip."""
+    rest = number // tiles_w
+    return number % tiles_w, rest % octets, rest // octets
+
+
+@jit
+def _pixels(atoms, at, COLS: gl.constexpr):
+    """Pixels from atom `at` on as rows of a matrix [COLS * IMAGES, SLAB]."""
+    ROWS: gl.constexpr = COLS * IMAGES
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, SLAB], atoms.dtype)
+    return reinterpreted(atoms.index(at), atoms.dtype, [ROWS, SLAB], LAYOUT)
+
+
+@jit
+def _sums(ROWS: gl.constexpr, SLICE: gl.constexpr):
+    """Zero sums of a slice."""
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SLICE, 16])
+    return gl.zeros((ROWS, SLICE), gl.float32, LAYOUT)
+
+
+@jit
+def _joined(left, right):
+    """Two tiles side by side."""
+    ROWS: gl.constexpr = left.shape[0]
+    COLS: gl.constexpr = left.shape[1]
+    return gl.join(left, right).permute((0, 2, 1)).reshape((ROWS, 2 * COLS))
+
+
+@jit
+def _multiply(
+    atoms, slices, base,
+    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
+    SLICE: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The sums of a row of the result, whose first input row is `base`."""
+    PARTS: gl.constexpr = SLAB // SLICE
+    sums_0 = _sums(COLS * IMAGES, SLICE)
+    sums_1 = sums_0
+    sums_2 = sums_0
+    sums_3 = sums_0
+    for r in gl.static_range(TAPS_H):
+        slot = (base + r) % STAGES * (COLS + HALO)
+        for s in gl.static_range(TAPS_W):
+            a = _pixels(atoms, slot + s, COLS)
+            tap = (r * TAPS_W + s) * PARTS
+            more = r + s > 0
+            sums_0 = warpgroup_mma(
+                a.slice(0, SLICE, dim=1), slices.index(tap).permute((1, 0)), sums_0,
+                use_acc=more, is_async=True,
+            )  # fmt: skip
+            sums_1 = warpgroup_mma(
+                a.slice(SLICE, SLICE, dim=1), slices.index(tap + 1).permute((1, 0)), sums_1,
+                use_acc=more, is_async=True,
+            )  # fmt: skip
+            if PARTS == 4:
+                sums_2 = warpgroup_mma(
+                    a.slice(2 * SLICE, SLICE, dim=1), slices.index(tap + 2).permute((1, 0)), sums_2,
+                    use_acc=more, is_async=True,
+                )  # fmt: skip
+                sums_3 = warpgroup_mma(
+                    a.slice(3 * SLICE, SLICE, dim=1), slices.index(tap + 3).permute((1, 0)), sums_3,
+                    use_acc=more, is_async=True,
+                )  # fmt: skip
+    if PARTS == 4:
+        sums_0, sums_1, sums_2, sums_3 = warpgroup_mma_wait(
+            0, deps=(sums_0, sums_1, sums_2, sums_3)
+        )
+        found = _joined(_joined(sums_0, sums_1), _joined(sums_2, sums_3))
+    else:
+        sums_0, sums_1 = warpgroup_mma_wait(0, deps=(sums_0, sums_1))
+        found = _joined(sums_0, sums_1)
+    return found
+
+
+@jit
+def _slice_apart(
+    atoms, slices, base, PART: gl.constexpr,
+    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
+    SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The sums of slice PART, of which each group's elements were multiplied on their own."""
+    PARTS: gl.constexpr = SLAB // SLICE
+    EACH: gl.constexpr = SLICE // MERGED
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8])
+    PIXELS: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 2)
+    WEIGHTS: gl.constexpr = gl.DotOperandLayout(1, LAYOUT, 2)
+    found = gl.zeros((COLS * IMAGES, SLICE), gl.float32, LAYOUT)
+    of_channel = gl.arange(0, SLICE, gl.SliceLayout(0, PIXELS)) // EACH
+    of_column = gl.arange(0, SLICE, gl.SliceLayout(0, LAYOUT)) // EACH
+    for one in range(MERGED):
+        sums = gl.zeros((COLS * IMAGES, SLICE), gl.float32, LAYOUT)
+        for tap in range(TAPS_H * TAPS_W):
+            slot = (base + tap // TAPS_W) % STAGES * (COLS + HALO)
+            a = _pixels(atoms, slot + tap % TAPS_W, COLS).slice(PART * SLICE, SLICE, dim=1)
+            pixels = a.load(PIXELS)
+            pixels = gl.where((of_channel == one)[None, :], pixels, gl.zeros_like(pixels))
+            b = slices.index(tap * PARTS + PART).permute((1, 0)).load(WEIGHTS)
+            sums = mma_v2(pixels, b, sums)
+        found = gl.where((of_column == one)[None, :], sums, found)
+    return gl.convert_layout(found, _sums(COLS * IMAGES, SLICE).type.layout)
+
+
+@jit
+def _apart(
+    atoms, slices, base,
+    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
+    SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """As `_multiply`, but elements of one group meet no weights of another."""
+    sums_0 = _slice_apart(atoms, slices, base, 0, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
+    sums_1 = _slice_apart(atoms, slices, base, 1, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
+    sums_2 = _slice_apart(atoms, slices, base, 2, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
+    sums_3 = _slice_apart(atoms, slices, base, 3, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
+    return _joined(_joined(sums_0, sums_1), _joined(sums_2, sums_3))
+
+
+@jit
+def conv_gluon_grouped(
+    x, edge, made, weights, extra, weight_strides, made_strides, images, channels, height, width,
+    slabs, tiles_w, octets, strips, rows, origin_h, origin_w,
+    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
+    SLICE: gl.constexpr, MERGED: gl.constexpr, NDIM: gl.constexpr, DATA: gl.constexpr,
+    STAGES: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+):  # fmt: skip
+    """This workgroup's strips of the result: COLS pixels wide and `rows` high, of eight images and
+    one slab of channels.
+
+    x, edge, made: tensor descriptors of [height, width, image, channel]; `edge` of the pixels
+        behind a strip's, in boxes of HALO.
+    images, channels, height, width: of the result. slabs, tiles_w, octets: that cover the channels,
+        the width and the images. strips: of a slab.
+    origin_h, origin_w: the first pixel that the first pixel of the result sees.
+    """
+    ROWS: gl.constexpr = COLS * IMAGES
+    PARTS: gl.constexpr = SLAB // SLICE
+    ATOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([IMAGES, SLAB], x.dtype)
+    COLUMNS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SLAB, SLICE], x.dtype)
+    SQUARE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SLICE, SLICE], x.dtype)
+    STAGING: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, SLAB], made.dtype)
+    atoms = gl.allocate_shared_memory(x.dtype, [STAGES * (COLS + HALO), IMAGES, SLAB], ATOM)
+    tiles = gl.allocate_shared_memory(x.dtype, [TAPS_H * TAPS_W, SLAB, SLICE], COLUMNS)
+    slices = reinterpreted(tiles, x.dtype, [TAPS_H * TAPS_W * PARTS, SLICE, SLICE], SQUARE)
+    staging = gl.allocate_shared_memory(made.dtype, [ROWS, SLAB], STAGING)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+
+    slab = gl.program_id(0) % slabs
+    mine = gl.program_id(0) // slabs
+    apart = gl.num_programs(0) // slabs
+    count = gl.cdiv(strips - mine, apart)
+    rows_in = rows + TAPS_H - 1
+    limit = count * rows_in
+    fence_async_shared()  # the copy engine sees the barriers too
+    thread_barrier()
+    for number in range(STAGES):
+        _ask(
+            x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w, octets, slab,
+            origin_h, origin_w, COLS, HALO, STAGES,
+        )  # fmt: skip
+    asked = rows * 0 + STAGES
+    _expand(
+        weights, tiles, weight_strides, slab, channels,
+        TAPS_H, TAPS_W, SLICE, MERGED, DATA, NDIM,
+    )  # fmt: skip
+    fence_async_shared()  # wgmma sees the weights
+    thread_barrier()
+
+    waited = rows * 0
+    for strip in range(count):
+        tile_w, octet, segment = _strip(mine + strip * apart, tiles_w, octets)
+        for row in range(rows):
+            base = strip * rows_in + row
+            for number in range(waited, base + TAPS_H):
+                mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
+            waited = base + TAPS_H
+            out = _multiply(atoms, slices, base, COLS, HALO, TAPS_H, TAPS_W, SLICE, STAGES)
+            if MERGED > 1:  # noqa: SIM102 - the compiler decides the first alone
+                if gl.max(gl.max((out != out).to(gl.int32), 1), 0) > 0:
+                    out = _apart(
+                        atoms, slices, base, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+                    )
+            thread_barrier()  # all warps have read the rows that make room
+            done = base + 1
+            if row + 1 == rows:
+                done = (strip + 1) * rows_in
+            for number in range(asked, done + STAGES):
+                _ask(
+                    x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w,
+                    octets, slab, origin_h, origin_w, COLS, HALO, STAGES,
+                )  # fmt: skip
+            asked = done + STAGES
+
+            i = indices(out, 0)
+            of_channel = slab * SLAB + indices(out, 1)
+            here = of_channel < channels
+            h = segment * rows + row
+            w = tile_w * COLS + i // IMAGES
+            image = octet * IMAGES + i % IMAGES
+            there = (image < images) & (h < height) & (w < width)
+            places = image * made_strides[0] + offset(0, h, w, made_strides, NDIM)
+            out = chained(
+                out, extra, places[:, None] + of_channel[None, :], of_channel,
+                there[:, None] & here[None, :], here, CHAIN, TAKES,
+            )  # fmt: skip
+            tma_store_wait(0)  # the row before has left the buffer
+            staging.store(rounded(out, made.dtype, LARGEST))
+            fence_async_shared()
+            tma_store(
+                made, (h, tile_w * COLS, octet * IMAGES, slab * SLAB),
+                reinterpreted(staging, made.dtype, made.block_type.shape, made.layout),
+            )  # fmt: skip
+    tma_store_wait(0)

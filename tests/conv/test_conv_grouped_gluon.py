@@ -1,0 +1,234 @@
+"""The kernel for groups that keeps rows of pixels in shared memory: what the rules refuse, how a
+result is cut, the kernel in the simulation, faults put into it, and what it is built to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sim_language as language
+from sim_values import Fault
+
+from shared_builds import build_once
+from simulate import simulated_run, worst_error
+from tilewright import ops, verify
+from tilewright.arch import arch, device
+from tilewright.dispatch import Dispatcher
+from tilewright.ops.conv import ConvProblem, grouped, grouped_launch
+from tilewright.ops.conv.rules import shared_memory
+from tilewright.ops.nouns import MAIN
+
+FAMILY = ops.family("conv")
+SM_90 = arch("sm_90")
+H200 = device("h200")
+TWO = replace(H200, compute_units=2)
+RESNEXT = ConvProblem(32, 256, 256, (56, 56), (3, 3), 32, pad=(1, 1))
+ODD = ConvProblem(9, 80, 80, (5, 11), (3, 3), 10, pad=(1, 1))
+
+
+def configs(p: ConvProblem, tuned: bool = False):
+    """The configs of the pipeline that serve `p`."""
+    spaces = FAMILY.tuning_spaces(p, SM_90) if tuned else [FAMILY.default_space(p, SM_90)]
+    found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
+    return [c for c in found if c.pipeline == grouped.PIPELINE and FAMILY.supports(c, p, SM_90)]
+
+
+def narrow(p: ConvProblem):
+    return configs(p)[0]
+
+
+@pytest.fixture(autouse=True)
+def _functions_with_these_names(monkeypatch):
+    """Faults replace what kernels call, so functions take their names anew."""
+    monkeypatch.setattr(language, "known_functions", {})
+
+
+# --- in the simulation -------------------------------------------------------------------------
+
+CASES = {
+    "groups of 8": ODD,
+    "groups of 4": replace(ODD, groups=20, dtype="fp16", dtype_out="fp16", epilogue="bias"),
+    "groups of 16": replace(ODD, groups=5, epilogue="bias+relu+add"),
+    "groups of 32": replace(ODD, c=96, k=96, groups=3, n=3),
+    "data": replace(ODD, direction="data", epilogue="bias"),
+    "data of 32": replace(ODD, c=96, k=96, groups=3, n=3, direction="data", pad=(2, 0)),
+    "one tap": replace(ODD, filter=(1, 1), pad=(0, 0)),
+    "padding": replace(ODD, filter=(2, 4), pad=(0, 3), pad_after=(2, -1)),
+    "data, padding": replace(
+        ODD, filter=(2, 4), pad=(0, 3), pad_after=(2, -1), direction="data", groups=5
+    ),
+    "1-D": ConvProblem(9, 64, 64, (21,), (5,), 4, pad=(2,), pad_after=(1,)),
+    "gaps": replace(
+        ODD, x_strides=(8800, 1, 1056, 96), y_strides=(5280, 1, 1056, 96),
+        w_strides=(99, 1, 30, 10),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_in_the_simulation(case):
+    p = CASES[case]
+    for seed, c in enumerate(configs(p)):
+        assert worst_error(c, p, TWO, seed) <= 1, c.name
+
+
+@pytest.mark.parametrize("direction", ["forward", "data"])
+def test_what_is_infinite_stays_in_its_group(direction):
+    p = replace(ODD, n=2, direction=direction)
+    data = verify.operands_of(p, 4)
+    read, out = ("x", "y") if direction == "forward" else ("y", "x")
+    plain = verify.reference(p, data.inputs)[out]
+    inputs = {}
+    for one in FAMILY.operands(p):
+        if one.read:
+            values = np.array(data.inputs[one.name], np.float32)
+            if one.name == read:
+                values[:, 8:16] = np.inf
+            order = (0, *range(2, values.ndim), 1)
+            inputs[one.name] = np.ascontiguousarray(values.transpose(order))
+    got = np.asarray(simulated_run(narrow(p), p, TWO, inputs)[out], np.float32)
+    assert not np.isfinite(got[:, 8:16]).any()
+    others = np.r_[0:8, 16:80]
+    assert np.allclose(got[:, others], np.asarray(plain)[:, others], atol=0.1, rtol=0.02)
+
+
+def test_a_row_that_is_overwritten_while_it_is_read_is_found(monkeypatch):
+    """Products are not waited for before the next row is asked for."""
+    monkeypatch.setitem(
+        language.OBJECTS,
+        id(language.hopper.warpgroup_mma_wait),
+        lambda count=0, deps=None: language.warpgroup_mma_wait(99, deps),
+    )
+    settled = lambda x, flying: language.Tensor(x._data, x.dtype, x.layout)  # noqa: E731
+    monkeypatch.setattr(language, "_settled", settled)
+    with pytest.raises(Fault, match="changed while a wgmma in flight was reading it"):
+        worst_error(narrow(replace(ODD, groups=5)), replace(ODD, groups=5), TWO)
+
+
+def test_weights_that_no_fence_follows_are_found(monkeypatch):
+    monkeypatch.setitem(language.OBJECTS, id(language.hopper.fence_async_shared), lambda **_: None)
+    with pytest.raises(Fault, match="without fence_async_shared"):
+        worst_error(narrow(ODD), ODD, TWO)
+
+
+def test_on_a_cpu_another_kernel_computes_the_same():
+    p = replace(ODD, n=2, dtype="fp16", dtype_out="fp16", epilogue="bias")
+    found = verify.verify(Dispatcher(device="h200_sxm"), p, narrow(p).name, seed=1)
+    assert found.ok, found
+
+
+# --- strips ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("units", [1, 7, 132])
+@pytest.mark.parametrize("spatial", [(56, 56), (7, 7), (1, 300), (97, 5)])
+def test_strips_cover_the_result(units, spatial):
+    p = replace(RESNEXT, spatial=spatial, n=19)
+    for c in configs(p):
+        cut = grouped_launch.strips(c, p, units, 2)
+        height, width = p.out_sizes
+        assert cut.rows * cut.segments >= height > cut.rows * (cut.segments - 1)
+        assert cut.tiles_w == -(-width // grouped.columns(c))
+        assert (cut.slabs, cut.octets) == (4, 3)
+        assert 1 <= cut.programs <= cut.each
+        assert cut.slabs * cut.programs <= max(cut.slabs, 2 * units)
+
+
+# --- rules -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "why"),
+    [
+        ({"direction": "weights"}, "boxes", "makes no gradients of weights"),
+        ({"spatial_dims": 3}, "boxes", "1 or 2 dimensions, not of 3"),
+        ({"dtype_out": "fp32"}, "boxes", "is for 16-bit types, not for bf16 to fp32"),
+        ({"scheduler": "tile"}, "boxes", "scheduler persistent"),
+        ({"merged": True}, "boxes", "and merged steps"),
+        ({"alignment": 8}, "boxes", "aligned to 16 bytes, not 8 and 16"),
+        ({"num_warps": 8}, "boxes", "has 4 warps, not 8"),
+        ({"tile_n": 32}, "boxes", "tile 64x32x16 is not"),
+        ({"tile_k": 64}, "boxes", "tile 64x64x64 is not"),
+        ({"merged_groups": 8}, "boxes", "8 groups do not make a slice of 16 channels"),
+        ({"tile_k": 32}, "boxes", "merged to slices of 16 channels, not of 32"),
+        ({"box": "8x1x16"}, "boxes", "box '8x1x16' is not 8x1x8"),
+        ({"held": "3s1"}, "boxes", "held = '3s1' is not a filter of 2 dimensions"),
+        ({"held": ""}, "boxes", "held = '' is not a filter of 2 dimensions"),
+        ({"held": "3x3s2x1"}, "boxes", "has strides of 1, not of 2x1"),
+        ({"held": "3x11s1x1"}, "boxes", "11 taps along the width, over 9"),
+        ({"held": "5x3s1x1"}, "boxes", "5 rows in the ring are not more than the filter's 5"),
+        ({"num_stages": 24}, "warps", "num_stages = 24 is over"),
+        (
+            {"pipeline": "implicit", "scheduler": "tile", "box": ""},
+            "combination",
+            "window and gluon_grouped are written out for a filter",
+        ),
+    ],
+)
+def test_what_cannot_be_built(fields, rule, why):
+    verdict = FAMILY.judge(replace(narrow(RESNEXT), **fields), SM_90)
+    assert verdict.rule == rule and why in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "why"),
+    [
+        ({"groups": 16}, "boxes", "is for groups of 8 channels, not of 16 and 16"),
+        ({"k": 512}, "boxes", "is for groups of 8 channels, not of 8 and 16"),
+        ({"filter": (3, 5)}, "boxes", "is for filters 3x3s1x1, not of 3x5"),
+        ({"stride": (2, 2)}, "boxes", "has strides and dilations of 1"),
+        ({"n": 0}, "boxes", "x has no elements"),
+        ({"alignment": 8}, "vector_width", "aligned to 8 bytes, under 16"),
+        ({"direction": "data"}, "signature", "is for direction 'forward'"),
+    ],
+)
+def test_what_cannot_be_served(fields, rule, why):
+    verdict = FAMILY.supports(narrow(RESNEXT), replace(RESNEXT, **fields), SM_90)
+    assert verdict.rule == rule and why in verdict.reason
+
+
+def test_other_architectures_do_not_have_it():
+    for name in ("sm_80", "sm_100", "gfx942"):
+        assert (
+            "which pipeline gluon_grouped needs" in FAMILY.judge(narrow(RESNEXT), arch(name)).reason
+        )
+        assert grouped.PIPELINE not in FAMILY.pipelines(arch(name))
+    assert grouped.PIPELINE in FAMILY.pipelines(SM_90)
+
+
+def test_names_say_the_filter():
+    for c in configs(RESNEXT, tuned=True):
+        assert f"_b{c.box}_f3x3s1x1_mg2" in c.name and FAMILY.parse_name(c.name) == c
+
+
+@pytest.mark.parametrize("direction", ["forward", "data"])
+@pytest.mark.parametrize("groups", [64, 32, 16, 8])
+def test_layers_of_groups_prefer_it(direction, groups):
+    p = replace(RESNEXT, groups=groups, direction=direction)
+    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+    found = [c for c in found if FAMILY.supports(c, p, SM_90)]
+    assert FAMILY.rank(p, found, H200)[0][0].pipeline == grouped.PIPELINE
+
+
+def test_one_image_prefers_another():
+    """Atoms would be mostly empty."""
+    p = replace(RESNEXT, n=1)
+    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+    found = [c for c in found if FAMILY.supports(c, p, SM_90)]
+    assert FAMILY.rank(p, found, H200)[0][0].pipeline != grouped.PIPELINE
+
+
+# --- builds ------------------------------------------------------------------------------------
+
+
+def test_nothing_spills_and_shared_memory_is_as_said(store):
+    problems = [RESNEXT, replace(RESNEXT, groups=8, direction="data", epilogue="bias+add")]
+    built = [c for p in problems for c in configs(p)]
+    report = build_once([(c, "sm_90") for c in built], store)
+    results = {r.name: r for r in report.results if r.part == MAIN}
+    for c in built:
+        kernel = results[c.name].kernel
+        assert kernel is not None, results[c.name].reason
+        assert kernel.resources.spill_bytes == 0
+        assert 0 <= shared_memory(c, SM_90) - kernel.shared <= 512
