@@ -23,6 +23,7 @@ from functools import lru_cache
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues, estimate_few, pipelines, rates, scales, small_m, swap
 from tilewright.ops.gemm.breakdown import (
     L2,
@@ -260,10 +261,10 @@ def _step(config: GemmConfig, device: Device) -> _Step:
     shared = float(a + b)  # in; and out:
     if on_amd:
         shared += _read_by_warps_on_amd(config, on_amd, a, b) / _faster_reads(this)
-    elif feeds_itself:  # A once, and B once for the rows of each instruction
+    elif feeds_itself:  # A once for each part, and B once for the rows of each instruction
         tallest = max(shape[0] for unit in this.mma for shape in unit.shapes)
         first, second = (b, a) if record.few_rows else (a, b)
-        shared += first + second * max(1.0, rows / tallest)
+        shared += first * len(_parts(config)) + second * max(1.0, rows / tallest)
     else:
         shared += _read_by_warps(config, this, a, b)
         if this.backend == "hip" and not record.few_rows:  # no matrix units
@@ -328,6 +329,9 @@ def _products(
     if vector_dot(config, this):
         rate = 2 * lanes * device.clock_mhz
     multiplying = flops / (rate * reached)
+    if "rest" in pipelines.of(config).arguments:
+        columns = sum(max(part, rates.LEAST_PART) for part in _parts(config))
+        multiplying *= columns / config.tile_n
     if on_amd:
         multiplying += _converting(config, device, this, on_amd)
     return multiplying + config.tile_n * config.tile_k * unpacked / (lanes * device.clock_mhz)
@@ -377,6 +381,12 @@ def _faster_reads(this: Arch) -> float:
 def _rows(config: GemmConfig) -> int:
     """Rows of a tile as the matrix units see it: kernels for few rows transpose the tile."""
     return config.tile_n if pipelines.of(config).few_rows else config.tile_m
+
+
+def _parts(config: GemmConfig) -> tuple[int, ...]:
+    """Columns of each of a tile's accumulators, where a kernel has several."""
+    several = "rest" in pipelines.of(config).arguments
+    return widths.parts(config.tile_n) if several else (config.tile_n,)
 
 
 def _flops(config: GemmConfig) -> float:

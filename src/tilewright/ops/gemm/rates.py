@@ -60,6 +60,10 @@ POWER_SHARE = 0.78
 """Share of the published matrix rate that power lets the whole device sustain, whatever the kernel.
 A wave that leaves the other share of compute units idle reaches the full rate. Fitted."""
 
+LEAST_PART = 32
+"""Columns that a matrix instruction of sm_90 takes the time of at least: those in which it reads 64
+rows of A, 2 KB, from shared memory (see `SHARED_BYTES_PER_CLOCK`). Derived, not timed."""
+
 SERIAL_PRODUCTS = 0.3
 """Share of a step's products that loads do not overlap, where warps feed the matrix units through
 registers. Fitted."""

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues, lowbit, pipelines, scales
+from tilewright.ops.gemm import epilogues, lowbit, odd_tiles, pipelines, scales
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -113,13 +113,18 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     least one of them serves every size, alignment and stride. Problems of one kind get the same
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
-    kind = (arch.name, few, *(getattr(problem, field) for field in _SIGNATURE))
+    kind = (arch.name, few, _middle(problem), *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
     if found is None:
         if len(_made) >= MOST_KINDS:
             _made.clear()
         found = _made[kind] = _default_space(problem, arch)
     return found
+
+
+def _middle(problem: GemmProblem) -> bool:
+    """Whether the default space has tiles with an edge in steps of 8."""
+    return odd_tiles.LEAST_M <= problem.m <= odd_tiles.MOST_M
 
 
 MOST_KINDS = 1024
@@ -148,6 +153,7 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         "store": STORES if epilogues.has_matrix(problem.epilogue) else ("direct",),
         "alignment": (16, 1),
         "index_bits": INDEX_BITS,
+        "swap_ab": (False,),
     }
     rows = list(itertools.product(*algorithms.values()))
     scaled = scales.count(problem) > 0
@@ -157,6 +163,9 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         rows += itertools.product(*{**algorithms, **shared}.values())
     elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
+    elif _middle(problem) and not scaled and not combined:
+        found = odd_tiles.algorithms(problem, arch, odd_tiles.FIRST)
+        rows += (tuple(row[axis] for axis in algorithms) for row in found)
     tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
     rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem, arch, tiles))
     return KernelSpace(
@@ -202,7 +211,9 @@ _MATRIX_TILES = (
 
 def _few_rows(problem: GemmProblem, arch: Arch) -> Iterator[dict[str, Any]]:
     """Algorithms of the pipelines for few rows."""
-    common = {"group_m": 1, "store": "direct", "alignment": 16, "index_bits": 32}
+    common = {
+        "group_m": 1, "store": "direct", "alignment": 16, "index_bits": 32, "swap_ab": False
+    }  # fmt: skip
     rows = power_of_two(problem.m)
     bytes_each = DTYPES[problem.dtype_a].bytes
     whole, *parts = (("tile", 1, "none"), ("split_k", 2, "linear"), ("split_k", 4, "linear"))
@@ -256,7 +267,7 @@ def _deep(
 ) -> Iterator[dict[str, Any]]:
     """The algorithms of `_DEEP_TILES` or `_DEEP_SCALED_TILES` for the pipelines of `arch`."""
     here = pipelines.on(arch)
-    common = {"group_m": 8, "alignment": 16, "index_bits": 32}
+    common = {"group_m": 8, "alignment": 16, "index_bits": 32, "swap_ab": False}
     element = DTYPES[problem.dtype_a].bytes
     for pipeline, tile_m, tile_n, k_bytes, warps, stages, store, schedules in tiles:
         if pipeline not in here:

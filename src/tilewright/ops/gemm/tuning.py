@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, lowbit, pipelines, scales
+from tilewright.ops.gemm import epilogues, lowbit, odd_tiles, pipelines, scales
 from tilewright.ops.gemm.problem import GemmProblem
 from tilewright.ops.gemm.small_m import VECTOR_ROWS
 from tilewright.ops.gemm.spaces import FEW_ROWS, default_space, power_of_two
@@ -160,8 +160,8 @@ _ALGORITHM = (
 
 
 def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
-    """The default space of `problem`, and the lists above unless the problem has block scales,
-    operations on A and B, 4-bit operands or shuffled weights."""
+    """The default space of `problem`, and the lists above and `odd_tiles.MORE`, unless the problem
+    has block scales, operations on A and B, 4-bit operands or shuffled weights."""
     default = default_space(problem, arch)
     special = lowbit.concerns(problem) or scales.count(problem) or problem.layout[1] == "s"
     if special or problem.pre_a or problem.pre_b:
@@ -180,6 +180,11 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
     if swapped:
         axes = {**default.axes, "swap_ab": [True]}
         spaces.append(KernelSpace("gemm", axes, linked={_ALGORITHM: swapped}))
+    if odd_tiles.LEAST_M <= problem.m <= odd_tiles.MOST_M:
+        more = odd_tiles.algorithms(problem, arch, odd_tiles.MORE)
+        axis = (*_ALGORITHM, "swap_ab")
+        found = [tuple(algorithm[name] for name in axis) for algorithm in more]
+        spaces += [KernelSpace("gemm", default.axes, linked={axis: found})] if found else []
     return spaces
 
 

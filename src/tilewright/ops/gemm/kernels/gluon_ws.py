@@ -24,13 +24,16 @@ Odd tiles. A tile has 64, 128, 192 (three groups) or 256 rows, and columns in st
 tensors are powers of two, so columns that are none are cut into parts that are: 88 columns are
 accumulators of 64, 16 and 8. Each part has its own wgmma over the same tile of A, its own ring of
 B's tiles and its own descriptors of B and C (see `gluon_ring`); a slot's barriers serve all. Such
-tiles fill the last wave of some shapes where powers of two leave most of it empty. Their price: each
-part's wgmma reads A from shared memory again, 16 clocks for 64 rows and 16 of K in 16 bits, as long
-as 32 columns take to multiply. So a tile has three parts at most (`warpgroups.MOST_PARTS`), and a
-part of 8 columns is estimated to cost as much as one of 32. In the tables shipped for the H200, 80
-of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of 1,499 in fp8 have a tile of 96 or 160 columns.
-These were measured with one descriptor of B, whose box had the second part's width, so that B came
-in more and smaller copies; the other widths, and this form of these three, were never timed.
+tiles fill the last wave of some shapes where powers of two leave most of it empty.
+
+Their price: each part's wgmma reads A from shared memory again. In 16 bits that takes 16 clocks for
+64 rows and 16 of K, as long as 32 columns take to multiply. So a tile has three parts at most
+(`warpgroups.MOST_PARTS`), and a part of 8 columns is estimated to cost as much as one of 32.
+
+In the tables shipped for the H200, 80 of 1,665 sizes in bf16, 20 of 382 in fp16 and 22 of 1,499 in
+fp8 have a tile of 96 or 160 columns. These were measured when B had one descriptor, whose box had
+the second part's width, so that B came in more and smaller copies. The other widths, and the
+present form of 96, 160 and 192, were never timed.
 
 Schedulers (see `schedule`). All except `tile`, which has no next tile to overlap with. If
 workgroups share a tile (not with an odd edge), each group has its own flags and slots (see

@@ -55,7 +55,8 @@ def _ws_objection(c: GemmConfig, arch: Arch) -> str | None:
         return f"pipeline gluon_ws multiplies with 4, 8 or 12 warps, not {c.num_warps}"
     if (c.num_warps == 3 * WARPGROUP) != (c.tile_m == ODD_ROWS):
         return f"12 warps multiply {ODD_ROWS} rows, not {c.num_warps} warps {c.tile_m}"
-    return warpgroups.tile_objection(c, WARPGROUP_ROWS * warpgroups.groups(c))
+    sums = common.accumulators(c, arch)
+    return warpgroups.tile_objection(c, WARPGROUP_ROWS * warpgroups.groups(c), sums)
 
 
 def _pingpong_objection(c: GemmConfig, arch: Arch) -> str | None:
@@ -64,7 +65,7 @@ def _pingpong_objection(c: GemmConfig, arch: Arch) -> str | None:
             "pipeline gluon_pingpong has two groups of four warps that take turns: num_warps 8 "
             f"and scheduler persistent, not {c.num_warps} and {c.scheduler}"
         )
-    return warpgroups.tile_objection(c, WARPGROUP_ROWS)
+    return warpgroups.tile_objection(c, WARPGROUP_ROWS, _pingpong_accumulators(c, arch))
 
 
 def _pingpong_accumulators(c: GemmConfig, arch: Arch) -> int:

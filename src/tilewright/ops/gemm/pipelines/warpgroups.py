@@ -31,6 +31,10 @@ ODD_COLUMNS = tuple(
 """Columns of a tile that are no powers of two, 24 to 224: all in steps of 8, but those that would
 take more accumulators."""
 
+MOST_SUMS_IN_PARTS = 208
+"""Accumulators of a thread that hold parts of a tile. The compiler spilled 112 bytes of 224 and
+waited for each wgmma; nothing of 208, with an epilogue too."""
+
 LEAST_SPLIT = 64
 """Columns of a tile whose accumulators leave in quarters."""
 
@@ -80,8 +84,9 @@ def options_of(num_warps: int) -> tuple[tuple[str, Value], ...]:
     return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
 
 
-def tile_objection(c: GemmConfig, least_m: int) -> str | None:
-    """Why a tile cannot be computed by whole wgmma, for kernels with at least `least_m` rows."""
+def tile_objection(c: GemmConfig, least_m: int, sums: int) -> str | None:
+    """Why a tile cannot be computed by whole wgmma, for kernels with at least `least_m` rows and
+    `sums` accumulators a thread."""
     if c.tile_m < least_m:
         return f"tile_m = {c.tile_m} is under {least_m}, the rows {c.num_warps} warps multiply"
     if c.store == "split" and c.tile_n < LEAST_SPLIT:
@@ -98,6 +103,8 @@ def tile_objection(c: GemmConfig, least_m: int) -> str | None:
             f"wgmma takes {bits}-bit operands with K contiguous, so the layout must begin with rc;"
             f" {c.layout} does not"
         )
+    if c.tile_n in ODD_COLUMNS and sums > MOST_SUMS_IN_PARTS:
+        return f"{sums} accumulators a thread in parts, over {MOST_SUMS_IN_PARTS}: they would spill"
     return _narrow_part(c)
 
 

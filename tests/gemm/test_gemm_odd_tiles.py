@@ -1,0 +1,119 @@
+"""Tiles with an edge in steps of 8: the spaces that have them, their stages, their estimate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilewright.arch import arch, device
+from tilewright.ops.device import widths
+from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem, estimate, odd_tiles, swap
+from tilewright.ops.gemm.pipelines.warpgroups import MOST_PARTS, ODD_COLUMNS
+from tilewright.ops.gemm.sizes import MAX_STAGES, shared_memory
+
+SM_90, H200 = arch("sm_90"), device("h200")
+MIDDLE = GemmProblem(512, 4096, 4096)
+
+
+def computed(configs: list[GemmConfig]) -> list[GemmConfig]:
+    """Those whose accumulators have a number of columns in all that is no power of two, as their
+    kernels see them."""
+    seen = map(swap.config, configs)
+    return [c for c in seen if c.tile_n in ODD_COLUMNS]
+
+
+def default(problem: GemmProblem, name: str = "sm_90") -> list[GemmConfig]:
+    return list(FAMILY.default_space(problem, arch(name)).expand(arch(name)).configs)
+
+
+def test_a_tile_is_cut_into_powers_of_two_widest_first():
+    for columns in range(1, 257):
+        parts = widths.parts(columns)
+        assert sum(parts) == columns and sorted({*parts}, reverse=True) == [*parts]
+        assert all(part & (part - 1) == 0 for part in parts)
+        odd = len(parts) > 1 and columns % 8 == 0 and len(parts) <= MOST_PARTS
+        assert (columns in ODD_COLUMNS) == odd
+
+
+def test_they_are_in_the_default_space_of_middle_m_on_sm_90_alone():
+    for m, some in ((64, 0), (65, 20), (2048, 20), (2049, 0)):
+        found = computed(default(replace(MIDDLE, m=m)))
+        new = [c for c in found if c.tile_n != 192]
+        assert len(new) >= some and bool(new) == bool(some), m
+    for name in ("sm_80", "sm_100", "gfx942"):
+        assert not computed(default(MIDDLE, name))
+    few = len(default(replace(MIDDLE, m=4096)))
+    assert len(default(MIDDLE)) < 1.25 * few  # the space stays small
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"batching": "strided", "batch": 2},
+        {"epilogue": "swiglu"},
+        {"dtype_a": "e4m3fn"},
+        {"layout": "rrr"},
+    ],
+)
+def test_no_kernel_is_listed_that_the_rules_refuse_for_the_problem_alone(fields):
+    problem = GemmProblem(512, 4096, 4096, **fields)
+    listed = list(odd_tiles.algorithms(problem, SM_90, odd_tiles.FIRST))
+    exchanged = any(algorithm["swap_ab"] for algorithm in listed)
+    assert exchanged == ("batching" not in fields and "epilogue" not in fields)
+    expansion = FAMILY.default_space(problem, SM_90).expand(SM_90)
+    assert "swap" not in {dropped.verdict.rule for dropped in expansion.dropped}
+
+
+def test_their_rings_are_as_deep_as_shared_memory_allows():
+    for config in computed(default(MIDDLE)):
+        if config.tile_n == 192:  # listed by hand
+            continue
+        assert shared_memory(config, SM_90) <= SM_90.shared_memory
+        deeper = replace(config, num_stages=config.num_stages + 1)
+        full = shared_memory(deeper, SM_90) > SM_90.shared_memory
+        assert full or config.num_stages == MAX_STAGES
+    assert max(c.num_stages for c in default(MIDDLE)) == MAX_STAGES
+
+
+def test_tuning_has_more_of_them():
+    spaces = FAMILY.tuning_spaces(MIDDLE, SM_90)
+    found = {c for space in spaces for c in computed(list(space.expand(SM_90).configs))}
+    edges = {c.tile_n for c in found}
+    assert {72, 80, 88, 96, 112, 136, 144, 160, 176, 208, 224} <= edges
+    assert len(found) > 2 * len(computed(default(MIDDLE)))
+
+
+def kernel(**fields: object) -> GemmConfig:
+    values = {
+        **FAMILY.axes(), "pipeline": "gluon_ws", "scheduler": "persistent", "num_stages": 4,
+        "tile_m": 64, "num_warps": 4, **fields,
+    }  # fmt: skip
+    return FAMILY.make_config(values, SM_90)
+
+
+def test_a_part_costs_at_least_the_time_of_32_columns():
+    products = {
+        columns: estimate._step(kernel(tile_n=columns), H200).products
+        for columns in (8, 32, 64, 72, 80, 88, 96, 128)
+    }
+    each = products[128] / 128
+    said = {8: 32, 32: 32, 64: 64, 72: 96, 80: 96, 88: 128, 96: 96}
+    for columns, as_long_as in said.items():
+        assert products[columns] == pytest.approx(as_long_as * each), columns
+
+
+def test_a_part_reads_a_from_shared_memory_again():
+    one, two, three = (estimate._step(kernel(tile_n=n), H200).shared for n in (64, 72, 88))
+    of_a = 64 * 64 * 2 / 128 / H200.clock_mhz
+    of_columns = 2 * 8 * 64 * 2 / 128 / H200.clock_mhz  # of 8: stored, and read once
+    assert two - one == pytest.approx(of_a + of_columns)
+    assert three - two == pytest.approx(of_a + 2 * of_columns)
+
+
+def test_the_estimate_chooses_the_tile_that_just_fits():
+    """72 rows in one tile instead of two of 64, or of one of 128 that is half empty."""
+    problem = GemmProblem(72, 8192, 8192)
+    configs = [c for c in default(problem) if FAMILY.supports(c, problem, SM_90)]
+    best = FAMILY.rank(problem, configs, H200)[0][0]
+    assert (best.tile_m, best.swap_ab) in ((72, True), (80, True))
