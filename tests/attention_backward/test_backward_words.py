@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright import ops
-from tilewright.arch import arch
+from tilewright.arch import arch, device
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention.operands import contiguous
@@ -21,6 +21,7 @@ from tilewright.ops.nouns import Call, View
 from tilewright.verdict import no
 
 FAMILY = ops.family("attention_backward")
+H200 = device("h200_sxm")
 ARCHS = ("sm_80", "sm_90", "sm_120", "gfx90a", "gfx942", "gfx1100")
 NAME = "attention_backward_bf16_bf16_d128x128_causal_64x32_w8_s1_basic_al16_g-dq-dk-dv"
 
@@ -194,3 +195,15 @@ def test_work_counts_what_is_asked_for():
 def test_what_is_added_to_is_read_too():
     p = AttentionBackwardProblem(1, 1, 8, 16, 32)
     assert replace(p, accumulate=True).min_bytes - p.min_bytes == 2 * (8 + 16 + 16) * 32
+
+
+def test_estimates_of_packed_sequences_are_of_the_rows_there_are():
+    """A longer bound on the lengths, of as many rows in all, changes no estimate."""
+    one = AttentionBackwardProblem(
+        16, 16, 1024, 1024, 128, total_q=16384, total_kv=16384, others="packedq+packedkv"
+    )
+    loose = replace(one, q_len=8192, kv_len=8192)
+    able = FAMILY.default_space(one, arch("sm_90")).expand(arch("sm_90")).configs
+    for c in able:
+        assert FAMILY.estimate(c, one, H200) == FAMILY.estimate(c, loose, H200)
+    assert {c.pipeline for c in able} == {"basic", "gluon_ws"}

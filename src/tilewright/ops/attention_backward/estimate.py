@@ -6,6 +6,8 @@ A step multiplies, and takes exponentials; products and the rest overlap in part
 kernel in Triton. The memory's traffic overlaps all of it. A launch has up to five kernels, one
 behind the other.
 
+Sequences of unequal lengths are taken to be of their average length.
+
 Pipelines in Gluon multiply five times for each pair, in one pass; their sums of dQ are zeroed,
 added to and read.
 """
@@ -71,17 +73,18 @@ def _in_one_pass(
         for size in (c.head_dim, c.head_dim_v)
     )
     depth = 3 * d + 2 * d_v
-    tiles = -(-p.kv_len // c.tile_rows) * p.kv_heads * p.batch
-    share = p.pairs / max(1, p.batch * p.q_len * p.kv_len)
+    n_q, n_kv = p.lengths
+    tiles = -(-n_kv // c.tile_rows) * p.kv_heads * p.batch
+    share = p.pairs / max(1, p.batch * n_q * n_kv)
     # The mask cuts blocks in two at its edge; each is a whole step.
-    each = p.q_len * share / c.step_rows + (p.mask.kind != "none" and share < 1)
+    each = n_q * share / c.step_rows + (p.mask.kind != "none" and share < 1)
     steps = -(-tiles // units) * p.group * max(1.0, each)
     if p.mask.kind != "none":  # tiles differ in length, and the last are short
-        steps = max(steps * tiles / units / -(-tiles // units), p.group * p.q_len / c.step_rows)
+        steps = max(steps * tiles / units / -(-tiles // units), p.group * n_q / c.step_rows)
     product = steps * 2 * c.tile_rows * c.step_rows * depth / peak
     product /= ORDERED_SHARE if c.ordered else 1.0
     begin = tiles / units * BEGIN_US
-    rows = p.batch * p.q_len * p.heads
+    rows = p.batch * n_q * p.heads
     moved = p.min_bytes + rows * (3 * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
     memory = moved / (device.bandwidth_gbs * 1e3)
     further = device_rates.LAUNCH_US + rates.COMBINE_US * (len(_running(c)) - 1)
@@ -109,10 +112,11 @@ def _by_owners(c: AttentionBackwardConfig, p: AttentionBackwardProblem, device: 
         tile * (1 / rate + (rates.SCORE_INSTRUCTIONS + rates.MASK_INSTRUCTIONS) / lanes) / clock
     )
     d, d_v = wide(c.head_dim), wide(c.head_dim_v)
-    both = (("gradients_of_keys", p.kv_heads, p.kv_len, p.q_len * p.group),
-            ("gradients_of_queries", p.heads, p.q_len, p.kv_len),
-            ("gradients_of_bias", p.heads, p.q_len, p.kv_len))  # fmt: skip
-    share = p.pairs / max(1, p.batch * p.q_len * p.kv_len)
+    n_q, n_kv = p.lengths
+    both = (("gradients_of_keys", p.kv_heads, n_kv, n_q * p.group),
+            ("gradients_of_queries", p.heads, n_q, n_kv),
+            ("gradients_of_bias", p.heads, n_q, n_kv))  # fmt: skip
+    share = p.pairs / max(1, p.batch * n_q * n_kv)
     terms = dict.fromkeys((PRODUCTS, SCORES, STEPS), 0.0)
     body, workgroups = 0.0, 0
     running = _running(c)

@@ -28,10 +28,15 @@ ORDERED_SEQUENCES = 32
 """Sequences of a workgroup of `sequences_by_length`; a constant of the kernel's."""
 
 TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
-    "cuda": (
-        (64, ((64, 32, 4), (64, 64, 4), (128, 32, 8))),
-        (128, ((64, 32, 8), (32, 32, 4))),
+    "async": (
+        (64, ((64, 32, 4), (64, 32, 8), (128, 32, 8))),
+        (128, ((64, 16, 8), (32, 32, 8), (32, 32, 4))),
         (256, ((32, 32, 8), (32, 16, 4), (16, 16, 4))),
+    ),
+    "sync": (
+        (64, ((64, 32, 4), (64, 32, 8), (128, 32, 8))),
+        (128, ((64, 32, 8), (32, 32, 4))),
+        (256, ((32, 32, 8), (32, 16, 4))),
     ),
     "cdna": (
         (64, ((64, 32, 4), (64, 64, 4), (128, 32, 8))),
@@ -44,10 +49,11 @@ TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
         (256, ((32, 16, 8), (16, 16, 8))),
     ),
 }
-"""By the GPU's maker and kind and up to a head dim: rows that a workgroup owns, rows of a step,
-warps. None was timed. A head dim of fp32 counts twice. Of bf16 under a causal mask none of RDNA
-spills (`benchmarks/attention_builds.py --backward`); 32x32 with 8 warps spills 180 bytes on gfx1100
-at head dim 128 with a bias."""
+"""By how an architecture multiplies and up to a head dim: rows that a workgroup owns, rows of a
+step, warps. None was timed. A head dim of fp32 counts twice. In bf16 under a causal mask none
+spills (`benchmarks/attention_builds.py --backward`). Tiles that do: at head dim 64 64x64 with 4
+warps on sm_80, sm_89, sm_100 and sm_120 (8 to 64 bytes); at 128 64x32 with 8 warps on sm_90 (24),
+and 32x32 with 8 warps under a bias on gfx1100 (180); at 256 16x16 with 4 warps on sm_89 (24)."""
 
 LEAST = ((16, 16, 4),)
 """For longer head dims."""
@@ -66,7 +72,7 @@ def rolled(c: AttentionBackwardConfig, arch: Arch) -> bool:
 def _maker(arch: Arch) -> str:
     """The key of `TILES`."""
     if arch.backend == "cuda":
-        return "cuda"
+        return "async" if arch.async_mma else "sync"
     return "cdna" if arch.warp_size == 64 else "rdna"
 
 

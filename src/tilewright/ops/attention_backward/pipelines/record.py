@@ -15,7 +15,8 @@ from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 from tilewright.ops.nouns import Temporary
 
 ROW_WARPS = 4
-"""Warps of kernels that go along rows alone."""
+"""Warps of kernels that go along rows alone, of up to 128 elements; longer rows have twice as many:
+for sm_100 `row_sums` else spills 16 bytes."""
 
 
 def tile_options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
@@ -25,7 +26,8 @@ def tile_options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Val
 
 def row_options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     """Of kernels that go along rows alone."""
-    return ("num_warps", ROW_WARPS), ("num_stages", 1)
+    warps = ROW_WARPS * (2 if max(c.head_dim, c.head_dim_v) > 128 else 1)
+    return ("num_warps", warps), ("num_stages", 1)
 
 
 def no_boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
