@@ -55,8 +55,14 @@ def padded(p: Any) -> int:
     return int(-(-p.q_len // PAD) * PAD)
 
 
+BLOCK = 128 * 64
+"""Elements of a block of dQ that the two groups of `gluon_ws` share."""
+
+
 def sums_width(c: Any) -> int:
-    """Columns of dQ's sums: whole tiles."""
+    """Columns of dQ's sums: whole tiles; of `gluon_ws` as many as a step's rows leave."""
+    if c.pipeline == "gluon_ws":
+        return BLOCK // int(c.step_rows)
     return -(-int(c.head_dim) // 64) * 64
 
 

@@ -68,10 +68,8 @@ def _in_one_pass(
     memory's traffic of the kernels around it."""
     this, units = arch(device.arch), device.compute_units
     peak = peak_tflops(this, device, c.dtype) * 1e6 / units * GLUON_SHARES[c.pipeline]
-    d, d_v = (
-        columns(size) if c.pipeline == "gluon_ws" else tiles_of(size) * CHUNK
-        for size in (c.head_dim, c.head_dim_v)
-    )
+    d, narrow = sums_width(c), c.pipeline == "gluon_ws"
+    d_v = columns(c.head_dim_v) if narrow else tiles_of(c.head_dim_v) * CHUNK
     depth = 3 * d + 2 * d_v
     n_q, n_kv = p.lengths
     tiles = -(-n_kv // c.tile_rows) * p.kv_heads * p.batch

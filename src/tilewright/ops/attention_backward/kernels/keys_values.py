@@ -103,7 +103,7 @@ def gradients_of_keys(
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
     DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
     USEDKV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, UNIT: tl.constexpr,
-    ROLLED: tl.constexpr, BY_LENGTH: tl.constexpr,
+    BY_LENGTH: tl.constexpr, ROLLED: tl.constexpr,
 ):  # fmt: skip
     """A tile of dK and dV. The arguments are those of the catalogue (`arguments`)."""
     K_WIDTHS: tl.constexpr = pieces(HEAD_DIM, 16)

@@ -83,7 +83,7 @@ def gradients_of_queries(
     MASK: tl.constexpr, SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr,
     DROPOUT: tl.constexpr, PACKEDQ: tl.constexpr, PACKEDKV: tl.constexpr, USEDQ: tl.constexpr,
     USEDKV: tl.constexpr, DQ: tl.constexpr, DSLOPES: tl.constexpr, UNIT: tl.constexpr,
-    ROLLED: tl.constexpr, BY_LENGTH: tl.constexpr,
+    BY_LENGTH: tl.constexpr, ROLLED: tl.constexpr,
 ):  # fmt: skip
     """A tile of dQ, and Σ dS·|distance| of its rows. The arguments are those of the catalogue
     (`arguments`)."""

@@ -12,7 +12,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.pipelines.gluon_ws import ANY_STRIDE, CHUNK, ROWS, WARPGROUP
 from tilewright.ops.attention.pipelines.record import Box, Described
-from tilewright.ops.attention_backward.arguments import padded, sums_width
+from tilewright.ops.attention_backward.arguments import BLOCK, padded, sums_width
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import PARTS as BASIC_PARTS
 from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline, row_options
@@ -57,9 +57,9 @@ def columns(dim: int) -> int:
 
 def registers(c: AttentionBackwardConfig) -> int:
     """Of a thread: sums of dK and dV, and two tiles of scores or one of dQ, in fp32."""
-    of_dq = c.step_rows * columns(c.head_dim) // GROUPS
+    of_dq = c.step_rows * sums_width(c) // GROUPS
     scores = 2 * ROWS * c.step_rows
-    sums = ROWS * (columns(c.head_dim) + columns(c.head_dim_v))
+    sums = ROWS * (sums_width(c) + columns(c.head_dim_v))
     return (max(scores, of_dq) + sums) // (32 * WARPGROUP)
 
 
@@ -71,8 +71,7 @@ def _tiles(c: AttentionBackwardConfig, arch: Arch) -> str | None:
         )
     if c.num_stages != STAGES:
         return f"pipeline gluon_ws has {STAGES} stages, not {c.num_stages}"
-    pieces = c.step_rows * columns(c.head_dim)
-    if c.step_rows not in (ROWS, 2 * ROWS) or pieces != GROUPS * ROWS * CHUNK:
+    if c.step_rows not in (ROWS, 2 * ROWS) or sums_width(c) < columns(c.head_dim):
         return f"{GROUPS} groups do not share a tile of dQ of {c.step_rows}x{columns(c.head_dim)}"
     return None
 
@@ -112,12 +111,12 @@ def _registers(c: AttentionBackwardConfig, arch: Arch) -> str | None:
 
 
 def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    width = columns(c.head_dim) + columns(c.head_dim_v)
+    width = sums_width(c) + columns(c.head_dim_v)
     rows = c.tile_rows + c.num_stages * c.step_rows
     size = DTYPES[c.dtype].bytes
     need = rows * width * size  # K, V; Q, dO
     need += 2 * c.tile_rows * c.step_rows * size  # gradients of scores, twice
-    need += c.step_rows * columns(c.head_dim) * 4  # dQ
+    need += c.step_rows * sums_width(c) * 4  # dQ
     need += c.num_stages * c.step_rows * 8 + SPECIALISATION_BYTES
     if need > arch.shared_memory:
         return f"{need} bytes of shared memory, over {arch.shared_memory}"
@@ -156,8 +155,8 @@ def _lines(p: AttentionBackwardProblem) -> int:
 
 def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
     return {
-        "q": (1, 1, c.step_rows, columns(c.head_dim)),
-        "k": (1, 1, ROWS, columns(c.head_dim)),
+        "q": (1, 1, c.step_rows, sums_width(c)),
+        "k": (1, 1, ROWS, sums_width(c)),
         "v": (1, 1, ROWS, columns(c.head_dim_v)),
         "do": (1, 1, c.step_rows, columns(c.head_dim_v)),
         "log_sums": (c.step_rows,),
@@ -210,13 +209,17 @@ def options(c: AttentionBackwardConfig, arch: Arch) -> tuple[tuple[str, Value], 
 
 
 def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    # Of 128 queries, sums of dV of 128 columns would leave too few registers.
+    most = columns(max(p.head_dim, p.head_dim_v))
+    if most > MOST_DIM:
+        return []
     fields: dict[str, Any] = {
         "tile_rows": GROUPS * ROWS,
-        "step_rows": GROUPS * ROWS * CHUNK // columns(p.head_dim),
+        "step_rows": BLOCK // most,
         "num_warps": GROUPS * WARPGROUP,
         "num_stages": STAGES,
     }
-    return [fields | {"ordered": said} for said in (False, True)] if p.head_dim <= MOST_DIM else []
+    return [fields | {"ordered": said} for said in (False, True)]
 
 
 _BASIC = {part.name: part for part in BASIC_PARTS}
