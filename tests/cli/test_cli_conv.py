@@ -80,3 +80,18 @@ def test_tune_a_table_and_what_it_answers(cli, shapes, monkeypatch, tmp_path):
     assert list(file.load(rows)) == list(file.load(table))
     exact = cli.json("explain", "conv", *TINY, "--table", table)
     assert json.dumps(exact["chosen"]).count("conv_forward") >= 1
+
+
+def test_profile_lists_every_instance(cli, monkeypatch):
+    def wide(self, problem, arch):
+        few = {name: values[:1] for name, values in ALGORITHMS.items()}
+        return [KernelSpace("conv", {**few, "direction": ["forward"], "alignment": [2, 16]})]
+
+    monkeypatch.setattr(ConvFamily, "default_space", lambda *words: wide(*words)[0])
+    monkeypatch.setattr(ConvFamily, "tuning_spaces", wide)
+    words = ("n=1", "c=3", "k=16", "spatial=4x4", "filter=3x3", "--devices", "cpu", "--all")
+    text = cli("profile", "conv", *words)
+    assert "1 kernels support it, 1 do not" in text
+    (refused,) = [line for line in text.splitlines() if "_al16-16" in line]
+    assert refused.startswith("vector_width") and "aligned to 2 bytes" in refused
+    assert "not two of them" in cli.fails(2, "profile", "conv", *words, "--kernel", "x")

@@ -68,7 +68,10 @@ def test_nothing_supported_starts_no_crew():
 
 def test_candidates_are_the_named_or_the_usual():
     assert [c.name for c in candidates(PROBLEM, H200, [FAST])] == [FAST]
-    assert len(candidates(PROBLEM, H200)) > 50
+    usual = candidates(PROBLEM, H200)
+    assert len(usual) > 50
+    every = [c.name for c in candidates(PROBLEM, H200, every=True)]
+    assert {c.name for c in usual} < {*every} and len({*every}) == len(every)
 
 
 @pytest.mark.parametrize(("m", "bound"), [(8192, "compute"), (1, "memory")])

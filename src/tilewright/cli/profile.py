@@ -48,6 +48,7 @@ def add_to(app: typer.Typer) -> None:
             f"tilewright profile {LARGE}",
             f"tilewright profile {FEW} --registry r.json --top 5",
             f"tilewright profile {SMALL} --kernel NAME --json",
+            f"tilewright profile {LARGE} --all --top 1000",
             f"tilewright profile {SMALL} --no-counters",
             f"tilewright profile {SMALL} --on emulated:mi300x --top 3",
         ),
@@ -62,6 +63,13 @@ def profile(
         list[str] | None,
         typer.Option("--kernel", help="Only this kernel; may be repeated.", metavar="NAME"),
     ] = None,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Every kernel that a tuning chooses from, and a line for each refused one.",
+        ),
+    ] = False,
     devices: Annotated[
         str,
         typer.Option("--devices", help="Devices of one kind: GPUs (all, 1, 0,3, a UUID), or cpu."),
@@ -92,9 +100,9 @@ def profile(
     """Build, verify, time and rank every kernel that supports a problem, and say why the others do
     not.
 
-    The kernels are a registry's, the named ones, or the usual ones for the problem. For the fastest
-    kernel (or the named one), the command shows its place on the roofline, its resources on a
-    compute unit and, if Nsight Compute is installed, hardware counters. Exits with 1 if no kernel
+    The kernels are a registry's, the named ones, the usual ones for the problem, or all. For the
+    fastest kernel (or the named one), the command shows its place on the roofline, its resources on
+    a compute unit and, if Nsight Compute is installed, hardware counters. Exits with 1 if no kernel
     was timed.
 
     On an emulated GPU nothing is timed. The command counts what the kernels with the least
@@ -109,14 +117,14 @@ def profile(
     from tilewright.measure.measurement import Settings
     from tilewright.registry import Registry
 
-    if registry is not None and kernel:
-        raise BadArgument("give --registry or --kernel, not both")
+    if sum((registry is not None, bool(kernel), every)) > 1:
+        raise BadArgument("give --registry, --kernel or --all, not two of them")
     kept = open_store(store, trust_store)
 
     def configs_for(problem: Any, device: Device) -> list[Any]:
         if registry is not None:
             return [entry.config for entry in Registry.load(registry)]
-        return tune.candidates(problem, device, kernel or ())
+        return tune.candidates(problem, device, kernel or (), every=every)
 
     if on is not None:
         if not words_of_gpus.emulated(on):
@@ -139,6 +147,8 @@ def profile(
         output.emit({**_document(done, found[0], kept), **counted})
     else:
         _show(done, found[0], kept, top, counted)
+        if every:
+            _show_refused(done)
     if not done.ranked:
         raise typer.Exit(FAILED)
 
@@ -272,6 +282,15 @@ def _show(done: Profile, group: Group, kept: Store, top: int, counted: dict[str,
             ("refused by", "kernels", "for example"),
             [(rule, count, example[rule]) for rule, count in counts.most_common()],
         )
+
+
+def _show_refused(done: Profile) -> None:
+    """Every refused kernel, as a list of all instances has it."""
+    rows = [(i.verdict.rule, i.name, i.verdict.reason) for i in done.unsupported]
+    output.line()
+    output.line(f"{len(done.ranked) + len(done.failed)} kernels support it, {len(rows)} do not")
+    if rows:
+        output.table(("refused by", "kernel", "why"), rows)
 
 
 def _lines(details: dict[str, Any]) -> dict[str, str]:

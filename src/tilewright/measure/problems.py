@@ -4,7 +4,8 @@ A file is JSON (a list of objects) or CSV (a column for each word). It states a 
 of `Family.parse_problem`. A JSON object with a list or null among its values states a problem field
 by field instead, as results keep problems. Lines of a CSV that begin with ``#`` are comments. A
 file of `tilewright.capture` (.jsonl) gives problems by falling count. aiter's CSV files, tuned or
-not, are read too (see `tilewright.tables.aiter`).
+not, are read too (see `tilewright.tables.aiter`), and CK Tile Engine's lists in Python, which are
+not executed (`problems_python`).
 
 A profile is a list too: of one problem for each kind of call that a framework makes
 (`tilewright.ops.profiles`). It is named ``<family>:<profile>``.
@@ -29,6 +30,7 @@ from tilewright.arch.model import Arch
 from tilewright.cells import plain
 from tilewright.errors import BadArgument, BadFile, UnknownName, nearest, shown
 from tilewright.jsonfile import convert, parse_json
+from tilewright.measure.problems_python import python_rows
 from tilewright.ops.profiles import Profile
 from tilewright.reading import csv_rows
 from tilewright.reading import text as read_text
@@ -166,7 +168,7 @@ def _stated(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Ite
 
 def is_list(path: str) -> bool:
     """Whether a file is a list of problems, by its ending or, for JSON, by its beginning."""
-    if path.endswith((".csv", capturing.ENDING)):
+    if path.endswith((".csv", ".py", capturing.ENDING)):
         return True
     with suppress(BadFile):
         return path.endswith(".json") and _read(path).lstrip()[:1] == "["
@@ -182,7 +184,8 @@ def is_aiters(path: str) -> bool:
 
 def _problems(path: str, arch: Arch, family: str, words: Mapping[str, str]) -> Iterator[Any]:
     text = _read(path)
-    rows = _json_rows(text, path) if path.endswith(".json") else _csv_rows(text, path)
+    readers = {".json": _json_rows, ".py": python_rows}
+    rows = readers.get(Path(path).suffix, _csv_rows)(text, path)
     for line, row in rows:
         where = f"{path}: line {line}"
         try:
@@ -223,9 +226,9 @@ def _word(value: Any, word: str) -> str:
 
 
 def _read(path: str) -> str:
-    if not path.endswith((".json", ".csv")):
+    if not path.endswith((".json", ".csv", ".py")):
         raise BadFile(
-            f"{path}: problems are in a .json, .csv or .jsonl file, or in one of the sets "
+            f"{path}: problems are in a .json, .csv, .jsonl or .py file, or in one of the sets "
             f"{', '.join(sets())}"
         )
     return read_text(path, marked=True)

@@ -122,10 +122,19 @@ def _taken(kernel: Kernel, device: Device) -> dict[str, Any]:
     }
 
 
-def candidates(problem: Any, device: Device, names: Sequence[str] = ()) -> list[Any]:
-    """The kernels called `names`, or else those of the family's default space for this problem."""
+def candidates(
+    problem: Any, device: Device, names: Sequence[str] = (), *, every: bool = False
+) -> list[Any]:
+    """The kernels called `names`, or else those of the family's default space for this problem.
+
+    every: whether those of the spaces that a tuning chooses from join them.
+    """
     family = ops.family(problem.family)
     if names:
         return [family.parse_name(name) for name in names]
     this = arch(device.arch)
-    return list(family.default_space(problem, this).expand(this).configs)
+    spaces = [family.default_space(problem, this)]
+    if every:
+        spaces += family.tuning_spaces(problem, this)
+    found = {c.name: c for space in spaces for c in space.expand(this).configs}
+    return list(found.values())

@@ -18,6 +18,7 @@ from tilewright.ops.conv import (
     profiles,
     rules,
     spaces,
+    tile_engine,
 )
 from tilewright.ops.conv import config as config_module
 from tilewright.ops.conv import estimate as estimate_module
@@ -30,6 +31,7 @@ from tilewright.ops.conv.config import PIPELINES, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
+from tilewright.ops.formats import Formats
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
@@ -48,6 +50,7 @@ class ConvFamily(Defaults):
     config_type = ConvConfig
     functions = functions.FUNCTIONS
     profiles = profiles.PROFILES
+    formats = Formats(tile_engine.read_sweep, tile_engine.WORDS)
 
     def parse_name(self, name: str) -> ConvConfig:
         return config_module.parse(name)
