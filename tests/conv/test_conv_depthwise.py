@@ -11,8 +11,7 @@ from shared_builds import build_once
 from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem, windows
-from tilewright.ops.conv.parts import splits_of
+from tilewright.ops.conv import ConvProblem, sharing, windows
 from tilewright.ops.conv.rules import alignments
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.nouns import MAIN
@@ -120,7 +119,7 @@ def test_dtypes_and_channels_first(dispatcher, dtype):
 def test_gradients_of_weights_repeat_bit_for_bit(dispatcher):
     problem = depthwise("weights", (13, 14), (2, 2), pad=(1, 1))
     config = kernel(problem, scheduler="split")
-    assert splits_of(config, problem, device("h200_sxm")) > 1
+    assert sharing.splits(config, problem, device("h200_sxm")) > 1
     first, again = (verify.operands_of(problem, 3) for _ in "ab")
     for made in (first, again):
         verify.run(dispatcher, problem, made, config.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from conv_problems import problems
 from hypothesis import given
@@ -12,7 +14,7 @@ from tilewright.arch import arch
 from tilewright.errors import BadArgument, UnknownName
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvConfig, ConvProblem
-from tilewright.ops.conv.config import ALIGNMENTS, PIPELINES, SCHEDULERS
+from tilewright.ops.conv.config import ALIGNMENTS, PIPELINES, SCHEDULERS, SHARING
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.conv.stated import words_of
 
@@ -141,9 +143,12 @@ COUNTS = st.sampled_from((1, 2, 16, 64, 128, 256))
         index_bits=st.sampled_from((32, 64)),
         epilogue=st.sampled_from(("", "bias", "col_scale+bias+gelu_tanh")),
         box=st.sampled_from(("", "1x64", "2x4x8", "1x1x8x16")),
-    )
+    ),
+    st.sampled_from(("linear", "tree", "atomic")),
 )  # fmt: skip
-def test_a_name_says_its_config(config):
+def test_a_name_says_its_config(config, reduction):
+    if config.scheduler in SHARING:
+        config = replace(config, reduction=reduction)
     assert FAMILY.parse_name(config.name) == config
 
 

@@ -12,9 +12,10 @@ from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import FAMILY, ConvConfig, ConvProblem
-from tilewright.ops.conv.config import ALIGNMENTS, SCHEDULERS
+from tilewright.ops.conv.config import ALIGNMENTS, GEMM, SCHEDULERS, SHARING
 from tilewright.ops.conv.problem import DIRECTIONS, DTYPES_OF, outputs
 from tilewright.ops.conv.stated import first_strides
+from tilewright.ops.gemm.config import REDUCTIONS
 
 TILES: tuple[dict[str, int], ...] = (
     {"tile_m": 32, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1},
@@ -33,12 +34,23 @@ def axes(arch: Arch) -> Axes:
     each: dict[str, Values] = {
         "dtypes": {f"{d}→{o}": {"dtype": d, "dtype_out": o} for d, o in _signatures(arch)},
         "direction": {
-            direction: {"direction": direction, "epilogue": "", "scheduler": "tile"}
+            direction: {
+                "direction": direction,
+                "epilogue": "",
+                "scheduler": "tile",
+                "reduction": "",
+            }
             for direction in DIRECTIONS
         },
         "parts": {
-            scheduler: {"direction": "weights", "epilogue": "", "scheduler": scheduler}
+            f"{scheduler} {reduction}".strip(): {
+                "direction": "weights",
+                "epilogue": "",
+                "scheduler": scheduler,
+                "reduction": reduction,
+            }
             for scheduler in SCHEDULERS
+            for reduction in (REDUCTIONS[1:] if scheduler in SHARING else ("",))
         },
         **{
             axis: {str(value): {axis: value} for value in values}
@@ -64,7 +76,8 @@ def axes(arch: Arch) -> Axes:
         "channels first": partial(_problem, pad=1, first=True),
         "no images": partial(_problem, n=0),
     }
-    return Axes(FAMILY, FAMILY.pipelines(arch), "dtypes", each, {}, TILES, problems, {})
+    own = [name for name in FAMILY.pipelines(arch) if name != GEMM]  # which has a spread of its own
+    return Axes(FAMILY, own, "dtypes", each, {}, TILES, problems, {})
 
 
 def _signatures(arch: Arch) -> list[tuple[str, str]]:

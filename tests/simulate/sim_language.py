@@ -31,11 +31,11 @@ world: Any = None
 ASSEMBLY: dict[str, Callable[..., Any]] = {
     "st.relaxed.gpu.global": lambda _, pointer, value: pointer.store(value),
     "ld.relaxed.gpu.global": lambda _, pointer: pointer.load(),
+    "red.relaxed.gpu.global.add": lambda _, pointer, value: pointer.store(pointer.load() + value),
     "mov.b32 $0, 0;": lambda *_: Int(0),
     "cp.async.bulk.wait_group 0": lambda _, token: (world.wait_stores(0), token)[1],
-    "red.relaxed.gpu.global.add": lambda _, pointer, value: pointer.store(pointer.load() + value),
 }
-"""Meanings of pieces of assembly language, by a string that they have."""
+"""Meanings of pieces of assembly language, by a string that they have: the first that fits."""
 
 
 def _elementwise(function: Callable[..., Any], *arguments: Any, dtype: Any = None) -> Any:

@@ -11,6 +11,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.conv import (
     alike,
     boxed,
+    by_gemm,
     functions,
     grouped,
     operands,
@@ -27,11 +28,12 @@ from tilewright.ops.conv import reference as reference_module
 from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
-from tilewright.ops.conv.config import PIPELINES, ConvConfig
+from tilewright.ops.conv.config import GEMM, PIPELINES, SHARING, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.formats import Formats
+from tilewright.ops.gemm import repeat
 from tilewright.ops.nearby import Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
@@ -42,8 +44,7 @@ __all__ = ["FAMILY", "ConvConfig", "ConvProblem"]
 
 
 class ConvFamily(Defaults):
-    """See `tilewright.ops.protocols.Family`. Every kernel repeats: parts of a sum are added in a
-    fixed order."""
+    """See `tilewright.ops.protocols.Family`."""
 
     name = "conv"
     problem_type = ConvProblem
@@ -69,7 +70,7 @@ class ConvFamily(Defaults):
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
         needs = dict.fromkeys(boxed.PIPELINES, boxed.NEEDS) | {grouped.PIPELINE: grouped.NEEDS}
-        return tuple(n for n in PIPELINES if all(map(arch.has, needs.get(n, ()))))
+        return (*(n for n in PIPELINES if all(map(arch.has, needs.get(n, ())))), GEMM)
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -79,7 +80,11 @@ class ConvFamily(Defaults):
 
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> ConvConfig:
         values = dict(fields)
+        if values["gemm"]:
+            values = spaces.of_gemm(values)
         dtype = values["dtype"] = resolve(values["dtype"], arch.fp8)
+        if not values["reduction"]:
+            values["reduction"] = "linear" if values["scheduler"] in SHARING else "none"
         usual = outputs(dtype, values["epilogue"])[0]
         values["dtype_out"] = resolve(values["dtype_out"] or usual, arch.fp8)
         return config_module.check(ConvConfig(**values))
@@ -96,18 +101,29 @@ class ConvFamily(Defaults):
     def supports(self, config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
         return rules.supports(config, problem, arch)
 
+    def repeats(self, config: ConvConfig) -> Verdict:
+        return repeat.repeats(config)
+
     def estimate(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Estimate:
+        if config.pipeline == GEMM:
+            return by_gemm.estimate(config, problem, device)
         return estimate_module.estimate(config, problem, device)
 
     def interpreted(self, config: ConvConfig) -> ConvConfig:
         if config.pipeline == grouped.PIPELINE:
             return grouped.sibling(config)
+        if config.pipeline == GEMM:
+            return by_gemm.interpreted(config)
         return boxed.sibling(config) if config.pipeline in boxed.PIPELINES else config
 
     def sources(self, config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
+        if config.pipeline == GEMM:
+            return by_gemm.sources(config, arch)
         return parts.sources(config, arch)
 
     def launch(self, config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
+        if config.pipeline == GEMM:
+            return by_gemm.launch(config, problem, device)
         return parts.launch(config, problem, device)
 
     def operands(self, problem: ConvProblem) -> tuple[Operand, ...]:

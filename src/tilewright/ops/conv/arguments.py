@@ -16,6 +16,7 @@ from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.launch import FLAGS
 from tilewright.ops.gemm.operands import chain_names
 from tilewright.ops.gemm.pipelines.constants import takes
 from tilewright.ops.gemm.problem import accumulator
@@ -30,7 +31,7 @@ Types = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an argument's value may depend on. splits: of the launch; 1 without."""
+    """What an argument's value may depend on. splits: of the launch (`sharing.Share`)."""
 
     config: ConvConfig
     problem: ConvProblem
@@ -147,12 +148,24 @@ def _parts_or_made() -> Argument:
     """What the kernel of a part writes: partial sums where there are several parts."""
 
     def types(c: ConvConfig) -> Types:
-        return ("*fp32",) if c.scheduler == "split" else (_pointed(_made(c), c),)
+        return ("*fp32",) if c.two_stage else (_pointed(_made(c), c),)
 
     def values(x: Context) -> tuple[Passed, ...]:
-        return (Pointer(PARTIALS if x.config.scheduler == "split" else _made(x.config)),)
+        return (Pointer(PARTIALS if x.config.two_stage else _made(x.config)),)
 
     return Argument(types, values)
+
+
+def _meeting() -> Argument:
+    """What workgroups that share a tile meet in: flags and partial sums; () without."""
+
+    def types(c: ConvConfig) -> Types:
+        return ("*i32", "*fp32") if c.parts_meet else ()
+
+    def values(x: Context) -> tuple[Passed, ...]:
+        return (Pointer(FLAGS.name), Pointer(PARTIALS)) if x.config.parts_meet else ()
+
+    return Argument(types, values, is_tuple=True)
 
 
 ARGUMENTS: Mapping[str, Argument] = {
@@ -162,6 +175,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "weights": _pointer(lambda _: "w"),
     "made": _pointer(_made),
     "sums": _parts_or_made(),
+    "meeting": _meeting(),
     "partials": Argument(lambda _: ("*fp32",), lambda _: (Pointer(PARTIALS),)),
     "extra": _epilogue(),
     "source_strides": _strides(lambda c: source_of(c.direction)),
@@ -210,7 +224,9 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "BUNDLE": lambda c: c.merged_groups,
     "UNIT": lambda c: c.alignment > 1,
     "UNIT_OUT": lambda c: c.alignment_out > 1,
-    "SPLIT": lambda c: c.scheduler == "split",
+    "TWO_STAGE": lambda c: c.two_stage,
+    "SCHEDULER": lambda c: c.scheduler,
+    "REDUCTION": lambda c: c.reduction,
     "PRECISION": lambda c: c.precision,
     "INT_ACC": lambda c: accumulator(c.dtype) == "int32",
     "TAKES": lambda c: takes(c.epilogue),
@@ -223,7 +239,11 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "STEP_W": lambda c: windows.held(c).step_w,
     "STRIP": lambda c: windows.held(c).strip,
 }
-"""Every constant by the name that kernels give it."""
+"""Every constant by the name that kernels give it, but `DONE`."""
+
+DONE = "DONE"
+"""The constant that says how stores are waited for before workgroups meet, as the architecture
+needs it."""
 
 PROMISED: Mapping[str, tuple[str, ...]] = {
     "source": ("source_strides",),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxes
-from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups
@@ -43,7 +43,7 @@ def piece(c: ConvConfig) -> int:
 
 def stored(c: ConvConfig) -> str:
     """The dtype in which sums leave: parts of weights are summed later."""
-    return "fp32" if c.scheduler == "split" else c.dtype_out
+    return "fp32" if c.two_stage else c.dtype_out
 
 
 def groups(c: ConvConfig) -> int:
@@ -151,7 +151,7 @@ def _of_weights(c: ConvConfig, p: ConvProblem) -> str | None:
             f"boxes of {c.box} do not divide {p.n} images of {p.out_sizes}: beside a pixel that y "
             "does not have there may be one of x that is infinite"
         )
-    if c.scheduler != "split" and not taps_merge(p):
+    if not c.two_stage and not taps_merge(p):
         return "taps of w do not lie at one distance, which one tensor map needs"
     return None
 
@@ -164,7 +164,7 @@ def taps_merge(p: ConvProblem) -> bool:
 
 def sibling(c: ConvConfig) -> ConvConfig:
     """A config in Triton that computes the same, for the interpreter."""
-    scheduler = "split" if c.scheduler == "split" else "tile"
+    scheduler = c.scheduler if c.scheduler in SHARING else "tile"
     return replace(
         c, pipeline="implicit", scheduler=scheduler, box="", tile_m=64, tile_n=32, tile_k=32,
         num_warps=4, num_stages=2,

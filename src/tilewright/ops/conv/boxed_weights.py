@@ -8,7 +8,7 @@ import math
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxes
-from tilewright.ops.conv.arguments import PARTIALS
+from tilewright.ops.conv.arguments import ARGUMENTS, PARTIALS, Context, Value
 from tilewright.ops.conv.boxed import dense, groups, piece, rows, stored
 from tilewright.ops.conv.boxed_launch import described, view
 from tilewright.ops.conv.config import ConvConfig
@@ -43,8 +43,6 @@ def steps_of(c: ConvConfig, p: ConvProblem) -> int:
 def splits(c: ConvConfig, p: ConvProblem, units: int) -> int:
     """Parts of the pixels: those with which the busiest of `units` compute units has the fewest
     steps, the sum of parts counted as steps too."""
-    if c.scheduler != "split":
-        return 1
     count, every = tiles(c, p), steps_of(c, p)
     step_bytes = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
     part = MEMORY_OVER_L2 * 8 * math.prod(p.shape_of("w")) / units / step_bytes
@@ -58,26 +56,31 @@ def splits(c: ConvConfig, p: ConvProblem, units: int) -> int:
 def source(c: ConvConfig, arch: Arch) -> KernelSource:
     """What to compile for `c` on `arch`."""
     box = boxes.sizes(c.box)
+    types = ARGUMENTS["meeting"].types(c)
+    meeting = [(f"meeting.{i}", kind) for i, kind in enumerate(types)] or [("meeting", "()")]
     signature = [
         ("x", view(c.dtype, (*box, c.tile_n))),
         ("y", view(c.dtype, (*box, rows(c)))),
         ("made", view(stored(c), _made_block(c))),
+        *meeting,
         *((name, "i32") for name in ("tiles_m", "tiles_c", "all_boxes")),
     ]
     for name in ("boxes", "taps", "origin", "by_tap", "by_pixel"):
         signature += [(f"{name}.{i}", "i32") for i in range(3)]
     signature.append(("splits", "i32"))
     n, d, h, w = boxes.in_three(c.box)
-    constants = {
+    constants: dict[str, Value] = {
         "TILE_M": c.tile_m, "TILE_N": c.tile_n, "TILE_K": c.tile_k, "GROUP_M": c.group_m,
         "BOX_N": n, "BOX_D": d, "BOX_H": h, "BOX_W": w, "NDIM": c.spatial_dims,
-        "STAGES": c.num_stages, "GROUPS": groups(c),
+        "STAGES": c.num_stages, "GROUPS": groups(c), "TWO_STAGE": c.two_stage,
+        "SCHEDULER": c.scheduler, "REDUCTION": c.reduction,
     }  # fmt: skip
     return KernelSource(
         module="tilewright.ops.conv.kernels.gluon_weights",
         function="conv_gluon_weights",
         signature=(*signature, *((name, "constexpr") for name in constants)),
         constants=tuple(constants.items()),
+        divisibility=(("meeting.0", 16), ("meeting.1", 16)) if c.parts_meet else (),
         options=warpgroups.options_of(c.num_warps),
         language="gluon",
     )
@@ -88,26 +91,32 @@ def _made_block(c: ConvConfig) -> tuple[int, ...]:
     return (1, rows(c), 1, piece(c))
 
 
-def step(c: ConvConfig, p: ConvProblem, device: Device) -> Step:
-    """The launch of `c` for `p` on `device`, but for the sum of parts."""
-    of, parts = boxes.walks(p, (0, 0, 0)), splits(c, p, device.compute_units)
+def step(c: ConvConfig, p: ConvProblem, device: Device, parts: int, streams: int) -> Step:
+    """The launch of `c` for `p` on `device`, but for the second kernel.
+
+    parts: `sharing.splits`. streams: workgroups under stream-K.
+    """
+    of = boxes.walks(p, (0, 0, 0))
     box = boxes.sizes(c.box)
     arguments: list[Argument] = [
         described(p, "x", (*box, c.tile_n), steps=tuple(w.by_pixel for w in of)),
         described(p, "y", (*box, rows(c))),
-        _made(c, p, parts),
+        _made(c, p, parts if c.two_stage else 1),
+        *ARGUMENTS["meeting"].values(Context(c, p)),
     ]
     numbers = [_tiles_m(c, p), _tiles_c(c, p), steps_of(c, p), *boxes.counts(c.box, p, of)[1:]]
     numbers += [w.count for w in of] + [w.origin for w in of]
     numbers += [w.by_tap for w in of] + [w.by_pixel for w in of]
     arguments += [Scalar("i32", number) for number in (*numbers, parts)]
     programs = min(tiles(c, p) * parts, device.compute_units)
+    if c.scheduler == "stream_k":
+        programs = streams
     return Step((programs, 1, 1), tuple(arguments), MAIN)
 
 
 def _made(c: ConvConfig, p: ConvProblem, parts: int) -> Descriptor:
     shape = (parts, p.k, p.taps, p.c)
-    if c.scheduler == "split":
+    if c.two_stage:
         strides = (p.k * p.taps * p.c, p.taps * p.c, p.c, 1)
         return Descriptor(PARTIALS, "fp32", shape, strides, _made_block(c))
     outer, _, *taps = dense(p, "w")

@@ -10,19 +10,25 @@
 Other words follow only where they differ from the default: the box (``b1x8x16``), the filter that
 the kernel is written out for (``f3x3s1x1``), ``tf32``, ``merged``, groups of a tile (``mg8``),
 ``i64``, and last the epilogue.
+
+A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
+
+    conv_forward_2d_gemm_rcr_bf16_bf16_bf16_fp32_128x256x64_w8_s3_tma_persistent_g8_split_padmnk_al16
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from tilewright import checks
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument, UnknownName, shown
 from tilewright.ops.conv.problem import DIRECTIONS
-from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm import epilogues, names
+from tilewright.ops.gemm.config import REDUCTIONS, GemmConfig
 from tilewright.ops.gemm.problem import PRECISIONS
 
 PIPELINES = ("implicit", "depthwise", "window", "gluon_ws", "gluon_pingpong", "gluon_grouped")
@@ -33,13 +39,19 @@ with a window that slides over pixels, which stay in registers. ``gluon_ws``,
 ``gluon_grouped``: groups of few channels, whose pixels all taps read in shared memory
 (`grouped`)."""
 
+GEMM = "gemm"
+"""The pipeline of GEMM's kernels (`by_gemm`)."""
+
 DEPTHWISE = ("depthwise", "window")
 """Pipelines for one filter of its own for every channel."""
 
 HOLDING = ("window", "gluon_grouped")
 """Pipelines whose kernels are written out for a filter."""
 
-SCHEDULERS = ("tile", "split", "persistent")
+SCHEDULERS = ("tile", "split", "persistent", "stream_k")
+SHARING = ("split", "stream_k")
+"""Schedulers under which several workgroups sum parts of one tile's pixels, in gradients of
+weights."""
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
 
@@ -57,10 +69,14 @@ class ConvConfig:
         neighbouring pixels), channels, and pixels of a step (of a window that holds its filter: the
         steps that strips walk down).
     num_warps: warps (waves) of a workgroup. num_stages: steps in shared memory at once.
-    pipeline: a word of `PIPELINES`.
-    scheduler: ``tile``, one workgroup for each tile; ``split``, for weights: several, which share
-        the pixels, and whose sums a second kernel adds in a fixed order; ``persistent``: a
-        workgroup for each compute unit, which walks tiles with that stride.
+    pipeline: a word of `PIPELINES`, or `GEMM`.
+    scheduler: ``tile``, one workgroup for each tile; ``persistent``: a workgroup for each compute
+        unit, which walks tiles with that stride. For weights: ``split``, several workgroups for
+        each tile, which share the pixels; ``stream_k``, a workgroup for each compute unit, which
+        share the steps of all tiles evenly (ops/device/schedule.py).
+    reduction: how the parts of a tile meet under `SHARING`, in GEMM's words: ``linear`` and
+        ``tree`` repeat bit for bit, ``atomic`` does not (ops/device/reduce.py). Under ``split``,
+        ``linear`` is a second kernel, which adds the parts in order. Else ``none``.
     group_m: rows of tiles that are walked together, to reuse L2.
     merged: a step's products are of several taps, as if a filter's taps and channels were one
         dimension; else each step is of one tap. For few channels.
@@ -75,6 +91,8 @@ class ConvConfig:
     held: of kernels that are written out for a filter, its taps, and the strides of the height and
         the width (``3x3s1x1``); of a window for large filters, the row that it holds (``31s1``).
         ``""`` of the other pipelines.
+    gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
+        The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words.
     """
 
     family: ClassVar[str] = "conv"
@@ -100,6 +118,23 @@ class ConvConfig:
     epilogue: str = ""
     box: str = ""
     held: str = ""
+    gemm: str = ""
+    reduction: str = "none"
+
+    @property
+    def two_stage(self) -> bool:
+        """Whether a second kernel adds up the parts of a sum."""
+        return (self.scheduler, self.reduction) == ("split", "linear")
+
+    @property
+    def parts_meet(self) -> bool:
+        """Whether workgroups add up the parts of a tile among themselves."""
+        return self.scheduler in SHARING and not self.two_stage
+
+    @property
+    def gemm_config(self) -> GemmConfig:
+        """Of pipeline `GEMM`, GEMM's kernel. Raises `UnknownName`."""
+        return _kernel(self.gemm)
 
     @property
     def window(self) -> bool:
@@ -114,10 +149,13 @@ class ConvConfig:
     @property
     def name(self) -> str:
         """The kernels' name; `parse` is its exact inverse."""
+        if self.gemm:
+            return f"conv_{self.direction}_{self.spatial_dims}d_gemm_{self.gemm}"
         name = (
             f"conv_{self.direction}_{self.spatial_dims}d_{self.dtype}_{self.dtype_out}"
             f"_{self.tile_m}x{self.tile_n}x{self.tile_k}_w{self.num_warps}_s{self.num_stages}"
-            f"_{self.pipeline}_{self.scheduler}_g{self.group_m}"
+            f"_{self.pipeline}_{self.scheduler}{f'_{self.reduction}' * (self.scheduler in SHARING)}"
+            f"_g{self.group_m}"
             f"_al{self.alignment}-{self.alignment_out}"
         )
         name += f"_b{self.box}" if self.box else ""
@@ -128,9 +166,38 @@ class ConvConfig:
         return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
 
 
+def of_gemm(direction: str, spatial_dims: int, kernel: GemmConfig) -> ConvConfig:
+    """The config of a kernel of GEMM."""
+    k = kernel
+    return ConvConfig(
+        direction, spatial_dims, k.dtype_a, k.dtype_c, k.precision, k.tile_m, k.tile_n, k.tile_k,
+        k.num_warps, k.num_stages, GEMM, k.scheduler, k.group_m, alignment=k.alignment,
+        alignment_out=k.alignment, index_bits=k.index_bits, epilogue=k.epilogue,
+        gemm=k.name.removeprefix("gemm_"), reduction=k.reduction,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)  # a plan's candidates, again for each problem
+def of_words(direction: str, spatial_dims: int, gemm: str) -> ConvConfig:
+    """The config of GEMM's kernel whose name behind ``gemm_`` is this. Raises `BadArgument`."""
+    if direction not in DIRECTIONS or spatial_dims not in (1, 2, 3):
+        raise BadArgument(f"{direction!r} in {spatial_dims!r} dimensions is no convolution")
+    try:
+        return of_gemm(direction, spatial_dims, _kernel(gemm))
+    except UnknownName as error:
+        raise BadArgument(f"gemm = {shown(gemm, 300)}: {error}") from None
+
+
+@lru_cache(maxsize=4096)
+def _kernel(gemm: str) -> GemmConfig:
+    return names.parse(f"gemm_{gemm}")
+
+
 def check(config: ConvConfig) -> ConvConfig:
     """`config` itself, if every field is one that a name can say. Raises `BadArgument`."""
     c = config
+    if c.gemm:
+        return _check_gemm(c)
     for field, known in (
         ("direction", DIRECTIONS),
         ("spatial_dims", (1, 2, 3)),
@@ -139,6 +206,7 @@ def check(config: ConvConfig) -> ConvConfig:
         ("precision", PRECISIONS),
         ("pipeline", PIPELINES),
         ("scheduler", SCHEDULERS),
+        ("reduction", REDUCTIONS),
         ("merged", (False, True)),
         ("alignment", ALIGNMENTS),
         ("alignment_out", ALIGNMENTS),
@@ -148,6 +216,11 @@ def check(config: ConvConfig) -> ConvConfig:
         if value not in known or type(value) is not type(next(iter(known))):
             listed = ", ".join(map(str, known))
             raise BadArgument(f"{field} = {value!r} is not one of {listed}")
+    if (c.scheduler in SHARING) != (c.reduction != "none"):
+        raise BadArgument(
+            f"reduction {c.reduction} with scheduler {c.scheduler}: parts of a sum meet under "
+            f"{' and '.join(SHARING)}, and only there"
+        )
     for field in _CHECKED:
         checks.whole(field, getattr(c, field), 1)
     if not _BOX.fullmatch(c.box):
@@ -159,6 +232,16 @@ def check(config: ConvConfig) -> ConvConfig:
         )
     epilogues.parse(c.epilogue)
     return config
+
+
+def _check_gemm(c: ConvConfig) -> ConvConfig:
+    known = of_words(c.direction, c.spatial_dims, c.gemm)
+    if c != known:
+        for field in fields(c):
+            value, of = getattr(c, field.name), getattr(known, field.name)
+            if value != of:
+                raise BadArgument(f"{field.name} = {value!r}, but gemm = {c.gemm} says {of!r}")
+    return c
 
 
 _BOX = re.compile(r"([1-9]\d{0,3}(x[1-9]\d{0,3}){1,3})?", re.ASCII)
@@ -187,11 +270,16 @@ _PATTERN = re.compile(
     f"_{_one('dtype', tuple(DTYPES))}_{_one('dtype_out', tuple(DTYPES))}"
     f"_{_count('tile_m')}x{_count('tile_n')}x{_count('tile_k')}"
     f"_w{_count('num_warps')}_s{_count('num_stages')}"
-    f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}_g{_count('group_m')}"
+    f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}"
+    f"(?:_{_one('reduction', REDUCTIONS[1:])})?_g{_count('group_m')}"
     f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?(?:_(?P<precision>tf32))?"
     f"(?:_(?P<merged>merged))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
+    re.ASCII,
+)
+_OF_GEMM = re.compile(
+    f"conv_{_one('direction', tuple(DIRECTIONS))}_(?P<spatial_dims>[123])d_(?P<name>gemm_.+)",
     re.ASCII,
 )
 _WORDS = ("direction", "dtype", "dtype_out", "pipeline", "scheduler")
@@ -201,6 +289,9 @@ _NUMBERS = ("spatial_dims", *_COUNTS, "alignment", "alignment_out")
 def parse(name: str) -> ConvConfig:
     """The config whose name this is. Raises `UnknownName` for a name that does not parse and for
     one whose fields contradict each other."""
+    if of := _OF_GEMM.fullmatch(name):
+        kernel = names.parse(of["name"])
+        return of_gemm(of["direction"], int(of["spatial_dims"]), kernel)
     match = _PATTERN.fullmatch(name)
     if match is None:
         raise UnknownName(
@@ -213,6 +304,7 @@ def parse(name: str) -> ConvConfig:
     fields |= {
         "box": said["box"] or "",
         "held": said["held"] or "",
+        "reduction": said["reduction"] or "none",
         "precision": said["precision"] or "ieee",
         "merged": said["merged"] is not None,
         "merged_groups": int(said["merged_groups"] or 1),

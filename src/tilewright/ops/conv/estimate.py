@@ -26,14 +26,16 @@ from tilewright.ops.conv import (
     boxes,
     grouped,
     grouped_estimate,
+    sharing,
     windows,
 )
-from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.parts import splits_of, tiles
+from tilewright.ops.conv.config import SHARING, ConvConfig
+from tilewright.ops.conv.parts import tiles
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import shared_memory, sums, vector
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
+from tilewright.ops.gemm.estimate import meeting_us, stream_ways
 
 PRODUCTS, PORT, SHARED, MEMORY, STEPS, STORES, TOTALS, LAUNCH = (
     "products", "L2", "shared memory", "memory", "steps", "stores", "sum of parts", "launch",
@@ -77,17 +79,19 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     if c.pipeline in boxed.PIPELINES:
         return _boxed(c, p, device)
     units = device.compute_units
-    splits = splits_of(c, p, device)
+    splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
     count = tiles(c, p, splits)
     resident = _resident(c, this)
     steps = _steps(c, p, splits)
+    waves: float = -(-count // units)
+    if c.scheduler == "stream_k":
+        waves, resident = count / units, 1
     read = _step_bytes(c, p) / (rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz)
     width = min(c.alignment, 16)
     if width < 16 and c.pipeline == "implicit":
         read *= min(GATHERED, 16 / width)
     products = _products(c, this, device)
     shared = _shared_bytes(c) / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
-    waves = -(-count // units)
     alone = (products + read + shared + STEP_US) / min(resident, max(1, waves))
     longest = max(products, read, shared)
     together = longest + rates.SERIAL_PRODUCTS * (products + read + shared - longest)
@@ -103,15 +107,21 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     }
     total = math.hypot(body, memory * narrow) + rates.LAUNCH_US + 2 * rates.LATENCY_US
     terms[LAUNCH] = rates.LAUNCH_US + 2 * rates.LATENCY_US
-    if c.scheduler == "split":
-        terms[TOTALS] = _totals(p, splits, device)
+    if c.scheduler in SHARING:
+        terms[TOTALS] = _totals(c, p, splits, device)
         total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
 
 
-def _totals(p: ConvProblem, splits: int, device: Device) -> float:
-    """Microseconds of the kernel that adds parts, and of their way to memory and back."""
+def _totals(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float:
+    """Microseconds of the kernel that adds parts, and of their way to memory and back; or of the
+    workgroups that meet."""
+    if c.parts_meet:
+        ways = splits
+        if c.scheduler == "stream_k":
+            ways = stream_ways(sharing.tiles(c, p), device.compute_units)
+        return meeting_us(c.reduction, max(2, ways), c.tile_m * c.tile_n, device)
     partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
     return SECOND_US + partials / (device.bandwidth_gbs * 1e3)
 
@@ -122,8 +132,8 @@ def _up(size: int, by: int) -> int:
 
 def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """The estimate of a persistent kernel that copies boxes: GEMM's rates, and whole boxes."""
-    weights, splits = c.direction == "weights", splits_of(c, p, device)
-    if weights:
+    splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
+    if c.direction == "weights":
         each = [boxed_weights.tiles(c, p) * splits]
         depth = [boxed_weights.steps_of(c, p) / splits]
     else:
@@ -131,7 +141,9 @@ def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         each = [boxed_launch.tiles(c, p, walks) for walks in of]
         channels = -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
         depth = [channels * math.prod(w.count for w in walks) for walks in of]
-    waves = [-(-count // device.compute_units) for count in each]
+    waves: list[float] = [-(-count // device.compute_units) for count in each]
+    if c.scheduler == "stream_k":
+        waves = [count / device.compute_units for count in each]
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
     products = _products(c, arch(device.arch), device)
     read = _step_bytes(c, p) / through
@@ -148,8 +160,8 @@ def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         LAUNCH: launch,
     }
     total = math.hypot(steps * max(products, read) + stores, memory) + launch
-    if c.scheduler == "split":
-        terms[TOTALS] = _totals(p, splits, device)
+    if c.scheduler in SHARING:
+        terms[TOTALS] = _totals(c, p, splits, device)
         total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{sum(each)} tiles",))

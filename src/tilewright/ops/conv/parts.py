@@ -8,12 +8,20 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, boxed_launch, boxed_weights, grouped, grouped_launch, windows
+from tilewright.ops.conv import (
+    boxed,
+    boxed_launch,
+    boxed_weights,
+    grouped,
+    grouped_launch,
+    sharing,
+    windows,
+)
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     BLOCK,
     CONSTANTS,
-    PARTIALS,
+    DONE,
     PROMISED,
     Context,
     Value,
@@ -22,14 +30,11 @@ from tilewright.ops.conv.arguments import (
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.nouns import MAIN, Argument, KernelSource, Launch, Step, Temporary
+from tilewright.ops.nouns import MAIN, Argument, KernelSource, Launch, Step
 
 KERNELS = "tilewright.ops.conv.kernels"
 
 TOTALS = "totals"
-
-WORKGROUPS_FOR_UNIT = 2
-"""Workgroups for each compute unit that parts of the pixels make up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +90,6 @@ def _depthwise_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
 
 def _window_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
     return _up(windows.count(c, p), c.tile_m) * _up(p.c, c.tile_n) * windows.classes(c, p)
-
-
-def _weight_tiles(c: ConvConfig, p: ConvProblem) -> int:
-    if c.window:
-        return _up(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
-    if c.depthwise:
-        return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
-    channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
-    if c.merged:
-        columns = _up(p.taps * channels, c.tile_n)
-    else:
-        columns = p.taps * _up(channels, c.tile_n)
-    return _up(filters, c.tile_m) * columns * _up(p.groups, c.merged_groups)
 
 
 _WALK = ("sizes", "full", "walked", "taps", "stride", "dilation", "before")
@@ -161,26 +153,27 @@ ROWS = replace(
 WEIGHTS = Part(
     module="weights",
     function="conv_weights",
-    grid=lambda c, p, splits: _weight_tiles(c, p) * splits,
+    grid=lambda c, p, splits: sharing.tiles(c, p) * splits,
     arguments=(
-        "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images", "group_c",
-        "group_k", "groups", "sizes", "outs", "taps", "stride", "dilation", "before", "splits",
+        "x", "y", "made=sums", "meeting", "x_strides", "y_strides", "made_strides", "images",
+        "group_c", "group_k", "groups", "sizes", "outs", "taps", "stride", "dilation", "before",
+        "splits",
     ),
     constants=(
         "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "MERGED", "BUNDLE", "UNIT", "UNIT_OUT",
-        "SPLIT", "PRECISION",
+        "TWO_STAGE", "SCHEDULER", "REDUCTION", "PRECISION", DONE,
     ),
 )  # fmt: skip
 
 DEPTHWISE_WEIGHTS = Part(
     module="depthwise",
     function="conv_depthwise_weights",
-    grid=lambda c, p, splits: _weight_tiles(c, p) * splits,
+    grid=lambda c, p, splits: sharing.tiles(c, p) * splits,
     arguments=(
         "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images",
         "channels_out=channels", "sizes", "outs", "taps", "stride", "dilation", "before", "splits",
     ),
-    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", "UNIT", "SPLIT"),
+    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", "UNIT", "TWO_STAGE"),
 )  # fmt: skip
 
 HELD_WEIGHTS = replace(
@@ -191,14 +184,14 @@ HELD_WEIGHTS = replace(
         "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images",
         "channels_out=channels", "sizes", "outs", "stride", "dilation", "before", "lines", "splits",
     ),
-    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", *_HELD, "UNIT", "SPLIT"),
+    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", *_HELD, "UNIT", "TWO_STAGE"),
 )  # fmt: skip
 
 ROWS_WEIGHTS = replace(
     DEPTHWISE_WEIGHTS,
     module="rows",
     function="conv_rows_weights",
-    constants=("TILE_M", "TILE_N", "NDIM", *_ROW, "UNIT", "SPLIT"),
+    constants=("TILE_M", "TILE_N", "NDIM", *_ROW, "UNIT", "TWO_STAGE"),
 )
 
 SUM = Part(
@@ -237,27 +230,12 @@ def parts_of(c: ConvConfig) -> dict[str, Part]:
     if c.pipeline == grouped.PIPELINE:
         return {}
     if c.pipeline in boxed.PIPELINES:
-        return {TOTALS: SUM} if c.scheduler == "split" else {}
+        return {TOTALS: SUM} if c.two_stage else {}
     kind = ("row" if windows.of_row(c) else "filter") if c.window else c.pipeline
     if c.direction != "weights":
         return {MAIN: _GATHERING[kind]}
     main = _WEIGHING[kind]
-    return {MAIN: main, TOTALS: SUM} if c.scheduler == "split" else {MAIN: main}
-
-
-def splits_of(c: ConvConfig, p: ConvProblem, device: Device) -> int:
-    """Parts of the pixels: as many as fill the device, each of a step or more."""
-    if c.scheduler != "split":
-        return 1
-    if c.pipeline in boxed.PIPELINES:
-        return boxed_weights.splits(c, p, device.compute_units)
-    tiles = max(1, _weight_tiles(c, p))
-    if c.window:
-        wanted = windows.WORKGROUPS_FOR_UNIT * device.compute_units // tiles
-        return max(1, min(wanted, _up(windows.count(c, p), c.tile_m)))
-    steps = _up(p.n * math.prod(p.out_sizes), c.tile_k)
-    wanted = WORKGROUPS_FOR_UNIT * device.compute_units // tiles
-    return max(1, min(wanted, steps))
+    return {MAIN: main, TOTALS: SUM} if c.two_stage else {MAIN: main}
 
 
 # --- what to compile ---------------------------------------------------------------------------
@@ -285,7 +263,10 @@ def _source(part: Part, c: ConvConfig, arch: Arch) -> KernelSource:
             signature += [(f"{name}.{i}", kind) for i, kind in enumerate(types)]
         else:
             signature.append((name, "()"))
-    constants: tuple[tuple[str, Value], ...] = tuple((n, CONSTANTS[n](c)) for n in part.constants)
+    done = arch.stores_done if c.parts_meet else ""
+    constants: tuple[tuple[str, Value], ...] = tuple(
+        (name, done if name == DONE else CONSTANTS[name](c)) for name in part.constants
+    )
     functions: tuple[tuple[str, tuple[str, ...]], ...] = ()
     if part.epilogue:
         functions = (("CHAIN", tuple(o.function for o in epilogues.parse(c.epilogue))),)
@@ -311,8 +292,10 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
     written = c.alignment_out // DTYPES[c.dtype_out].bytes
     names = dict(part.named())
     for name, of in names.items():
-        if of in ("sums", "partials") and c.scheduler == "split":
+        if of in ("sums", "partials") and c.two_stage:
             found[name] = 16  # from an allocator
+        elif of == "meeting" and c.parts_meet:
+            found |= {f"{name}.0": 16, f"{name}.1": 16}
         elif of in PROMISED or of == "sums":
             made = of in ("made", "sums")
             if of == "weights" and c.depthwise:
@@ -361,24 +344,26 @@ def _within_reach(part: Part, c: ConvConfig, arch: Arch) -> tuple[str, ...]:
 
 def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     """The launch of `config` for `problem` on `device`; nothing for a result without elements."""
-    splits = splits_of(config, problem, device)
+    splits = sharing.splits(config, problem, device) if config.direction == "weights" else 1
     context = Context(config, problem, splits)
     steps = []
     if config.pipeline in boxed.PIPELINES and config.direction == "weights":
-        steps = [boxed_weights.step(config, problem, device)]
+        programs = sharing.programs(config, problem, device)
+        steps = [boxed_weights.step(config, problem, device, splits, programs)]
     elif config.pipeline in boxed.PIPELINES:
         steps = boxed_launch.steps(config, problem, device)
     elif config.pipeline == grouped.PIPELINE:
         steps = [grouped_launch.step(config, problem, device)]
     for name, part in parts_of(config).items():
-        if not (groups := part.grid(config, problem, splits)):
+        groups = part.grid(config, problem, splits)
+        if name == MAIN and config.scheduler == "stream_k":
+            groups = sharing.programs(config, problem, device)
+        if not groups:
             continue
         arguments: list[Argument] = []
         for _, of in part.named():
             arguments += ARGUMENTS[of].values(context)
         steps.append(Step((groups, 1, 1), tuple(arguments), name))
-    temporaries = []
-    if config.scheduler == "split":
-        shape = (splits, math.prod(problem.shape_of("w")))
-        temporaries.append(Temporary(PARTIALS, shape, "fp32"))
-    return Launch(tuple(steps), tuple(temporaries))
+    if config.direction != "weights":
+        return Launch(tuple(steps))
+    return Launch(tuple(steps), sharing.temporaries(config, problem, device))

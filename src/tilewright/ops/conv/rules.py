@@ -8,13 +8,19 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, grouped, windows
-from tilewright.ops.conv.config import DEPTHWISE, HOLDING, ConvConfig
+from tilewright.ops.conv import boxed, by_gemm, grouped, sharing, windows
+from tilewright.ops.conv.config import DEPTHWISE, GEMM, HOLDING, SHARING, ConvConfig
 from tilewright.ops.conv.parts import pixels, tiles
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import outputs
-from tilewright.ops.gemm.sizes import INT32_SPAN, LEAST_8_BIT_K, MAX_STAGES, VECTOR_DOT_PRODUCTS
+from tilewright.ops.gemm.sizes import (
+    INT32_SPAN,
+    LEAST_8_BIT_K,
+    MAX_FLAGS,
+    MAX_STAGES,
+    VECTOR_DOT_PRODUCTS,
+)
 from tilewright.verdict import YES, Verdict, no
 
 MOST_TILE = 256
@@ -61,8 +67,13 @@ def _boxed(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _combination(c: ConvConfig, arch: Arch) -> str | None:
-    if c.scheduler == "split" and c.direction != "weights":
+    if c.scheduler in SHARING and c.direction != "weights":
         return f"pixels are split for gradients of weights, not for direction {c.direction}"
+    if c.parts_meet and c.depthwise:
+        return (
+            f"{c.scheduler} {c.reduction}: parts of depthwise gradients are added by a second "
+            "kernel, under scheduler split and reduction linear"
+        )
     if c.epilogue and c.direction == "weights":
         return "gradients of weights have no epilogue"
     for one in epilogues.parse(c.epilogue):
@@ -201,6 +212,8 @@ LEGALITY: tuple[tuple[str, Callable[[ConvConfig, Arch], str | None]], ...] = (
 
 def judge(config: ConvConfig, arch: Arch) -> Verdict:
     """May `config` be built for `arch`? The first rule that refuses it."""
+    if config.pipeline == GEMM:
+        return by_gemm.judge(config, arch)
     for name, rule in LEGALITY:
         if (reason := rule(config, arch)) is not None:
             return no(name, reason)
@@ -289,6 +302,19 @@ def _index(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
+def _shared(c: ConvConfig, p: ConvProblem) -> str | None:
+    if not c.parts_meet:
+        return None
+    tiles, steps = sharing.tiles(c, p), sharing.steps(c, p)
+    if steps < 2:
+        return f"the pixels are {steps} steps of {c.tile_k}, too few to share"
+    if c.scheduler == "split" and tiles * sharing.meetings(c) > MAX_FLAGS:
+        return f"{tiles} tiles need more flags than the {MAX_FLAGS} that there are: do not split"
+    if tiles * steps > MOST_NUMBER:
+        return f"{tiles * steps} steps of all tiles, over {MOST_NUMBER}"
+    return None
+
+
 SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...] = (
     ("signature", _signature),
     ("depthwise", _depthwise),
@@ -297,11 +323,15 @@ SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...]
     ("vector_width", _aligned),
     ("boxes", _described),
     ("index", _index),
+    ("sharing", _shared),
 )
 
 
 def supports(config: ConvConfig, problem: ConvProblem, arch: Arch) -> Verdict:
     """Can `config`, built for `arch`, compute `problem`?"""
+    if config.pipeline == GEMM:
+        reason = _signature(config, problem)
+        return no("signature", reason) if reason else by_gemm.supports(config, problem, arch)
     for name, rule in SUPPORT:
         if (reason := rule(config, problem)) is not None:
             return no(name, reason)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import boxed, boxes, grouped_rows, windows
-from tilewright.ops.conv.config import ALIGNMENTS, INDEX_BITS, PIPELINES, SCHEDULERS
+from tilewright.ops.conv import boxed, boxes, by_gemm, config, grouped_rows, windows
+from tilewright.ops.conv.config import (
+    ALIGNMENTS,
+    DEPTHWISE,
+    INDEX_BITS,
+    PIPELINES,
+    SCHEDULERS,
+    SHARING,
+    ConvConfig,
+)
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
+from tilewright.ops.gemm.config import REDUCTIONS
 from tilewright.space import KernelSpace
 
 AXES: dict[str, Any] = {
@@ -37,8 +46,11 @@ AXES: dict[str, Any] = {
     "epilogue": "",
     "box": "",
     "held": "",
+    "gemm": "",
+    "reduction": "",
 }
-"""Every axis, with its default. An empty dtype_out is the usual one."""
+"""Every axis, with its default. An empty dtype_out is the usual one; an empty reduction is linear
+under the schedulers that have one."""
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
@@ -107,6 +119,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "spatial_dims": (1, 2, 3),
         "pipeline": PIPELINES,
         "scheduler": SCHEDULERS,
+        "reduction": REDUCTIONS,
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
         "merged": (False, True),
@@ -121,33 +134,72 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
 
 def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
     """The space to choose from where nothing was measured."""
-    rows = [*_implicit(problem, arch), *_depthwise(problem)]
-    grouped = grouped_rows.default(problem, arch)
-    return _space(problem, rows, _boxed(problem, arch), _held(problem, arch), grouped)
+    rows = itertools.chain(
+        _implicit(problem, arch),
+        _depthwise(problem),
+        _boxed(problem, arch),
+        _held(problem, arch),
+        grouped_rows.default(problem, arch),
+    )
+    return _space(problem, rows, by_gemm.configs(problem, arch))
 
 
 def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
     """What a tuning chooses from: more tiles, warps and stages, and both forms of a step."""
-    more = [*_tuned(problem, arch), *_depthwise(problem, tuned=True)]
-    boxed_too, held_too = _boxed(problem, arch, tuned=True), _held(problem, arch, tuned=True)
-    grouped = grouped_rows.tuned(problem, arch)
-    return default_space(problem, arch), _space(problem, more, boxed_too, held_too, grouped)
-
-
-def _space(p: ConvProblem, *rows: Iterable[tuple[Any, ...]]) -> KernelSpace:
-    """The space of rows. Each has the first fields of `ALGORITHM`, the others as `AXES` says."""
-    filled = (
-        (*row, *(AXES[name] for name in ALGORITHM[len(row) :]))
-        for row in itertools.chain.from_iterable(rows)
+    rows = itertools.chain(
+        _tuned(problem, arch),
+        _depthwise(problem, tuned=True),
+        _boxed(problem, arch, tuned=True),
+        _held(problem, arch, tuned=True),
+        grouped_rows.tuned(problem, arch),
     )
-    every = list(dict.fromkeys(filled))
+    products = by_gemm.configs(problem, arch, tuned=True)
+    return default_space(problem, arch), _space(problem, rows, products, tuned=True)
+
+
+def _space(
+    p: ConvProblem, rows: Iterable[tuple[Any, ...]], products: Iterable[ConvConfig], *,
+    tuned: bool = False,
+) -> KernelSpace:  # fmt: skip
+    """The space of these algorithms; of a tuning, also with parts of sums that meet in a tree.
+    Atomic sums are for users who declare them, as GEMM's are.
+
+    rows: the first fields of `ALGORITHM`; the others are as `AXES` says. products: kernels of GEMM.
+    """
+    linked = (*ALGORITHM, "reduction", "index_bits", "gemm")
+    bits = index_bits(p)
+    filled = ((*row, *(AXES[name] for name in ALGORITHM[len(row) :])) for row in rows)
+    every = [
+        (*row, meet, bits, "")
+        for row in filled
+        for meet in (("", "tree") if tuned and _meets(row) else ("",))
+    ]
+    every += [tuple(getattr(c, axis) for axis in linked) for c in products]
     fixed: dict[str, Any] = {name: [getattr(p, name)] for name in SIGNATURE}
-    fixed |= {"spatial_dims": [len(p.spatial)], "index_bits": [index_bits(p)]}
-    return KernelSpace("conv", fixed, {}, {ALGORITHM: every})
+    fixed |= {"spatial_dims": [len(p.spatial)]}
+    return KernelSpace("conv", fixed, {}, {linked: list(dict.fromkeys(every))})
+
+
+def _meets(row: tuple[Any, ...]) -> bool:
+    """Whether parts of sums can meet in several ways."""
+    said = dict(zip(ALGORITHM, row, strict=True))
+    return said["scheduler"] in SHARING and said["pipeline"] not in DEPTHWISE
+
+
+def of_gemm(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of all axes of a kernel of GEMM. A space need not say more of it than ``gemm``,
+    its direction and its dimensions. Raises `BadArgument` for values that the kernel does not
+    have."""
+    found = config.of_words(values["direction"], values["spatial_dims"], values["gemm"])
+    for axis, value in values.items():
+        has = getattr(found, axis)
+        if value not in (has, AXES[axis]):
+            raise BadArgument(f"{axis} = {value!r}, but gemm = {found.gemm} says {has!r}")
+    return {axis: getattr(found, axis) for axis in values}
 
 
 def _schedulers(p: ConvProblem) -> tuple[str, ...]:
-    return ("tile", "split") if p.direction == "weights" else ("tile",)
+    return ("tile", *SHARING) if p.direction == "weights" else ("tile",)
 
 
 def _few(p: ConvProblem) -> int:
@@ -202,7 +254,7 @@ def _boxed_weights(p: ConvProblem, *, tuned: bool) -> Iterator[tuple[Any, ...]]:
             continue
         for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
             for scheduler, group_m in itertools.product(
-                ("persistent", "split"), (1, 8) if tuned else (8,)
+                ("persistent", *SHARING), (1, 8) if tuned else (8,)
             ):
                 yield (tile_m, n, pixels, warps, stages, "gluon_ws", scheduler, group_m, False,
                        16, 16, box)  # fmt: skip
@@ -244,7 +296,7 @@ def _depthwise(p: ConvProblem, *, tuned: bool = False) -> Iterator[tuple[Any, ..
             yield (m, n, 1, warps, 1, "depthwise", "tile", 1, False, *width)
         return
     taps = min(16, _power(p.taps))
-    for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, _schedulers(p)):
+    for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, ("tile", "split")):
         if n <= 64:
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
 

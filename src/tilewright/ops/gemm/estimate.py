@@ -468,23 +468,32 @@ def _again(
 
 
 def _meeting_us(config: GemmConfig, tiles: int, device: Device) -> float:
-    """Time for the workgroups that share a tile to meet. Each publishes its sums. Then the last
-    workgroup reads the sums of the others (``linear``) or the sum that atomics made; in a ``tree``
-    two workgroups meet at each level, and one of them reads the sums of the other."""
-    if config.scheduler == "split_k":
-        ways = config.split_k
-    else:  # those that share what whole waves leave over
-        units = device.compute_units
-        ways = max(2, units // (tiles % units or units))
-    partial = config.tile_m * config.tile_n * 4
+    """Time for the workgroups that share a tile to meet."""
+    ways = config.split_k
+    if config.scheduler == "stream_k":
+        ways = stream_ways(tiles, device.compute_units)
+    return meeting_us(config.reduction, ways, config.tile_m * config.tile_n, device)
+
+
+def stream_ways(tiles: int, units: int) -> int:
+    """Workgroups that share each of the tiles that whole waves leave over."""
+    return max(2, units // (tiles % units or units))
+
+
+def meeting_us(reduction: str, ways: int, sums: int, device: Device) -> float:
+    """Time for `ways` workgroups that share a tile of so many sums to meet. Each publishes its
+    sums. Then the last workgroup reads the sums of the others (``linear``) or the sum that atomics
+    made; in a ``tree`` two workgroups meet at each level, and one of them reads the sums of the
+    other."""
+    partial = sums * 4
     stored, read = partial / rates.STORE_SHARE / _port(device), partial / _port(device)
-    if config.reduction == "tree":
+    if reduction == "tree":
         levels = math.ceil(math.log2(ways))
         again = (levels - 1) * rates.MEETING_AGAIN_US
         return rates.MEETING_US + again + levels * (stored + read)
     reads = {"linear": ways, "atomic": rates.ATOMIC_READS}
     later = math.log2(ways / 2) * rates.LATER_US
-    return rates.MEETING_US + later + stored + read * reads[config.reduction]
+    return rates.MEETING_US + later + stored + read * reads[reduction]
 
 
 def _apart(config: GemmConfig, tiles: int, units: int) -> float:

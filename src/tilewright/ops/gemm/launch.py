@@ -10,7 +10,7 @@ from tilewright.ops.gemm.config import SHARING, GemmConfig
 from tilewright.ops.gemm.operands import MATRICES
 from tilewright.ops.gemm.pipelines.constants import partial_dtype
 from tilewright.ops.gemm.problem import GemmProblem
-from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles
+from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
 from tilewright.ops.gemm.sizes import tiles as tiles_of
 from tilewright.ops.gemm.source import batch_types, blocks, in_words, rests
 from tilewright.ops.nouns import Argument, Descriptor, Launch, Pointer, Scalar, Step, Temporary
@@ -67,10 +67,9 @@ def _launch(config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
     grid = (tiles, config.split_k, 1) if record.few_rows else (programs, 1, 1)
     if config.scheduler not in SHARING:
         return Launch((Step(grid, arguments),))
-    slots = _slots(config, tiles, programs, splits)
     partials = Temporary(
         "partials",
-        (slots, config.tile_m, config.tile_n),
+        (slots(config, tiles, programs, splits), config.tile_m, config.tile_n),
         partial_dtype(config),
         "kept_zero" if config.reduction == "atomic" else "anything",
     )
@@ -106,15 +105,6 @@ def _dies(device: Device) -> int:
     cdna = arch(device.arch).cdna
     per_die = cdna.compute_units_per_die if cdna else 0
     return max(1, device.compute_units // per_die) if per_die else 1
-
-
-def _slots(config: GemmConfig, tiles: int, programs: int, splits: int) -> int:
-    """Number of partial tiles that the workspace has room for."""
-    if config.reduction == "atomic":
-        return splits if config.scheduler == "stream_k" else tiles
-    # Under stream-K, a workgroup has up to two partial tiles: at the start and at the end of its
-    # share.
-    return 2 * programs if config.scheduler == "stream_k" else tiles * splits
 
 
 def _share(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.sizes import Sharing
 from tilewright.verdict import YES, Verdict, no
 
 
-def repeats(config: GemmConfig) -> Verdict:
+def repeats(config: Sharing) -> Verdict:
     """Whether two runs on the same operands give the same bits."""
     if config.reduction == "atomic":
         return no("reduction", "adds partial sums by atomics, in whichever order they are ready")

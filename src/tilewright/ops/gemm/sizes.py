@@ -3,6 +3,8 @@ the kernels' sources, launches and the estimate are made with them."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tilewright.arch.model import Arch
 from tilewright.ops.gemm import pipelines, small_m
 from tilewright.ops.gemm.config import GemmConfig
@@ -81,7 +83,16 @@ def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return problem.batch * of_one
 
 
-def shared_tiles(config: GemmConfig, tiles: int, programs: int) -> int:
+class Sharing(Protocol):
+    """The fields of a config that decide how workgroups share tiles."""
+
+    @property
+    def scheduler(self) -> str: ...
+    @property
+    def reduction(self) -> str: ...
+
+
+def shared_tiles(config: Sharing, tiles: int, programs: int) -> int:
     """Tiles that stream-K shares out.
 
     Whole waves go tile by tile; the tiles left over are shared out in equal parts. If there are
@@ -93,6 +104,18 @@ def shared_tiles(config: GemmConfig, tiles: int, programs: int) -> int:
     if programs < 2 * left and left < tiles and config.reduction != "atomic":
         left += programs
     return left
+
+
+def slots(config: Sharing, tiles: int, programs: int, splits: int) -> int:
+    """Number of partial tiles that the workspace has room for.
+
+    splits: parts of a tile; under stream-K, the tiles that are shared.
+    """
+    if config.reduction == "atomic":
+        return splits if config.scheduler == "stream_k" else tiles
+    # Under stream-K, a workgroup has up to two partial tiles: at the start and at the end of its
+    # share.
+    return 2 * programs if config.scheduler == "stream_k" else tiles * splits
 
 
 def most_parts(config: GemmConfig, problem: GemmProblem) -> int:

@@ -12,6 +12,7 @@ about the kernel follows from those, and the kernel's A and B are the caller's B
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -66,20 +67,22 @@ def takes(said: str) -> str:
 def launched(launch: Launch) -> Launch:
     """A launch of the exchanged product, whose A is B and whose B is A, with the names that the
     caller's operands have."""
-    steps = (
-        replace(step, arguments=tuple(_renamed(one) for one in step.arguments))
-        for step in launch.steps
-    )
+    return renamed(launch, {"A": "B", "B": "A"})
+
+
+def renamed(launch: Launch, names: Mapping[str, str]) -> Launch:
+    """A launch with other names for some operands.
+
+    names: the new name by the old.
+    """
+
+    def named(argument: Argument) -> Argument:
+        if isinstance(argument, Pointer | Descriptor):
+            return replace(argument, operand=names.get(argument.operand, argument.operand))
+        return argument
+
+    steps = (replace(step, arguments=tuple(map(named, step.arguments))) for step in launch.steps)
     return replace(launch, steps=tuple(steps))
-
-
-_OPERAND = {"A": "B", "B": "A"}
-
-
-def _renamed(argument: Argument) -> Argument:
-    if isinstance(argument, Pointer | Descriptor):
-        return replace(argument, operand=_OPERAND.get(argument.operand, argument.operand))
-    return argument
 
 
 def _layout(layout: str) -> str:

@@ -95,7 +95,7 @@ def conv_depthwise_weights(
     x, y, made, x_strides, y_strides, made_strides, images, channels_out, sizes, outs, taps, stride,
     dilation, before, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
-    UNIT: tl.constexpr, SPLIT: tl.constexpr,
+    UNIT: tl.constexpr, TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
     """TILE_M taps of TILE_N channels, from a part of the pixels, TILE_K at a time."""
     all_taps = taps[0] * taps[1] * taps[2]
@@ -139,7 +139,7 @@ def conv_depthwise_weights(
         acc += v.to(tl.float32) * g.to(tl.float32)[:, None, :]
     total = tl.sum(acc, 0)
     mask = tap_there[:, None] & cols_there[None, :]
-    if SPLIT:
+    if TWO_STAGE:
         count = channels_out.to(tl.int64) * all_taps
         places = (cols * all_taps)[None, :] + tap[:, None]
         tl.store(made + part * count + places, total, mask=mask)

@@ -11,9 +11,11 @@ each with a box of y for each group, which has filters of its own, and one box o
 share. Both have pixels outermost, so wgmma reads both transposed, which it does for 16-bit types.
 Each tap reads x and y again, from L2: tiles of one part of the pixels run at the same time.
 
-Parts. A gradient has few tiles and long sums. Under SPLIT a tile's boxes are in several parts, each
-of which has sums of its own in a workspace; `weights.conv_totals` adds them in order, so results
-repeat bit for bit. Without, sums leave as weights.
+Parts. A gradient has few tiles and long sums. Under ``split`` a tile's boxes are in several parts.
+TWO_STAGE: each has sums of its own in a workspace, and `weights.conv_totals` adds them in order, so
+results repeat bit for bit. Else, and under ``stream_k``, which shares the boxes of all tiles evenly
+among the workgroups, parts meet as in GEMM's `gluon_ws`: each group's sums go through flags and
+slots in 16-byte accesses (`gluon_partials`), and the group that has the whole sum stores weights.
 
 Edges. Boxes divide y exactly, which a rule checks: beside a pixel that y does not have, zero, there
 may be one of x that is infinite, and their product would be NaN.
@@ -36,7 +38,9 @@ from tilewright.ops.device.gluon_api import (
     tma_store,
     tma_store_wait,
 )
-from tilewright.ops.device.schedule import tile_coordinates
+from tilewright.ops.device.gluon_partials import add, load, store, within_registers
+from tilewright.ops.device.reduce import reduce, take_turn
+from tilewright.ops.device.schedule import contributors, next_part, tile_coordinates
 from tilewright.ops.gemm.kernels.gluon_ring import (
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
@@ -44,19 +48,34 @@ from tilewright.ops.gemm.kernels.gluon_ring import (
     barriers,
     multiply,
     settled,
+    work_of,
 )
 
 
 @jit
-def _part(number, tiles_m, tiles_n, all_taps, all_boxes, splits, GROUP_M: gl.constexpr):
-    """Of a part: its row of tiles, its channels' tile, its tap, its share of the pixels, and the
-    boxes of that from first to past the last. Parts of one share are neighbours."""
-    tiles = tiles_m * tiles_n
-    share = number // tiles
-    tile_m, column = tile_coordinates(number % tiles, tiles_m, tiles_n, GROUP_M)
-    begin = share * all_boxes // splits
-    end = (share + 1) * all_boxes // splits
-    return tile_m, column // all_taps, column % all_taps, share, begin, end
+def _all(tiles, splits, steps, SCHEDULER: gl.constexpr):
+    """The work of a workgroup: GEMM's `work_of`, where the parts of ``split`` are numbered so that
+    those of one share of the pixels are neighbours."""
+    ways, share, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
+    if SCHEDULER == "split":
+        parts = tiles * splits
+    return ways, share, at, end, part, parts
+
+
+@jit
+def _next(at, end, part, tiles, splits, steps, SCHEDULER: gl.constexpr):
+    """The next part of a workgroup's work: its tile, its number among the tile's parts (under
+    ``split``), its boxes from first to past the last, and what is left."""
+    number = part * 0
+    if SCHEDULER == "split":
+        tile = part % tiles
+        number = part // tiles
+        begin = number * steps // splits
+        stop = (number + 1) * steps // splits
+        part += gl.num_programs(0)
+    else:
+        tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
+    return tile, number, begin, stop, at, part
 
 
 @jit
@@ -65,7 +84,7 @@ def _fill(
     by_pixel, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
     BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr, SCHEDULER: gl.constexpr,
 ):  # fmt: skip
     """The producer: loads every box of every part of this workgroup into the ring."""
     BYTES: gl.constexpr = GROUPS * y.block_type.nbytes + x.block_type.nbytes
@@ -73,28 +92,31 @@ def _fill(
     all_taps = taps[0] * taps[1] * taps[2]
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
-    for part in range(gl.program_id(0), tiles_m * tiles_n * splits, gl.num_programs(0)):
-        tile_m, tile_c, tap, _, begin, end = _part(
-            part, tiles_m, tiles_n, all_taps, all_boxes, splits, GROUP_M
-        )
+    tiles = tiles_m * tiles_n
+    _, _, at, end, part, parts = _all(tiles, splits, all_boxes, SCHEDULER)
+    while (at < end) | (part < parts):
+        tile, _, begin, stop, at, part = _next(at, end, part, tiles, splits, all_boxes, SCHEDULER)
+        tile_m, column = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        tile_c = column // all_taps
+        tap = column % all_taps
         row = tile_m * TILE_M
         _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
         to_d = origin[0] + tap_d * by_tap[0]
         to_h = origin[1] + tap_h * by_tap[1]
         to_w = origin[2] + tap_w * by_tap[2]
-        for box in range(begin, end):
+        for box in range(begin, stop):
             image, d, h, w = pixels_of(box, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
             ready = full.index(stage)
             mbarrier.wait(empty.index(stage), phase)
             mbarrier.expect(ready, BYTES)
             for group in gl.static_range(GROUPS):
-                at = spot(image, d, h, w, row + group * ROWS, NDIM)
-                tma_load(y, at, ready, y_boxes.index(stage * GROUPS + group))
-            at = spot(
+                of = spot(image, d, h, w, row + group * ROWS, NDIM)
+                tma_load(y, of, ready, y_boxes.index(stage * GROUPS + group))
+            of = spot(
                 image, d * by_pixel[0] + to_d, h * by_pixel[1] + to_h, w * by_pixel[2] + to_w,
                 tile_c * TILE_N, NDIM,
             )  # fmt: skip
-            tma_load(x, at, ready, x_boxes.index(stage))
+            tma_load(x, of, ready, x_boxes.index(stage))
             stage += 1
             if stage == STAGES:
                 stage = 0
@@ -102,51 +124,103 @@ def _fill(
 
 
 @jit
+def _store(
+    made, acc, c_boxes, c_tiles, part, row, tap, tile_c, TILE_N: gl.constexpr, GROUP: gl.constexpr
+):  # fmt: skip
+    """A group's sums on their way to memory, in pieces through two staging buffers."""
+    PIECE: gl.constexpr = made.block_type.shape[3]
+    pieces = pieces_of(acc, TILE_N // PIECE)
+    for i in gl.static_range(len(pieces)):
+        slot = 2 * GROUP + i % 2
+        tma_store_wait(1)  # the piece before the last has left this buffer
+        c_tiles.index(slot).store(pieces[i].to(made.dtype))
+        fence_async_shared()
+        tma_store(made, (part, row, tap, tile_c * TILE_N + i * PIECE), c_boxes.index(slot))
+
+
+@jit
 def _multiply(
-    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n, all_boxes, taps,
-    splits,
+    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n, all_boxes,
+    taps, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-    GROUPS: gl.constexpr, GROUP: gl.constexpr,
+    GROUPS: gl.constexpr, TWO_STAGE: gl.constexpr, SCHEDULER: gl.constexpr,
+    REDUCTION: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its filters of every part of this workgroup."""
     ROWS: gl.constexpr = TILE_M // GROUPS
-    PIECE: gl.constexpr = made.block_type.shape[3]
     all_taps = taps[0] * taps[1] * taps[2]
     stage = 0
     phase = 0
-    for part in range(gl.program_id(0), tiles_m * tiles_n * splits, gl.num_programs(0)):
-        tile_m, tile_c, tap, share, begin, end = _part(
-            part, tiles_m, tiles_n, all_taps, all_boxes, splits, GROUP_M
+    MEETS: gl.constexpr = SCHEDULER != "persistent" and not TWO_STAGE
+    tiles = tiles_m * tiles_n
+    ways, share, at, end, part, parts = _all(tiles, splits, all_boxes, SCHEDULER)
+    while (at < end) | (part < parts):
+        tile, number, begin, stop, at, part = _next(
+            at, end, part, tiles, splits, all_boxes, SCHEDULER
         )
+        tile_m, column = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
+        tile_c = column // all_taps
+        tap = column % all_taps
+        if MEETS:
+            shared = stop - begin < all_boxes
+            i = number
+            count = splits
+            base = tile * splits
+            stride = 1
+            shift = number * 0
+            if SCHEDULER == "stream_k":
+                # Where no tile is shared, a share has no step.
+                earliest, count, shift = contributors(tile, all_boxes, ways, max(share, 1))
+                i = gl.program_id(0) - earliest
+                base = 2 * earliest
+                stride = 2
+            if REDUCTION == "atomic":
+                base = tile
+            # Each group has its own slots and flags, as if its rows were a tile.
+            base = base * GROUPS + GROUP
+            stride = stride * GROUPS
+            shift = shift * GROUPS
+            # The answer arrives together with the first operands.
+            last = shared
+            if shared:
+                last = take_turn(meeting[0], count, base, stride, shift, REDUCTION)
         acc, rest = accumulators(y_tiles, ROWS, TILE_N, False)
         acc, rest, used, stage, phase = multiply(
-            y_tiles, x_tiles, x_tiles, full, empty, acc, rest, begin, end, stage, phase,
+            y_tiles, x_tiles, x_tiles, full, empty, acc, rest, begin, stop, stage, phase,
             TILE_N, False, True, STAGES, GROUPS, GROUP,
         )  # fmt: skip
         acc, rest = settled(acc, rest, TILE_N)
         mbarrier.arrive(empty.index(used), count=1)
-        pieces = pieces_of(acc, TILE_N // PIECE)
-        for i in gl.static_range(len(pieces)):
-            slot = 2 * GROUP + i % 2
-            tma_store_wait(1)  # the piece before the last has left this buffer
-            c_tiles.index(slot).store(pieces[i].to(made.dtype))
-            fence_async_shared()
-            at = (share, tile_m * TILE_M + GROUP * ROWS, tap, tile_c * TILE_N + i * PIECE)
-            tma_store(made, at, c_boxes.index(slot))
+        row = tile_m * TILE_M + GROUP * ROWS
+        if MEETS:
+            whole = stop - begin == all_boxes
+            if shared:
+                LAYOUT: gl.constexpr = acc.type.layout
+                within = within_registers(ROWS, TILE_N, LAYOUT)
+                whole, acc = reduce(
+                    acc, last, meeting[0], meeting[1], within, i, count, base, stride, shift,
+                    REDUCTION, store, load, add,
+                )  # fmt: skip
+            if whole:
+                _store(made, acc, c_boxes, c_tiles, 0, row, tap, tile_c, TILE_N, GROUP)
+        else:
+            _store(made, acc, c_boxes, c_tiles, number, row, tap, tile_c, TILE_N, GROUP)
     tma_store_wait(0)
 
 
 @jit
 def conv_gluon_weights(
-    x, y, made, tiles_m, tiles_c, all_boxes, boxes, taps, origin, by_tap, by_pixel, splits,
+    x, y, made, meeting, tiles_m, tiles_c, all_boxes, boxes, taps, origin, by_tap, by_pixel, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     BOX_N: gl.constexpr, BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr,
-    NDIM: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    NDIM: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, TWO_STAGE: gl.constexpr,
+    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
 ):  # fmt: skip
     """The gradient, or parts of it, multiplied by one or two warp groups.
 
     x, y: tensor descriptors with channels innermost.
-    made: a tensor descriptor of [splits, filters, taps, channels].
+    made: a tensor descriptor of [parts, filters, taps, channels]; one part but under TWO_STAGE.
+    meeting: flags and partial sums, for parts that meet; else ().
     tiles_m, tiles_c: tiles of filters, and of a tap's channels.
     all_boxes, boxes: of y, in all and along its dimensions, of TILE_K pixels each.
     """
@@ -162,13 +236,14 @@ def conv_gluon_weights(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
-                    all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS, 0,
+                    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m,
+                    tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS,
+                    TWO_STAGE, SCHEDULER, REDUCTION, 0,
                 )),
                 (_fill, (
                     x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps,
                     origin, by_tap, by_pixel, splits, TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H,
-                    BOX_W, NDIM, STAGES, GROUPS,
+                    BOX_W, NDIM, STAGES, GROUPS, SCHEDULER,
                 )),
             ],
             [1],
@@ -178,17 +253,19 @@ def conv_gluon_weights(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
-                    all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS, 0,
+                    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m,
+                    tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS,
+                    TWO_STAGE, SCHEDULER, REDUCTION, 0,
                 )),
                 (_multiply, (
-                    made, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
-                    all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS, 1,
+                    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m,
+                    tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS,
+                    TWO_STAGE, SCHEDULER, REDUCTION, 1,
                 )),
                 (_fill, (
                     x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps,
                     origin, by_tap, by_pixel, splits, TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H,
-                    BOX_W, NDIM, STAGES, GROUPS,
+                    BOX_W, NDIM, STAGES, GROUPS, SCHEDULER,
                 )),
             ],
             [4, 1],

@@ -182,7 +182,7 @@ def conv_held_weights(
     dilation, before, lines, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
     TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, STEP_H: tl.constexpr,
-    STEP_W: tl.constexpr, STRIP: tl.constexpr, UNIT: tl.constexpr, SPLIT: tl.constexpr,
+    STEP_W: tl.constexpr, STRIP: tl.constexpr, UNIT: tl.constexpr, TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
     """All taps of TILE_N channels, from a part of the lines, TILE_M at a time."""
     AHEAD: tl.constexpr = (TAPS_H + STEP_H - 1) // STEP_H - 1
@@ -248,7 +248,7 @@ def conv_held_weights(
     m_d, m_h, m_w = _strides(made_strides, NDIM)
     for i in tl.static_range(TAPS_D * TAPS_H * TAPS_W):
         total = tl.sum(sums[i], 0)
-        if SPLIT:
+        if TWO_STAGE:
             place = part * (channels_out.to(tl.int64) * all_taps) + cols * all_taps + i
         else:
             place = cols * made_strides[0] + (

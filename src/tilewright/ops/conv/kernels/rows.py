@@ -112,7 +112,7 @@ def conv_rows_weights(
     x, y, made, x_strides, y_strides, made_strides, images, channels_out, sizes, outs, taps, stride,
     dilation, before, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr, TAPS_W: tl.constexpr,
-    STEP_W: tl.constexpr, STRIP: tl.constexpr, UNIT: tl.constexpr, SPLIT: tl.constexpr,
+    STEP_W: tl.constexpr, STRIP: tl.constexpr, UNIT: tl.constexpr, TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
     """A row of the filter of TILE_N channels, from a part of the strips, TILE_M at a time."""
     PIXELS: tl.constexpr = (STRIP - 1) * STEP_W + TAPS_W
@@ -156,7 +156,7 @@ def conv_rows_weights(
         sums = more
     for tap in tl.static_range(TAPS_W):
         total = tl.sum(sums[tap], 0)
-        if SPLIT:
+        if TWO_STAGE:
             count = channels_out.to(tl.int64) * filter_rows * TAPS_W
             place = part * count + (cols * filter_rows + row) * TAPS_W + tap
         else:

@@ -9,9 +9,11 @@ With BUNDLE, a tile has the filters and the channels of so many groups. Of its s
 filter and a channel of one group are stored; the others are products that were not asked for, and
 meet no other sum.
 
-A gradient of few weights over many pixels has few tiles. Under SPLIT, several workgroups share the
-pixels of a tile; each writes its sums to its own part of a workspace, and `conv_totals` adds the
-parts in order. So results repeat bit for bit, without atomics.
+A gradient of few weights over many pixels has few tiles. Under ``split``, several workgroups share
+the pixels of a tile. TWO_STAGE: each writes its sums to its own part of a workspace, and
+`conv_totals` adds the parts in order, so results repeat bit for bit. Else parts meet in a tree or
+by atomics, as in GEMM (`ops.device.reduce`). Under ``stream_k``, as many workgroups as compute
+units share the steps of all tiles evenly (`ops.device.schedule`).
 
 Data movement. Each tile reads all of its channels of dY and X, pixel after pixel; other taps' tiles
 read the same X at about the same time, from L2.
@@ -24,62 +26,74 @@ import triton
 import triton.language as tl
 
 from tilewright.ops.conv.kernels.places import apart, channel, inside, offset
-from tilewright.ops.device.schedule import tile_coordinates
+from tilewright.ops.device.reduce import (
+    add,
+    load,
+    reduce,
+    reduce_split,
+    store,
+    take_turn,
+    within_tile,
+)
+from tilewright.ops.device.schedule import (
+    contributors,
+    shared_steps,
+    stream_segment,
+    tile_coordinates,
+)
 
 
 @triton.jit
-def conv_weights(
-    x, y, made, x_strides, y_strides, made_strides, images, group_c, group_k, groups, sizes, outs,
-    taps, stride, dilation, before, splits,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NDIM: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr,
-    UNIT_OUT: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A tile of the gradient, or of a part of it. The arguments are those of the catalogue
-    (`arguments`)."""
-    all_taps = taps[0] * taps[1] * taps[2]
-    tiles_m = tl.cdiv(group_k * BUNDLE, TILE_M)
-    tiles_c = tl.cdiv(group_c * BUNDLE, TILE_N)
-    tiles_n = all_taps * tiles_c
-    if MERGED:
-        tiles_n = tl.cdiv(all_taps * group_c * BUNDLE, TILE_N)
-    bundles = tl.cdiv(groups, BUNDLE)
-    rest = tl.program_id(0) // (tiles_m * tiles_n)
-    group = rest % bundles * BUNDLE
-    part = rest // bundles
-    tile = tl.program_id(0) % (tiles_m * tiles_n)
-    tile_m, tile_n = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-
-    width_c = group_c
-    width_k = group_k
+def _bundle(number, group_c, group_k, groups, BUNDLE: tl.constexpr):
+    """A bundle's first group, and the channels and the filters of all its groups."""
+    first = number * BUNDLE
     if BUNDLE > 1:
-        in_bundle = min(groups - group, BUNDLE)
-        width_c = group_c * in_bundle
-        width_k = group_k * in_bundle
-    k = tile_m * TILE_M + tl.arange(0, TILE_M)
-    k_there = k < width_k
+        count = min(groups - first, BUNDLE)
+        group_c = group_c * count
+        group_k = group_k * count
+    return first, group_c, group_k
+
+
+@triton.jit
+def _columns(
+    tile_n, channels, all_taps, TILE_N: tl.constexpr, MERGED: tl.constexpr
+):  # fmt: skip
+    """A tile's columns: the tap (of each, if MERGED), the channel, and which there are."""
     if MERGED:
         cols = tile_n * TILE_N + tl.arange(0, TILE_N)
-        cols_there = cols < all_taps * width_c
-        c = cols % width_c
-        tap = cols // width_c
+        there = cols < all_taps * channels
+        c = cols % channels
+        tap = cols // channels
     else:
         c = tile_n // all_taps * TILE_N + tl.arange(0, TILE_N)
-        cols_there = c < width_c
+        there = c < channels
         tap = tile_n % all_taps
+    return tap, c, there
+
+
+@triton.jit
+def _accumulate(
+    x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride, dilation,
+    before, pixels, bundle, tile_m, tile_n, begin, end,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
+    MERGED: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile's sum over the pixels of y from `begin`, a multiple of TILE_K, to `end`."""
+    k = tile_m * TILE_M + tl.arange(0, TILE_M)
+    all_taps = taps[0] * taps[1] * taps[2]
+    group, channels, filters = _bundle(bundle, group_c, group_k, groups, BUNDLE)
+    k_there = k < filters
+    tap, c, cols_there = _columns(tile_n, channels, all_taps, TILE_N, MERGED)
     _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
     from_d = tap_d * dilation[0] - before[0]
     from_h = tap_h * dilation[1] - before[1]
     from_w = tap_w * dilation[2] - before[2]
-
     x += group * group_c * x_strides[1]
     y += group * group_k * y_strides[1]
     columns = channel(c, x_strides[1], UNIT)
     to = offset(from_d, from_h, from_w, x_strides, NDIM)
-    pixels = images * outs[0] * outs[1] * outs[2]
-    share = tl.cdiv(tl.cdiv(pixels, TILE_K), splits) * TILE_K
     acc = tl.zeros((TILE_M, TILE_N), tl.float32)
-    for p0 in range(part * share, min((part + 1) * share, pixels), TILE_K):
+    for p0 in range(begin, end, TILE_K):
         p = p0 + tl.arange(0, TILE_K)
         p_there = p < pixels
         image, d, h, w = apart(p, outs, NDIM)
@@ -105,21 +119,122 @@ def conv_weights(
             mask = (seen & p_there)[:, None] & cols_there[None, :]
         b = tl.load(x + places, mask=mask, other=0.0)
         acc = tl.dot(tl.trans(a), b, acc, input_precision=PRECISION)
+    return acc
 
-    mask = k_there[:, None] & cols_there[None, :]
+
+@triton.jit
+def _store(
+    acc, made, made_strides, group_c, group_k, groups, taps, part, bundle, tile_m, tile_n,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr, MERGED: tl.constexpr,
+    BUNDLE: tl.constexpr, UNIT_OUT: tl.constexpr, TWO_STAGE: tl.constexpr,
+):  # fmt: skip
+    """Write a tile of weights; TWO_STAGE: of sums, in their part of the workspace."""
+    k = tile_m * TILE_M + tl.arange(0, TILE_M)
+    all_taps = taps[0] * taps[1] * taps[2]
+    group, channels, filters = _bundle(bundle, group_c, group_k, groups, BUNDLE)
+    tap, c, cols_there = _columns(tile_n, channels, all_taps, TILE_N, MERGED)
+    mask = (k < filters)[:, None] & cols_there[None, :]
     if BUNDLE > 1:
         mask = mask & ((k // group_k)[:, None] == (c // group_c)[None, :])
         c = c % group_c
     k += group * group_k
-    if SPLIT:
+    if TWO_STAGE:
         count = (groups * group_k).to(tl.int64) * all_taps * group_c
         places = (k * all_taps * group_c)[:, None] + (tap * group_c + c)[None, :]
         tl.store(made + part * count + places, acc, mask=mask)
     else:
+        _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
         places = offset(tap_d, tap_h, tap_w, made_strides, NDIM)
         places += channel(c, made_strides[1], UNIT_OUT)
         places = (k * made_strides[0])[:, None] + places[None, :]
         tl.store(made + places, acc.to(made.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def conv_weights(
+    x, y, made, meeting, x_strides, y_strides, made_strides, images, group_c, group_k, groups,
+    sizes, outs, taps, stride, dilation, before, splits,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
+    NDIM: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr,
+    UNIT_OUT: tl.constexpr, TWO_STAGE: tl.constexpr, SCHEDULER: tl.constexpr,
+    REDUCTION: tl.constexpr, PRECISION: tl.constexpr, DONE: tl.constexpr,
+):  # fmt: skip
+    """The gradient, or parts of it. The arguments are those of the catalogue (`arguments`)."""
+    all_taps = taps[0] * taps[1] * taps[2]
+    tiles_m = tl.cdiv(group_k * BUNDLE, TILE_M)
+    if MERGED:
+        tiles_n = tl.cdiv(all_taps * group_c * BUNDLE, TILE_N)
+    else:
+        tiles_n = all_taps * tl.cdiv(group_c * BUNDLE, TILE_N)
+    each = tiles_m * tiles_n
+    tiles = each * tl.cdiv(groups, BUNDLE)
+    pixels = images * outs[0] * outs[1] * outs[2]
+    first = tl.program_id(0)
+    if SCHEDULER == "stream_k":
+        steps = tl.cdiv(pixels, TILE_K)
+        ways, share, at, stop = shared_steps(splits, steps)
+        while at < stop:
+            tile, begin, end = stream_segment(at, stop, steps, pixels, TILE_K)
+            bundle = tile // each
+            tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
+            acc = _accumulate(
+                x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
+                dilation, before, pixels, bundle, tile_m, tile_n, begin, end,
+                TILE_M, TILE_N, TILE_K, NDIM, MERGED, BUNDLE, UNIT, PRECISION,
+            )  # fmt: skip
+            earliest, count, shift = contributors(tile, steps, ways, share)
+            whole = count == 1
+            if count > 1:
+                base = tile if REDUCTION == "atomic" else 2 * earliest
+                last = take_turn(meeting[0], count, base, 2, shift, REDUCTION)
+                whole, acc = reduce(
+                    acc, last, meeting[0], meeting[1], within_tile(TILE_M, TILE_N),
+                    first - earliest, count, base, 2, shift, REDUCTION, store, load, add, DONE,
+                )  # fmt: skip
+            if whole:
+                _store(
+                    acc, made, made_strides, group_c, group_k, groups, taps, 0, bundle, tile_m,
+                    tile_n, TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+                )  # fmt: skip
+            at = min(stop, (tile + 1) * steps)
+        for tile in tl.range(splits + first, tiles, tl.num_programs(0)):
+            bundle = tile // each
+            tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
+            acc = _accumulate(
+                x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
+                dilation, before, pixels, bundle, tile_m, tile_n, 0, pixels,
+                TILE_M, TILE_N, TILE_K, NDIM, MERGED, BUNDLE, UNIT, PRECISION,
+            )  # fmt: skip
+            _store(
+                acc, made, made_strides, group_c, group_k, groups, taps, 0, bundle, tile_m, tile_n,
+                TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+            )  # fmt: skip
+    else:
+        tile = first % tiles
+        part = first // tiles
+        bundle = tile // each
+        tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
+        share = tl.cdiv(tl.cdiv(pixels, TILE_K), splits) * TILE_K
+        acc = _accumulate(
+            x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
+            dilation, before, pixels, bundle, tile_m, tile_n,
+            part * share, min((part + 1) * share, pixels),
+            TILE_M, TILE_N, TILE_K, NDIM, MERGED, BUNDLE, UNIT, PRECISION,
+        )  # fmt: skip
+        if SCHEDULER == "split" and not TWO_STAGE:
+            whole, acc = reduce_split(
+                acc, meeting[0], meeting[1], tile, part, splits, TILE_M, TILE_N, REDUCTION, DONE
+            )
+            if whole:
+                _store(
+                    acc, made, made_strides, group_c, group_k, groups, taps, part, bundle, tile_m,
+                    tile_n, TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+                )  # fmt: skip
+        else:
+            _store(
+                acc, made, made_strides, group_c, group_k, groups, taps, part, bundle, tile_m,
+                tile_n, TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+            )  # fmt: skip
 
 
 @triton.jit

@@ -1,0 +1,299 @@
+"""Pipeline ``gemm``: convolutions that are products of matrices, by GEMM's kernels on the arrays as
+they lie, without a copy. About half of the layers of image networks are 1×1.
+
+With one tap, a stride of 1 and no padding, a pixel of y is its pixel of x times the weights:
+
+    forward   y [pixels, k] = x [pixels, c] · wᵀ
+    data      x [pixels, c] = y [pixels, k] · w
+    weights   w [k, c]      = yᵀ [k, pixels] · x [pixels, c]
+
+So forward is GEMM's layout ``rcr``, data ``rrr`` and weights ``crr`` where channels are innermost;
+other strides give other letters, and channels-first images are column-major matrices. Pixels must
+lie at one distance, so that they are rows of one matrix. Where images (or rows of pixels, under a
+stride) lie further apart, each is a matrix of a strided batch that shares the weights; the gradient
+of weights sums over all pixels, and has no such form. Groups are a batch too: their channels lie
+side by side.
+
+Everything else is GEMM's: rules, estimates, spaces, sources and launches are those of the product
+(`product`). Only the operands' names are changed (`launch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from tilewright.arch.model import Arch, Device
+from tilewright.dtypes import DTYPES
+from tilewright.errors import BadArgument, EmptySpace
+from tilewright.ops.conv.config import ConvConfig, of_gemm
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.gemm import FAMILY as PRODUCTS
+from tilewright.ops.gemm import epilogues, pipelines, swap
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.nouns import KernelSource, Launch
+from tilewright.space import KernelSpace
+from tilewright.verdict import Verdict, no
+
+OPERANDS: Mapping[str, Mapping[str, str]] = {
+    "forward": {"A": "x", "B": "w", "C": "y"},
+    "data": {"A": "y", "B": "w", "C": "x"},
+    "weights": {"A": "y", "B": "x", "C": "w"},
+}
+"""The operands of a convolution that are A, B and C of its product."""
+
+_USUAL = {"forward": "rcr", "data": "rrr", "weights": "crr"}
+"""The layout where a dimension of one element leaves a choice: that of arrays with channels
+innermost."""
+
+# --- the product -------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def product(p: ConvProblem) -> GemmProblem | str:
+    """The product that computes `p` on its operands as they lie; or why there is none."""
+    if any(taps != 1 for taps in p.filter):
+        return "a filter of several taps is no product of two matrices"
+    if any(p.pad) or any(dim.out != -(-dim.size // dim.stride) for dim in p.dims):
+        return "with padding, or pixels of x left out, rows of x and y are not the same pixels"
+    if p.direction == "data" and any(step != 1 for step in p.stride):
+        return "under a stride, the gradient of x has pixels that are no product"
+    if any(0 in p.shape_of(name) for name in "xwy"):
+        return "an array without elements is no matrix"
+    if p.depthwise and p.groups > 1:
+        return "where every channel has a filter of its own, there is nothing to add up"
+    kinds = {taken.kind for taken in epilogues.takes(p.epilogue)}
+    if p.groups > 1 and "n" in kinds:
+        return (
+            f"epilogue '{p.epilogue}' reads a value for each channel, and the batch of {p.groups} "
+            "groups would share them"
+        )
+    levels = _pixels(p)
+    if len(levels) + (p.groups > 1) > 2 or (p.direction == "weights" and len(levels) > 1):
+        return (
+            f"the pixels of x and y lie at {len(levels)} distances, and can only be the rows of "
+            + ("one matrix" if p.direction == "weights" else "one matrix, or of one batch")
+        )
+    try:
+        return _matrices(p, levels)
+    except BadArgument as error:
+        return str(error)
+
+
+Level = tuple[int, int, int]
+"""Pixels that lie at one distance: how many, and the distance in x and in y."""
+
+
+def _pixels(p: ConvProblem) -> list[Level]:
+    """The pixels of x that are seen, and those of y, walked together: outer levels first. A level
+    is several dimensions where these lie as one."""
+    _, _, *of_x = p.strides_of("x")
+    _, _, *of_y = p.strides_of("y")
+    found: list[Level] = [(p.n, p.strides_of("x")[0], p.strides_of("y")[0])]
+    for dim, x, y in zip(p.dims, of_x, of_y, strict=True):
+        count, step_x, step_y = dim.out, x * dim.stride, y
+        outer, outer_x, outer_y = found[-1]
+        if count == 1:
+            continue
+        if outer == 1:
+            found[-1] = (count, step_x, step_y)
+        elif (outer_x, outer_y) == (count * step_x, count * step_y):
+            found[-1] = (outer * count, step_x, step_y)
+        else:
+            found.append((count, step_x, step_y))
+    return found
+
+
+def _matrices(p: ConvProblem, levels: Sequence[Level]) -> GemmProblem:
+    """The product of `p`, whose innermost level of pixels are rows. Raises `BadArgument`."""
+    pixels, row_x, row_y = levels[-1]
+    (_, x, *_), (w_k, w_c, *_), (_, y, *_) = (p.strides_of(name) for name in "xwy")
+    c, k = p.group_c, p.group_k
+    forms = {
+        "forward": ((pixels, c, row_x, x), (c, k, w_c, w_k), (pixels, k, row_y, y)),
+        "data": ((pixels, k, row_y, y), (k, c, w_k, w_c), (pixels, c, row_x, x)),
+        "weights": ((k, pixels, y, row_y), (pixels, c, row_x, x), (k, c, w_k, w_c)),
+    }
+    a, b, result = forms[p.direction]
+    names = OPERANDS[p.direction]
+    letters, lds = zip(
+        *(
+            _lying(names[name], *form, usual)
+            for name, form, usual in zip("ABC", (a, b, result), _USUAL[p.direction], strict=True)
+        ),
+        strict=True,
+    )
+    said: dict[str, Any] = {}
+    matrix = epilogues.has_matrix(p.epilogue)
+    if len(levels) > 1 or p.groups > 1:
+        steps = {"x": c * x, "w": k * w_k, "y": k * y}
+        batch = p.groups
+        if len(levels) > 1:
+            batch, step_x, step_y = levels[0]
+            steps = {"x": step_x, "w": 0, "y": step_y}
+        said = {f"stride_{name.lower()}": steps[names[name]] for name in "ABC"}
+        said |= {"batch": batch, "batching": "strided"}
+        said |= {"stride_d": said["stride_c"]} if matrix else {}
+    found = GemmProblem(
+        a[0],
+        b[1],
+        a[1],
+        dtype_a=p.dtype,
+        dtype_c=p.dtype_out,
+        layout="".join(letters),
+        lda=lds[0],
+        ldb=lds[1],
+        ldc=lds[2],
+        precision=p.precision,
+        epilogue=p.epilogue,
+        ldd=lds[2] if matrix else 0,
+        **said,
+    )
+    return replace(found, alignment=min(found.alignment, p.alignment))
+
+
+def _lying(
+    name: str, rows: int, columns: int, down: int, along: int, usual: str
+) -> tuple[str, int]:
+    """The letter of a matrix in a layout, and its leading dimension (0: without gaps). Raises
+    `BadArgument` where neither its rows nor its columns are contiguous.
+
+    down, along: elements from a row to the next, and from a column to the next.
+    """
+    either = {
+        "r": (along == 1 or columns == 1, 0 if rows == 1 else down),
+        "c": (down == 1 or rows == 1, 0 if columns == 1 else along),
+    }
+    for letter in (usual, "c" if usual == "r" else "r"):
+        contiguous, ld = either[letter]
+        if contiguous:
+            if ld == 0 and (rows if letter == "r" else columns) > 1:
+                raise BadArgument(f"{name} repeats elements by a stride of 0")
+            return letter, ld
+    raise BadArgument(
+        f"{name} is a matrix whose rows are {down} and whose columns are {along} elements apart: "
+        "neither lie side by side"
+    )
+
+
+# --- rules and estimates -----------------------------------------------------------------------
+
+
+def judge(c: ConvConfig, arch: Arch) -> Verdict:
+    """Whether `c` may be built for `arch`: as GEMM's rules say."""
+    return PRODUCTS.judge(c.gemm_config, arch)
+
+
+def supports(c: ConvConfig, p: ConvProblem, arch: Arch) -> Verdict:
+    """Whether GEMM's kernel computes the product that `p` is."""
+    of = product(p)
+    if isinstance(of, str):
+        return no("product", of)
+    verdict = PRODUCTS.supports(c.gemm_config, of, arch)
+    return verdict if verdict else no(verdict.rule, f"as {of}: {verdict.reason}")
+
+
+def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
+    """What GEMM's kernel should take for the product."""
+    return PRODUCTS.estimate(c.gemm_config, _product(p), device)
+
+
+def _product(p: ConvProblem) -> GemmProblem:
+    of = product(p)
+    assert not isinstance(of, str), of
+    return of
+
+
+# --- what to compile and to launch -------------------------------------------------------------
+
+
+def interpreted(c: ConvConfig) -> ConvConfig:
+    """The config whose kernel the interpreter runs in place of `c`'s."""
+    return of_gemm(c.direction, c.spatial_dims, PRODUCTS.interpreted(c.gemm_config))
+
+
+def sources(c: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
+    """What to compile: GEMM's kernel."""
+    return PRODUCTS.sources(c.gemm_config, arch)
+
+
+def launch(c: ConvConfig, p: ConvProblem, device: Device) -> Launch:
+    """GEMM's launch of the product, over the convolution's operands."""
+    return swap.renamed(PRODUCTS.launch(c.gemm_config, _product(p), device), OPERANDS[c.direction])
+
+
+# --- spaces ------------------------------------------------------------------------------------
+
+Tile = tuple[str, int, int, int, int, int, str]
+"""Pipeline, rows, columns, bytes of K, warps, stages, store."""
+
+SUMS: tuple[Tile, ...] = (
+    ("gluon_ws", 64, 64, 128, 4, 13, "direct"),
+    ("gluon_ws", 64, 128, 128, 4, 8, "direct"),
+    ("gluon_ws", 128, 128, 128, 8, 6, "direct"),
+    ("gluon_ws", 128, 256, 128, 8, 4, "split"),
+    *(
+        (pipeline, rows, columns, 128, warps, 3, "direct")
+        for pipeline in ("basic", "tma", "gluon_cdna")
+        for rows, columns, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 8))
+    ),
+)
+"""For gradients of weights, which are few tiles with sums over many pixels."""
+
+SHARED = (("stream_k", 1, "linear"), ("stream_k", 1, "tree"), ("split_k", 16, "linear"))
+"""Schedulers, parts of K, and how partial sums meet: orders that repeat bit for bit."""
+
+_ALGORITHM = (
+    "pipeline", "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "store",
+    "scheduler", "split_k", "reduction",
+)  # fmt: skip
+
+
+def configs(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[ConvConfig]:
+    """The kernels of GEMM's default space (or of those of a tuning) that serve the product that `p`
+    is; for the gradient of weights also kernels whose tiles are shared."""
+    of = product(p)
+    if isinstance(of, str):
+        return
+    spaces = PRODUCTS.tuning_spaces(of, arch) if tuned else [PRODUCTS.default_space(of, arch)]
+    found = [config for space in spaces for config in _expanded(space, arch)]
+    if p.direction == "weights":
+        found += _expanded(_sums(of, arch), arch)
+    for kernel in dict.fromkeys(found):
+        if PRODUCTS.supports(kernel, of, arch):
+            yield of_gemm(p.direction, len(p.spatial), kernel)
+
+
+def _sums(of: GemmProblem, arch: Arch) -> KernelSpace:
+    """`SUMS`, with the default space's signature."""
+    element, here = DTYPES[of.dtype_a].bytes, pipelines.on(arch)
+    rows = [
+        (pipeline, m, n, k_bytes // element, *rest, *how)
+        for pipeline, m, n, k_bytes, *rest in SUMS
+        for how in SHARED
+        if pipeline in here
+    ]
+    axes = PRODUCTS.default_space(of, arch).axes
+    return KernelSpace("gemm", axes, linked={_ALGORITHM: rows})
+
+
+MOST_EXPANDED = 256
+_kept: dict[tuple[Any, ...], tuple[GemmConfig, ...]] = {}
+"""The kernels of spaces, by the space's key and the architecture: expanding one takes as long as
+planning ten problems."""
+
+
+def _expanded(space: KernelSpace, arch: Arch) -> tuple[GemmConfig, ...]:
+    key = (arch.name, space.key)
+    if key not in _kept:
+        if len(_kept) >= MOST_EXPANDED:
+            _kept.clear()
+        try:
+            _kept[key] = space.expand(arch).configs
+        except EmptySpace:
+            _kept[key] = ()
+    return _kept[key]

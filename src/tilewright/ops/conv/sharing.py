@@ -1,0 +1,86 @@
+"""How the workgroups of a gradient of weights share its tiles: how many there are, how many parts a
+tile has, and the memory that parts meet in. GEMM's words and numbers (`gemm.sizes`), where the sum
+is over pixels in place of K.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.arch.model import Device
+from tilewright.ops.conv import boxed, boxed_weights, windows
+from tilewright.ops.conv.arguments import PARTIALS
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.gemm.launch import FLAGS
+from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
+from tilewright.ops.nouns import Initial, Temporary
+
+WORKGROUPS_FOR_UNIT = 2
+"""Workgroups for each compute unit that parts of the pixels make up."""
+
+
+def _up(size: int, by: int) -> int:
+    return -(-size // by)
+
+
+def tiles(c: ConvConfig, p: ConvProblem) -> int:
+    """Tiles of the gradient."""
+    if c.pipeline in boxed.PIPELINES:
+        return boxed_weights.tiles(c, p)
+    if c.window:
+        return _up(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
+    if c.depthwise:
+        return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
+    channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
+    columns = _up(p.taps * channels, c.tile_n) if c.merged else p.taps * _up(channels, c.tile_n)
+    return _up(filters, c.tile_m) * columns * _up(p.groups, c.merged_groups)
+
+
+def steps(c: ConvConfig, p: ConvProblem) -> int:
+    """Steps of pixels of a whole tile; of a window, of its lines."""
+    if c.pipeline in boxed.PIPELINES:
+        return boxed_weights.steps_of(c, p)
+    if c.window:
+        return _up(windows.count(c, p), c.tile_m)
+    return _up(p.n * math.prod(p.out_sizes), c.tile_k)
+
+
+def meetings(c: ConvConfig) -> int:
+    """Pieces of a tile whose parts meet on their own, each with its flags."""
+    return boxed.groups(c) if c.pipeline in boxed.PIPELINES else 1
+
+
+def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
+    """Parts of a tile: as many as fill the device, each of a step or more; 1 where tiles are whole.
+    Under stream-K, the number of tiles that are shared."""
+    if c.scheduler == "stream_k":
+        return shared_tiles(c, tiles(c, p), max(1, programs(c, p, device)))
+    if c.scheduler != "split":
+        return 1
+    count = max(1, tiles(c, p))
+    if c.pipeline in boxed.PIPELINES:
+        wanted = boxed_weights.splits(c, p, device.compute_units)
+    else:
+        each = windows.WORKGROUPS_FOR_UNIT if c.window else WORKGROUPS_FOR_UNIT
+        wanted = each * device.compute_units // count
+    if c.parts_meet:
+        wanted = min(wanted, MAX_FLAGS // (count * meetings(c)))
+    return max(1, min(wanted, steps(c, p)))
+
+
+def programs(c: ConvConfig, p: ConvProblem, device: Device) -> int:
+    """Workgroups under stream-K: one for each compute unit, but no more than there are steps."""
+    return min(device.compute_units, tiles(c, p) * steps(c, p))
+
+
+def temporaries(c: ConvConfig, p: ConvProblem, device: Device) -> tuple[Temporary, ...]:
+    """What parts meet in."""
+    parts = splits(c, p, device)
+    if c.two_stage:
+        return (Temporary(PARTIALS, (parts, math.prod(p.shape_of("w"))), "fp32"),)
+    if not c.parts_meet:
+        return ()
+    room = slots(c, tiles(c, p), programs(c, p, device), parts)
+    initial: Initial = "kept_zero" if c.reduction == "atomic" else "anything"
+    return FLAGS, Temporary(PARTIALS, (room, c.tile_m, c.tile_n), "fp32", initial)

@@ -1,0 +1,279 @@
+"""1×1 convolutions by GEMM's kernels: which product a convolution is, what has none, names, and the
+kernels in the interpreter and in the simulation."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from simulate import worst_error
+from tilewright import ops, verify
+from tilewright.arch import arch, device
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import BadArgument, UnknownName
+from tilewright.ops.conv import ConvProblem, by_gemm
+from tilewright.ops.conv.config import GEMM, of_gemm
+from tilewright.ops.conv.problem import DIRECTIONS
+from tilewright.ops.conv.stated import first_strides
+from tilewright.registry import Registry
+
+FAMILY, PRODUCTS = ops.family("conv"), ops.family("gemm")
+SM_90 = arch("sm_90")
+THREE = replace(device("h200"), compute_units=3)
+PLAIN = ConvProblem(2, 24, 40, (5, 6), (1, 1))
+
+
+@pytest.fixture(scope="module")
+def dispatcher():
+    return Dispatcher(device="h200_sxm")
+
+
+def kernels(p: ConvProblem, name: str = "sm_90"):
+    found = FAMILY.default_space(p, arch(name)).expand(arch(name)).configs
+    return [c for c in found if c.pipeline == GEMM]
+
+
+# --- the product -------------------------------------------------------------------------------
+
+
+@st.composite
+def ones(draw):
+    """Problems of one tap, of all layouts, with gaps and strides."""
+    rank = draw(st.integers(1, 3))
+    groups = draw(st.sampled_from((1, 1, 2, 3)))
+    direction = draw(st.sampled_from(sorted(DIRECTIONS)))
+    stride = tuple(draw(st.sampled_from((1, 1, 1, 2))) for _ in range(rank))
+    p = ConvProblem(
+        draw(st.integers(1, 3)), groups * draw(st.integers(1, 5)), groups * draw(st.integers(1, 5)),
+        tuple(draw(st.integers(1, 4)) for _ in range(rank)), (1,) * rank, groups, stride,
+        dilation=tuple(draw(st.integers(1, 2)) for _ in range(rank)), direction=direction,
+        dtype="fp32", alignment=4,
+    )  # fmt: skip
+    if direction != "weights":
+        p = replace(p, epilogue=draw(st.sampled_from(("", "bias", "add", "scale+bias+add"))))
+    first = first_strides(p)
+    said = {}
+    for name, strides in first.items():
+        form = draw(st.sampled_from(("last", "last", "first", "gaps", "images")))
+        if form == "first":
+            said[name] = strides
+        elif form == "gaps":  # between pixels
+            said[name] = tuple(s if s == 1 else 2 * s for s in p.strides_of(name[0]))
+        elif form == "images":  # between images, or filters
+            outer, *inner = p.strides_of(name[0])
+            said[name] = (outer + 3, *inner)
+    try:
+        return replace(p, **said)
+    except BadArgument:
+        assume(False)
+        raise
+
+
+def _memory(one, rng):
+    """Values for an operand, with its elements as they lie."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(one.shape, one.strides, strict=True))
+    return rng.standard_normal(reach)
+
+
+def _seen(one, flat):
+    return np.lib.stride_tricks.as_strided(flat, one.shape, [8 * s for s in one.strides])
+
+
+@given(ones())
+def test_the_product_computes_the_convolution(problem):
+    """In NumPy: operands of the product are views of the convolution's memory."""
+    of = by_gemm.product(problem)
+    if isinstance(of, str):
+        return
+    assert of.flops == problem.flops and of.alignment <= problem.alignment
+    rng = np.random.default_rng(1)
+    flat = {one.name: _memory(one, rng) for one in FAMILY.operands(problem)}
+    views = {one.name: _seen(one, flat[one.name]) for one in FAMILY.operands(problem)}
+    made = problem.output_name
+    wanted = FAMILY.reference(problem, {k: v for k, v in views.items() if k != made})[made]
+    names = by_gemm.OPERANDS[problem.direction]
+    parts = {one.name: one for one in PRODUCTS.operands(of)}
+    given_ = {n: _seen(one, flat[names.get(n, n)]) for n, one in parts.items() if n != "C"}
+    flat[made][:] = np.nan
+    _seen(parts["C"], flat[made])[...] = PRODUCTS.reference(of, given_)["C"]
+    np.testing.assert_allclose(views[made], wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_dense_layers_are_one_matrix():
+    for direction, layout, sizes in (
+        ("forward", "rcr", (60, 40, 24)), ("data", "rrr", (60, 24, 40)),
+        ("weights", "crr", (40, 24, 60)),
+    ):  # fmt: skip
+        of = by_gemm.product(replace(PLAIN, direction=direction))
+        assert (of.layout, of.m, of.n, of.k) == (layout, *sizes) and of.batching == "none"
+
+
+def test_images_and_groups_are_batches():
+    first = by_gemm.product(replace(PLAIN, **first_strides(PLAIN)))
+    assert (first.layout, first.batch, first.m, first.batch_strides[1]) == ("ccc", 2, 30, 0)
+    groups = by_gemm.product(replace(PLAIN, groups=4))
+    assert (groups.batch, groups.lda, groups.batch_strides[:3]) == (4, 24, (6, 60, 10))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"filter": (1, 3)}, "several taps"),
+        ({"pad": (0, 1)}, "with padding"),
+        ({"pad": (0, 0), "pad_after": (0, -2)}, "with padding"),
+        ({"stride": (2, 1), "direction": "data"}, "under a stride"),
+        ({"n": 0}, "without elements"),
+        ({"groups": 24, "k": 24}, "a filter of its own"),
+        ({"groups": 4, "epilogue": "bias"}, "the batch of 4 groups would share them"),
+        ({"stride": (2, 2), "direction": "weights"}, "lie at 3 distances, .* of one matrix$"),
+        ({"groups": 2, "stride": (2, 2)}, "lie at 3 distances, .* or of one batch"),
+        ({"x_strides": (1, 1440, 288, 48)}, "x is a matrix whose rows are"),
+        ({"x_strides": (720, 1, 144, 0)}, "x repeats elements by a stride of 0"),
+        ({"x_strides": (360, 1, 72, 12)}, "lda = 12 is outside 24"),
+    ],
+)
+def test_what_is_no_product(fields, why):
+    problem = replace(PLAIN, **fields)
+    like = replace(problem, filter=(1, 1), pad=(), pad_after=(), groups=1, stride=(), n=2)
+    plain = kernels(replace(like, x_strides=()))[0]
+    verdict = FAMILY.supports(plain, problem, SM_90)
+    assert verdict.rule == "product" and re.search(why, verdict.reason), verdict.reason
+    assert not kernels(problem)
+
+
+def test_verdicts_are_gemms():
+    first = kernels(PLAIN)[0]
+    tail = replace(PLAIN, c=25)
+    verdict = FAMILY.supports(first, tail, SM_90)
+    theirs = PRODUCTS.supports(first.gemm_config, by_gemm.product(tail), SM_90)
+    assert verdict.rule == theirs.rule and verdict.reason.endswith(theirs.reason)
+    assert verdict.reason.startswith("as gemm 60×40×25 bf16 rcr")
+    other = replace(PLAIN, direction="data")
+    assert FAMILY.supports(first, other, SM_90).rule == "signature"
+    far = of_gemm("forward", 2, replace(first.gemm_config, num_warps=64))
+    assert FAMILY.judge(far, SM_90) == PRODUCTS.judge(far.gemm_config, SM_90)
+
+
+# --- configs -----------------------------------------------------------------------------------
+
+
+def test_names_and_registries_say_the_kernel():
+    found = Registry("conv")
+    for direction in DIRECTIONS:
+        for c in kernels(replace(PLAIN, direction=direction)):
+            assert c.name == f"conv_{direction}_2d_{c.gemm_config.name}"
+            assert FAMILY.parse_name(c.name) == c
+            found.register(c.name)
+    again = Registry.from_json(found.to_json())
+    assert [e.config for e in again] == [e.config for e in found]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("conv_forward_2d_gemm_rcr", "'gemm_rcr' is not the name of a GEMM kernel"),
+        ("conv_sideways_2d_gemm_rcr", "is not the name of a kernel of conv"),
+    ],
+)
+def test_a_name_that_says_none(name, why):
+    with pytest.raises(UnknownName, match=why):
+        FAMILY.parse_name(name)
+
+
+def test_a_space_says_the_kernels_name_alone():
+    c = kernels(PLAIN)[0]
+    axes = {**FAMILY.axes(), "gemm": c.gemm}
+    assert FAMILY.make_config(axes, SM_90) == c
+    with pytest.raises(BadArgument, match=r"tile_m = 32, but gemm = .* says 16"):
+        FAMILY.make_config({**axes, "tile_m": 32}, SM_90)
+    with pytest.raises(BadArgument, match="not the name of a GEMM kernel"):
+        FAMILY.make_config({**axes, "gemm": "rcr"}, SM_90)
+
+
+def test_sources_are_gemms():
+    for c in kernels(PLAIN)[::20]:
+        assert FAMILY.sources(c, SM_90) == PRODUCTS.sources(c.gemm_config, SM_90)
+
+
+def test_atomic_sums_do_not_repeat():
+    kernel = kernels(replace(PLAIN, direction="weights"))[0].gemm_config
+    shared = replace(kernel, scheduler="stream_k", reduction="linear")
+    assert FAMILY.repeats(of_gemm("weights", 2, shared))
+    atomic = of_gemm("weights", 2, replace(shared, reduction="atomic"))
+    assert "atomics" in FAMILY.repeats(atomic).reason
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_90", "gfx942", "gfx1201"])
+def test_every_layer_has_gemms_kernels(name):
+    for direction in DIRECTIONS:
+        problem = ConvProblem(8, 256, 64, (56, 56), (1, 1), direction=direction)
+        found = kernels(problem, name)
+        assert len(found) >= 10
+        shared = {c.scheduler for c in found} & {"stream_k", "split_k"}
+        assert direction != "weights" or shared == {"stream_k", "split_k"}
+        for c in found:
+            assert FAMILY.supports(c, problem, arch(name))
+
+
+def test_estimates_are_gemms():
+    h200, of = device("h200_sxm"), by_gemm.product(PLAIN)
+    for c in kernels(PLAIN)[::20]:
+        assert FAMILY.estimate(c, PLAIN, h200) == PRODUCTS.estimate(c.gemm_config, of, h200)
+
+
+# --- kernels -----------------------------------------------------------------------------------
+
+
+def drawn(seed: int) -> ConvProblem:
+    rng = random.Random(seed)
+    rank = rng.choice((1, 2, 3))
+    direction = sorted(DIRECTIONS)[seed % 3]
+    dtype = rng.choice(("bf16", "fp16", "fp32"))
+    groups = rng.choice((1, 1, 2))
+    p = ConvProblem(
+        rng.randint(1, 3), groups * rng.choice((5, 8, 24)), groups * rng.choice((7, 16)),
+        tuple(rng.randint(1, 5) for _ in range(rank)), (1,) * rank, groups, direction=direction,
+        dtype=dtype,
+        epilogue="" if direction == "weights" else rng.choice(("", "scale+silu+add", "clamp")),
+    )  # fmt: skip
+    return replace(p, **first_strides(p)) if rng.random() < 0.4 else p
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_results_are_the_references(dispatcher, seed):
+    problem = drawn(seed)
+    mine = kernels(problem)
+    if isinstance(by_gemm.product(problem), str):
+        assert not mine and seed in (2, 5, 8), problem  # images of a gradient of weights
+        return
+    small = [c for c in mine if c.tile_m * c.tile_n <= 64 * 64]
+    for c in random.Random(seed).sample(small, 2):
+        found = verify.verify(dispatcher, problem, c.name, seed=seed)
+        assert found.ok, (c.name, found)
+
+
+@pytest.mark.parametrize("reduction", ["linear", "tree", "atomic"])
+def test_gradients_of_weights_share_tiles(dispatcher, reduction):
+    problem = ConvProblem(2, 40, 24, (16, 20), (1, 1), direction="weights", dtype="fp16")
+    shared = next(c for c in kernels(problem, "sm_80") if c.scheduler == "stream_k").gemm_config
+    name = of_gemm("weights", 2, replace(shared, reduction=reduction)).name
+    found = verify.verify(dispatcher, problem, name, seed=1)
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("direction", sorted(DIRECTIONS))
+def test_hoppers_kernels_are_right(direction):
+    """In the simulation, over the convolution's own operands."""
+    epilogue = "" if direction == "weights" else "bias+silu"
+    problem = ConvProblem(2, 72, 80, (9, 16), (1, 1), direction=direction, epilogue=epilogue)
+    found = [c for c in kernels(problem) if "gluon" in c.gemm and not c.tile_n & (c.tile_n - 1)]
+    each = {c.gemm_config.pipeline + c.scheduler: c for c in found}
+    assert len(each) == (4 if direction == "weights" else 3)
+    for seed, c in enumerate(each.values()):
+        assert worst_error(c, problem, THREE, seed) <= 1, c.name
