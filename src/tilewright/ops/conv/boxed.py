@@ -32,6 +32,10 @@ many."""
 ROWS = (64, 128)
 """Rows whose sums a group holds."""
 
+MOST_STRIDE_BYTES = 2**40
+"""A tensor map's strides are under this. Its coordinates count elements in 32 bits, and the copy
+engine computes addresses in 64."""
+
 Residues = tuple[int, int, int]
 
 
@@ -136,6 +140,9 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
             return f"{name} has no elements, which a tensor map cannot describe"
         if any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True)):
             return f"{name} repeats elements by a stride of 0, which a tensor map cannot describe"
+        most = max(strides) * DTYPES[p.dtype_of(name)].bytes
+        if most >= MOST_STRIDE_BYTES:
+            return f"{name} has a stride of {most} bytes, a tensor map under {MOST_STRIDE_BYTES}"
     of = boxes.walks(p, (0, 0, 0))
     for w, size in zip(of, boxes.in_three(c.box)[1:], strict=True):
         if w.by_pixel > boxes.MOST_ELEMENT_STRIDE:

@@ -50,7 +50,8 @@ def splits(c: ConvConfig, p: ConvProblem, units: int) -> int:
     def cost(number: int) -> float:
         return -(-count * number // units) * -(-every // number) + part * number
 
-    return min(range(1, max(1, min(MOST_SPLITS, every)) + 1), key=cost)
+    most = min(MOST_SPLITS, every, 2**31 // max(1, every))  # parts times boxes count in 32 bits
+    return min(range(1, max(1, most) + 1), key=cost)
 
 
 def source(c: ConvConfig, arch: Arch) -> KernelSource:
