@@ -1,0 +1,150 @@
+"""How the gradients of an operation with an epilogue are put together, last operation first: the
+same for a GEMM and for a convolution, which stands on this.
+
+An operation of the epilogue whose derivative needs its input has that computed anew: by the
+operation itself with the epilogue up to there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
+from typing import Any
+
+from tilewright.ops.backward import Backward, Computation, incoming
+from tilewright.ops.gemm import epilogues
+from tilewright.ops.gemm.derivatives import Derivative
+from tilewright.ops.gemm.epilogues import Takes
+from tilewright.ops.gemm.operands import chain_names
+from tilewright.verdict import Verdict, no
+
+DTYPES = {"fp32": "float", "fp16": "half", "bf16": "bfloat16"}
+"""Operands that have gradients, with the tensor's method that makes them."""
+
+
+def refused(epilogue: str, wanted: Sequence[str]) -> Verdict | None:
+    """Why an epilogue has no gradients for the operands that are wanted, if so."""
+    names = iter(chain_names(epilogue))
+    for one in epilogues.parse(epilogue):
+        if one.gradient is None:
+            return no("gradients_epilogue", f"the operation {one.name} has no gradient")
+        for made in one.gradient.to_operands:
+            name = next(names)
+            if made is None and name in wanted:
+                return no("gradients_operand", f"{one.name} has no gradient for {name}")
+    return None
+
+
+class Recording(ABC):
+    """The backward pass of one problem as it is put together.
+
+    epilogue: of the problem. inputs: names of the operands that its sums are of. output: the name
+        of its result. dtype: of all of these. wanted: see `Differentiation.gradients`.
+    """
+
+    def __init__(
+        self, epilogue: str, inputs: Sequence[str], output: str, dtype: str, wanted: Sequence[str]
+    ) -> None:
+        self._inputs, self._output, self._dtype, self._wanted = inputs, output, dtype, wanted
+        self._steps: list[Computation] = []
+        self._found: dict[str, str] = {}
+        self._chain = epilogues.parse(epilogue)
+        names = iter(chain_names(epilogue))
+        self._names = [tuple(next(names) for _ in one.takes) for one in self._chain]
+
+    # --- what the operation says ------------------------------------------------------------------
+
+    @abstractmethod
+    def readable(self, x: Any) -> Any:
+        """An incoming gradient, or a copy where the operation could not read it."""
+
+    @abstractmethod
+    def summed(self, taken: Takes) -> Callable[[Any], Any]:
+        """What sums a gradient of the result's shape to the shape of an epilogue's operand."""
+
+    @abstractmethod
+    def spread(self, x: Any) -> Any:
+        """A vector of the epilogue in a shape that broadcasts to the result's."""
+
+    spread_kind: str
+    """The kind of such vectors that need it (`epilogues.KINDS`)."""
+
+    @abstractmethod
+    def again(self, makes: str, chain: str, names: Sequence[str]) -> None:
+        """Record the operation itself with the epilogue `chain`, whose operands are `names`."""
+
+    @abstractmethod
+    def from_sums(self, dz: str) -> None:
+        """Record the gradients of the inputs that are wanted, from that of the sums."""
+
+    # --- what is the same -------------------------------------------------------------------------
+
+    def backward(self) -> Backward:
+        """The whole backward pass."""
+        dz = self.add(f"d{self._output}", self.readable, incoming(self._output))
+        for place in reversed(range(len(self._chain))):
+            self._find_operands(place, dz)
+            before = {*self._inputs}.union(*self._names[:place])
+            if not before & set(self._wanted):
+                return Backward(tuple(self._steps), self._found)
+            dz = self._input(place, dz)
+        if any(one.gradient and one.gradient.to_input for one in self._chain):
+            dz = self.add("of the sums", methodcaller(DTYPES[self._dtype]), dz)
+        self.from_sums(dz)
+        return Backward(tuple(self._steps), self._found)
+
+    def add(
+        self,
+        makes: str,
+        op: str | Callable[..., Any],
+        *operands: str,
+        keywords: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> str:
+        """Record a computation; returns the name of its result."""
+        self._steps.append(Computation(makes, op, operands, keywords or {}, options))
+        return makes
+
+    def _derivative(self, place: int) -> Derivative:
+        derivative = self._chain[place].gradient
+        assert derivative is not None
+        return derivative
+
+    def _find_operands(self, place: int, dz: str) -> None:
+        """Find the gradients of an operation's operands from that of its result."""
+        takes, derivative = self._chain[place].takes, self._derivative(place)
+        for name, taken, to in zip(self._names[place], takes, derivative.to_operands, strict=True):
+            if name in self._wanted:
+                assert to is not None
+                x = self._before(place) if derivative.operands_read else dz
+                each = self.add(f"d{name}", to, dz, x)
+                self._found[name] = self.add(f"grad {name}", self.summed(taken), each)
+
+    def _input(self, place: int, dz: str) -> str:
+        """The gradient of an operation's input from that of its result."""
+        takes, derivative = self._chain[place].takes, self._derivative(place)
+        if derivative.to_input is None:
+            return dz
+        x = dz
+        if derivative.reads == "x":
+            x = self._before(place)
+        elif derivative.reads == "z":
+            last = place == len(self._chain) - 1
+            x = self._output if last else self._before(place + 1)
+        given = [
+            self.add(f"{name} spread", self.spread, name)
+            if taken.kind == self.spread_kind
+            else name
+            for name, taken in zip(self._names[place], takes, strict=True)
+        ]
+        return self.add(f"dz{place}", derivative.to_input, dz, x, *given)
+
+    def _before(self, place: int) -> str:
+        """The input of an operation, computed anew (once)."""
+        made = f"z{place}"
+        if all(step.makes != made for step in self._steps):
+            chain = "+".join(one.name for one in self._chain[:place])
+            names = [name for named in self._names[:place] for name in named]
+            self.again(made, chain, names)
+        return made
