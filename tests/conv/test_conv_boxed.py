@@ -213,10 +213,12 @@ def test_it_is_right(case):
 
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_gradients_of_weights_are_right(case):
-    """In one part, and in as many as 50 compute units would have."""
+    """In one part, and in as many as 50 compute units would have. Shared otherwise: see
+    test_conv_weights."""
     problem, many = WEIGHTS[case], replace(TWO, compute_units=50)
-    assert {c.scheduler for c in kinds(problem)} == {"persistent", "split"}
-    for seed, c in enumerate(kinds(problem)):
+    mine = [c for c in kinds(problem) if c.scheduler != "stream_k"]
+    assert {c.scheduler for c in mine} == {"persistent", "split"}
+    for seed, c in enumerate(mine):
         assert worst_error(c, problem, TWO, seed) <= 1, c.name
         if c.scheduler == "split":
             assert worst_error(c, problem, many, seed) <= 1, c.name
