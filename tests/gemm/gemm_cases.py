@@ -252,7 +252,10 @@ def swapped() -> list[tuple[GemmConfig, GemmProblem]]:
         {"pipeline": "gluon_ws", "scheduler": "stream_k", "reduction": "tree"},
         {"pipeline": "tma", "scheduler": "split_k", "split_k": 3, "reduction": "atomic"},
     )
-    tiles = ((96, 128), (32, 64), (160, 64), (64, 128), (192, 192), (128, 64))
+    tiles = (
+        (96, 128), (32, 64), (160, 64), (64, 128), (192, 192), (128, 64), (72, 64), (88, 128),
+        (144, 192),
+    )  # fmt: skip
     kinds = [
         *itertools.product(("bf16", "fp16"), LAYOUTS),
         *itertools.product(("e4m3fn", "int8", "fp32"), ("rcr", "rcc")),

@@ -64,12 +64,8 @@ def piece(c: GemmConfig) -> int:
 
 def rests(c: GemmConfig) -> tuple[tuple[int, int], ...]:
     """Columns of B and of C that one copy moves, for each accumulator behind the first."""
-    stored = (min(part, piece(c)) for part in widths.parts(c.tile_n)[1:])
     fold = epilogues.fold(c.epilogue)
-    return tuple(
-        (part, columns // fold)
-        for part, columns in zip(widths.parts(c.tile_n)[1:], stored, strict=True)
-    )
+    return tuple((part, min(part, piece(c)) // fold) for part in widths.parts(c.tile_n)[1:])
 
 
 def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
