@@ -159,4 +159,6 @@ def registers(c: ConvConfig) -> int:
     row."""
     of = held(c)
     live = (of.ahead + 1) * of.strip * (of.step_h if c.direction == "data" else 1)
-    return math.prod(of.taps) + live + pixels(c)
+    # The compiler loads a long row ahead, and keeps its places.
+    each = 3 if of_row(c) and c.direction != "weights" else 1
+    return math.prod(of.taps) + live + each * pixels(c)
