@@ -11,6 +11,7 @@ import pytest
 from tilewright import (
     AttentionBackwardProblem,
     AttentionProblem,
+    CausalConvProblem,
     ConvProblem,
     GemmProblem,
     GroupedGemmProblem,
@@ -26,6 +27,7 @@ SOME = (
     lambda m: AttentionProblem(2, 8, m, 512, 64, kv_heads=2, right=0, softcap=30.0),
     lambda m: AttentionBackwardProblem(2, 8, m, 512, 64, right=0, grads="dk+dv"),
     lambda m: ConvProblem(m, 64, 32, (28, 28), (3, 3), pad=(1, 1), direction="data"),
+    lambda m: CausalConvProblem(m, 64, 100, direction="backward", extras="bias+silu"),
 )
 
 

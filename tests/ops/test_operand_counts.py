@@ -10,6 +10,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.attention import AttentionProblem
 from tilewright.ops.attention_backward import AttentionBackwardProblem
+from tilewright.ops.causal_conv import CausalConvProblem
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.gemm import GemmProblem
 from tilewright.ops.grouped_gemm import GroupedGemmProblem
@@ -33,6 +34,9 @@ PROBLEMS = (
     ConvProblem(2, 16, 32, (7, 9), (3, 3), pad=(1, 1), epilogue="bias+add"),
     ConvProblem(2, 16, 32, (7, 9), (3, 3), groups=2, direction="data"),
     ConvProblem(2, 16, 32, (7, 9), (3, 3), stride=(2, 2), direction="weights"),
+    CausalConvProblem(2, 16, 9, extras="bias+silu+initial+final"),
+    CausalConvProblem(2, 16, 9, direction="backward", extras="silu+packed"),
+    CausalConvProblem(2, 16, 1, direction="update", extras="bias+indexed", entries=5),
 )
 
 

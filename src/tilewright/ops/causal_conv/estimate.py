@@ -1,0 +1,55 @@
+"""How long a causal convolution should take: memory, or arithmetic on the vector units, and the
+launch. Nothing was fitted or timed."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.arch import arch
+from tilewright.arch.model import Device
+from tilewright.ops.causal_conv.config import CausalConvConfig
+from tilewright.ops.causal_conv.parts import splits_of, workgroups
+from tilewright.ops.causal_conv.problem import CausalConvProblem
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.gemm import rates
+
+LOAD_INSTRUCTIONS = 4
+"""Of a lane for each element and tap: a load's share, the mask, the conversion, the product."""
+
+SILU_INSTRUCTIONS = 40
+"""Of a lane for each exponential, its division and its derivative."""
+
+GATHERED = 4.0
+"""Factor on memory's time where elements are read one by one."""
+
+SECOND_US = 2.0
+"""A kernel that follows another without a gap on the host."""
+
+RESIDENT_THREADS = 512
+"""Of a compute unit, that hide memory's latency."""
+
+
+def estimate(config: CausalConvConfig, problem: CausalConvProblem, device: Device) -> Estimate:
+    """What `config` should take for `problem` on `device`."""
+    c, p, this = config, problem, arch(device.arch)
+    lanes = this.fma_flops_per_cu_per_clock / 2 * device.compute_units * device.clock_mhz
+    silu = SILU_INSTRUCTIONS * c.has("silu")
+    each = c.taps * LOAD_INSTRUCTIONS + silu
+    if c.direction == "backward":
+        each = 3 * c.taps * LOAD_INSTRUCTIONS + c.taps * silu
+    # Tiles that reach past the last position and channel work for nothing.
+    count = workgroups(c, p, splits_of(c, p, device))
+    across = -(-p.channels // c.tile_n) * c.tile_n
+    along = -(-max(1, p.tokens) // c.tile_m) * c.tile_m
+    products = p.batch * across * along * each / lanes
+    wide = c.inner == "channels" and c.alignment >= 4
+    wide = wide or c.inner == "tokens" or c.direction == "update"
+    memory = p.min_bytes / (device.bandwidth_gbs * 1e3) * (1 if wide else GATHERED)
+    threads = count * c.num_warps * this.warp_size
+    idle = max(1.0, device.compute_units * RESIDENT_THREADS / max(1, threads))
+    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US
+    launch += SECOND_US * (c.direction == "backward")
+    terms = {"memory": memory, "arithmetic": products * min(idle, 8.0), "launch": launch}
+    total = math.hypot(terms["memory"], terms["arithmetic"]) + launch
+    limiter = max(terms, key=lambda term: terms[term])
+    return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
