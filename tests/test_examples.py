@@ -50,6 +50,7 @@ EXPECTED = {
     "33_attention_finetuning.py": "4 sequences of [9, 23, 1, 16] rows in one",
     "34_attention_deterministic.py": "two runs have the same bits in every parameter",
     "35_convolution_blocks.py": "ConvNeXt  [2, 16, 8, 8], and 3 gradients: True",
+    "36_causal_convolution.py": "prefill of 21 tokens and 6 updates, state [2, 32, 3]",
     "37_convolution_video.py": "and 4 gradients: True\nframes that change with the last: [False, "
     "False, False, True]",
     "38_convolution_audio.py": "codec          [2, 4, 48], and 3 gradients: True",

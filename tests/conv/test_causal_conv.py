@@ -90,11 +90,11 @@ def test_every_form_computes_the_same(dispatcher):
 
 
 UPDATES = (
-    {"extras": "", "slots": 3},
-    {"extras": "bias+silu", "slots": 7, "tokens": 2},
-    {"extras": "indexed", "slots": 4, "tokens": 6, "entries": 5},
-    {"extras": "bias+circular", "slots": 3, "tokens": 5},
-    {"extras": "silu+circular+indexed", "slots": 6, "entries": 4, "taps": 2},
+    {"extras": "", "state_len": 3},
+    {"extras": "bias+silu", "state_len": 7, "tokens": 2},
+    {"extras": "indexed", "state_len": 4, "tokens": 6, "cache_entries": 5},
+    {"extras": "bias+circular", "state_len": 3, "tokens": 5},
+    {"extras": "silu+circular+indexed", "state_len": 6, "cache_entries": 4, "taps": 2},
 )
 
 
@@ -261,7 +261,7 @@ def test_problems_in_words():
     for wrong, why in (
         ({"width": "4"}, "has no 'width'"), ({"extras": "silu+bias"}, "must be in order"),
         ({"extras": "circular"}, "nothing that direction forward has"),
-        ({"slots": "4"}, "slots and entries are of updates"),
+        ({"state_len": "4"}, "state_len and cache_entries are of updates"),
     ):  # fmt: skip
         with pytest.raises(BadArgument, match=why):
             FAMILY.parse_problem({**words, **wrong}, arch("sm_90"))

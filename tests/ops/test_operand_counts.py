@@ -36,7 +36,7 @@ PROBLEMS = (
     ConvProblem(2, 16, 32, (7, 9), (3, 3), stride=(2, 2), direction="weights"),
     CausalConvProblem(2, 16, 9, extras="bias+silu+initial+final"),
     CausalConvProblem(2, 16, 9, direction="backward", extras="silu+packed"),
-    CausalConvProblem(2, 16, 1, direction="update", extras="bias+indexed", entries=5),
+    CausalConvProblem(2, 16, 1, direction="update", extras="bias+indexed", cache_entries=5),
 )
 
 

@@ -77,7 +77,7 @@ def _operand(p: CausalConvProblem, name: str, role: Role, *, keyword: bool) -> O
     made: dict[str, Values] = {
         "seq_idx": partial(_sequences, p.batch, p.tokens),
         "cache_seqlens": partial(_lengths, p.batch),
-        "conv_state_indices": partial(_entries, p.batch, p.entries),
+        "conv_state_indices": partial(_entries, p.batch, p.cache_entries),
     }
     shape = (p.batch, p.tokens) if name == "seq_idx" else (p.batch,)
     strides = (p.tokens, 1) if name == "seq_idx" else (1,)
@@ -224,7 +224,7 @@ def _fields(direction: str, views: dict[str, View], said: dict[str, Any]) -> dic
     }  # fmt: skip
     if direction == "update":
         state = views["conv_state"]
-        found |= {"slots": state.shape[2], "entries": state.shape[0]}
+        found |= {"state_len": state.shape[2], "cache_entries": state.shape[0]}
     return found
 
 

@@ -40,7 +40,7 @@ _POINTERS = {
 _NUMBERS = {
     "forward": ("channels", "tokens"),
     "backward": ("batch", "channels", "tokens", "splits"),
-    "update": ("channels", "tokens", "slots"),
+    "update": ("channels", "tokens", "state_len"),
 }
 
 _STRIDES: dict[str, tuple[tuple[str, str], ...]] = {

@@ -45,23 +45,25 @@ class CausalConvProblem(Problem):
     Shapes, as in Dao-AILab's causal-conv1d: x and y [batch, channels, tokens], w [channels, taps].
 
     direction: ``forward``; ``backward``: the gradients of x, w, bias and initial states;
-        ``update``: positions behind a state [entries, channels, slots], which is updated in place.
+        ``update``: positions behind a state [cache_entries, channels, state_len], which is
+        updated in place.
     batch, channels, tokens: sizes of x; tokens are positions. taps: of a filter, up to `MOST_TAPS`.
-    slots: positions that a state has, taps - 1 or more. entries: of a state; 0 as batch.
+    state_len: positions that a state has, taps - 1 or more; 0 as many. cache_entries: of a state;
+        0 as batch.
     extras: words of `EXTRAS` in their order, joined by ``+``. bias; silu: act is ``z·sigmoid(z)``;
         initial: what is before the first position, [batch, channels, taps - 1], else zeros; final:
         the last taps - 1 positions, also of initial states, are an output; packed: an int32 for
         each position says of which sequence it is: others are not seen, and negative numbers are
-        padding, whose results are 0. circular: int32 lengths [batch] say, modulo slots, where new
-        positions are written; else states move up. indexed: int32 [batch] say which entry of the
-        state is a sequence's; negative numbers are padding.
+        padding, whose results are 0. circular: int32 lengths [batch] say, modulo state_len, where
+        new positions are written; else states move up. indexed: int32 [batch] say which entry of
+        the state is a sequence's; negative numbers are padding.
     dtype: of x, y and states. dtype_w: of w and the bias; ``""`` is the same.
     x_strides, y_strides, …: in elements; () is without gaps, with neighbouring channels.
         `y_strides` is that of dY too, `state_strides` of initial states and the state,
         `final_strides` of final states and their gradient. Of w, () has neighbouring taps.
     alignment: bytes that all addresses are multiples of, a power of two up to 16.
 
-    Sizes may be 0, but taps and slots. Raises `BadArgument` for an invalid problem.
+    Sizes may be 0, but taps and state_len. Raises `BadArgument` for an invalid problem.
     """
 
     family: ClassVar[str] = "causal_conv"
@@ -74,8 +76,8 @@ class CausalConvProblem(Problem):
     extras: str = ""
     dtype: str = "bf16"
     dtype_w: str = ""
-    slots: int = 0
-    entries: int = 0
+    state_len: int = 0
+    cache_entries: int = 0
     x_strides: Strides = ()
     w_strides: Strides = ()
     y_strides: Strides = ()
@@ -90,7 +92,7 @@ class CausalConvProblem(Problem):
                 f"direction = {self.direction!r}{nearest(self.direction, DIRECTIONS)} is not one "
                 f"of {', '.join(DIRECTIONS)}"
             )
-        for name in ("batch", "channels", "tokens", "slots", "entries"):
+        for name in ("batch", "channels", "tokens", "state_len", "cache_entries"):
             checks.whole(name, getattr(self, name), 0, MOST)
         checks.whole("taps", self.taps, 1, MOST_TAPS)
         self._check_extras()
@@ -104,20 +106,23 @@ class CausalConvProblem(Problem):
         if self.alignment not in (1, 2, 4, 8, 16):
             raise BadArgument(f"alignment = {self.alignment} is not one of 1, 2, 4, 8, 16 bytes")
         update = self.direction == "update"
-        if not update and (self.slots or self.entries):
-            raise BadArgument(f"slots and entries are of updates, not of {self.direction}")
+        if not update and (self.state_len or self.cache_entries):
+            raise BadArgument(
+                f"state_len and cache_entries are of updates, not of {self.direction}"
+            )
         if update:
-            if not self.slots:
-                object.__setattr__(self, "slots", max(1, self.taps - 1))
-            if not self.entries:
-                object.__setattr__(self, "entries", self.batch)
-            if self.slots < self.taps - 1:
+            if not self.state_len:
+                object.__setattr__(self, "state_len", max(1, self.taps - 1))
+            if not self.cache_entries:
+                object.__setattr__(self, "cache_entries", self.batch)
+            if self.state_len < self.taps - 1:
                 raise BadArgument(
-                    f"a state of {self.slots} positions is shorter than taps - 1 = {self.taps - 1}"
+                    f"a state of {self.state_len} positions is shorter than {self.taps - 1}, which "
+                    f"{self.taps} taps see behind them"
                 )
-            if not self.has("indexed") and self.entries != self.batch:
+            if not self.has("indexed") and self.cache_entries != self.batch:
                 raise BadArgument(
-                    f"a state of {self.entries} entries is not one for each of {self.batch} "
+                    f"a state of {self.cache_entries} entries is not one for each of {self.batch} "
                     "sequences: say conv_state_indices"
                 )
         for name, count in LIKE.items():
@@ -149,8 +154,8 @@ class CausalConvProblem(Problem):
         shown += f" {self.dtype}" + (f"·{self.dtype_w}" if self.dtype_w != self.dtype else "")
         shown += f" {self.direction}" * (self.direction != "forward")
         if self.direction == "update":
-            shown += f" slots {self.slots}"
-            shown += f" entries {self.entries}" * (self.entries != self.batch)
+            shown += f" state_len {self.state_len}"
+            shown += f" cache_entries {self.cache_entries}" * (self.cache_entries != self.batch)
         shown += f" {self.extras}" * bool(self.extras)
         for name in LIKE:
             if strides := getattr(self, name):
@@ -171,7 +176,7 @@ class CausalConvProblem(Problem):
         if field == "w_strides":
             return self.channels, self.taps
         if field == "state_strides" and self.direction == "update":
-            return self.entries, self.channels, self.slots
+            return self.cache_entries, self.channels, self.state_len
         last = self.taps - 1 if field in ("state_strides", "final_strides") else self.tokens
         return self.batch, self.channels, last
 
@@ -197,31 +202,31 @@ class CausalConvProblem(Problem):
         return most
 
     @property
-    def elements(self) -> int:
+    def _count(self) -> int:
         """Of x."""
         return self.batch * self.channels * self.tokens
 
     @property
     def flops(self) -> int:
         """Two for each product, backward of both gradients."""
-        return 2 * self.elements * self.taps * (2 if self.direction == "backward" else 1)
+        return 2 * self._count * self.taps * (2 if self.direction == "backward" else 1)
 
     @property
     def work(self) -> Mapping[str, int]:
         """On the vector units, in fp32; and the exponentials of SiLU."""
         found = {"fp32": self.flops}
-        return found | ({"exp": self.elements} if self.has("silu") else {})
+        return found | ({"exp": self._count} if self.has("silu") else {})
 
     @property
     def min_bytes(self) -> int:
         """x, w and states read once, results written once."""
         size, size_w = DTYPES[self.dtype].bytes, DTYPES[self.dtype_w].bytes
-        moved = self.elements * size * (3 if self.direction == "backward" else 2)
+        moved = self._count * size * (3 if self.direction == "backward" else 2)
         weights = self.channels * (self.taps + self.has("bias")) * size_w
         moved += weights * (2 if self.direction == "backward" else 1)
         states = self.batch * self.channels * size
         if self.direction == "update":
-            return moved + 2 * states * self.slots
+            return moved + 2 * states * self.state_len
         times = self.has("initial") * (2 if self.direction == "backward" else 1) + self.has("final")
         return (
             moved

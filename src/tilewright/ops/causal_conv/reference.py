@@ -119,19 +119,19 @@ def _update(p: CausalConvProblem, inputs: Mapping[str, Any]) -> dict[str, Any]:
         entry = int(inputs["conv_state_indices"][b]) if p.has("indexed") else b
         if entry < 0:
             continue
-        begin = int(inputs["cache_seqlens"][b]) % p.slots if p.has("circular") else 0
+        begin = int(inputs["cache_seqlens"][b]) % p.state_len if p.has("circular") else 0
         wide = _zeros(x, (1, p.channels, p.taps - 1 + p.tokens))
         for k in range(p.taps - 1):
-            wide[0, :, k] = state[entry, :, (begin + k - (p.taps - 1)) % p.slots]
+            wide[0, :, k] = state[entry, :, (begin + k - (p.taps - 1)) % p.state_len]
         wide[0, :, p.taps - 1 :] = x[b]
         z = _sums(p, inputs, wide, [1.0] * p.taps)[0]
         y[b] = z * _sigmoid(z) if p.has("silu") else z
         if p.has("circular"):
             for i in range(p.tokens):
-                state[entry, :, (begin + i) % p.slots] = x[b, :, i]
+                state[entry, :, (begin + i) % p.state_len] = x[b, :, i]
         else:
-            moved = _zeros(x, (p.channels, p.slots + p.tokens))
-            moved[:, : p.slots], moved[:, p.slots :] = state[entry], x[b]
+            moved = _zeros(x, (p.channels, p.state_len + p.tokens))
+            moved[:, : p.state_len], moved[:, p.state_len :] = state[entry], x[b]
             state[entry] = moved[:, p.tokens :]
     return {"y": y, "conv_state": state}
 

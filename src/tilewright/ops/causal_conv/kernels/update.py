@@ -18,7 +18,7 @@ from tilewright.ops.causal_conv.kernels.whole import none
 
 @triton.jit
 def causal_update(
-    x, state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, slots, x_strides,
+    x, state, w, y, bias, cache_seqlens, conv_state_indices, channels, tokens, state_len, x_strides,
     w_strides, y_strides, state_strides,
     TILE_N: tl.constexpr, TAPS: tl.constexpr, BIAS: tl.constexpr, SILU: tl.constexpr,
     CIRCULAR: tl.constexpr, INDEXED: tl.constexpr,
@@ -34,7 +34,7 @@ def causal_update(
     live = there & (entry >= 0)
     begin = 0
     if CIRCULAR:
-        begin = tl.load(cache_seqlens + image) % slots
+        begin = tl.load(cache_seqlens + image) % state_len
     mine = state + (entry * state_strides[0] + c * state_strides[1])
     from_x = x + (image * x_strides[0] + c * x_strides[1])
     to_y = y + (image * y_strides[0] + c * y_strides[1])
@@ -44,7 +44,7 @@ def causal_update(
         factor = tl.load(w + (c * w_strides[0] + k * w_strides[1]), mask=there, other=0.0)
         factors = factors + (factor.to(tl.float32),)  # noqa: RUF005
     for k in tl.static_range(TAPS - 1):
-        before = (begin + slots + (k - (TAPS - 1))) % slots
+        before = (begin + state_len + (k - (TAPS - 1))) % state_len
         v = tl.load(mine + before * state_strides[2], mask=live, other=0.0).to(tl.float32)
         window = window + (v,)  # noqa: RUF005
     shift = tl.zeros((TILE_N,), tl.float32)
@@ -66,19 +66,21 @@ def causal_update(
         window = kept
     tl.debug_barrier()
     if CIRCULAR:
-        # Of more positions than slots, the last stay.
-        for i in range(tl.maximum(tokens - slots, 0), tokens):
+        # Of more positions than the state has, the last stay.
+        for i in range(tl.maximum(tokens - state_len, 0), tokens):
             newest = tl.load(from_x + i * x_strides[2], mask=live, other=0.0)
-            tl.store(mine + (begin + i) % slots * state_strides[2], newest, mask=live)
+            tl.store(mine + (begin + i) % state_len * state_strides[2], newest, mask=live)
     else:
-        for slot in range(slots):
+        for slot in range(state_len):
             from_state = slot + tokens
             old = tl.load(
-                mine + from_state * state_strides[2], mask=live & (from_state < slots), other=0.0
+                mine + from_state * state_strides[2],
+                mask=live & (from_state < state_len),
+                other=0.0,
             )
             new = tl.load(
-                from_x + (from_state - slots) * x_strides[2], mask=live & (from_state >= slots),
-                other=0.0,
+                from_x + (from_state - state_len) * x_strides[2],
+                mask=live & (from_state >= state_len), other=0.0,
             )  # fmt: skip
-            moved = tl.where(from_state < slots, old, new)
+            moved = tl.where(from_state < state_len, old, new)
             tl.store(mine + slot * state_strides[2], moved, mask=live)
