@@ -15,7 +15,7 @@ from simulate import simulated_run, worst_error
 from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem, grouped, grouped_launch
+from tilewright.ops.conv import ConvProblem, boxes, grouped, grouped_launch
 from tilewright.ops.conv.rules import shared_memory
 from tilewright.ops.nouns import MAIN
 
@@ -59,6 +59,18 @@ CASES = {
         ODD, filter=(2, 4), pad=(0, 3), pad_after=(2, -1), direction="data", groups=5
     ),
     "1-D": ConvProblem(9, 64, 64, (21,), (5,), 4, pad=(2,), pad_after=(1,)),
+    "strides": replace(ODD, stride=(2, 2), spatial=(9, 21)),
+    "strides, padding": replace(
+        ODD, stride=(2, 2), filter=(4, 5), spatial=(9, 21), pad=(0, 3), pad_after=(2, -1),
+        groups=5,
+    ),
+    "classes": replace(ODD, stride=(2, 2), direction="data", epilogue="bias+add"),
+    "classes, padding": replace(
+        ODD, stride=(2, 2), filter=(2, 5), pad=(0, 3), pad_after=(2, -1), direction="data",
+    ),
+    "1-D classes": ConvProblem(
+        9, 64, 64, (21,), (5,), 4, stride=(2,), pad=(2,), direction="data"
+    ),
     "gaps": replace(
         ODD, x_strides=(8800, 1, 1056, 96), y_strides=(5280, 1, 1056, 96),
         w_strides=(99, 1, 30, 10),
@@ -126,7 +138,7 @@ def test_on_a_cpu_another_kernel_computes_the_same():
 def test_strips_cover_the_result(units, spatial):
     p = replace(RESNEXT, spatial=spatial, n=19)
     for c in configs(p):
-        cut = grouped_launch.strips(c, p, units, 2)
+        cut = grouped_launch.strips(c, p, boxes.walks(p, (0, 0, 0)), units, 2)
         height, width = p.out_sizes
         assert cut.rows * cut.segments >= height > cut.rows * (cut.segments - 1)
         assert cut.tiles_w == -(-width // grouped.columns(c))
@@ -155,7 +167,9 @@ def test_strips_cover_the_result(units, spatial):
         ({"box": "8x1x16"}, "boxes", "box '8x1x16' is not 8x1x8"),
         ({"held": "3s1"}, "boxes", "held = '3s1' is not a filter of 2 dimensions"),
         ({"held": ""}, "boxes", "held = '' is not a filter of 2 dimensions"),
-        ({"held": "3x3s2x1"}, "boxes", "has strides of 1, not of 2x1"),
+        ({"held": "3x3s2x1"}, "boxes", "strides are not alike, or over 2"),
+        ({"held": "3x3s4x4"}, "boxes", "strides are not alike, or over 2"),
+        ({"held": "1x3s2x2", "direction": "data"}, "boxes", "1x3s2x2 has no tap for some pixels"),
         ({"held": "3x11s1x1"}, "boxes", "11 taps along the width, over 9"),
         ({"held": "5x3s1x1"}, "boxes", "5 rows in the ring are not more than the filter's 5"),
         ({"num_stages": 24}, "warps", "num_stages = 24 is over"),
@@ -176,8 +190,9 @@ def test_what_cannot_be_built(fields, rule, why):
     [
         ({"groups": 16}, "boxes", "is for groups of 8 channels, not of 16 and 16"),
         ({"k": 512}, "boxes", "is for groups of 8 channels, not of 8 and 16"),
-        ({"filter": (3, 5)}, "boxes", "is for filters 3x3s1x1, not of 3x5"),
-        ({"stride": (2, 2)}, "boxes", "has strides and dilations of 1"),
+        ({"filter": (3, 5)}, "boxes", "is for filters 3x3s1x1, not for 3x5s1x1"),
+        ({"stride": (2, 2)}, "boxes", "is for filters 3x3s1x1, not for 3x3s2x2"),
+        ({"dilation": (2, 2)}, "boxes", "has dilations of 1, not of (2, 2)"),
         ({"n": 0}, "boxes", "x has no elements"),
         ({"alignment": 8}, "vector_width", "aligned to 8 bytes, under 16"),
         ({"direction": "data"}, "signature", "is for direction 'forward'"),
@@ -200,6 +215,8 @@ def test_other_architectures_do_not_have_it():
 def test_names_say_the_filter():
     for c in configs(RESNEXT, tuned=True):
         assert f"_b{c.box}_f3x3s1x1_mg2" in c.name and FAMILY.parse_name(c.name) == c
+    for c in configs(replace(RESNEXT, stride=(2, 2))):
+        assert f"_b{c.box}_f3x3s2x2_mg2" in c.name and FAMILY.parse_name(c.name) == c
 
 
 @pytest.mark.parametrize("direction", ["forward", "data"])
@@ -223,7 +240,10 @@ def test_one_image_prefers_another():
 
 
 def test_nothing_spills_and_shared_memory_is_as_said(store):
-    problems = [RESNEXT, replace(RESNEXT, groups=8, direction="data", epilogue="bias+add")]
+    problems = [
+        RESNEXT, replace(RESNEXT, groups=16, stride=(2, 2)),
+        replace(RESNEXT, groups=8, direction="data", epilogue="bias+add"),
+    ]  # fmt: skip
     built = [c for p in problems for c in configs(p)]
     report = build_once([(c, "sm_90") for c in built], store)
     results = {r.name: r for r in report.results if r.part == MAIN}

@@ -129,7 +129,7 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, residue: Residues) -> S
     context = Context(c, p)
     source_block, weights_block, made_block = _blocks(c)
     kind = index_type(c)
-    strides, begin = _class_strides(p, residue)
+    strides, begin = class_strides(p, residue)
     arguments: list[Argument] = [
         described(p, source_of(p.direction), source_block, steps=tuple(w.by_pixel for w in of)),
         described(p, "w", weights_block),
@@ -147,7 +147,7 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, residue: Residues) -> S
     return Step((programs, 1, 1), tuple(arguments), MAIN)
 
 
-def _class_strides(p: ConvProblem, residue: Residues) -> tuple[tuple[int, ...], int]:
+def class_strides(p: ConvProblem, residue: Residues) -> tuple[tuple[int, ...], int]:
     """Strides of (image, channel, depth, height, width) of the class's pixels, and elements to the
     first."""
     outer, inner, *spatial = dense(p, p.output_name)

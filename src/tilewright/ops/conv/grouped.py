@@ -3,14 +3,16 @@ for all taps (kernels/gluon_grouped.py). What it needs of an architecture and a 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxes
+from tilewright.ops.conv import boxes, windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.nouns import MAIN
 
 PIPELINE = "gluon_grouped"
 NEEDS = ("tma", "wgmma")
@@ -33,6 +35,7 @@ WARPS = 4
 OVERHEAD_BYTES = 256
 """Shared memory beside tiles: barriers, and what a sum over threads takes."""
 
+MOST_STRIDE = 2
 MOST_TAPS = 9
 """Along the width: the pixels behind a tile's are the next power of two, and fewer than it has."""
 
@@ -53,9 +56,40 @@ def taps(c: ConvConfig) -> tuple[int, int]:
     return math.prod(height), width
 
 
-def halo(c: ConvConfig) -> int:
-    """Pixels behind a row's that the filter sees, rounded up to a power of two."""
-    over = taps(c)[1] - 1
+def _strides(c: ConvConfig) -> tuple[int, ...]:
+    return boxes.sizes(c.held.partition("s")[2])
+
+
+def stride(c: ConvConfig) -> int:
+    """Along every dimension, of the convolutions that a kernel is for."""
+    return _strides(c)[0]
+
+
+def forward_stride(c: ConvConfig) -> int:
+    """Pixels of the source from one pixel of a row to the next: a class of the gradient of the data
+    walks pixel by pixel."""
+    return 1 if c.direction == "data" else stride(c)
+
+
+def classes(c: ConvConfig) -> dict[str, tuple[int, int]]:
+    """Kernels, by part, with their taps along the height and the width: one, or for the gradient of
+    the data one for each number of taps that a residue class can have, the most first."""
+    height, width = taps(c)
+    if c.direction != "data" or stride(c) == 1:
+        return {MAIN: (height, width)}
+    down = [height] if c.spatial_dims == 1 else _of_classes(height, stride(c))
+    pairs = itertools.product(down, _of_classes(width, stride(c)))
+    return {MAIN if not i else f"taps_{h}x{w}": (h, w) for i, (h, w) in enumerate(pairs)}
+
+
+def _of_classes(count: int, stride: int) -> list[int]:
+    """Taps that residue classes have, the most first."""
+    return list(dict.fromkeys((-(-count // stride), count // stride)))
+
+
+def halo(c: ConvConfig, width: int) -> int:
+    """Pixels behind a row's that a filter of `width` taps sees, rounded up to a power of two."""
+    over = (width - 1) // forward_stride(c)
     return 1 << (over - 1).bit_length() if over else 0
 
 
@@ -64,10 +98,15 @@ def channels(c: ConvConfig) -> int:
     return c.tile_k // c.merged_groups
 
 
+def row_atoms(c: ConvConfig, width: int) -> int:
+    """Atoms of an input row, for filters of `width` taps."""
+    return forward_stride(c) * (columns(c) + halo(c, width))
+
+
 def shared_memory(c: ConvConfig) -> int:
     """Bytes of the ring, the weights and the staging buffer, and a little more."""
-    height, width = taps(c)
-    elements = c.num_stages * (columns(c) + halo(c)) * IMAGES * SLAB
+    height, width = classes(c)[MAIN]
+    elements = c.num_stages * row_atoms(c, width) * IMAGES * SLAB
     elements += height * width * SLAB * c.tile_k + c.tile_m * SLAB
     return elements * DTYPES[c.dtype].bytes + OVERHEAD_BYTES
 
@@ -117,12 +156,14 @@ def _tile(c: ConvConfig) -> str | None:
 
 
 def _filter(c: ConvConfig) -> str | None:
-    if len(filter_of(c)) != c.spatial_dims:
+    each = filter_of(c)
+    if len(each) != c.spatial_dims:
         return f"held = '{c.held}' is not a filter of {c.spatial_dims} dimensions"
-    strides = c.held.partition("s")[2]
-    if set(strides.split("x")) != {"1"}:
-        return f"pipeline {c.pipeline} has strides of 1, not of {strides}"
-    height, width = taps(c)
+    if len(set(_strides(c))) > 1 or stride(c) > MOST_STRIDE:
+        return f"held = {c.held}: strides are not alike, or over {MOST_STRIDE}"
+    if c.direction == "data" and min(each) < stride(c):
+        return f"held = {c.held} has no tap for some pixels, which are {stride(c)} apart"
+    height, width = classes(c)[MAIN]
     if width > MOST_TAPS:
         return f"{width} taps along the width, over {MOST_TAPS}"
     if height >= c.num_stages:
@@ -134,10 +175,10 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
     """Why a config of this pipeline cannot compute `p`, if so."""
     if not p.group_c == p.group_k == channels(c):
         return f"is for groups of {channels(c)} channels, not of {p.group_c} and {p.group_k}"
-    if p.filter != filter_of(c):
-        return f"is for filters {c.held}, not of {'x'.join(map(str, p.filter))}"
-    if any(n != 1 for n in (*p.stride, *p.dilation)):
-        return f"has strides and dilations of 1, not of {p.stride} and {p.dilation}"
+    if p.filter != filter_of(c) or any(n != stride(c) for n in p.stride):
+        return f"is for filters {c.held}, not for {windows.word(p)}"
+    if any(n != 1 for n in p.dilation):
+        return f"has dilations of 1, not of {p.dilation}"
     for name in "xy":
         shape, strides = p.shape_of(name), p.strides_of(name)
         if 0 in shape:

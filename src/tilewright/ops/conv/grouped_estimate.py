@@ -14,12 +14,16 @@ import math
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import boxes
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.grouped import IMAGES, SLAB, columns, halo, taps
+from tilewright.ops.conv.grouped import IMAGES, SLAB, forward_stride, row_atoms
 from tilewright.ops.conv.grouped_launch import resident, strips
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
+
+SECOND_US = 2.0
+"""A kernel that follows another without a gap on the host, as in `estimate`."""
 
 ROW_US = 0.4
 """Of a row beside products: the wait for them, the epilogue, the store. Other workgroups on the
@@ -28,25 +32,32 @@ compute unit hide it: a guess."""
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What `c` should take for `p` on `device`."""
-    this = arch(device.arch)
-    at_once = resident(c, this)
-    cut = strips(c, p, device.compute_units, at_once)
-    rounds = -(-cut.each // cut.programs) * -(-cut.slabs * cut.programs // device.compute_units)
+    at_once = resident(c, arch(device.arch))
     size = DTYPES[c.dtype].bytes
     # For each tap and slice: 64 rows of pixels by a slice's channels, and the slice's weights.
     operands = (c.tile_m + c.tile_m // 64 * c.tile_k) * c.tile_k * size
-    read = math.prod(taps(c)) * SLAB // c.tile_k * operands
-    row_bytes = (columns(c) + halo(c)) * IMAGES * SLAB * size
-    shared = rounds * cut.rows * read / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
-    port = rounds * (cut.rows + taps(c)[0] - 1) * row_bytes / through
-    steps = rounds * cut.rows * ROW_US / min(at_once, rounds)
+    shared = port = steps = 0.0
+    workgroups = 0
+    for residue in boxes.residues(p):
+        of = boxes.walks(p, residue)
+        height, width = of[1].count, of[2].count
+        cut = strips(c, p, of, device.compute_units, at_once)
+        count = cut.slabs * cut.programs
+        workgroups += count
+        rounds = -(-cut.each // cut.programs) * -(-count // device.compute_units)
+        read = height * width * SLAB // c.tile_k * operands
+        row_bytes = row_atoms(c, width) * IMAGES * SLAB * size
+        rows_in = (cut.rows - 1) * forward_stride(c) + height
+        shared += rounds * cut.rows * read / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+        port += rounds * rows_in * row_bytes / through
+        steps += rounds * cut.rows * ROW_US / min(at_once, rounds)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
-    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US
+    launches = SECOND_US * (sum(1 for _ in boxes.residues(p)) - 1)
+    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + launches
     terms = {
         "shared memory": shared, "L2": port, "rows": steps, "memory": memory, "launch": launch,
     }  # fmt: skip
     total = math.hypot(max(shared, port, steps), memory) + launch
     limiter = max(terms, key=lambda term: terms[term])
-    count = cut.slabs * cut.programs
-    return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
+    return Estimate(total, limiter, tuple(terms.items()), (f"{workgroups} workgroups",))

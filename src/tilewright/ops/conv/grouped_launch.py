@@ -8,29 +8,50 @@ from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import boxes
-from tilewright.ops.conv.arguments import ARGUMENTS, CONSTANTS, Context, Value, source_of
-from tilewright.ops.conv.boxed import dense
-from tilewright.ops.conv.boxed_launch import view
+from tilewright.ops.conv.arguments import (
+    ARGUMENTS,
+    CONSTANTS,
+    Context,
+    Value,
+    index_type,
+    source_of,
+)
+from tilewright.ops.conv.boxed import Residues, dense
+from tilewright.ops.conv.boxed_launch import class_strides, view
+from tilewright.ops.conv.boxes import Walk
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.grouped import IMAGES, SLAB, columns, halo, shared_memory, taps
+from tilewright.ops.conv.grouped import (
+    IMAGES,
+    SLAB,
+    classes,
+    columns,
+    forward_stride,
+    halo,
+    shared_memory,
+)
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
-from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
+from tilewright.ops.nouns import Argument, Descriptor, KernelSource, Scalar, Step
 
 _NUMBERS = (
     "images", "channels", "height", "width", "slabs", "tiles_w", "octets", "strips", "rows",
-    "origin_h", "origin_w",
+    "origin_h", "origin_w", "first_tap.0", "first_tap.1", "taps_apart",
 )  # fmt: skip
 
 
-def _blocks(c: ConvConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _blocks(c: ConvConfig, taps: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What one copy moves of a row of a tile, and of the pixels behind it."""
-    return (1, columns(c), IMAGES, SLAB), (1, max(1, halo(c)), IMAGES, SLAB)
+    return (1, columns(c), IMAGES, SLAB), (1, max(1, halo(c, taps[1])), IMAGES, SLAB)
 
 
-def source(c: ConvConfig, arch: Arch) -> KernelSource:
-    """What to compile for `c` on `arch`."""
-    row, edge = _blocks(c)
+def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
+    """What to compile for `c` on `arch`, by part."""
+    return {part: _source(c, width_and_height) for part, width_and_height in classes(c).items()}
+
+
+def _source(c: ConvConfig, taps: tuple[int, int]) -> KernelSource:
+    """The kernel for so many taps along the height and the width."""
+    row, edge = _blocks(c, taps)
     signature = [
         ("x", view(c.dtype, row)), ("edge", view(c.dtype, edge)), ("made", view(c.dtype_out, row)),
         ("weights", ARGUMENTS["weights"].types(c)[0]),
@@ -38,13 +59,12 @@ def source(c: ConvConfig, arch: Arch) -> KernelSource:
     extra = ARGUMENTS["extra"].types(c)
     signature += [(f"extra.{i}", kind) for i, kind in enumerate(extra)] or [("extra", "()")]
     for name in ("weight_strides", "made_strides"):
-        signature += [(f"{name}.{i}", kind) for i, kind in enumerate(ARGUMENTS[name].types(c))]
-    signature += [(name, "i32") for name in _NUMBERS]
-    height, width = taps(c)
+        signature += [(f"{name}.{i}", index_type(c)) for i in range(5)]
+    signature += [("begin", index_type(c)), *((name, "i32") for name in _NUMBERS)]
     constants: dict[str, Value] = {
-        "COLS": columns(c), "HALO": halo(c), "TAPS_H": height, "TAPS_W": width, "SLICE": c.tile_k,
-        "MERGED": c.merged_groups, "NDIM": c.spatial_dims, "DATA": c.direction == "data",
-        "STAGES": c.num_stages,
+        "COLS": columns(c), "HALO": halo(c, taps[1]), "STRIDE": forward_stride(c),
+        "TAPS_H": taps[0], "TAPS_W": taps[1], "SLICE": c.tile_k, "MERGED": c.merged_groups,
+        "NDIM": c.spatial_dims, "DATA": c.direction == "data", "STAGES": c.num_stages,
     }  # fmt: skip
     constants |= {name: CONSTANTS[name](c) for name in ("TAKES", "LARGEST")}
     chain = tuple(o.function for o in epilogues.parse(c.epilogue))
@@ -64,7 +84,7 @@ def _promises(c: ConvConfig) -> tuple[tuple[str, int], ...]:
     """What the epilogue's arrays, which lie as the result does, let the compiler assume: of
     addresses in bytes, of strides in elements."""
     count = c.alignment_out // DTYPES[c.dtype_out].bytes
-    found = {f"made_strides.{i}": count for i in (0, 2, 3, 4)}
+    found = {f"made_strides.{i}": count for i in (0, 2, 3, 4)} | {"begin": count}
     for i, taken in enumerate(epilogues.takes(c.epilogue)):
         if taken.kind == "d":
             found[f"extra.{i}"] = c.alignment_out
@@ -97,20 +117,23 @@ class Strips:
 
 def all_tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Rows of tiles of all strips."""
-    height, width = sizes(p)
-    return _up(p.channels_out, SLAB) * _up(width, columns(c)) * _up(p.n, IMAGES) * height
+    each = _up(p.channels_out, SLAB) * _up(p.n, IMAGES)
+    sizes = (_of_walks(boxes.walks(p, residue))[:2] for residue in boxes.residues(p))
+    return each * sum(height * _up(width, columns(c)) for height, width in sizes)
 
 
-def sizes(p: ConvProblem) -> tuple[int, int]:
-    """Height and width of the result; the height of one dimension is 1."""
-    _, height, width = (w.size for w in boxes.walks(p, (0, 0, 0)))
-    return height, width
+def _of_walks(of: tuple[Walk, ...]) -> tuple[int, int, int, int]:
+    """Height and width of a class of the result, and its taps along both."""
+    _, height, width = of
+    return height.size, width.size, height.count, width.count
 
 
-def strips(c: ConvConfig, p: ConvProblem, units: int, resident: int = 1) -> Strips:
-    """The strips with which the busiest workgroup walks the fewest rows of the source, for so many
-    compute units with so many workgroups at once; among equals the highest strips."""
-    height, width = sizes(p)
+def strips(
+    c: ConvConfig, p: ConvProblem, of: tuple[Walk, ...], units: int, resident: int = 1
+) -> Strips:
+    """The strips of a class with which the busiest workgroup walks the fewest rows of the source,
+    for so many compute units with so many workgroups at once; among equals the highest strips."""
+    height, width, taps, _ = _of_walks(of)
     slabs, tiles_w, octets = _up(p.channels_out, SLAB), _up(width, columns(c)), _up(p.n, IMAGES)
     most = max(1, units * resident // slabs)
     found = None
@@ -119,7 +142,7 @@ def strips(c: ConvConfig, p: ConvProblem, units: int, resident: int = 1) -> Stri
         if _up(height, rows) != segments:
             continue
         each = tiles_w * octets * segments
-        cost = _up(each, most) * (rows + taps(c)[0] - 1)
+        cost = _up(each, most) * ((rows - 1) * forward_stride(c) + taps)
         if found is None or cost < found[0]:
             found = cost, Strips(slabs, tiles_w, octets, rows, segments, min(most, each))
     assert found is not None
@@ -132,39 +155,63 @@ def resident(c: ConvConfig, arch: Arch) -> int:
     return max(1, arch.shared_memory_per_cu // each)
 
 
-def step(c: ConvConfig, p: ConvProblem, device: Device) -> Step:
-    """The launch of `c` for `p` on `device`."""
-    cut = strips(c, p, device.compute_units, resident(c, arch_called(device.arch)))
-    row, edge = _blocks(c)
-    context = Context(c, p)
-    read = source_of(p.direction)
+def steps(c: ConvConfig, p: ConvProblem, device: Device) -> list[Step]:
+    """The launch of `c` for `p` on `device`: a step for each residue class."""
+    parts = {taps: part for part, taps in classes(c).items()}
+    found = []
+    for residue in boxes.residues(p):
+        of = boxes.walks(p, residue)
+        part = parts[_of_walks(of)[2:]]
+        found.append(_step(c, p, device, residue, of, part))
+    return found
+
+
+def _step(
+    c: ConvConfig, p: ConvProblem, device: Device, residue: Residues, of: tuple[Walk, ...],
+    part: str,
+) -> Step:  # fmt: skip
+    cut = strips(c, p, of, device.compute_units, resident(c, arch_called(device.arch)))
+    height, width, *taps = _of_walks(of)
+    row, edge = _blocks(c, (taps[0], taps[1]))
+    context, kind = Context(c, p), index_type(c)
+    read, apart = source_of(p.direction), forward_stride(c)
+    made_strides, begin = class_strides(p, residue)
     arguments: list[Argument] = [
-        _described(p, read, row), _described(p, read, edge), _described(p, p.output_name, row),
+        _described(p, read, row, apart), _described(p, read, edge, apart),
+        _of_class(p, (height, width), made_strides, begin, row),
     ]  # fmt: skip
-    for name in ("weights", "extra", "weight_strides", "made_strides"):
+    for name in ("weights", "extra", "weight_strides"):
         arguments += ARGUMENTS[name].values(context)
+    arguments += [Scalar(kind, stride) for stride in (*made_strides, begin)]
+    # Taps are walked so that the pixels they join go upwards.
+    origins = [w.origin + min(0, (w.count - 1) * w.by_tap) for w in of[1:]]
     numbers = (
-        p.n, p.channels_out, *sizes(p), cut.slabs, cut.tiles_w, cut.octets, cut.each, cut.rows,
-        *_origins(p),
+        p.n, p.channels_out, height, width, cut.slabs, cut.tiles_w, cut.octets, cut.each, cut.rows,
+        *origins, *(w.first for w in of[1:]), of[2].apart,
     )  # fmt: skip
     arguments += [Scalar("i32", number) for number in numbers]
-    return Step((cut.slabs * cut.programs, 1, 1), tuple(arguments), MAIN)
+    return Step((cut.slabs * cut.programs, 1, 1), tuple(arguments), part)
 
 
-def _origins(p: ConvProblem) -> tuple[int, int]:
-    """The first pixel that pixel 0 of the result sees, along the height and the width."""
-    _, height, width = (
-        w.origin + min(0, (w.count - 1) * w.by_tap) for w in boxes.walks(p, (0, 0, 0))
-    )
-    return height, width
-
-
-def _described(p: ConvProblem, name: str, block: tuple[int, ...]) -> Descriptor:
-    """The tensor map of x or y as [height, width, image, channel]."""
+def _described(p: ConvProblem, name: str, block: tuple[int, ...], apart: int) -> Descriptor:
+    """The tensor map of x or y as [height, width, image, channel]. apart: pixels of the width from
+    one pixel of a box to the next."""
     (images, channels, *spatial), (outer, _, *strides) = p.shape_of(name), dense(p, name)
     shape = (*(1,) * (2 - len(spatial)), *spatial, images, channels)
     along = (*(outer,) * (2 - len(strides)), *strides, outer, 1)
-    return Descriptor(name, p.dtype_of(name), shape, along, block)
+    going = (1, apart, 1, 1) if apart > 1 else ()
+    return Descriptor(name, p.dtype_of(name), shape, along, block, 0, going)
+
+
+def _of_class(
+    p: ConvProblem, sizes: tuple[int, int], strides: tuple[int, ...], begin: int,
+    block: tuple[int, ...],
+) -> Descriptor:  # fmt: skip
+    """The tensor map of a class's pixels of the result, as [height, width, image, channel]."""
+    outer, _, _, height, width = strides
+    along = (height or outer, width, outer, 1)
+    shape = (*sizes, p.n, p.channels_out)
+    return Descriptor(p.output_name, p.dtype_out, shape, along, block, begin)
 
 
 def _up(size: int, by: int) -> int:

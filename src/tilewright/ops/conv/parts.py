@@ -245,7 +245,7 @@ def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
     found = {name: _source(part, config, arch) for name, part in parts_of(config).items()}
     if config.pipeline == grouped.PIPELINE:
-        return {MAIN: grouped_launch.source(config, arch)}
+        return grouped_launch.sources(config, arch)
     if config.pipeline in boxed.PIPELINES:
         of = boxed_weights if config.direction == "weights" else boxed_launch
         return {MAIN: of.source(config, arch), **found}
@@ -353,7 +353,7 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
     elif config.pipeline in boxed.PIPELINES:
         steps = boxed_launch.steps(config, problem, device)
     elif config.pipeline == grouped.PIPELINE:
-        steps = [grouped_launch.step(config, problem, device)]
+        steps = grouped_launch.steps(config, problem, device)
     for name, part in parts_of(config).items():
         groups = part.grid(config, problem, splits)
         if name == MAIN and config.scheduler == "stream_k":

@@ -21,6 +21,11 @@ The weights lie in shared memory in this form for as long as the workgroup runs,
 its 64 channels; threads write them there when it begins. The gradient of the data is the same with
 taps in the reverse order, and filters and channels exchanged.
 
+With a stride of 2, an input row is two rows of atoms: its even pixels and its odd ones, which the
+copy engine picks by its element strides. Taps alternate between them, and views still begin at
+atoms. The gradient of the data then has residue classes (see `geometry`), which are convolutions of
+stride 1: a launch for each, of a kernel that is written out for the class's taps.
+
 What is infinite in one group would make NaN of another group's sums by these zeros. Where a row's
 sums have NaN, the row is multiplied anew, group by group, with the other groups' elements made
 zero: from registers, by the older matrix instruction. (With wgmma there too, the compiler waited
@@ -84,7 +89,7 @@ def _box(atoms, at, view):
 
 @jit
 def _expand(
-    weights, tiles, weight_strides, slab, channels,
+    weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
     TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr,
     DATA: gl.constexpr, NDIM: gl.constexpr,
 ):  # fmt: skip
@@ -106,11 +111,13 @@ def _expand(
         places += (col % EACH * weight_strides[1])[None, :]
     for r in range(TAPS_H):
         for s in range(TAPS_W):
+            tap_h = r
+            tap_w = s
             if DATA:
-                tap = offset(0, TAPS_H - 1 - r, TAPS_W - 1 - s, weight_strides, NDIM)
-            else:
-                tap = offset(0, r, s, weight_strides, NDIM)
-            found = gl.load(weights + (places + tap), mask=there, other=0.0)
+                tap_h = first_tap[0] + (TAPS_H - 1 - r) * taps_apart
+                tap_w = first_tap[1] + (TAPS_W - 1 - s) * taps_apart
+            to = offset(0, tap_h, tap_w, weight_strides, NDIM)
+            found = gl.load(weights + (places + to), mask=there, other=0.0)
             tiles.index(r * TAPS_W + s).store(found)
 
 
@@ -118,22 +125,25 @@ def _expand(
 def _ask(
     x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w, octets, slab,
     origin_h, origin_w,
-    COLS: gl.constexpr, HALO: gl.constexpr, STAGES: gl.constexpr,
+    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Ask for input row `number` of this workgroup, if there is one, to go to its slot."""
     BYTES: gl.constexpr = x.block_type.nbytes + (edge.block_type.nbytes if HALO > 0 else 0)
     if number < limit:
         tile_w, octet, segment = _strip(mine + number // rows_in * apart, tiles_w, octets)
-        h = segment * rows + number % rows_in + origin_h
-        w = tile_w * COLS + origin_w
+        h = segment * rows * STRIDE + number % rows_in + origin_h
+        w = tile_w * COLS * STRIDE + origin_w
         slot = number % STAGES
         ready = full.index(slot)
-        at = slot * (COLS + HALO)
-        mbarrier.expect(ready, BYTES)
-        tma_load(x, (h, w, octet * IMAGES, slab * SLAB), ready, _box(atoms, at, x))
-        if HALO > 0:
-            to = _box(atoms, at + COLS, edge)
-            tma_load(edge, (h, w + COLS, octet * IMAGES, slab * SLAB), ready, to)
+        mbarrier.expect(ready, STRIDE * BYTES)
+        for phase in gl.static_range(STRIDE):
+            at = (slot * STRIDE + phase) * (COLS + HALO)
+            begin = w + phase
+            tma_load(x, (h, begin, octet * IMAGES, slab * SLAB), ready, _box(atoms, at, x))
+            if HALO > 0:
+                begin += COLS * STRIDE
+                to = _box(atoms, at + COLS, edge)
+                tma_load(edge, (h, begin, octet * IMAGES, slab * SLAB), ready, to)
 
 
 @jit
@@ -144,8 +154,12 @@ def _strip(number, tiles_w, octets):
 
 
 @jit
-def _pixels(atoms, at, COLS: gl.constexpr):
-    """Pixels from atom `at` on as rows of a matrix [COLS * IMAGES, SLAB]."""
+def _pixels(
+    atoms, slot, tap, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr
+):  # fmt: skip
+    """The pixels of the row in a slot that a tap joins with those of the result, as rows of a
+    matrix [COLS * IMAGES, SLAB]."""
+    at = (slot * STRIDE + tap % STRIDE) * (COLS + HALO) + tap // STRIDE
     ROWS: gl.constexpr = COLS * IMAGES
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, SLAB], atoms.dtype)
     return reinterpreted(atoms.index(at), atoms.dtype, [ROWS, SLAB], LAYOUT)
@@ -169,8 +183,8 @@ def _joined(left, right):
 @jit
 def _multiply(
     atoms, slices, base,
-    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
-    SLICE: gl.constexpr, STAGES: gl.constexpr,
+    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
+    TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The sums of a row of the result, whose first input row is `base`."""
     PARTS: gl.constexpr = SLAB // SLICE
@@ -179,9 +193,9 @@ def _multiply(
     sums_2 = sums_0
     sums_3 = sums_0
     for r in gl.static_range(TAPS_H):
-        slot = (base + r) % STAGES * (COLS + HALO)
+        slot = (base + r) % STAGES
         for s in gl.static_range(TAPS_W):
-            a = _pixels(atoms, slot + s, COLS)
+            a = _pixels(atoms, slot, s, COLS, HALO, STRIDE)
             tap = (r * TAPS_W + s) * PARTS
             more = r + s > 0
             sums_0 = warpgroup_mma(
@@ -215,8 +229,8 @@ def _multiply(
 @jit
 def _slice_apart(
     atoms, slices, base, PART: gl.constexpr,
-    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
-    SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
+    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
+    TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The sums of slice PART, of which each group's elements were multiplied on their own."""
     PARTS: gl.constexpr = SLAB // SLICE
@@ -230,9 +244,9 @@ def _slice_apart(
     for one in range(MERGED):
         sums = gl.zeros((COLS * IMAGES, SLICE), gl.float32, LAYOUT)
         for tap in range(TAPS_H * TAPS_W):
-            slot = (base + tap // TAPS_W) % STAGES * (COLS + HALO)
-            a = _pixels(atoms, slot + tap % TAPS_W, COLS).slice(PART * SLICE, SLICE, dim=1)
-            pixels = a.load(PIXELS)
+            slot = (base + tap // TAPS_W) % STAGES
+            a = _pixels(atoms, slot, tap % TAPS_W, COLS, HALO, STRIDE)
+            pixels = a.slice(PART * SLICE, SLICE, dim=1).load(PIXELS)
             pixels = gl.where((of_channel == one)[None, :], pixels, gl.zeros_like(pixels))
             b = slices.index(tap * PARTS + PART).permute((1, 0)).load(WEIGHTS)
             sums = mma_v2(pixels, b, sums)
@@ -243,33 +257,44 @@ def _slice_apart(
 @jit
 def _apart(
     atoms, slices, base,
-    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
-    SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
+    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
+    TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """As `_multiply`, but elements of one group meet no weights of another."""
-    sums_0 = _slice_apart(atoms, slices, base, 0, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
-    sums_1 = _slice_apart(atoms, slices, base, 1, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
-    sums_2 = _slice_apart(atoms, slices, base, 2, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
-    sums_3 = _slice_apart(atoms, slices, base, 3, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES)
+    sums_0 = _slice_apart(
+        atoms, slices, base, 0, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+    )
+    sums_1 = _slice_apart(
+        atoms, slices, base, 1, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+    )
+    sums_2 = _slice_apart(
+        atoms, slices, base, 2, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+    )
+    sums_3 = _slice_apart(
+        atoms, slices, base, 3, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+    )
     return _joined(_joined(sums_0, sums_1), _joined(sums_2, sums_3))
 
 
 @jit
 def conv_gluon_grouped(
-    x, edge, made, weights, extra, weight_strides, made_strides, images, channels, height, width,
-    slabs, tiles_w, octets, strips, rows, origin_h, origin_w,
-    COLS: gl.constexpr, HALO: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr,
-    SLICE: gl.constexpr, MERGED: gl.constexpr, NDIM: gl.constexpr, DATA: gl.constexpr,
-    STAGES: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+    x, edge, made, weights, extra, weight_strides, made_strides, begin, images, channels, height,
+    width, slabs, tiles_w, octets, strips, rows, origin_h, origin_w, first_tap, taps_apart,
+    COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
+    TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, NDIM: gl.constexpr,
+    DATA: gl.constexpr, STAGES: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
+    CHAIN: gl.constexpr,
 ):  # fmt: skip
     """This workgroup's strips of the result: COLS pixels wide and `rows` high, of eight images and
     one slab of channels.
 
     x, edge, made: tensor descriptors of [height, width, image, channel]; `edge` of the pixels
         behind a strip's, in boxes of HALO.
+    made_strides, begin: of the result's pixels, in elements, for the epilogue's arrays.
     images, channels, height, width: of the result. slabs, tiles_w, octets: that cover the channels,
         the width and the images. strips: of a slab.
     origin_h, origin_w: the first pixel that the first pixel of the result sees.
+    first_tap, taps_apart: of a residue class of the gradient of the data.
     """
     ROWS: gl.constexpr = COLS * IMAGES
     PARTS: gl.constexpr = SLAB // SLICE
@@ -277,7 +302,9 @@ def conv_gluon_grouped(
     COLUMNS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SLAB, SLICE], x.dtype)
     SQUARE: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SLICE, SLICE], x.dtype)
     STAGING: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, SLAB], made.dtype)
-    atoms = gl.allocate_shared_memory(x.dtype, [STAGES * (COLS + HALO), IMAGES, SLAB], ATOM)
+    atoms = gl.allocate_shared_memory(
+        x.dtype, [STAGES * STRIDE * (COLS + HALO), IMAGES, SLAB], ATOM
+    )
     tiles = gl.allocate_shared_memory(x.dtype, [TAPS_H * TAPS_W, SLAB, SLICE], COLUMNS)
     slices = reinterpreted(tiles, x.dtype, [TAPS_H * TAPS_W * PARTS, SLICE, SLICE], SQUARE)
     staging = gl.allocate_shared_memory(made.dtype, [ROWS, SLAB], STAGING)
@@ -289,18 +316,18 @@ def conv_gluon_grouped(
     mine = gl.program_id(0) // slabs
     apart = gl.num_programs(0) // slabs
     count = gl.cdiv(strips - mine, apart)
-    rows_in = rows + TAPS_H - 1
+    rows_in = (rows - 1) * STRIDE + TAPS_H
     limit = count * rows_in
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
     for number in range(STAGES):
         _ask(
             x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w, octets, slab,
-            origin_h, origin_w, COLS, HALO, STAGES,
+            origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
         )  # fmt: skip
     asked = rows * 0 + STAGES
     _expand(
-        weights, tiles, weight_strides, slab, channels,
+        weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
         TAPS_H, TAPS_W, SLICE, MERGED, DATA, NDIM,
     )  # fmt: skip
     fence_async_shared()  # wgmma sees the weights
@@ -310,24 +337,25 @@ def conv_gluon_grouped(
     for strip in range(count):
         tile_w, octet, segment = _strip(mine + strip * apart, tiles_w, octets)
         for row in range(rows):
-            base = strip * rows_in + row
+            base = strip * rows_in + row * STRIDE
             for number in range(waited, base + TAPS_H):
                 mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
             waited = base + TAPS_H
-            out = _multiply(atoms, slices, base, COLS, HALO, TAPS_H, TAPS_W, SLICE, STAGES)
+            out = _multiply(atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES)
             if MERGED > 1:  # noqa: SIM102 - the compiler decides the first alone
                 if gl.max(gl.max((out != out).to(gl.int32), 1), 0) > 0:
                     out = _apart(
-                        atoms, slices, base, COLS, HALO, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
-                    )
+                        atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED,
+                        STAGES,
+                    )  # fmt: skip
             thread_barrier()  # all warps have read the rows that make room
-            done = base + 1
+            done = base + STRIDE
             if row + 1 == rows:
                 done = (strip + 1) * rows_in
             for number in range(asked, done + STAGES):
                 _ask(
                     x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w,
-                    octets, slab, origin_h, origin_w, COLS, HALO, STAGES,
+                    octets, slab, origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
                 )  # fmt: skip
             asked = done + STAGES
 
@@ -338,7 +366,7 @@ def conv_gluon_grouped(
             w = tile_w * COLS + i // IMAGES
             image = octet * IMAGES + i % IMAGES
             there = (image < images) & (h < height) & (w < width)
-            places = image * made_strides[0] + offset(0, h, w, made_strides, NDIM)
+            places = begin + image * made_strides[0] + offset(0, h, w, made_strides, NDIM)
             out = chained(
                 out, extra, places[:, None] + of_channel[None, :], of_channel,
                 there[:, None] & here[None, :], here, CHAIN, TAKES,
