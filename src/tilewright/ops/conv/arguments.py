@@ -15,6 +15,7 @@ from tilewright.ops.conv import windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.conv.runs import sizes as run_sizes
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.launch import FLAGS
 from tilewright.ops.gemm.operands import chain_names
@@ -144,6 +145,17 @@ def _of_window(count: int, value: Callable[[ConvConfig, ConvProblem], Sequence[i
     return Argument(lambda _: ("i32",) * count, values, is_tuple=True)
 
 
+def _runs() -> Argument:
+    """Elements of a run with those before its first tap, from the first run of a row to the next,
+    from the row's begin to the first, and of a row; and of those before a run's first tap."""
+
+    def values(x: Context) -> tuple[Passed, ...]:
+        found = run_sizes(x.problem, x.config.alignment) if x.config.runs else ()
+        return tuple(Scalar("i32", n) for n in found)
+
+    return Argument(lambda c: ("i32",) * 5 if c.runs else (), values, is_tuple=True)
+
+
 def _parts_or_made() -> Argument:
     """What the kernel of a part writes: partial sums where there are several parts."""
 
@@ -205,6 +217,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "inverse": _each(lambda dim: dim.inverse),
     "lines": _of_window(3, windows.lines),
     "origin": _of_window(2, windows.origin),
+    "runs": _runs(),
     "splits": _int(lambda x: x.splits),
     "count": _int(lambda x: x.problem.k * x.problem.taps * x.problem.group_c),
 }
@@ -221,6 +234,7 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "NDIM": lambda c: c.spatial_dims,
     "DATA": lambda c: c.direction == "data",
     "MERGED": lambda c: c.merged,
+    "RUNS": lambda c: c.runs,
     "BUNDLE": lambda c: c.merged_groups,
     "UNIT": lambda c: c.alignment > 1,
     "UNIT_OUT": lambda c: c.alignment_out > 1,

@@ -8,8 +8,8 @@
                                      pipeline -+        +- scheduler
 
 Other words follow only where they differ from the default: the box (``b1x8x16``), the filter that
-the kernel is written out for (``f3x3s1x1``), ``tf32``, ``merged``, groups of a tile (``mg8``),
-``i64``, and last the epilogue.
+the kernel is written out for (``f3x3s1x1``), ``tf32``, ``merged``, ``runs``, groups of a tile
+(``mg8``), ``i64``, and last the epilogue.
 
 A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
 
@@ -80,6 +80,9 @@ class ConvConfig:
     group_m: rows of tiles that are walked together, to reuse L2.
     merged: a step's products are of several taps, as if a filter's taps and channels were one
         dimension; else each step is of one tap. For few channels.
+    runs: of merged steps: the taps of a row of the filter and their channels, which are neighbours
+        in memory, are one run, read in vectors where runs begin at their multiples. Then alignment
+        is that of runs. For 3 and 4 channels.
     merged_groups: groups whose channels a tile has side by side, a power of two; what does not
         belong together is multiplied by zero, or its sums are not stored. For groups of few
         channels.
@@ -111,6 +114,7 @@ class ConvConfig:
     scheduler: str = "tile"
     group_m: int = 8
     merged: bool = False
+    runs: bool = False
     merged_groups: int = 1
     alignment: int = 16
     alignment_out: int = 16
@@ -161,6 +165,7 @@ class ConvConfig:
         name += f"_b{self.box}" if self.box else ""
         name += f"_f{self.held}" if self.held else ""
         name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
+        name += "_runs" * self.runs
         name += f"_mg{self.merged_groups}" if self.merged_groups > 1 else ""
         name += "_i64" * (self.index_bits == 64)
         return name + (f"_epi-{self.epilogue.replace('+', '-')}" if self.epilogue else "")
@@ -208,6 +213,7 @@ def check(config: ConvConfig) -> ConvConfig:
         ("scheduler", SCHEDULERS),
         ("reduction", REDUCTIONS),
         ("merged", (False, True)),
+        ("runs", (False, True)),
         ("alignment", ALIGNMENTS),
         ("alignment_out", ALIGNMENTS),
         ("index_bits", INDEX_BITS),
@@ -274,7 +280,7 @@ _PATTERN = re.compile(
     f"(?:_{_one('reduction', REDUCTIONS[1:])})?_g{_count('group_m')}"
     f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
     "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?(?:_(?P<precision>tf32))?"
-    f"(?:_(?P<merged>merged))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
+    f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
 )
@@ -307,6 +313,7 @@ def parse(name: str) -> ConvConfig:
         "reduction": said["reduction"] or "none",
         "precision": said["precision"] or "ieee",
         "merged": said["merged"] is not None,
+        "runs": said["runs"] is not None,
         "merged_groups": int(said["merged_groups"] or 1),
         "index_bits": 64 if said["wide"] else 32,
         "epilogue": (said["epilogue"] or "").replace("-", "+"),

@@ -89,7 +89,9 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     read = _step_bytes(c, p) / (rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE * device.clock_mhz)
     width = min(c.alignment, 16)
     if width < 16 and c.pipeline == "implicit":
-        read *= min(GATHERED, 16 / width)
+        # Of runs, y is read in whole vectors.
+        narrow = c.tile_n / (c.tile_m + c.tile_n) if c.runs and c.direction == "weights" else 1.0
+        read *= 1 + narrow * (min(GATHERED, 16 / width) - 1)
     products = _products(c, this, device)
     shared = _shared_bytes(c) / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
     alone = (products + read + shared + STEP_US) / min(resident, max(1, waves))
@@ -97,15 +99,15 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     together = longest + rates.SERIAL_PRODUCTS * (products + read + shared - longest)
     body = waves * steps * max(together, alone)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
-    narrow = 1.0 if c.alignment_out >= 4 else 1.5
+    stored = 1.0 if c.alignment_out >= 4 else 1.5
     terms = {
         PRODUCTS: waves * steps * products,
         PORT: waves * steps * read,
         SHARED: waves * steps * shared,
-        MEMORY: memory * narrow,
+        MEMORY: memory * stored,
         STEPS: waves * steps * STEP_US / resident,
     }
-    total = math.hypot(body, memory * narrow) + rates.LAUNCH_US + 2 * rates.LATENCY_US
+    total = math.hypot(body, memory * stored) + rates.LAUNCH_US + 2 * rates.LATENCY_US
     terms[LAUNCH] = rates.LAUNCH_US + 2 * rates.LATENCY_US
     if c.scheduler in SHARING:
         terms[TOTALS] = _totals(c, p, splits, device)

@@ -14,6 +14,7 @@ from tilewright.ops.conv import (
     boxed_weights,
     grouped,
     grouped_launch,
+    runs,
     sharing,
     windows,
 )
@@ -102,11 +103,11 @@ GATHER = Part(
     grid=_gather_grid,
     arguments=(
         "source", "weights", "made", "extra", "source_strides", "weight_strides", "made_strides",
-        "images", "channels_in", "channels_out", "groups", *_WALK, *_CLASSES,
+        "images", "channels_in", "channels_out", "groups", *_WALK, *_CLASSES, "runs",
     ),
     constants=(
-        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "DATA", "MERGED", "BUNDLE", "UNIT",
-        "UNIT_OUT", "PRECISION", "INT_ACC", *_LAST,
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "DATA", "MERGED", "RUNS", "BUNDLE",
+        "UNIT", "UNIT_OUT", "PRECISION", "INT_ACC", *_LAST,
     ),
     epilogue=True,
 )  # fmt: skip
@@ -157,11 +158,11 @@ WEIGHTS = Part(
     arguments=(
         "x", "y", "made=sums", "meeting", "x_strides", "y_strides", "made_strides", "images",
         "group_c", "group_k", "groups", "sizes", "outs", "taps", "stride", "dilation", "before",
-        "splits",
+        "splits", "runs",
     ),
     constants=(
-        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "MERGED", "BUNDLE", "UNIT", "UNIT_OUT",
-        "TWO_STAGE", "SCHEDULER", "REDUCTION", "PRECISION", DONE,
+        "TILE_M", "TILE_N", "TILE_K", "GROUP_M", "NDIM", "MERGED", "RUNS", "BUNDLE", "UNIT",
+        "UNIT_OUT", "TWO_STAGE", "SCHEDULER", "REDUCTION", "PRECISION", DONE,
     ),
 )  # fmt: skip
 
@@ -298,15 +299,21 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
             found |= {f"{name}.0": 16, f"{name}.1": 16}
         elif of in PROMISED or of == "sums":
             made = of in ("made", "sums")
-            if of == "weights" and c.depthwise:
-                continue  # taps are innermost there, or nothing is
+            if of == "weights" and (c.depthwise or c.runs):
+                continue  # taps are innermost there, or nothing is; rows of runs are of any length
             alignment, count = (c.alignment_out, written) if made else (c.alignment, read)
+            if c.runs and of == "y" and not made:
+                alignment, count = runs.READ, runs.READ // DTYPES[c.dtype].bytes
             if alignment == 1:
                 continue
             found[name] = alignment
+            # Pixels of runs lie as close as their channels.
+            dims = (0, 2, 3) if c.runs and of in ("source", "x") else (0, 2, 3, 4)
             beside = PROMISED["made" if made else of]
             if count > 1:
-                found |= {f"{s}.{i}": count for s in beside if s in names for i in (0, 2, 3, 4)}
+                found |= {f"{s}.{i}": count for s in beside if s in names for i in dims}
+    if "runs" in names and c.runs and read > 1:
+        found |= {f"runs.{i}": read for i in range(4)}
     for name, count in _channels(c, read, written).items():
         if name in names and count > 1:
             found[name] = count
@@ -319,6 +326,9 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
 def _channels(c: ConvConfig, read: int, written: int) -> dict[str, int]:
     """What a group's channels are multiples of. Weights have c innermost, which the data's gradient
     makes; a depthwise kernel reads the channels that it makes."""
+    if c.runs:
+        of_y = runs.READ // DTYPES[c.dtype].bytes
+        return {"channels_out": max(1, written), "group_k": of_y}
     also_read = read if c.direction == "data" or c.depthwise else 1
     return {
         "channels_in": max(1, read),

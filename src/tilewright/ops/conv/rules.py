@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, by_gemm, grouped, sharing, windows
+from tilewright.ops.conv import boxed, by_gemm, grouped, runs, sharing, windows
 from tilewright.ops.conv.config import DEPTHWISE, GEMM, HOLDING, SHARING, ConvConfig
 from tilewright.ops.conv.parts import pixels, tiles
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
@@ -88,6 +88,10 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
         return f"merged_groups = {c.merged_groups} is not a power of two up to {MOST_GROUPS}"
     if c.merged_groups > 1 and c.pipeline not in ("implicit", grouped.PIPELINE):
         return f"pipeline {c.pipeline} does not merge groups"
+    if c.runs and (c.pipeline, c.merged, c.merged_groups) != ("implicit", True, 1):
+        return "runs are steps of several taps and of one group in pipeline implicit"
+    if c.runs and c.direction == "data":
+        return "runs are of pixels of x, which the gradient of the data does not read"
     if c.depthwise:
         if c.merged:
             return "a depthwise kernel has one channel, and nothing to merge with taps"
@@ -256,14 +260,20 @@ def _groups(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
+def _runs(c: ConvConfig, p: ConvProblem) -> str | None:
+    return runs.refusal(p) if c.runs else None
+
+
 def _window(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.window and c.held not in (fits := windows.words(p)):
         return f"holds {c.held}, but windows for the problem hold {' or '.join(fits) or 'nothing'}"
     return None
 
 
-def alignments(p: ConvProblem, pipeline: str) -> tuple[int, int]:
+def alignments(p: ConvProblem, pipeline: str, of_runs: bool = False) -> tuple[int, int]:
     """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
+    if of_runs:
+        return runs.alignment(p), p.rows_alignment(p.output_name)
     if pipeline == grouped.PIPELINE:  # weights are read one by one
         made = p.output_name
         return p.rows_alignment("x" if made == "y" else "y", True), p.rows_alignment(made, True)
@@ -274,7 +284,7 @@ def alignments(p: ConvProblem, pipeline: str) -> tuple[int, int]:
 
 
 def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
-    read, made = alignments(p, c.pipeline)
+    read, made = alignments(p, c.pipeline, c.runs)
     if read < c.alignment:
         return f"channels of what is read are aligned to {read} bytes, under {c.alignment}"
     if made < c.alignment_out:
@@ -319,6 +329,7 @@ SUPPORT: tuple[tuple[str, Callable[[ConvConfig, ConvProblem], str | None]], ...]
     ("signature", _signature),
     ("depthwise", _depthwise),
     ("groups", _groups),
+    ("runs", _runs),
     ("window", _window),
     ("vector_width", _aligned),
     ("boxes", _described),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from tilewright.arch.model import Device
-from tilewright.ops.conv import boxed, boxed_weights, windows
+from tilewright.ops.conv import boxed, boxed_weights, runs, windows
 from tilewright.ops.conv.arguments import PARTIALS
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
@@ -33,7 +33,12 @@ def tiles(c: ConvConfig, p: ConvProblem) -> int:
     if c.depthwise:
         return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
     channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
-    columns = _up(p.taps * channels, c.tile_n) if c.merged else p.taps * _up(channels, c.tile_n)
+    if c.runs:
+        columns = _up(p.taps // p.filter[-1] * runs.sizes(p, c.alignment)[0], c.tile_n)
+    elif c.merged:
+        columns = _up(p.taps * channels, c.tile_n)
+    else:
+        columns = p.taps * _up(channels, c.tile_n)
     return _up(filters, c.tile_m) * columns * _up(p.groups, c.merged_groups)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import boxed, boxes, by_gemm, config, grouped_rows, windows
+from tilewright.ops.conv import boxed, boxes, by_gemm, config, grouped_rows, runs, windows
 from tilewright.ops.conv.config import (
     ALIGNMENTS,
     DEPTHWISE,
@@ -39,6 +39,7 @@ AXES: dict[str, Any] = {
     "scheduler": "tile",
     "group_m": 8,
     "merged": False,
+    "runs": False,
     "merged_groups": 1,
     "alignment": 16,
     "alignment_out": 16,
@@ -54,7 +55,7 @@ under the schedulers that have one."""
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
-    "merged", "alignment", "alignment_out", "box", "held", "merged_groups",
+    "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs",
 )  # fmt: skip
 
 FEW = 32
@@ -123,6 +124,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "num_warps": arch.num_warps,
         "num_stages": arch.num_stages,
         "merged": (False, True),
+        "runs": (False, True),
         "alignment": ALIGNMENTS,
         "alignment_out": ALIGNMENTS,
         "index_bits": INDEX_BITS,
@@ -140,6 +142,7 @@ def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
         _boxed(problem, arch),
         _held(problem, arch),
         grouped_rows.default(problem, arch),
+        runs.rows(problem),
     )
     return _space(problem, rows, by_gemm.configs(problem, arch))
 
@@ -152,6 +155,7 @@ def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
         _boxed(problem, arch, tuned=True),
         _held(problem, arch, tuned=True),
         grouped_rows.tuned(problem, arch),
+        runs.rows(problem),
     )
     products = by_gemm.configs(problem, arch, tuned=True)
     return default_space(problem, arch), _space(problem, rows, products, tuned=True)

@@ -10,6 +10,10 @@ writes what the epilogue makes of zero.
 Few channels. Steps of one tap leave most of TILE_K empty where a group has few channels. MERGED
 steps go through taps and channels as through one dimension, and each element finds its own tap.
 
+Runs. The elements of such a step are still loaded one by one where a pixel has 3 channels. With
+RUNS, a row of the filter with its channels is one stretch of memory, in whose elements the step
+goes (see `runs`): two or more of them are one load, and masks take fewer comparisons.
+
 Groups of few channels. A tile of one group has few columns. With BUNDLE, a tile has the channels of
 so many groups, a *bundle*: a step reads the channels of all of them, and the weights are block
 diagonal, with zeros read for a group's filters and another's channels. The zeros cost products,
@@ -38,9 +42,10 @@ from tilewright.ops.device.schedule import tile_coordinates
 def _sums(
     source, weights, base, there, cols, cols_there, at_d, at_h, at_w, count_d, count_h, count_w,
     tap_d, tap_h, tap_w, first_d, first_h, first_w, apart_d, apart_h, apart_w, source_strides,
-    weight_strides, channels_in, channels_out, depth_in, only, sizes,
+    weight_strides, channels_in, channels_out, depth_in, only, sizes, runs,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
-    DATA: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr, ONE: tl.constexpr,
+    DATA: tl.constexpr, MERGED: tl.constexpr, RUNS: tl.constexpr, BUNDLE: tl.constexpr,
+    ONE: tl.constexpr,
     UNIT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
 ):  # fmt: skip
     """A tile's sums over taps and `depth_in` channels, those of the bundle. With ONE, over the
@@ -58,21 +63,38 @@ def _sums(
 
     acc = tl.zeros((TILE_M, TILE_N), tl.int32 if INT_ACC else tl.float32)
     if MERGED:
-        depth = count_d * count_h * count_w * depth_in
+        span = depth_in
+        across = count_w
+        within = sizes
+        if RUNS:
+            span = runs[0]
+            across = 1
+            within = (sizes[0], sizes[1], runs[3])
+        depth = count_d * count_h * across * span
         for k0 in tl.range(0, depth, TILE_K, num_stages=STAGES):
             k = k0 + tl.arange(0, TILE_K)
-            ch = k % depth_in
-            t = k // depth_in
-            j_w = t % count_w
-            j_h = t // count_w % count_h
-            j_d = t // count_w // count_h
+            ch = k % span
+            t = k // span
+            j_w = t % across
+            j_h = t // across % count_h
+            j_d = t // across // count_h
             k_there = k < depth
             a_there = k_there
+            inner = ch
+            wide = j_w * tap_w
+            w_tap = first_w + j_w * apart_w
+            if RUNS:
+                # Of the run, the elements of a tap are past the first few.
+                inner = ch - runs[4]
+                wide = ch
+                w_tap = inner // channels_in
+                k_there = k_there & (inner >= 0) & (w_tap < count_w)
+                inner = inner % channels_in
             if ONE:
                 a_there = a_there & (ch // channels_in == only)
             seen = inside(
                 at_d[:, None] + (j_d * tap_d)[None, :], at_h[:, None] + (j_h * tap_h)[None, :],
-                at_w[:, None] + (j_w * tap_w)[None, :], sizes, NDIM,
+                at_w[:, None] + wide[None, :], within, NDIM,
             )  # fmt: skip
             to = offset(j_d * tap_d, j_h * tap_h, j_w * tap_w, source_strides, NDIM)
             to += channel(ch, source_strides[1], UNIT)
@@ -80,17 +102,19 @@ def _sums(
                 source + (base[:, None] + to[None, :]),
                 mask=seen & there[:, None] & a_there[None, :], other=0.0,
             )  # fmt: skip
+            if RUNS:
+                a = tl.where(k_there[None, :], a, tl.zeros_like(a))
             w_rows = offset(
-                first_d + j_d * apart_d, first_h + j_h * apart_h, first_w + j_w * apart_w,
-                weight_strides, NDIM,
-            )  # fmt: skip
+                first_d + j_d * apart_d, first_h + j_h * apart_h, w_tap, weight_strides, NDIM
+            )
             w_there = k_there[:, None] & cols_there[None, :]
             if BUNDLE > 1:
                 w_there = w_there & ((ch // channels_in)[:, None] == group_of_col[None, :])
             if DATA:
                 w_rows += ch * weight_strides[0]
             else:
-                w_rows += channel(ch % channels_in if BUNDLE > 1 else ch, weight_strides[1], UNIT)
+                inner = ch % channels_in if BUNDLE > 1 else inner
+                w_rows += channel(inner, weight_strides[1], UNIT)
             b = tl.load(weights + (w_rows[:, None] + w_cols[None, :]), mask=w_there, other=0.0)
             acc = tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
     else:
@@ -142,11 +166,12 @@ def _sums(
 def conv_gather(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images, channels_in,
     channels_out, groups, sizes, full, walked, taps, stride, dilation, before, phase, common,
-    inverse,
+    inverse, runs,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NDIM: tl.constexpr, DATA: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr,
-    UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
-    TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
+    NDIM: tl.constexpr, DATA: tl.constexpr, MERGED: tl.constexpr, RUNS: tl.constexpr,
+    BUNDLE: tl.constexpr, UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, PRECISION: tl.constexpr,
+    INT_ACC: tl.constexpr, TAKES: tl.constexpr, LARGEST: tl.constexpr,
+    CHAIN: tl.constexpr,
 ):  # fmt: skip
     """A tile of the result. The arguments are those of the catalogue (`arguments`)."""
     pixels = images * walked[0] * walked[1] * walked[2]
@@ -193,8 +218,12 @@ def conv_gather(
     cols = tile_n * TILE_N + tl.arange(0, TILE_N)
     cols_there = cols < width_out
 
-    base = image * source_strides[0] + offset(at_d, at_h, at_w, source_strides, NDIM)
-    base += group * channels_in * source_strides[1]
+    if RUNS:  # elements of a row, from here on; of one group, which keeps vectors aligned
+        at_w = w * runs[1] + runs[2]
+        base = image * source_strides[0] + offset(at_d, at_h, 0, source_strides, NDIM) + at_w
+    else:
+        base = image * source_strides[0] + offset(at_d, at_h, at_w, source_strides, NDIM)
+        base += group * channels_in * source_strides[1]
     if DATA:
         weights += group * channels_in * weight_strides[0]
     else:
@@ -204,7 +233,8 @@ def conv_gather(
         source, weights, base, there, cols, cols_there, at_d, at_h, at_w, count_d, count_h,
         count_w, tap_d, tap_h, tap_w, first_d, first_h, first_w, apart_d, apart_h, apart_w,
         source_strides, weight_strides, channels_in, channels_out, depth_in, 0, sizes,
-        TILE_M, TILE_N, TILE_K, NDIM, DATA, MERGED, BUNDLE, False, UNIT, PRECISION, INT_ACC,
+        runs, TILE_M, TILE_N, TILE_K, NDIM, DATA, MERGED, RUNS, BUNDLE, False, UNIT, PRECISION,
+        INT_ACC,
     )  # fmt: skip
     if BUNDLE > 1 and not INT_ACC:  # noqa: SIM102 - the compiler decides the first alone
         if tl.max((acc != acc).to(tl.int32)) > 0:
@@ -213,8 +243,8 @@ def conv_gather(
                     source, weights, base, there, cols, cols_there, at_d, at_h, at_w, count_d,
                     count_h, count_w, tap_d, tap_h, tap_w, first_d, first_h, first_w, apart_d,
                     apart_h, apart_w, source_strides, weight_strides, channels_in, channels_out,
-                    depth_in, one, sizes,
-                    TILE_M, TILE_N, TILE_K, NDIM, DATA, MERGED, BUNDLE, True, UNIT, PRECISION,
+                    depth_in, one, sizes, runs,
+                    TILE_M, TILE_N, TILE_K, NDIM, DATA, MERGED, RUNS, BUNDLE, True, UNIT, PRECISION,
                     INT_ACC,
                 )  # fmt: skip
                 acc = tl.where((cols // channels_out == one)[None, :], alone, acc)

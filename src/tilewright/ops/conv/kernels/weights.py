@@ -5,6 +5,9 @@ over the pixels of y: dY is read transposed, and of X the pixels that a place's 
 A tile's columns are channels of one tap; MERGED columns go through taps and channels as through one
 dimension, which fills tiles where a group has few channels.
 
+With RUNS, columns are the elements of runs (see `runs`), which are read in vectors; of those that
+belong to no tap, the sums are not stored.
+
 With BUNDLE, a tile has the filters and the channels of so many groups. Of its sums, those of a
 filter and a channel of one group are stored; the others are products that were not asked for, and
 meet no other sum.
@@ -56,10 +59,17 @@ def _bundle(number, group_c, group_k, groups, BUNDLE: tl.constexpr):
 
 @triton.jit
 def _columns(
-    tile_n, channels, all_taps, TILE_N: tl.constexpr, MERGED: tl.constexpr
+    tile_n, channels, taps, runs, TILE_N: tl.constexpr, MERGED: tl.constexpr, RUNS: tl.constexpr
 ):  # fmt: skip
-    """A tile's columns: the tap (of each, if MERGED), the channel, and which there are."""
-    if MERGED:
+    """A tile's columns: the tap (of each, if MERGED), the channel, and which there are. With RUNS:
+    the first tap of each one's run, its place in the run, and which there are."""
+    all_taps = taps[0] * taps[1] * taps[2]
+    if RUNS:
+        cols = tile_n * TILE_N + tl.arange(0, TILE_N)
+        there = cols < taps[0] * taps[1] * runs[0]
+        c = cols % runs[0]
+        tap = cols // runs[0] * taps[2]
+    elif MERGED:
         cols = tile_n * TILE_N + tl.arange(0, TILE_N)
         there = cols < all_taps * channels
         c = cols % channels
@@ -74,24 +84,32 @@ def _columns(
 @triton.jit
 def _accumulate(
     x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride, dilation,
-    before, pixels, bundle, tile_m, tile_n, begin, end,
+    before, runs, pixels, bundle, tile_m, tile_n, begin, end,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
-    MERGED: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr, PRECISION: tl.constexpr,
+    MERGED: tl.constexpr, RUNS: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile's sum over the pixels of y from `begin`, a multiple of TILE_K, to `end`."""
     k = tile_m * TILE_M + tl.arange(0, TILE_M)
-    all_taps = taps[0] * taps[1] * taps[2]
     group, channels, filters = _bundle(bundle, group_c, group_k, groups, BUNDLE)
     k_there = k < filters
-    tap, c, cols_there = _columns(tile_n, channels, all_taps, TILE_N, MERGED)
+    tap, c, cols_there = _columns(tile_n, channels, taps, runs, TILE_N, MERGED, RUNS)
     _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
     from_d = tap_d * dilation[0] - before[0]
     from_h = tap_h * dilation[1] - before[1]
     from_w = tap_w * dilation[2] - before[2]
-    x += group * group_c * x_strides[1]
+    if not RUNS:  # of one group, which keeps vectors aligned
+        x += group * group_c * x_strides[1]
     y += group * group_k * y_strides[1]
     columns = channel(c, x_strides[1], UNIT)
-    to = offset(from_d, from_h, from_w, x_strides, NDIM)
+    within = sizes
+    if RUNS:  # elements of a row, in place of pixels and channels
+        columns = c
+        to = offset(from_d, from_h, 0, x_strides, NDIM)
+        from_w = c
+        within = (sizes[0], sizes[1], runs[3])
+    else:
+        to = offset(from_d, from_h, from_w, x_strides, NDIM)
     acc = tl.zeros((TILE_M, TILE_N), tl.float32)
     for p0 in range(begin, end, TILE_K):
         p = p0 + tl.arange(0, TILE_K)
@@ -104,12 +122,16 @@ def _accumulate(
         )  # fmt: skip
         d = d * stride[0]
         h = h * stride[1]
-        w = w * stride[2]
-        of_x = image * x_strides[0] + offset(d, h, w, x_strides, NDIM)
+        if RUNS:
+            w = w * runs[1] + runs[2]
+            of_x = image * x_strides[0] + offset(d, h, 0, x_strides, NDIM) + w
+        else:
+            w = w * stride[2]
+            of_x = image * x_strides[0] + offset(d, h, w, x_strides, NDIM)
         if MERGED:
             seen = inside(
                 d[:, None] + from_d[None, :], h[:, None] + from_h[None, :],
-                w[:, None] + from_w[None, :], sizes, NDIM,
+                w[:, None] + from_w[None, :], within, NDIM,
             )  # fmt: skip
             places = of_x[:, None] + (to + columns)[None, :]
             mask = seen & p_there[:, None] & cols_there[None, :]
@@ -124,15 +146,20 @@ def _accumulate(
 
 @triton.jit
 def _store(
-    acc, made, made_strides, group_c, group_k, groups, taps, part, bundle, tile_m, tile_n,
+    acc, made, made_strides, group_c, group_k, groups, taps, runs, part, bundle, tile_m, tile_n,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr, MERGED: tl.constexpr,
-    BUNDLE: tl.constexpr, UNIT_OUT: tl.constexpr, TWO_STAGE: tl.constexpr,
+    RUNS: tl.constexpr, BUNDLE: tl.constexpr, UNIT_OUT: tl.constexpr, TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
     """Write a tile of weights; TWO_STAGE: of sums, in their part of the workspace."""
     k = tile_m * TILE_M + tl.arange(0, TILE_M)
     all_taps = taps[0] * taps[1] * taps[2]
     group, channels, filters = _bundle(bundle, group_c, group_k, groups, BUNDLE)
-    tap, c, cols_there = _columns(tile_n, channels, all_taps, TILE_N, MERGED)
+    tap, c, cols_there = _columns(tile_n, channels, taps, runs, TILE_N, MERGED, RUNS)
+    if RUNS:  # those before a run's first tap and behind its last are no weights
+        c -= runs[4]
+        cols_there = cols_there & (c >= 0) & (c < taps[2] * group_c)
+        tap += c // group_c
+        c = c % group_c
     mask = (k < filters)[:, None] & cols_there[None, :]
     if BUNDLE > 1:
         mask = mask & ((k // group_k)[:, None] == (c // group_c)[None, :])
@@ -153,16 +180,18 @@ def _store(
 @triton.jit
 def conv_weights(
     x, y, made, meeting, x_strides, y_strides, made_strides, images, group_c, group_k, groups,
-    sizes, outs, taps, stride, dilation, before, splits,
+    sizes, outs, taps, stride, dilation, before, splits, runs,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NDIM: tl.constexpr, MERGED: tl.constexpr, BUNDLE: tl.constexpr, UNIT: tl.constexpr,
-    UNIT_OUT: tl.constexpr, TWO_STAGE: tl.constexpr, SCHEDULER: tl.constexpr,
+    NDIM: tl.constexpr, MERGED: tl.constexpr, RUNS: tl.constexpr, BUNDLE: tl.constexpr,
+    UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, TWO_STAGE: tl.constexpr, SCHEDULER: tl.constexpr,
     REDUCTION: tl.constexpr, PRECISION: tl.constexpr, DONE: tl.constexpr,
 ):  # fmt: skip
     """The gradient, or parts of it. The arguments are those of the catalogue (`arguments`)."""
     all_taps = taps[0] * taps[1] * taps[2]
     tiles_m = tl.cdiv(group_k * BUNDLE, TILE_M)
-    if MERGED:
+    if RUNS:
+        tiles_n = tl.cdiv(taps[0] * taps[1] * runs[0], TILE_N)
+    elif MERGED:
         tiles_n = tl.cdiv(all_taps * group_c * BUNDLE, TILE_N)
     else:
         tiles_n = all_taps * tl.cdiv(group_c * BUNDLE, TILE_N)
@@ -179,8 +208,8 @@ def conv_weights(
             tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
                 x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
-                dilation, before, pixels, bundle, tile_m, tile_n, begin, end,
-                TILE_M, TILE_N, TILE_K, NDIM, MERGED, BUNDLE, UNIT, PRECISION,
+                dilation, before, runs, pixels, bundle, tile_m, tile_n, begin, end,
+                TILE_M, TILE_N, TILE_K, NDIM, MERGED, RUNS, BUNDLE, UNIT, PRECISION,
             )  # fmt: skip
             earliest, count, shift = contributors(tile, steps, ways, share)
             whole = count == 1
@@ -193,8 +222,8 @@ def conv_weights(
                 )  # fmt: skip
             if whole:
                 _store(
-                    acc, made, made_strides, group_c, group_k, groups, taps, 0, bundle, tile_m,
-                    tile_n, TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+                    acc, made, made_strides, group_c, group_k, groups, taps, runs, 0, bundle,
+                    tile_m, tile_n, TILE_M, TILE_N, NDIM, MERGED, RUNS, BUNDLE, UNIT_OUT, TWO_STAGE,
                 )  # fmt: skip
             at = min(stop, (tile + 1) * steps)
         for tile in tl.range(splits + first, tiles, tl.num_programs(0)):
@@ -202,12 +231,12 @@ def conv_weights(
             tile_m, tile_n = tile_coordinates(tile % each, tiles_m, tiles_n, GROUP_M)
             acc = _accumulate(
                 x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
-                dilation, before, pixels, bundle, tile_m, tile_n, 0, pixels,
-                TILE_M, TILE_N, TILE_K, NDIM, MERGED, BUNDLE, UNIT, PRECISION,
+                dilation, before, runs, pixels, bundle, tile_m, tile_n, 0, pixels,
+                TILE_M, TILE_N, TILE_K, NDIM, MERGED, RUNS, BUNDLE, UNIT, PRECISION,
             )  # fmt: skip
             _store(
-                acc, made, made_strides, group_c, group_k, groups, taps, 0, bundle, tile_m, tile_n,
-                TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+                acc, made, made_strides, group_c, group_k, groups, taps, runs, 0, bundle, tile_m,
+                tile_n, TILE_M, TILE_N, NDIM, MERGED, RUNS, BUNDLE, UNIT_OUT, TWO_STAGE,
             )  # fmt: skip
     else:
         tile = first % tiles
@@ -217,9 +246,9 @@ def conv_weights(
         share = tl.cdiv(tl.cdiv(pixels, TILE_K), splits) * TILE_K
         acc = _accumulate(
             x, y, x_strides, y_strides, group_c, group_k, groups, sizes, outs, taps, stride,
-            dilation, before, pixels, bundle, tile_m, tile_n,
+            dilation, before, runs, pixels, bundle, tile_m, tile_n,
             part * share, min((part + 1) * share, pixels),
-            TILE_M, TILE_N, TILE_K, NDIM, MERGED, BUNDLE, UNIT, PRECISION,
+            TILE_M, TILE_N, TILE_K, NDIM, MERGED, RUNS, BUNDLE, UNIT, PRECISION,
         )  # fmt: skip
         if SCHEDULER == "split" and not TWO_STAGE:
             whole, acc = reduce_split(
@@ -227,13 +256,13 @@ def conv_weights(
             )
             if whole:
                 _store(
-                    acc, made, made_strides, group_c, group_k, groups, taps, part, bundle, tile_m,
-                    tile_n, TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+                    acc, made, made_strides, group_c, group_k, groups, taps, runs, part, bundle,
+                    tile_m, tile_n, TILE_M, TILE_N, NDIM, MERGED, RUNS, BUNDLE, UNIT_OUT, TWO_STAGE,
                 )  # fmt: skip
         else:
             _store(
-                acc, made, made_strides, group_c, group_k, groups, taps, part, bundle, tile_m,
-                tile_n, TILE_M, TILE_N, NDIM, MERGED, BUNDLE, UNIT_OUT, TWO_STAGE,
+                acc, made, made_strides, group_c, group_k, groups, taps, runs, part, bundle, tile_m,
+                tile_n, TILE_M, TILE_N, NDIM, MERGED, RUNS, BUNDLE, UNIT_OUT, TWO_STAGE,
             )  # fmt: skip
 
 

@@ -1,0 +1,81 @@
+"""Runs: the taps of a row of the filter with their channels, of a problem with few channels.
+
+Along the width, the pixels that a pixel of y sees are neighbours in memory, and so are their
+channels: filters of S taps and C channels read S·C elements in a row. Their first is
+``(q·stride - pad)·C`` elements from the row's begin. Vectors need multiples, so a run begins a few
+elements earlier, the same number everywhere: those elements are read, and made zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.problem import ConvProblem
+
+MOST_CHANNELS = 4
+"""Up to which runs are in the spaces."""
+
+READ = 16
+"""Bytes that channels of y are aligned to in a gradient of weights by runs."""
+
+_TILES: dict[str, tuple[tuple[int, int, int, int, str], ...]] = {
+    "forward": ((128, 64, 32, 4, "tile"), (256, 64, 32, 8, "tile"), (128, 32, 32, 4, "tile"),
+                (128, 64, 64, 8, "tile"), (128, 128, 64, 8, "tile")),
+    "weights": ((64, 256, 64, 8, "split"), (64, 128, 64, 8, "split"), (64, 64, 64, 4, "split"),
+                (32, 128, 64, 4, "split"), (32, 64, 64, 4, "split"), (128, 128, 64, 8, "split")),
+}  # fmt: skip
+"""Tile, warps and scheduler, by direction."""
+
+_STAGES = (2, 3)
+
+
+def refusal(p: ConvProblem) -> str | None:
+    """Why the pixels that a row of the filter sees are no run, if so."""
+    if p.groups != 1:
+        return f"runs are of all channels of a pixel, not of one of {p.groups} groups"
+    if p.dilation[-1] != 1:
+        return f"runs are of neighbouring pixels, not of a dilation of {p.dilation[-1]}"
+    strides = p.strides_of("x")
+    if (p.c > 1 and strides[1] != 1) or (p.spatial[-1] > 1 and strides[-1] != p.c):
+        return f"pixels of x with strides of {strides} are not neighbours in memory"
+    if p.direction == "weights" and p.rows_alignment("y") < READ:
+        return f"channels of y are aligned to {p.rows_alignment('y')} bytes, under {READ}"
+    return None
+
+
+def alignment(p: ConvProblem) -> int:
+    """Bytes, at most 16, that runs, rows and images of x begin at multiples of, but for the same
+    few bytes of each run."""
+    size = DTYPES[p.dtype].bytes
+    shape, strides = p.shape_of("x"), p.strides_of("x")
+    found = math.gcd(p.alignment, p.stride[-1] * p.c * size, p.spatial[-1] * p.c * size)
+    for n, stride in (*zip(shape[2:-1], strides[2:-1], strict=True), (shape[0], strides[0])):
+        if n > 1:
+            found = math.gcd(found, stride * size)
+    return found
+
+
+def sizes(p: ConvProblem, aligned: int) -> tuple[int, int, int, int, int]:
+    """In elements: a run with those before its first tap, and rounded up; from a run to that of the
+    next pixel; from a row's begin to its first run; a row; those before a run's first tap.
+
+    aligned: bytes that the first four are multiples of.
+    """
+    width = max(1, aligned // DTYPES[p.dtype].bytes)
+    early = -p.pad[-1] * p.c % width
+    run = -(-(early + p.filter[-1] * p.c) // width) * width
+    return run, p.stride[-1] * p.c, -p.pad[-1] * p.c - early, p.spatial[-1] * p.c, early
+
+
+def rows(p: ConvProblem) -> Iterator[tuple[Any, ...]]:
+    """Rows of the spaces, each with the fields of `spaces.ALGORITHM`."""
+    if not 0 < p.c <= MOST_CHANNELS or p.direction == "data" or refusal(p):
+        return
+    read, made = alignment(p), p.rows_alignment(p.output_name)
+    for m, n, k, warps, scheduler in _TILES[p.direction]:
+        for stages in _STAGES:
+            yield (m, n, k, warps, stages, "implicit", scheduler, 8, True, read, made, "", "", 1,
+                   True)  # fmt: skip
