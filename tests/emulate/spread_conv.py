@@ -21,7 +21,18 @@ TILES: tuple[dict[str, int], ...] = (
     {"tile_m": 32, "tile_n": 16, "tile_k": 32, "num_warps": 4, "num_stages": 1},
     {"tile_m": 16, "tile_n": 16, "tile_k": 16, "num_warps": 4, "num_stages": 1},
     {"tile_m": 8, "tile_n": 16, "tile_k": 1, "num_warps": 4, "num_stages": 1, "group_m": 1},
-)
+    {"tile_m": 16, "tile_n": 16, "tile_k": 4, "num_warps": 4, "num_stages": 1, "group_m": 1,
+     "held": "3x2s1x1"},
+)  # fmt: skip
+
+HELD: dict[str, dict[str, Any]] = {
+    "filter": {"held": "3x2s1x1", "spatial_dims": 2, "tile_k": 4},
+    "strides": {"held": "2x3s2x2", "spatial_dims": 2, "tile_k": 4},
+    "row": {"held": "3s1", "spatial_dims": 2, "tile_k": 1},
+    "line": {"held": "4s1", "spatial_dims": 1, "tile_k": 4},
+    "depth": {"held": "2x2x2s1x1", "spatial_dims": 3, "tile_k": 4},
+}
+"""What windows hold."""
 
 EPILOGUES = ("", "bias+relu", "scale+col_scale+bias+silu", "add+clamp", "gelu")
 
@@ -68,6 +79,7 @@ def axes(arch: Arch) -> Axes:
             )
         },
     }
+    each["held"] = {"": {"held": ""}, **HELD}
     problems = {
         "padded": partial(_problem, pad=1),
         "strided": partial(_problem, pad=1, stride=2, dilation=2),
@@ -108,8 +120,10 @@ def _problem(
     spatial, taps = SIZES[c.spatial_dims]
     rank = len(spatial)
     steps, apart = (stride,) * rank, (dilation,) * rank
-    if c.pipeline == "window":
-        steps, apart = (*steps[:-1], 1), (*apart[:-1], 1)
+    if c.held:
+        held, own = (tuple(map(int, part.split("x"))) for part in c.held.split("s"))
+        taps = (*(2,) * (rank - len(held)), *held)
+        steps, apart = (*steps[: rank - len(own)], *own), (1,) * rank
     said: dict[str, Any] = {
         "n": n, "c": channels * groups, "k": channels * groups, "spatial": spatial,
         "filter": taps, "groups": channels if c.depthwise else groups,
