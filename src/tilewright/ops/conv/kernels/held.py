@@ -25,8 +25,22 @@ stride 1 with TILE_K = 16 (x for y; of the weights' gradient, x and dY):
     filter      3×3    5×5    7×7    tap by tap
     loads       1.7    2.5    3.4    9, 25, 49
 
-What limits it: memory for small filters; from 7×7 on multiply-adds. Registers: a filter of 7×7
-needs 2 channels in a thread. Not timed.
+The taps are loads of 2 bytes, each of a lane's own channel and so of a line of its own: for 7×7
+with 2 channels in a thread 98 of them before the first row. So strips that walk far are better, if
+enough of them fill the device.
+
+What limits it: memory for small filters; from 7×7 on multiply-adds. Instructions of a row's loop in
+sm_90's code, forward, bf16, 2 channels in a thread (4 pixels of the result): 3×3 175, of which 72
+multiply-adds and 6 loads; 7×7 530, of which 392 and 10. Registers of the same, forward and
+weights, at stride 1; nothing spills:
+
+    filter      sm_90         gfx942        gfx1201
+    3×3         72, 88        64, 71        60, 71
+    5×5         128, 158
+    7×7         212, 250      170, 204      190, 192
+    3×3×3       142, 167
+
+Not timed.
 """
 
 import triton
