@@ -86,6 +86,8 @@ def test_masks(mask, sizes):
         {"head_dim": 96, "head_dim_v": 32, "dtype": "fp16"},
         {"head_dim": 64, "head_dim_v": 40},
         {"head_dim": 128, "head_dim_v": 64},
+        {"head_dim": 64, "head_dim_v": 128},
+        {"head_dim": 40, "head_dim_v": 72, "dtype": "fp16", "others": "alibi"},
         {"head_dim": 32, "head_dim_v": 32, "dlse": True},
         {"heads": 6, "kv_heads": 2, "head_dim": 128, "head_dim_v": 128},
         {"heads": 4, "kv_heads": 1, "batch": 2},
@@ -95,7 +97,8 @@ def test_masks(mask, sizes):
         {"head_dim": 192, "head_dim_v": 128, "dtype": "fp16"},
         {"head_dim": 192, "head_dim_v": 192, "right": None},
         {"head_dim": 160, "head_dim_v": 200, "softcap": 3.0},
-        {"head_dim": 128, "head_dim_v": 256, "others": "alibi"},
+        {"head_dim": 128, "head_dim_v": 256, "others": "alibi", "grads": "dq+dk+dv+dslopes"},
+        {"others": "alibi", "grads": "dq+dk+dv+dslopes", "slopes_batched": True, "batch": 2},
     ],
     ids=str,
 )
@@ -119,7 +122,8 @@ def test_features_together(seed):
     dtype = rng.choice(("bf16", "fp16"))
     types = {"dtype": dtype, "dtype_kv": dtype, "dtype_o": dtype}
     one = of_forward(forward(seed, most=300, words=words, **dims, **types), rng)
-    wanted = "dq+dk+dv+dsinks" if "sinks" in words and rng.random() < 0.5 else "dq+dk+dv"
+    wanted = "dq+dk+dv" + "+dsinks" * ("sinks" in words and rng.random() < 0.5)
+    wanted += "+dslopes" * ("alibi" in words and rng.random() < 0.7)
     plain = dict.fromkeys(("q_strides", "k_strides", "v_strides", "o_strides"), ())
     p = replace(one, **plain, alignment=16, grads=wanted)
     if reason := GLUON_WS.supports["descriptors"](config_of(p), p):

@@ -71,6 +71,8 @@ def _in_one_pass(
     d, narrow = sums_width(c), c.pipeline == "gluon_ws"
     d_v = columns(c.head_dim_v) if narrow else tiles_of(c.head_dim_v) * CHUNK
     depth = 3 * d + 2 * d_v
+    if "dslopes" in c.words:  # a kernel of its own computes scores and their gradients again
+        depth += d + d_v
     n_q, n_kv = p.lengths
     tiles = -(-n_kv // c.tile_rows) * p.kv_heads * p.batch
     share = p.pairs / max(1, p.batch * n_q * n_kv)

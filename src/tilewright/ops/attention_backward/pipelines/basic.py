@@ -48,12 +48,17 @@ TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
         (128, ((32, 16, 8), (16, 16, 8))),
         (256, ((32, 16, 8), (16, 16, 8))),
     ),
+    "rdna fp32": (
+        (128, ((32, 16, 8), (16, 16, 8))),
+        (256, ((16, 16, 8),)),
+    ),
 }
 """By how an architecture multiplies and up to a head dim: rows that a workgroup owns, rows of a
 step, warps. None was timed. A head dim of fp32 counts twice. In bf16 under a causal mask none
 spills (`benchmarks/attention_builds.py --backward`). Tiles that do: at head dim 64 64x64 with 4
 warps on sm_80, sm_89, sm_100 and sm_120 (8 to 64 bytes); at 128 64x32 with 8 warps on sm_90 (24),
-and 32x32 with 8 warps under a bias on gfx1100 (180); at 256 16x16 with 4 warps on sm_89 (24)."""
+and 32x32 with 8 warps under a bias on gfx1100 (180); at 256 16x16 with 4 warps on sm_89 (24),
+and in fp32, at 128, 32x16 with 8 warps on gfx1100 (192)."""
 
 LEAST = ((16, 16, 4),)
 """For longer head dims."""
@@ -69,11 +74,13 @@ def rolled(c: AttentionBackwardConfig, arch: Arch) -> bool:
     return arch.backend == "hip" and arch.warp_size == 32
 
 
-def _maker(arch: Arch) -> str:
+def _multiplier(dtype: str, arch: Arch) -> str:
     """The key of `TILES`."""
     if arch.backend == "cuda":
         return "async" if arch.async_mma else "sync"
-    return "cdna" if arch.warp_size == 64 else "rdna"
+    if arch.warp_size == 64:
+        return "cdna"
+    return "rdna fp32" if dtype == "fp32" else "rdna"
 
 
 _SHAPE = ("TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP")
@@ -201,7 +208,8 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
 
 def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     size = max(p.head_dim, p.head_dim_v) * (2 if p.dtype == "fp32" else 1)
-    tiles = next((found for most, found in TILES[_maker(arch)] if size <= most), LEAST)
+    known = TILES[_multiplier(p.dtype, arch)]
+    tiles = next((found for most, found in known if size <= most), LEAST)
     return [_fields(*tile, 1) for tile in tiles]
 
 

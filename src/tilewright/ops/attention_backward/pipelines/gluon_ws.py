@@ -1,5 +1,9 @@
 """`gluon_ws`: in one pass on Hopper, in Gluon, with the warps' roles written out. dK and dV stay in
-registers; the copy engine adds dQ up in fp32."""
+registers; the copy engine adds dQ up in fp32.
+
+What slopes gain is summed up by `basic`'s kernel for queries, which computes two of its three
+products for it: sums of distances in the pass itself spilled 184 bytes of a thread's registers at
+head dim 128, 528 at 64, 248 at 256."""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ FlashAttention-4's search for sm_90 (`sm90_config_search.py`)."""
 
 FEATURES = frozenset(
     {"softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv", "dlse",
-     "dq", "dk", "dv", "dsinks", "ordered"}
+     "dq", "dk", "dv", "dsinks", "dslopes", "ordered"}
 )  # fmt: skip
 
 SUMS_BOX = (128, 32)
@@ -222,13 +226,17 @@ def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str
     return [fields | {"ordered": said} for said in (False, True)]
 
 
+def _no(c: AttentionBackwardConfig, arch: Arch) -> bool:
+    return False
+
+
 _BASIC = {part.name: part for part in BASIC_PARTS}
 
 GLUON_WS = Pipeline(
     name="gluon_ws",
     parts=(
         _BASIC["sequences_by_length"],
-        replace(_BASIC["row_sums"], makes=("dsinks",)),
+        replace(_BASIC["row_sums"], makes=("dsinks", "dslopes")),
         Part(
             name="row_terms",
             module="around",
@@ -279,6 +287,11 @@ GLUON_WS = Pipeline(
             ),
             constants=("HEAD_DIM", "PACKEDQ", "USEDQ", "SUMS", "PAD", "STEP", "ORDERED"),
             options=row_options,
+        ),
+        replace(
+            _BASIC["gradients_of_queries"],
+            makes=("dslopes",),
+            own_constants={**_BASIC["gradients_of_queries"].own_constants, "DQ": _no},
         ),
         _BASIC["row_totals"],
     ),
