@@ -48,6 +48,11 @@ TILES: dict[str, tuple[tuple[int, tuple[tuple[int, int, int], ...]], ...]] = {
         (128, ((32, 16, 8), (16, 16, 8))),
         (256, ((32, 16, 8), (16, 16, 8))),
     ),
+    "vector": (
+        (64, ((32, 32, 8), (32, 16, 4))),
+        (128, ((32, 16, 8), (16, 16, 4))),
+        (256, ((32, 16, 8), (16, 16, 8))),
+    ),
     "rdna fp32": (
         (128, ((32, 16, 8), (16, 16, 8))),
         (256, ((16, 16, 8),)),
@@ -58,7 +63,8 @@ step, warps. None was timed. A head dim of fp32 counts twice. In bf16 under a ca
 spills (`benchmarks/attention_builds.py --backward`). Tiles that do: at head dim 64 64x64 with 4
 warps on sm_80, sm_89, sm_100 and sm_120 (8 to 64 bytes); at 128 64x32 with 8 warps on sm_90 (24),
 and 32x32 with 8 warps under a bias on gfx1100 (180); at 256 16x16 with 4 warps on sm_89 (24),
-and in fp32, at 128, 32x16 with 8 warps on gfx1100 (192)."""
+and in fp32, at 128, 32x16 with 8 warps on gfx1100 (192); on gfx1250, at 64, 64x32 with 8 warps
+(292)."""
 
 LEAST = ((16, 16, 4),)
 """For longer head dims."""
@@ -80,7 +86,9 @@ def _multiplier(dtype: str, arch: Arch) -> str:
         return "async" if arch.async_mma else "sync"
     if arch.warp_size == 64:
         return "cdna"
-    return "rdna fp32" if dtype == "fp32" else "rdna"
+    if dtype == "fp32":
+        return "rdna fp32"
+    return "vector" if arch.dot == "vector" else "rdna"
 
 
 _SHAPE = ("TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP")
