@@ -161,18 +161,17 @@ def five():
 
 @pytest.fixture(scope="module")
 def many():
-    return Dispatcher(device=of_units(60))
+    return Dispatcher(device=of_units(24))
 
 
 @pytest.mark.parametrize(("scheduler", "reduction"), FORMS)
 def test_results_are_the_references(five, many, scheduler, reduction):
     cases = [("2-D", five, False), ("groups", many, False), ("1-D", many, True)]
-    drop = FORMS.index((scheduler, reduction)) % 3  # to save time
-    for case, dispatcher, merged in cases[:drop] + cases[drop + 1 :]:
-        p = PROBLEMS[case]
-        name = config(p, scheduler, reduction, merged=merged).name
-        found = verify.verify(dispatcher, p, name, seed=len(name))
-        assert found.ok, (case, found)
+    case, dispatcher, merged = cases[(FORMS.index((scheduler, reduction)) + 1) % 3]
+    p = PROBLEMS[case]
+    name = config(p, scheduler, reduction, merged=merged).name
+    found = verify.verify(dispatcher, p, name, seed=len(name))
+    assert found.ok, (case, found)
 
 
 @pytest.mark.parametrize("reduction", ["linear", "tree"])
