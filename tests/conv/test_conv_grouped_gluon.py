@@ -17,7 +17,7 @@ from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.ops.conv import ConvProblem, boxes, grouped, grouped_launch
 from tilewright.ops.conv.rules import shared_memory
-from tilewright.ops.nouns import MAIN
+from tilewright.ops.nouns import MAIN, Descriptor
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
@@ -128,6 +128,21 @@ def test_on_a_cpu_another_kernel_computes_the_same():
     p = replace(ODD, n=2, dtype="fp16", dtype_out="fp16", epilogue="bias")
     found = verify.verify(Dispatcher(device="h200_sxm"), p, narrow(p).name, seed=1)
     assert found.ok, found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tensor_maps_are_ones_that_the_driver_takes(case):
+    p = CASES[case]
+    for c in configs(p):
+        for step in FAMILY.launch(c, p, TWO).steps:
+            views = [one for one in step.arguments if isinstance(one, Descriptor)]
+            assert len(views) == 3
+            for view in views:
+                steps = view.element_strides or (1,) * len(view.shape)
+                assert all(n >= 1 for n in view.shape) and view.strides[-1] == 1
+                assert all(s > 0 and s % 8 == 0 for s in view.strides[:-1])
+                assert view.offset % 8 == 0
+                assert all(n * s <= 256 for n, s in zip(view.block, steps, strict=True))
 
 
 # --- strips ------------------------------------------------------------------------------------

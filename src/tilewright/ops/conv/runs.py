@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.problem import ConvProblem
 
@@ -29,7 +30,8 @@ _TILES: dict[str, tuple[tuple[int, int, int, int, str], ...]] = {
 }  # fmt: skip
 """Tile, warps and scheduler, by direction."""
 
-_STAGES = (2, 3)
+_STAGES = {"cuda": (2, 3), "hip": (1, 2)}
+"""By the GPU's maker."""
 
 
 def refusal(p: ConvProblem) -> str | None:
@@ -70,12 +72,12 @@ def sizes(p: ConvProblem, aligned: int) -> tuple[int, int, int, int, int]:
     return run, p.stride[-1] * p.c, -p.pad[-1] * p.c - early, p.spatial[-1] * p.c, early
 
 
-def rows(p: ConvProblem) -> Iterator[tuple[Any, ...]]:
+def rows(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
     """Rows of the spaces, each with the fields of `spaces.ALGORITHM`."""
     if not 0 < p.c <= MOST_CHANNELS or p.direction == "data" or refusal(p):
         return
     read, made = alignment(p), p.rows_alignment(p.output_name)
     for m, n, k, warps, scheduler in _TILES[p.direction]:
-        for stages in _STAGES:
+        for stages in _STAGES[arch.backend]:
             yield (m, n, k, warps, stages, "implicit", scheduler, 8, True, read, made, "", "", 1,
                    True)  # fmt: skip

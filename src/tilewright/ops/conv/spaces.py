@@ -142,7 +142,7 @@ def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
         _boxed(problem, arch),
         _held(problem, arch),
         grouped_rows.default(problem, arch),
-        runs.rows(problem),
+        runs.rows(problem, arch),
     )
     return _space(problem, rows, by_gemm.configs(problem, arch))
 
@@ -155,7 +155,7 @@ def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
         _boxed(problem, arch, tuned=True),
         _held(problem, arch, tuned=True),
         grouped_rows.tuned(problem, arch),
-        runs.rows(problem),
+        runs.rows(problem, arch),
     )
     products = by_gemm.configs(problem, arch, tuned=True)
     return default_space(problem, arch), _space(problem, rows, products, tuned=True)
