@@ -85,6 +85,9 @@ CK_FORWARD = "grouped_conv_fwd {} {} 0 1 1 0 1 2 2 8 5 16 3 2 7 9 2 1 1 2 1 0 2 
                            dtype="fp32", precision="tf32"))),
         ("grouped_conv_bwd_data 1 0 1 1 0 1 1 1 4 8 16 3 20 1 1 1 1",
          ConvProblem(4, 16, 8, (20,), (3,), pad=(1,), direction="data", dtype="fp16")),
+        ("grouped_conv_bwd_data 3 1 0 1 1 0 1 1 4 8 16 3 20 1 1 1 1 2",
+         ConvProblem(4, 16, 8, (20,), (3,), pad=(1,), direction="data", dtype="fp32",
+                     precision="tf32")),
         ("ckProfiler grouped_conv_bwd_weight 2 2 0 0 0 1 3 1 2 3 4 1 2 3 5 6 7 1 1 1 1 1 1 0 0 1 "
          "0 0 1 all",
          ConvProblem(2, 4, 3, (5, 6, 7), (1, 2, 3), pad=(0, 0, 1), direction="weights",

@@ -43,14 +43,15 @@ class _Operation:
 
     layouts: of pixels and of weights, by number; one word says why it has none.
     control: numbers that say how it runs, between the layout and the dimensions.
-    last: whether a number of parts of the sum ends the line, which says how it runs, too.
+    last: how many numbers may be behind the sizes: that of parts of the sum, which says how it
+        runs, too. Of gradients of data, newer versions have it.
     """
 
     direction: str
     types: Types
     layouts: Mapping[str, tuple[str, ...]]
     control: int
-    last: bool = False
+    last: tuple[int, ...] = (0,)
 
 
 _PIXELS_FIRST = {"2": (_FIRST, _LAST), "3": (_FIRST, _FIRST)}
@@ -62,7 +63,11 @@ _OPERATIONS = {
         control=5,
     ),
     "grouped_conv_bwd_data": _Operation(
-        "data", _FLOATS, {"0": (_MAJOR,), "1": (_LAST, _LAST), **_PIXELS_FIRST}, control=4
+        "data",
+        {**_FLOATS, "3": _TF32},
+        {"0": (_MAJOR,), "1": (_LAST, _LAST), **_PIXELS_FIRST},
+        control=4,
+        last=(0, 1),
     ),
     "grouped_conv_bwd_weight": _Operation(
         "weights",
@@ -73,7 +78,7 @@ _OPERATIONS = {
         {"0": (_MAJOR,), "1": (_MAJOR,), "2": (_LAST, _LAST), "3": (_FIRST, _LAST),
          "4": (_FIRST, _FIRST)},
         control=4,
-        last=True,
+        last=(1,),
     ),
 }  # fmt: skip
 _SIZES = ("filter", "spatial", "stride", "dilation", "pad", "pad_after")
@@ -90,9 +95,9 @@ def profiler(line: str) -> dict[str, str]:
     of = _OPERATIONS[name]
     before = 2 + of.control
     rank = checks.parse_whole("dimensions", rest[before], 1, 3) if len(rest) > before else 0
-    wanted = before + 5 + len(_SIZES) * rank + of.last
-    if len(rest) != wanted:
-        needed = str(wanted) if rank else f"{before + 1} or more"
+    wanted = [before + 5 + len(_SIZES) * rank + more for more in of.last]
+    if len(rest) not in wanted:
+        needed = " or ".join(map(str, wanted)) if rank else f"{before + 1} or more"
         raise BadArgument(f"ck: {len(rest)} numbers behind {name}, not {needed}")
     groups, n, k, c = (
         checks.parse_whole(word, text)
