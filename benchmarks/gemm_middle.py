@@ -7,8 +7,9 @@ For each, the kernels that the estimate puts first are built, checked against fl
 the older tiles (powers of two, and 96, 160 and 192) whole and shared, and of the new ones. Each is
 timed by single calls with L2 flushed (see `harness`); the best of each kind also in replayed CUDA
 graphs whose calls walk over copies of the operands, as a server replays a model. All take turns
-with torch.mm. `chosen` is what a dispatcher takes without a table; `chosen_older` is the same of a
-default space without `odd_tiles.FIRST`. A kernel whose result is wrong is listed and not timed.
+with torch.mm. `chosen_older` is what a dispatcher takes without a table; `chosen` is the same of a
+default space that has `odd_tiles.FIRST` too. A kernel whose result is wrong is listed and not
+timed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -60,6 +60,10 @@ def is_new(config: GemmConfig) -> bool:
     return several and swap.config(config).tile_n not in OLDER_COLUMNS
 
 
+def _tile(c: GemmConfig) -> odd_tiles.Tile:
+    return c.pipeline, c.tile_m, c.tile_n, c.num_warps, c.store, c.swap_ab
+
+
 def contenders(
     problem: GemmProblem, device: Device, each: int
 ) -> tuple[list[GemmConfig], list[GemmConfig], dict[str, str]]:
@@ -67,13 +71,11 @@ def contenders(
     the names of `chosen` and `chosen_older`, which are among these."""
     this = arch(device.arch)
     default, *more = FAMILY.tuning_spaces(problem, this)
-    names = {c.name for c in default.expand(this).configs}
-    beyond = replace(problem, m=odd_tiles.MOST_M + 1)  # whose space has none of these tiles
-    older_names = {c.name for c in FAMILY.default_space(beyond, this).expand(this).configs}
+    older_names = {c.name for c in default.expand(this).configs}
     every = {c.name: c for space in (default, *more) for c in space.expand(this).configs}
     usable = [c for c in every.values() if FAMILY.supports(c, problem, this)]
     ranked = [c for c, _ in FAMILY.rank(problem, usable, device)]
-    first = next(c for c in ranked if c.name in names)
+    first = next(c for c in ranked if c.name in older_names or _tile(c) in odd_tiles.FIRST)
     older = next(c for c in ranked if c.name in older_names)
     chosen = {"chosen": first.name, "chosen_older": older.name}
     kept = [[c for c in ranked if is_new(c) == new][:each] for new in (False, True)]

@@ -23,8 +23,10 @@ def computed(configs: list[GemmConfig]) -> list[GemmConfig]:
     return [c for c in seen if c.tile_n in ODD_COLUMNS]
 
 
-def default(problem: GemmProblem, name: str = "sm_90") -> list[GemmConfig]:
-    return list(FAMILY.default_space(problem, arch(name)).expand(arch(name)).configs)
+def tuned(problem: GemmProblem, name: str = "sm_90") -> list[GemmConfig]:
+    this = arch(name)
+    spaces = FAMILY.tuning_spaces(problem, this)
+    return [config for space in spaces for config in space.expand(this).configs]
 
 
 def test_a_tile_is_cut_into_powers_of_two_widest_first():
@@ -36,15 +38,20 @@ def test_a_tile_is_cut_into_powers_of_two_widest_first():
         assert (columns in ODD_COLUMNS) == odd
 
 
-def test_they_are_in_the_default_space_of_middle_m_on_sm_90_alone():
-    for m, some in ((64, 0), (65, 20), (2048, 20), (2049, 0)):
-        found = computed(default(replace(MIDDLE, m=m)))
-        new = [c for c in found if c.tile_n != 192]
+OLDER = (96, 160, 192)
+
+
+def test_tunings_of_middle_m_have_them_on_sm_90_alone():
+    for m, some in ((64, 0), (65, 80), (2048, 80), (2049, 0)):
+        new = [c for c in computed(tuned(replace(MIDDLE, m=m))) if c.tile_n not in OLDER]
         assert len(new) >= some and bool(new) == bool(some), m
     for name in ("sm_80", "sm_100", "gfx942"):
-        assert not computed(default(MIDDLE, name))
-    few = len(default(replace(MIDDLE, m=4096)))
-    assert len(default(MIDDLE)) < 1.25 * few  # the space stays small
+        assert not computed(tuned(MIDDLE, name))
+
+
+def test_the_default_space_has_none_that_were_not_timed():
+    found = FAMILY.default_space(MIDDLE, SM_90).expand(SM_90).configs
+    assert {c.tile_n for c in computed(list(found))} <= {*OLDER}
 
 
 @pytest.mark.parametrize(
@@ -61,27 +68,19 @@ def test_no_kernel_is_listed_that_the_rules_refuse_for_the_problem_alone(fields)
     listed = list(odd_tiles.algorithms(problem, SM_90, odd_tiles.FIRST))
     exchanged = any(algorithm["swap_ab"] for algorithm in listed)
     assert exchanged == ("batching" not in fields and "epilogue" not in fields)
-    expansion = FAMILY.default_space(problem, SM_90).expand(SM_90)
-    assert "swap" not in {dropped.verdict.rule for dropped in expansion.dropped}
+    for space in FAMILY.tuning_spaces(problem, SM_90):
+        assert "swap" not in {dropped.verdict.rule for dropped in space.expand(SM_90).dropped}
 
 
 def test_their_rings_are_as_deep_as_shared_memory_allows():
-    for config in computed(default(MIDDLE)):
-        if config.tile_n == 192:  # listed by hand
+    for config in computed(tuned(MIDDLE)):
+        if config.tile_n in OLDER:  # some are listed by hand
             continue
         assert shared_memory(config, SM_90) <= SM_90.shared_memory
         deeper = replace(config, num_stages=config.num_stages + 1)
         full = shared_memory(deeper, SM_90) > SM_90.shared_memory
         assert full or config.num_stages == MAX_STAGES
-    assert max(c.num_stages for c in default(MIDDLE)) == MAX_STAGES
-
-
-def test_tuning_has_more_of_them():
-    spaces = FAMILY.tuning_spaces(MIDDLE, SM_90)
-    found = {c for space in spaces for c in computed(list(space.expand(SM_90).configs))}
-    edges = {c.tile_n for c in found}
-    assert {72, 80, 88, 96, 112, 136, 144, 160, 176, 208, 224} <= edges
-    assert len(found) > 2 * len(computed(default(MIDDLE)))
+    assert max(c.num_stages for c in tuned(MIDDLE)) == MAX_STAGES
 
 
 def kernel(**fields: object) -> GemmConfig:
@@ -114,6 +113,6 @@ def test_a_part_reads_a_from_shared_memory_again():
 def test_the_estimate_chooses_the_tile_that_just_fits():
     """72 rows in one tile instead of two of 64, or of one of 128 that is half empty."""
     problem = GemmProblem(72, 8192, 8192)
-    configs = [c for c in default(problem) if FAMILY.supports(c, problem, SM_90)]
+    configs = [c for c in tuned(problem) if FAMILY.supports(c, problem, SM_90)]
     best = FAMILY.rank(problem, configs, H200)[0][0]
     assert (best.tile_m, best.swap_ab) in ((72, True), (80, True))

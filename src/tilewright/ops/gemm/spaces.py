@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.gemm import epilogues, lowbit, odd_tiles, pipelines, scales
+from tilewright.ops.gemm import epilogues, lowbit, pipelines, scales
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
@@ -113,18 +113,13 @@ def default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
     least one of them serves every size, alignment and stride. Problems of one kind get the same
     object."""
     few = power_of_two(problem.m) if problem.m <= FEW_ROWS else 0
-    kind = (arch.name, few, _middle(problem), *(getattr(problem, field) for field in _SIGNATURE))
+    kind = (arch.name, few, *(getattr(problem, field) for field in _SIGNATURE))
     found = _made.get(kind)
     if found is None:
         if len(_made) >= MOST_KINDS:
             _made.clear()
         found = _made[kind] = _default_space(problem, arch)
     return found
-
-
-def _middle(problem: GemmProblem) -> bool:
-    """Whether the default space has tiles with an edge in steps of 8."""
-    return odd_tiles.LEAST_M <= problem.m <= odd_tiles.MOST_M
 
 
 MOST_KINDS = 1024
@@ -163,9 +158,6 @@ def _default_space(problem: GemmProblem, arch: Arch) -> KernelSpace:
         rows += itertools.product(*{**algorithms, **shared}.values())
     elif problem.m <= FEW_ROWS and not scaled and not combined:
         rows += (tuple(row[axis] for axis in algorithms) for row in _few_rows(problem, arch))
-    elif _middle(problem) and not scaled and not combined:
-        found = odd_tiles.algorithms(problem, arch, odd_tiles.FIRST)
-        rows += (tuple(row[axis] for axis in algorithms) for row in found)
     tiles = _DEEP_SCALED_TILES if scaled else _DEEP_TILES
     rows += (tuple(row[axis] for axis in algorithms) for row in _deep(problem, arch, tiles))
     return KernelSpace(

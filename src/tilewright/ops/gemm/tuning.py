@@ -160,7 +160,7 @@ _ALGORITHM = (
 
 
 def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
-    """The default space of `problem`, and the lists above and `odd_tiles.MORE`, unless the problem
+    """The default space of `problem`, and the lists above and `odd_tiles`, unless the problem
     has block scales, operations on A and B, 4-bit operands or shuffled weights."""
     default = default_space(problem, arch)
     special = lowbit.concerns(problem) or scales.count(problem) or problem.layout[1] == "s"
@@ -181,7 +181,7 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
         axes = {**default.axes, "swap_ab": [True]}
         spaces.append(KernelSpace("gemm", axes, linked={_ALGORITHM: swapped}))
     if odd_tiles.LEAST_M <= problem.m <= odd_tiles.MOST_M:
-        more = odd_tiles.algorithms(problem, arch, odd_tiles.MORE)
+        more = odd_tiles.algorithms(problem, arch, (*odd_tiles.FIRST, *odd_tiles.MORE))
         axis = (*_ALGORITHM, "swap_ab")
         found = [tuple(algorithm[name] for name in axis) for algorithm in more]
         spaces += [KernelSpace("gemm", default.axes, linked={axis: found})] if found else []
