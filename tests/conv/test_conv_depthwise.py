@@ -139,18 +139,22 @@ def test_names_say_what_is_held():
 # --- what is compiled ----------------------------------------------------------------------------
 
 LAYER = ConvProblem(32, 256, 256, (28, 28), (3, 3), 256, pad=(1, 1))
-BUILT = [
-    replace(LAYER, direction=direction, filter=(taps, taps), pad=(taps // 2,) * 2, stride=stride)
-    for direction in DIRECTIONS
-    for taps, stride in ((3, (2, 2)), (7, (1, 1)))
-]
-LARGE = replace(LAYER, filter=(31, 31), pad=(15, 15))
+WIDE = replace(LAYER, filter=(7, 7), pad=(3, 3), direction="weights")
+BUILT = {
+    "sm_90": (
+        replace(LAYER, stride=(2, 2), direction="data"),
+        WIDE,
+        replace(LAYER, filter=(31, 31), pad=(15, 15)),
+    ),
+    "gfx942": (WIDE,),
+    "gfx1201": (WIDE,),
+}
 
 
 def requests():
     found = []
-    for name in ("sm_90", "gfx942", "gfx1201"):
-        for problem in [*BUILT, LARGE] if name == "sm_90" else [BUILT[1], BUILT[-1]]:
+    for name, problems in BUILT.items():
+        for problem in problems:
             configs = FAMILY.default_space(problem, arch(name)).expand(arch(name)).configs
             found.append((next(c for c in configs if c.window), name))
     return found
