@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tilewright import ops
 from tilewright.arch import arch
-from tilewright.ops.conv import ConvConfig, ConvProblem, boxed
+from tilewright.ops.conv import ConvConfig, ConvProblem
+from tilewright.ops.conv.pipelines import boxed
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")

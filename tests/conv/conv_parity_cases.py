@@ -17,7 +17,8 @@ from conv_problems import EPILOGUES
 
 from tilewright import verify
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem, geometry, lines, words
+from tilewright.ops.conv import ConvProblem, geometry, words
+from tilewright.ops.conv.formats import lines
 from tilewright.ops.conv.problem import DIRECTIONS, outputs
 from tilewright.ops.conv.stated import first_strides
 

@@ -21,7 +21,8 @@ from tilewright import verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import ConvProblem, boxed, boxed_weights, boxes
+from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.pipelines import boxed, boxed_weights, boxes
 from tilewright.ops.conv.rules import shared_memory
 from tilewright.ops.nouns import MAIN, Descriptor
 

@@ -11,7 +11,8 @@ from shared_builds import build_once
 from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem, sharing, windows
+from tilewright.ops.conv import ConvProblem, sharing
+from tilewright.ops.conv.pipelines import windows
 from tilewright.ops.conv.rules import alignments
 from tilewright.ops.conv.stated import first_strides
 from tilewright.ops.nouns import MAIN

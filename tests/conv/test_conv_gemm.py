@@ -17,8 +17,9 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, UnknownName
-from tilewright.ops.conv import ConvProblem, by_gemm
+from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.config import GEMM, of_gemm
+from tilewright.ops.conv.pipelines import by_gemm
 from tilewright.ops.conv.problem import DIRECTIONS
 from tilewright.ops.conv.stated import first_strides
 from tilewright.registry import Registry

@@ -15,7 +15,8 @@ from simulate import simulated_run, worst_error
 from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.dispatch import Dispatcher
-from tilewright.ops.conv import ConvProblem, boxes, grouped, grouped_launch
+from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.pipelines import boxes, grouped, grouped_launch
 from tilewright.ops.conv.rules import shared_memory
 from tilewright.ops.nouns import MAIN, Descriptor
 

@@ -18,7 +18,8 @@ from tilewright import ops, verify
 from tilewright.arch import arch
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import ConvProblem, runs
+from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.pipelines import runs
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("conv")

@@ -11,7 +11,7 @@ from tilewright.arch import arch
 from tilewright.errors import BadFile
 from tilewright.measure.problems import load_problems
 from tilewright.ops.conv import ConvProblem
-from tilewright.ops.conv.tile_engine import TILES
+from tilewright.ops.conv.formats.tile_engine import TILES
 from tilewright.space import load_space
 
 GFX950 = arch("gfx950")

@@ -13,7 +13,8 @@ from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
-from tilewright.ops.conv import ConvProblem, boxed  # noqa: E402
+from tilewright.ops.conv import ConvProblem  # noqa: E402
+from tilewright.ops.conv.pipelines import boxed  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,19 +8,7 @@ from typing import Any
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import resolve
 from tilewright.ops.backward import Backward
-from tilewright.ops.conv import (
-    alike,
-    boxed,
-    by_gemm,
-    functions,
-    grouped,
-    operands,
-    parts,
-    profiles,
-    rules,
-    spaces,
-    tile_engine,
-)
+from tilewright.ops.conv import alike, functions, operands, parts, profiles, rules, spaces
 from tilewright.ops.conv import config as config_module
 from tilewright.ops.conv import estimate as estimate_module
 from tilewright.ops.conv import gradients as gradients_module
@@ -29,6 +17,8 @@ from tilewright.ops.conv import tolerances as tolerances_module
 from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
 from tilewright.ops.conv.config import GEMM, PIPELINES, SHARING, ConvConfig
+from tilewright.ops.conv.formats import tile_engine
+from tilewright.ops.conv.pipelines import boxed, by_gemm, grouped
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate

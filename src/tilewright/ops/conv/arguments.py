@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import windows
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import MOST_DIMS, Dim
+from tilewright.ops.conv.pipelines import windows
+from tilewright.ops.conv.pipelines.runs import sizes as run_sizes
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
-from tilewright.ops.conv.runs import sizes as run_sizes
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.launch import FLAGS
 from tilewright.ops.gemm.operands import chain_names

@@ -19,18 +19,18 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import (
+from tilewright.ops.conv import sharing
+from tilewright.ops.conv.config import SHARING, ConvConfig
+from tilewright.ops.conv.parts import tiles
+from tilewright.ops.conv.pipelines import (
     boxed,
     boxed_launch,
     boxed_weights,
     boxes,
     grouped,
     grouped_estimate,
-    sharing,
     windows,
 )
-from tilewright.ops.conv.config import SHARING, ConvConfig
-from tilewright.ops.conv.parts import tiles
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import shared_memory, sums, vector
 from tilewright.ops.estimate import Estimate

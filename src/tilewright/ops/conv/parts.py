@@ -8,16 +8,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import (
-    boxed,
-    boxed_launch,
-    boxed_weights,
-    grouped,
-    grouped_launch,
-    runs,
-    sharing,
-    windows,
-)
+from tilewright.ops.conv import sharing
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     BLOCK,
@@ -29,6 +20,15 @@ from tilewright.ops.conv.arguments import (
     walked,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.pipelines import (
+    boxed,
+    boxed_launch,
+    boxed_weights,
+    grouped,
+    grouped_launch,
+    runs,
+    windows,
+)
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.nouns import MAIN, Argument, KernelSource, Launch, Step

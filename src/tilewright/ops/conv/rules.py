@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxed, by_gemm, grouped, runs, sharing, windows
+from tilewright.ops.conv import sharing
 from tilewright.ops.conv.config import DEPTHWISE, GEMM, HOLDING, SHARING, ConvConfig
 from tilewright.ops.conv.parts import pixels, tiles
+from tilewright.ops.conv.pipelines import boxed, by_gemm, grouped, runs, windows
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import outputs

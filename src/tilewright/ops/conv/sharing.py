@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 from tilewright.arch.model import Device
-from tilewright.ops.conv import boxed, boxed_weights, runs, windows
 from tilewright.ops.conv.arguments import PARTIALS
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.pipelines import boxed, boxed_weights, runs, windows
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.launch import FLAGS
 from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.errors import BadArgument
-from tilewright.ops.conv import boxed, boxes, by_gemm, config, grouped_rows, runs, windows
+from tilewright.ops.conv import config
 from tilewright.ops.conv.config import (
     ALIGNMENTS,
     DEPTHWISE,
@@ -19,6 +19,7 @@ from tilewright.ops.conv.config import (
     SHARING,
     ConvConfig,
 )
+from tilewright.ops.conv.pipelines import boxed, boxes, by_gemm, grouped_rows, runs, windows
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
 from tilewright.ops.gemm.config import REDUCTIONS

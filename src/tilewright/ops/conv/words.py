@@ -26,7 +26,8 @@ from typing import Any
 from tilewright import checks
 from tilewright.dtypes import resolve
 from tilewright.errors import BadArgument, nearest, shown
-from tilewright.ops.conv import ck, geometry, lines, stated
+from tilewright.ops.conv import geometry, stated
+from tilewright.ops.conv.formats import ck, lines
 from tilewright.ops.conv.problem import MOST, MOST_PAD, ConvProblem
 
 KNOWN = (

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxes, windows
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.pipelines import boxes, windows
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.nouns import MAIN
 

@@ -32,8 +32,8 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.errors import BadFile, nearest
 from tilewright.ops.conv import spaces
-from tilewright.ops.conv.ck import DIRECTIONS
 from tilewright.ops.conv.config import PIPELINES, SCHEDULERS
+from tilewright.ops.conv.formats.ck import DIRECTIONS
 from tilewright.ops.gemm.formats.words import CK_PIPELINES, CK_SCHEDULERS, COMPILER
 from tilewright.space import KernelSpace, axis_values, read_axes
 

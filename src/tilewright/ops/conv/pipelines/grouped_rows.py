@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import grouped, windows
+from tilewright.ops.conv.pipelines import grouped, windows
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import alignments
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxes
 from tilewright.ops.conv.config import SHARING, ConvConfig
+from tilewright.ops.conv.pipelines import boxes
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups

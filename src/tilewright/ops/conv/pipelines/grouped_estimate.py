@@ -14,10 +14,10 @@ import math
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxes
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.grouped import IMAGES, SLAB, forward_stride, row_atoms
-from tilewright.ops.conv.grouped_launch import resident, strips
+from tilewright.ops.conv.pipelines import boxes
+from tilewright.ops.conv.pipelines.grouped import IMAGES, SLAB, forward_stride, row_atoms
+from tilewright.ops.conv.pipelines.grouped_launch import resident, strips
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates

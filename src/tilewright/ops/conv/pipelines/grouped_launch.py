@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from tilewright.arch import arch as arch_called
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxes
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     CONSTANTS,
@@ -16,11 +15,12 @@ from tilewright.ops.conv.arguments import (
     index_type,
     source_of,
 )
-from tilewright.ops.conv.boxed import Residues, dense
-from tilewright.ops.conv.boxed_launch import class_strides, view
-from tilewright.ops.conv.boxes import Walk
 from tilewright.ops.conv.config import ConvConfig
-from tilewright.ops.conv.grouped import (
+from tilewright.ops.conv.pipelines import boxes
+from tilewright.ops.conv.pipelines.boxed import Residues, dense
+from tilewright.ops.conv.pipelines.boxed_launch import class_strides, view
+from tilewright.ops.conv.pipelines.boxes import Walk
+from tilewright.ops.conv.pipelines.grouped import (
     IMAGES,
     SLAB,
     classes,

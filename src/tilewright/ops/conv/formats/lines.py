@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields
 
 from tilewright import checks
 from tilewright.errors import BadArgument, nearest, shown
-from tilewright.ops.conv import ck, geometry
+from tilewright.ops.conv import geometry
+from tilewright.ops.conv.formats import ck
 
 # --- MIOpen -------------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ import math
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxes
 from tilewright.ops.conv.arguments import ARGUMENTS, PARTIALS, Context, Value
-from tilewright.ops.conv.boxed import dense, groups, piece, rows, stored
-from tilewright.ops.conv.boxed_launch import described, view
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.pipelines import boxes
+from tilewright.ops.conv.pipelines.boxed import dense, groups, piece, rows, stored
+from tilewright.ops.conv.pipelines.boxed_launch import described, view
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step

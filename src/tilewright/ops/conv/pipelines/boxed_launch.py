@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import boxes
 from tilewright.ops.conv.arguments import (
     ARGUMENTS,
     CONSTANTS,
@@ -17,9 +16,10 @@ from tilewright.ops.conv.arguments import (
     index_type,
     source_of,
 )
-from tilewright.ops.conv.boxed import PINGPONG, Residues, dense, groups, piece, readers
-from tilewright.ops.conv.boxes import Walk
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.pipelines import boxes
+from tilewright.ops.conv.pipelines.boxed import PINGPONG, Residues, dense, groups, piece, readers
+from tilewright.ops.conv.pipelines.boxes import Walk
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups

@@ -1,0 +1,1 @@
+"""Problems and documents as other tools write them."""
