@@ -55,7 +55,15 @@ FORMS: dict[str, tuple[ConvProblem, dict[str, Any]]] = {
     "depthwise weights": (
         replace(OWN, direction="weights"), {"pipeline": "depthwise", "tile_k": 2, "group_m": 1}
     ),
-    "window": (replace(OWN, stride=(1, 1)), {"pipeline": "window", "tile_k": 1, "group_m": 1}),
+    "groups in a tile": (replace(DENSE, c=4, groups=2), {"merged_groups": 2}),
+    "window": (
+        replace(OWN, stride=(1, 1)),
+        {"pipeline": "window", "held": "2x2s1x1", "tile_k": 2, "group_m": 1},
+    ),
+    "window of a row": (
+        replace(OWN, stride=(1, 1)),
+        {"pipeline": "window", "held": "2s1", "tile_k": 1, "group_m": 1},
+    ),
 }  # fmt: skip
 """A problem, and fields of a kernel, for each kernel through pointers."""
 

@@ -97,9 +97,9 @@ def _in_shared_memory(p: ConvProblem, arch: Arch, more: Sequence[int]) -> Iterat
     """Of the kernel that keeps rows of pixels in shared memory."""
     if p.group_c != p.group_k or p.precision == "tf32" or not all(map(arch.has, grouped.NEEDS)):
         return
-    if len({*p.stride}) > 1:
+    if not p.group_c or len({*p.stride}) > 1:
         return
-    slices = [n for n in grouped.SLICES if n % max(1, p.group_c) == 0][:1]
+    slices = [n for n in grouped.SLICES if n % p.group_c == 0][:1]
     for slice, width, ahead in itertools.product(slices, grouped.COLUMNS, more):
         stages = math.prod(p.filter[:-1]) + ahead
         yield (grouped.IMAGES * width, grouped.SLAB, slice, grouped.WARPS, stages,
