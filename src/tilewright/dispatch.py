@@ -457,9 +457,9 @@ def default_dispatcher() -> Dispatcher:
     """The process's dispatcher. It chooses from the families' default spaces, for the GPU of each
     call's operands.
 
-    While ``torch.use_deterministic_algorithms`` is on, it is another, which chooses only kernels
-    that give the same bits in every run. Under ``warn_only``, that one warns where there is no such
-    kernel, and takes another.
+    While ``torch.use_deterministic_algorithms`` is on, this is a second dispatcher, which chooses
+    only kernels that give the same bits in every run. If there is none, it raises `NoKernelFound`;
+    under ``warn_only`` it warns and takes any kernel.
     """
     if not _repeats_wanted():
         return _default()

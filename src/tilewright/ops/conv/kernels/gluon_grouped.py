@@ -26,10 +26,10 @@ copy engine picks by its element strides. Taps alternate between them, and views
 atoms. The gradient of the data then has residue classes (see `geometry`), which are convolutions of
 stride 1: a launch for each, of a kernel that is written out for the class's taps.
 
-What is infinite in one group would make NaN of another group's sums by these zeros. Where a row's
-sums have NaN, the row is multiplied anew, group by group, with the other groups' elements made
-zero: from registers, by the older matrix instruction. (With wgmma there too, the compiler waited
-after each of all the kernel's products.)
+An infinite element of one group times these zeros is NaN in another group's sums. If a row's sums
+have NaN, the kernel multiplies the row again, group by group, with the other groups' elements set
+to zero: from registers, by the older matrix instruction. (With wgmma there too, the compiler waited
+after every product of the kernel.)
 
 Data movement. STAGES rows are in the ring or on their way. After a row's products have ended, its
 oldest input row makes room for the next; rows of the next strip follow those of the last without a
@@ -38,9 +38,9 @@ filter reaches over. Sums leave through a staging buffer and the copy engine, wh
 pixel outside the image, no image past the last, and no channel past the last. Rows and columns
 outside the image come as zeros, which is the padding.
 
-What was not built: atoms of eight neighbouring pixels of one image. A view that is shifted by one
-pixel would begin within an atom, so there would be a copy of each row for each column of the
-filter, and three times the way from L2 for a filter of 3×3.
+Not built: atoms of eight neighbouring pixels of one image. A view shifted by one pixel would begin
+inside an atom, so each column of the filter would need its own copy of each row: a 3×3 filter would
+read three times as much from L2.
 
 As compiled by Triton 3.6: an atom becomes a larger view by reading its bytes as a tile that goes
 beyond it (`_pixels`). Descriptors in the PTX have the atom's address, a distance of 1024 bytes

@@ -5,8 +5,8 @@ over the pixels of y: dY is read transposed, and of X the pixels that a place's 
 A tile's columns are channels of one tap; MERGED columns go through taps and channels as through one
 dimension, which fills tiles where a group has few channels.
 
-With RUNS, columns are the elements of runs (see `runs`), which are read in vectors; of those that
-belong to no tap, the sums are not stored.
+With RUNS, columns are the elements of runs (see `runs`), which are read in vectors. Elements that
+belong to no tap are summed too, but not stored.
 
 With BUNDLE, a tile has the filters and the channels of so many groups. Of its sums, those of a
 filter and a channel of one group are stored; the others are products that were not asked for, and
