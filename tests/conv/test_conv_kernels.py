@@ -37,13 +37,13 @@ def kernel(p: ConvProblem, **fields) -> str:
     return FAMILY.make_config({**FAMILY.axes(), **said}, arch("sm_90")).name
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_results_are_the_references(dispatcher, seed):
     found = verify.verify(dispatcher, drawn(seed), seed=seed)
     assert found.ok, found
 
 
-@pytest.mark.parametrize("seed", range(100, 130))
+@pytest.mark.parametrize("seed", range(100, 130, 2))
 def test_every_form_computes_the_same(dispatcher, seed):
     """Steps of one tap and of several, whole sums and parts, vectors and single elements."""
     problem = drawn(seed)
