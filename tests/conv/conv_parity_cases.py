@@ -73,7 +73,7 @@ def _drawn(plain: ConvProblem, direction: str, seed: str, fp8: str) -> ConvProbl
         chain = "scale"
     if direction == "weights":
         chain = ""
-    # Of the types in 8 bits, the one that is asked for. Sums of int8 products go beyond fp16.
+    # One 8-bit type each. Sums of int8 products overflow fp16.
     results = [one for one in outputs(dtype, chain) if one == fp8 or not one.startswith("e")]
     if dtype == "int8" and "fp16" in results:
         results.remove("fp16")

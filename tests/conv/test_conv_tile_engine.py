@@ -65,9 +65,10 @@ def test_published_documents(read, variant, ndim, direction, schedulers):
     assert {(c.pipeline, c.num_stages) for c in configs} == {("implicit", n) for n in (1, 2, 3, 4)}
     assert {c.scheduler for c in configs} == schedulers
     assert {c.index_bits for c in configs} == {32, 64}
-    assert len(configs) == len(TILES) * 4 * 2 * len(schedulers)
+    assert {c.merged_groups for c in configs} == {1, 2}
+    assert len(configs) == len(TILES) * 4 * 2 * 2 * len(schedulers)
     assert [note.partition(": ")[0] for note in notes] == [
-        "$.trait_config.num_groups_to_merge", "$.trait_config.double_smem_buffer", "$",
+        "$.trait_config.double_smem_buffer", "$",
         "$.trait_config.pipeline", "$.trait_config.scheduler",
     ]  # fmt: skip
 

@@ -21,6 +21,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.config import SHARING, ConvConfig
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.parts import tiles
 from tilewright.ops.conv.pipelines import (
     boxed,
@@ -128,10 +129,6 @@ def _totals(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float
     return SECOND_US + partials / (device.bandwidth_gbs * 1e3)
 
 
-def _up(size: int, by: int) -> int:
-    return -(-size // by)
-
-
 def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """The estimate of a persistent kernel that copies boxes: GEMM's rates, and whole boxes."""
     splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
@@ -184,7 +181,7 @@ def _resident(c: ConvConfig, this: Arch) -> int:
 def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
     """Steps of a workgroup, on average over classes."""
     if c.window:
-        lines = _up(windows.count(c, p), c.tile_m) / splits if c.direction == "weights" else 1
+        lines = cdiv(windows.count(c, p), c.tile_m) / splits if c.direction == "weights" else 1
         each: float = c.tile_k + windows.held(c).ahead
         if windows.of_row(c) and c.direction != "weights":
             each = p.taps / p.filter[-1] / windows.classes(c, p)

@@ -20,6 +20,7 @@ from tilewright.ops.conv.arguments import (
     walked,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import (
     boxed,
     boxed_launch,
@@ -65,10 +66,6 @@ class Part:
         return [(name, of or name) for name, _, of in pairs]
 
 
-def _up(size: int, by: int) -> int:
-    return -(-size // by)
-
-
 def classes(p: ConvProblem) -> int:
     """Residue classes of the result's pixels."""
     return math.prod(p.stride) if p.direction == "data" else 1
@@ -81,16 +78,16 @@ def pixels(p: ConvProblem) -> int:
 
 def _gather_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
     channels = p.group_c if p.direction == "data" else p.group_k
-    columns = _up(channels * c.merged_groups, c.tile_n)
-    return _up(pixels(p), c.tile_m) * columns * _up(p.groups, c.merged_groups) * classes(p)
+    columns = cdiv(channels * c.merged_groups, c.tile_n)
+    return cdiv(pixels(p), c.tile_m) * columns * cdiv(p.groups, c.merged_groups) * classes(p)
 
 
 def _depthwise_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
-    return _up(pixels(p), c.tile_m) * _up(p.c, c.tile_n) * classes(p)
+    return cdiv(pixels(p), c.tile_m) * cdiv(p.c, c.tile_n) * classes(p)
 
 
 def _window_grid(c: ConvConfig, p: ConvProblem, _: int) -> int:
-    return _up(windows.count(c, p), c.tile_m) * _up(p.c, c.tile_n) * windows.classes(c, p)
+    return cdiv(windows.count(c, p), c.tile_m) * cdiv(p.c, c.tile_n) * windows.classes(c, p)
 
 
 _WALK = ("sizes", "full", "walked", "taps", "stride", "dilation", "before")
@@ -198,7 +195,7 @@ ROWS_WEIGHTS = replace(
 SUM = Part(
     module="weights",
     function="conv_totals",
-    grid=lambda c, p, _: _up(p.k * p.taps * p.group_c, BLOCK),
+    grid=lambda c, p, _: cdiv(p.k * p.taps * p.group_c, BLOCK),
     arguments=("partials", "made", "made_strides", "splits", "count", "group_c", "taps"),
     constants=("BLOCK", "NDIM"),
     tiled=False,

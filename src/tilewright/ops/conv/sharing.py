@@ -10,6 +10,7 @@ import math
 from tilewright.arch.model import Device
 from tilewright.ops.conv.arguments import PARTIALS
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import boxed, boxed_weights, runs, windows
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.launch import FLAGS
@@ -20,26 +21,22 @@ WORKGROUPS_FOR_UNIT = 2
 """Workgroups for each compute unit that parts of the pixels make up."""
 
 
-def _up(size: int, by: int) -> int:
-    return -(-size // by)
-
-
 def tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Tiles of the gradient."""
     if c.pipeline in boxed.PIPELINES:
         return boxed_weights.tiles(c, p)
     if c.window:
-        return _up(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
+        return cdiv(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
     if c.depthwise:
-        return _up(p.taps, c.tile_m) * _up(p.c, c.tile_n)
+        return cdiv(p.taps, c.tile_m) * cdiv(p.c, c.tile_n)
     channels, filters = p.group_c * c.merged_groups, p.group_k * c.merged_groups
     if c.runs:
-        columns = _up(p.taps // p.filter[-1] * runs.sizes(p, c.alignment)[0], c.tile_n)
+        columns = cdiv(p.taps // p.filter[-1] * runs.sizes(p, c.alignment)[0], c.tile_n)
     elif c.merged:
-        columns = _up(p.taps * channels, c.tile_n)
+        columns = cdiv(p.taps * channels, c.tile_n)
     else:
-        columns = p.taps * _up(channels, c.tile_n)
-    return _up(filters, c.tile_m) * columns * _up(p.groups, c.merged_groups)
+        columns = p.taps * cdiv(channels, c.tile_n)
+    return cdiv(filters, c.tile_m) * columns * cdiv(p.groups, c.merged_groups)
 
 
 def steps(c: ConvConfig, p: ConvProblem) -> int:
@@ -47,8 +44,8 @@ def steps(c: ConvConfig, p: ConvProblem) -> int:
     if c.pipeline in boxed.PIPELINES:
         return boxed_weights.steps_of(c, p)
     if c.window:
-        return _up(windows.count(c, p), c.tile_m)
-    return _up(p.n * math.prod(p.out_sizes), c.tile_k)
+        return cdiv(windows.count(c, p), c.tile_m)
+    return cdiv(p.n * math.prod(p.out_sizes), c.tile_k)
 
 
 def meetings(c: ConvConfig) -> int:

@@ -19,6 +19,7 @@ from tilewright.ops.conv.config import (
     SHARING,
     ConvConfig,
 )
+from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.pipelines import boxed, boxes, by_gemm, grouped_rows, runs, windows
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
@@ -224,7 +225,7 @@ def _implicit(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
         tiles = _TILES["vector" if on_vectors else "merged" if form else arch.backend]
         stages = 1 if on_vectors or arch.backend == "hip" else 2 if form else 3
         for m, n, k, warps in tiles:
-            if n <= max(16, _power(_columns(p, form))):
+            if n <= max(16, power_of_two(_columns(p, form))):
                 depth = max(16, k // DTYPES[p.dtype].bytes)
                 yield (m, n, depth, warps, stages, "implicit", scheduler, 8, form,
                        *alignments(p, "implicit"))  # fmt: skip
@@ -238,9 +239,9 @@ def _boxed(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple
         return
     size = DTYPES[p.dtype].bytes
     for pipeline, rows, n, warps, stages in _BOXED:
-        if n > max(32, _power(p.channels_out)):
+        if n > max(32, power_of_two(p.channels_out)):
             continue
-        depth = min(_BOXED_BYTES, max(32, _power(_few(p) * size))) // size
+        depth = min(_BOXED_BYTES, max(32, power_of_two(_few(p) * size))) // size
         tile_m = rows * (warps // 4 if pipeline != boxed.PINGPONG else 1)
         for box in boxes.best(p, rows, _MANY_BOXES if tuned else _FEW_BOXES):
             for count, group_m in itertools.product(
@@ -255,7 +256,7 @@ def _boxed_weights(p: ConvProblem, *, tuned: bool) -> Iterator[tuple[Any, ...]]:
     tiles = itertools.product(steps if tuned else steps[:1], _BOXED_WEIGHTS)
     for pixels, (rows, n, warps, stages) in tiles:
         tile_m = rows * (warps // 4)
-        if n > max(32, _power(p.c)) or tile_m > max(64, _power(p.k)):
+        if n > max(32, power_of_two(p.c)) or tile_m > max(64, power_of_two(p.k)):
             continue
         for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
             for scheduler, group_m in itertools.product(
@@ -270,11 +271,6 @@ def _columns(p: ConvProblem, merged: bool) -> int:
     if p.direction == "weights":
         return p.group_c * (p.taps if merged else 1)
     return p.group_c if p.direction == "data" else p.group_k
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << (size - 1).bit_length() if size > 1 else 1
 
 
 def _tuned(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
@@ -300,7 +296,7 @@ def _depthwise(p: ConvProblem, *, tuned: bool = False) -> Iterator[tuple[Any, ..
         for m, n, warps in tiles:
             yield (m, n, 1, warps, 1, "depthwise", "tile", 1, False, *width)
         return
-    taps = min(16, _power(p.taps))
+    taps = min(16, power_of_two(p.taps))
     for (_, n, warps), pixels, scheduler in itertools.product(tiles, _PIXELS, ("tile", "split")):
         if n <= 64:
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
@@ -311,7 +307,7 @@ def _held(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple[
     if not p.depthwise or p.precision == "tf32" or p.taps == 1:
         return
     width = alignments(p, "window")
-    n = min(64, max(16, _power(p.c)))
+    n = min(64, max(16, power_of_two(p.c)))
     for word in windows.words(p):
         row = windows.is_row(word, len(p.spatial))
         if row and p.taps <= _SMALL and not tuned:

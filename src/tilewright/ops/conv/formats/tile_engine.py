@@ -66,8 +66,7 @@ _NO_COUNTERPART = {
     ),
     **dict.fromkeys(("pad_m", "pad_n", "pad_k"), _SIZES),
     **dict.fromkeys(("vector_size_a", "vector_size_b", "vector_size_c"), _ALIGNED),
-    "num_groups_to_merge": "no kernel computes several groups in a tile",
-    "explicit_gemm": "a filter of one tap is computed by the same kernels",
+    "explicit_gemm": "pipeline gemm computes filters of one tap",
     "layout": "problems say how arrays lie",
     "arch": "what a space is for is said where it is read",
 }  # fmt: skip
@@ -95,7 +94,8 @@ def read_sweep(
     if variant != FOLDER:
         axes["direction"] = [DIRECTIONS[variant]]
     theirs: dict[str, tuple[str, list[Any]]] = {}
-    for name, place, value in _fields(document):
+    for theirs_name, place, value in _fields(document):
+        name = {"num_groups_to_merge": "merged_groups"}.get(theirs_name, theirs_name)
         if name in given and (name != "direction" or variant != FOLDER):
             raise BadFile(f"{place}: {name} was given before, as {given[name]}")
         given[name] = place

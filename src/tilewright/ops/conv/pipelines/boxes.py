@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.ops.conv.geometry import Dim
+from tilewright.ops.conv.geometry import Dim, power_of_two
 from tilewright.ops.conv.problem import ConvProblem
 
 MOST_ELEMENT_STRIDE = 8
@@ -108,7 +108,7 @@ def best(p: ConvProblem, rows: int, few: int) -> list[str]:
     found = []
     for pixels in itertools.product(*(_powers(w.size, rows) for w in spatial)):
         images, left = divmod(rows, math.prod(pixels))
-        if left or not images or images > _power(p.n):
+        if left or not images or images > power_of_two(p.n):
             continue
         if any(reach(size, w) > MOST_SPAN for size, w in zip(pixels, spatial, strict=True)):
             continue
@@ -126,9 +126,4 @@ def reach(size: int, of: Walk) -> int:
 
 def _powers(size: int, most: int) -> list[int]:
     """Powers of two, up to the first that is not under `size`."""
-    return [1 << i for i in range(_power(min(size, most)).bit_length())]
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << (size - 1).bit_length() if size > 1 else 1
+    return [1 << i for i in range(power_of_two(min(size, most)).bit_length())]

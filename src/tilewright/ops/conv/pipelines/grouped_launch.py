@@ -16,6 +16,7 @@ from tilewright.ops.conv.arguments import (
     source_of,
 )
 from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import boxes
 from tilewright.ops.conv.pipelines.boxed import Residues, dense
 from tilewright.ops.conv.pipelines.boxed_launch import class_strides, view
@@ -117,9 +118,9 @@ class Strips:
 
 def all_tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Rows of tiles of all strips."""
-    each = _up(p.channels_out, SLAB) * _up(p.n, IMAGES)
+    each = cdiv(p.channels_out, SLAB) * cdiv(p.n, IMAGES)
     sizes = (_of_walks(boxes.walks(p, residue))[:2] for residue in boxes.residues(p))
-    return each * sum(height * _up(width, columns(c)) for height, width in sizes)
+    return each * sum(height * cdiv(width, columns(c)) for height, width in sizes)
 
 
 def _of_walks(of: tuple[Walk, ...]) -> tuple[int, int, int, int]:
@@ -134,15 +135,15 @@ def strips(
     """The strips of a class with which the busiest workgroup walks the fewest rows of the source,
     for so many compute units with so many workgroups at once; among equals the highest strips."""
     height, width, taps, _ = _of_walks(of)
-    slabs, tiles_w, octets = _up(p.channels_out, SLAB), _up(width, columns(c)), _up(p.n, IMAGES)
+    slabs, tiles_w, octets = cdiv(p.channels_out, SLAB), cdiv(width, columns(c)), cdiv(p.n, IMAGES)
     most = max(1, units * resident // slabs)
     found = None
     for segments in range(1, min(height, MOST_SEGMENTS) + 1):
-        rows = _up(height, segments)
-        if _up(height, rows) != segments:
+        rows = cdiv(height, segments)
+        if cdiv(height, rows) != segments:
             continue
         each = tiles_w * octets * segments
-        cost = _up(each, most) * ((rows - 1) * forward_stride(c) + taps)
+        cost = cdiv(each, most) * ((rows - 1) * forward_stride(c) + taps)
         if found is None or cost < found[0]:
             found = cost, Strips(slabs, tiles_w, octets, rows, segments, min(most, each))
     assert found is not None
@@ -212,7 +213,3 @@ def _of_class(
     along = (height or outer, width, outer, 1)
     shape = (*sizes, p.n, p.channels_out)
     return Descriptor(p.output_name, p.dtype_out, shape, along, block, begin)
-
-
-def _up(size: int, by: int) -> int:
-    return -(-size // by)

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.pipelines import grouped, windows
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import alignments
@@ -76,7 +77,7 @@ def _of_pixels(
     read, made = (p.group_c, p.group_k) if p.direction == "forward" else (p.group_k, p.group_c)
     stages = _stages(p, arch)
     for count, (m, warps), merged in itertools.product(bundles(p, widths), tiles, forms):
-        n, k = max(16, _power(made * count)), _depth(p, arch, read * count)
+        n, k = max(16, power_of_two(made * count)), _depth(p, arch, read * count)
         yield (m, n, k, warps, stages, "implicit", "tile", 8, merged, *alignments(p, "implicit"),
                "", "", count)  # fmt: skip
 
@@ -88,7 +89,7 @@ def _of_weights(
     for count, depth, merged, scheduler in itertools.product(
         bundles(p, widths), pixels, (False, True), ("tile", "split")
     ):
-        m, n = (max(16, _power(each * count)) for each in (p.group_k, p.group_c))
+        m, n = (max(16, power_of_two(each * count)) for each in (p.group_k, p.group_c))
         yield (m, max(n, _SPREAD) if merged else n, depth, 4, stages, "implicit", scheduler, 8,
                merged, *alignments(p, "implicit"), "", "", count)  # fmt: skip
 
@@ -115,14 +116,9 @@ def _stages(p: ConvProblem, arch: Arch) -> int:
 def _depth(p: ConvProblem, arch: Arch, channels: int) -> int:
     """Products of a step: the tile's channels, in no more than `_STEP_BYTES`."""
     most = _STEP_BYTES[arch.backend] // DTYPES[p.dtype].bytes
-    return max(16, min(most, _power(channels)))
+    return max(16, min(most, power_of_two(channels)))
 
 
 def _floor(size: int) -> int:
     """The largest power of two up to `size`; 0 of 0."""
     return 1 << size.bit_length() >> 1
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << (size - 1).bit_length() if size > 1 else 1
