@@ -286,6 +286,7 @@ class Random:
 
     def __init__(self, seed: int, device: str = "cpu") -> None:
         self._seed, self._device = seed, device
+        self._drawn = 0
         self._numpy: Any = None
 
     @property
@@ -298,19 +299,20 @@ class Random:
         return self._numpy
 
     def independent(self, operands: Iterable[Operand]) -> dict[str, Any]:
-        """An array for each operand, filled independently of the others (`fill_random`)."""
+        """An array for each operand, filled independently of all others (`fill_random`)."""
         listed = [*operands]
         made = [empty(one, self._device) for one in listed]
-        fill_random(made, self._seed, [one.values for one in listed])
+        fill_random(made, self._seed + self._drawn, [one.values for one in listed])
+        self._drawn += len(listed)
         return {one.name: array for one, array in zip(listed, made, strict=True)}
 
     def filled(self, operand: Operand, values: Any) -> Any:
-        """An array for `operand` with these values, rounded to its dtype."""
+        """An array for `operand` with these values, NumPy's or torch's, rounded to its dtype."""
         made = empty(operand, self._device)
         if is_torch(made):
             import torch
 
-            made.copy_(torch.from_numpy(values))
+            made.copy_(values if is_torch(values) else torch.from_numpy(values))
         else:
             made[...] = values.astype(made.dtype)
         return made

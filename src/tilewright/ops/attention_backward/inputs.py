@@ -16,14 +16,12 @@ from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 
 def make_inputs(p: AttentionBackwardProblem, rng: Any) -> Mapping[str, Any]:
     """Fresh values for every operand that kernels read, and for the scalars given at the call."""
-    import numpy as np
-
     stated = {one.name: one for one in operands(p) if one.read}
     given = forward.make_inputs(p, rng)
     wide = {
         name: x if isinstance(x, int | float) else arrays.to_float64(x) for name, x in given.items()
     }
-    wrote = {name: arrays.to_numpy(x) for name, x in reference(p.forward, wide).items()}
+    wrote = reference(p.forward, wide)
     found = dict(given)
     for name in ("o", "lse"):
         found[name] = rng.filled(stated[name], wrote[name])
@@ -33,8 +31,8 @@ def make_inputs(p: AttentionBackwardProblem, rng: Any) -> Mapping[str, Any]:
     if p.accumulate:
         found |= rng.independent(one for one in stated.values() if one.written)
     if p.dlse:
-        values = rng.numpy.standard_normal(stated["dlse"].shape)
-        found["dlse"] = rng.filled(stated["dlse"], np.where(np.isnan(wrote["lse"]), np.nan, values))
+        found |= rng.independent([stated["dlse"]])
+        found["dlse"][wrote["lse"] != wrote["lse"]] = float("nan")
     return {name: found[name] for name in stated} | {
         name: x for name, x in given.items() if name not in stated
     }
