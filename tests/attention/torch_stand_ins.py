@@ -7,7 +7,7 @@ import ml_dtypes
 import torch
 
 
-def attend(q, k, v, scale, left, right, slopes=None, bias=None):
+def attend(q, k, v, scale, left, right, bias=None):
     """[rows, heads, dim] of one sequence, bounds from the bottom right; O and LSE [heads, rows]."""
     group = q.shape[1] // k.shape[1]
     q, k, v = (x.double().transpose(0, 1) for x in (q, k, v))
@@ -15,8 +15,6 @@ def attend(q, k, v, scale, left, right, slopes=None, bias=None):
     s = q @ k.transpose(1, 2) * scale
     at = torch.arange(s.shape[1])[:, None] + s.shape[2] - s.shape[1]
     keys = torch.arange(s.shape[2])[None, :]
-    if slopes is not None:
-        s = s - slopes.double()[:, None, None] * (at - keys).abs()
     s = s if bias is None else s + bias.double()
     seen = torch.ones_like(s[0], dtype=torch.bool)
     seen = seen & (keys <= at + right) if right is not None else seen
@@ -28,7 +26,7 @@ def attend(q, k, v, scale, left, right, slopes=None, bias=None):
 
 
 def flash(q, k, v, q_at, k_at, max_q, max_k, dropout, causal, debug, *, scale, **options):
-    slopes, used = options["alibi_slopes"], options["seqused_k"]
+    used = options["seqused_k"]
     left, right = options["window_size_left"], 0 if causal else options["window_size_right"]
     if q_at is None:
         assert used is None and q.dim() == 4
@@ -38,10 +36,7 @@ def flash(q, k, v, q_at, k_at, max_q, max_k, dropout, causal, debug, *, scale, *
         for b in range(len(q_at) - 1):
             end = k_at[b + 1] if used is None else k_at[b] + used[b]
             pairs.append((q[q_at[b] : q_at[b + 1]], k[k_at[b] : end], v[k_at[b] : end]))
-    found = []
-    for b, pair in enumerate(pairs):
-        own = slopes[b] if slopes is not None and slopes.dim() == 2 else slopes
-        found.append(attend(*pair, scale, left, right, own))
+    found = [attend(*pair, scale, left, right) for pair in pairs]
     outs = [o.to(q.dtype) for o, _ in found]
     o = torch.stack(outs) if q_at is None else torch.cat(outs)
     lse = torch.stack([log for _, log in found]).float() if q_at is None else None

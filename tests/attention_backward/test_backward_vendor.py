@@ -34,7 +34,7 @@ def differentiate(run, q, k, v, do):
 def flash_backward(do, q, k, v, o, lse, q_at, k_at, max_q, max_k, dropout, causal, *rest, **said):
     fits(FLASH, do, q, k, v, o, lse, q_at, k_at, max_q, max_k, dropout, causal, *rest, **said)
     assert lse is LSE and rest == (STATE, None) and dropout == 0.0 and do.stride() == o.stride()
-    options = {"alibi_slopes": None, "seqused_k": None, **said}
+    options = {"seqused_k": None, **said}
 
     def run(q, k, v):
         return stand_ins.flash(q, k, v, q_at, k_at, max_q, max_k, 0.0, causal, False, **options)[0]
@@ -52,7 +52,7 @@ LSE, STATE, SEED, OFFSET = (torch.full((1,), float(n)) for n in range(4))
 
 
 def flash_forward(*args, **options):
-    o, *_ = stand_ins.flash(*args, alibi_slopes=None, seqused_k=None, **options)
+    o, *_ = stand_ins.flash(*args, seqused_k=None, **options)
     return o, LSE, STATE, None, None
 
 
@@ -156,6 +156,7 @@ def test_torch_is_asked_for_the_gradients(calls, fields, wanted):
         {"others": "alibi"},
         {"bias_shape": (1, 4), "grads": "dq+dbias"},
         {"dlse": True},
+        {"accumulate": True},
         {"right": 0, "corner": "top_left"},
         {"others": "usedkv"},
         {"kv_len": 0},

@@ -1,7 +1,8 @@
 """What torch has for a problem, to compare kernels with: cuDNN's attention and FlashAttention-2.
 
 The calls are ATen's own, below ``scaled_dot_product_attention``, which chooses between them.
-Neither has dropout here: their random numbers are others, so nothing could be checked.
+Neither has dropout here: their random numbers are others, so nothing could be checked. Torch's
+build of FlashAttention-2 refuses ALiBi.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Tensors = Mapping[str, Any]
 _DTYPES = ("bf16", "fp16")
 _DIM_MULTIPLE = 8
 _MOST_DIM = 256
-_FLASH_WORDS = frozenset(("lse", "alibi", "packedq", "packedkv", "usedkv"))
+_FLASH_WORDS = frozenset(("lse", "packedq", "packedkv", "usedkv"))
 _CUDNN_WORDS = frozenset(("lse", "bias"))
 _LENGTHS = frozenset(("packedq", "packedkv", "usedkv"))
 
@@ -72,7 +73,6 @@ def flash_mask(p: AttentionProblem) -> bool:
     """Whether FlashAttention's call says the mask and the lengths: no bounds, or bounds from the
     bottom right that leave each query its own place."""
     bounds = [bound for bound in (p.left, p.right) if bound is not None]
-    shifted = bool(bounds) or "alibi" in p.words
     forms = p.words & _LENGTHS
     same = p.q_len == p.kv_len and not forms
     # Packed queries beside packed keys; or all queries, with a length for each sequence's keys.
@@ -81,7 +81,7 @@ def flash_mask(p: AttentionProblem) -> bool:
         known
         and not p.first
         and all(bound >= 0 for bound in bounds)
-        and (same or not shifted or p.corner == "bottom_right")
+        and (same or not bounds or p.corner == "bottom_right")
     )
 
 
@@ -133,7 +133,6 @@ def _flash(p: AttentionProblem, inputs: Tensors, outputs: Tensors) -> Callable[[
         window_size_left=None if causal else p.left,
         window_size_right=None if causal else p.right,
         seqused_k=inputs.get("kv_used"),
-        alibi_slopes=inputs.get("slopes"),
     )  # fmt: skip
 
     def call() -> Any:

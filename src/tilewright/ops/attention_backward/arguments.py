@@ -68,8 +68,12 @@ def sums_width(c: Any) -> int:
 
 def _section(x: Context) -> int:
     """How many heads of keys are computed side by side: as many as have their queries, gradients
-    and sums of dQ in L2 together."""
+    and sums of dQ in L2 together. One, if they add in turns: the longest tiles of a head then start
+    last, and short ones of the next head fill the end."""
+    c: Any = x.config
     p: Any = x.problem
+    if c.ordered:
+        return 1
     size = p.q_len * (DTYPES[p.dtype].bytes * (p.head_dim + p.head_dim_v) + 4 * p.head_dim)
     fit = int(forward.L2_SHARE * x.device.l2_bytes) // max(1, size)
     return int(min(max(1, fit), p.kv_heads * max(1, p.batch)))

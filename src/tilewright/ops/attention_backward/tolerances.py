@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.tolerances import uneven
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.operands import operands
@@ -21,26 +22,49 @@ _SPREAD = 3.0
 """How much more than O's the rows of gradients differ: a key that many queries see first, or alone,
 gains as much as all others together."""
 
+_ELSEWHERE = 2.0
+"""How much further another library's gradients may be off: it rounds in other places, as each
+head's part of dK to 16 bits before a group's parts are summed. cuDNN's and FlashAttention-2's were
+off by up to 1.6 times what kernels may be, under causal masks with 8 heads to a group."""
+
 
 def tolerances(
     p: AttentionBackwardProblem, config: AttentionBackwardConfig | None
 ) -> Mapping[str, Tolerance]:
     """By gradient. Each is a sum of products with the weights of a softmax, or with their
-    gradients, which are rounded to the dtype of Q before they are multiplied."""
+    gradients, which are rounded to the dtype of Q before they are multiplied, as dO is. Without a
+    config they are those of another library's."""
     scores = score_error(p.dtype, max(p.head_dim, p.head_dim_v), capped=p.softcap > 0)
     n_q, n_kv = p.q_len * p.group, p.kv_len
     terms = {"dq": n_kv, "dk": n_q, "dv": n_q, "dbias": p.batch * p.heads}
     terms |= dict.fromkeys(("dsinks", "dslopes"), p.batch * p.q_len * n_kv)
     rows = p.batch * p.kv_len * p.kv_heads
     spread = _SPREAD * uneven(p) * math.sqrt(max(1.0, rows / max(1, p.batch * n_q)))
+    unseen = math.sqrt(p.kv_len / max(1, _keys_seen(p)))
+    if DTYPES[p.dtype_o].bytes > DTYPES[p.dtype].bytes:
+        spread *= 2.0  # dO loses as many bits as the weights do
+    if config is None:
+        spread *= _ELSEWHERE
     scale = SCORES * p.head_dim**-0.5
-    factors = {"dq": scale, "dk": scale, "dbias": 1.0, "dslopes": float(max(p.q_len, p.kv_len))}
+    factors = {
+        "dq": scale, "dk": scale, "dbias": 1.0, "dslopes": float(max(p.q_len, p.kv_len)),
+        "dsinks": float(n_kv) ** -0.5,
+    }  # fmt: skip
     found = {}
     for one in operands(p):
         if one.written:
             count = max(1, terms[one.name])
-            usual = softmax_tolerance(p.dtype, one.dtype, count, scores, spread)
+            among = max(spread, unseen) if one.name in ("dk", "dv") else spread
+            usual = softmax_tolerance(p.dtype, one.dtype, count, scores, among)
             magnitude = factors.get(one.name, 0.0) * math.sqrt(count)
             # A query of one key has dP = delta: its gradients are nothing but rounding.
             found[one.name] = cancelling(usual, p.dtype, p.head_dim_v, magnitude)
     return found
+
+
+def _keys_seen(p: AttentionBackwardProblem) -> int:
+    """Keys of a sequence of full length that a query sees."""
+    shift = p.kv_len - p.q_len if p.mask.bottom_right else 0
+    end = p.kv_len if p.mask.right is None else min(p.kv_len, p.q_len + shift + p.mask.right)
+    begin = 0 if p.mask.left is None or p.mask.first else max(0, shift - p.mask.left)
+    return max(0, end - begin)

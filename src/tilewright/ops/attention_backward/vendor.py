@@ -3,8 +3,8 @@ and of FlashAttention-2, by ATen's own calls.
 
 Each gets O and LSE of its own forward pass, computed once before the calls that are timed, and dO
 with the strides of that O: another dO would be copied in every call. Both compute dQ, dK and dV
-together, also where fewer are asked for, and no other gradient. FlashAttention-2 has no slopes of
-ALiBi there. Neither has dropout here: their random numbers are others.
+together, also where fewer are asked for, and no other gradient, and neither adds to what is there.
+Neither has dropout here: their random numbers are others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _FLASH_WORDS = frozenset(("packedq", "packedkv"))
 
 def vendor(p: AttentionBackwardProblem) -> Mapping[str, Bind]:
     """The calls of torch that compute `p`, by name."""
-    if not forward.plain(p) or not p.computed.issubset(_GRADIENTS) or p.dlse:
+    if not forward.plain(p) or not p.computed.issubset(_GRADIENTS):
+        return {}
+    if p.dlse or p.accumulate:
         return {}
     found: dict[str, Bind] = {}
     if p.words <= _CUDNN_WORDS and forward.cudnn_mask(p):

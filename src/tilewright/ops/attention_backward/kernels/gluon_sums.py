@@ -37,7 +37,9 @@ def add_blocks(
     """The warp that adds blocks of dQ to the sums in memory, PIECES tiles each. Groups have equal
     shares of them, of which each hands over one at a time; the last group may have fewer.
     ORDERED: each block's in turns, of which `turns` counts those that are over. The first writes,
-    so sums need not be zero before; a block without turns is nothing."""
+    so sums need not be zero before; a block without turns is nothing. How far the next block is, is
+    read while the sums of this one are on their way: mostly its turn has come by then, and neither
+    the read nor its order (the release behind it is a fence for it too) is waited for."""
     PASSES: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
     dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
     b, g, j0, _, terms_begin, _, begin, end = steps
@@ -45,13 +47,13 @@ def add_blocks(
     left, right, first, _ = bounds
     q_b = 0 if PACKEDQ else b
     phase = 0
+    over = 0
     for m in range(group):
         line = (q_b * heads + g * group + m) * padded + terms_begin
         for t in range(begin, end):
             block = line // STEP + t
             if ORDERED:
                 before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
-                over = gl.atomic_add(turns + block, 0, sem="acquire")
                 while over < before:
                     over = gl.atomic_add(turns + block, 0, sem="acquire")
             for n in gl.static_range(PASSES):
@@ -70,6 +72,13 @@ def add_blocks(
                 mbarrier.arrive(dq_empty.index(0), count=1)
                 phase ^= 1
             if ORDERED:
+                later = gl.where(t + 1 < end, 1, padded // STEP + begin - t)
+                over = gl.load(
+                    turns + block + later,
+                    mask=(t + 1 < end) | (m + 1 < group),
+                    other=0,
+                    volatile=True,
+                )
                 _done(t)
                 gl.atomic_add(turns + block, 1, sem="release")
 
