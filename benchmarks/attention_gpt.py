@@ -36,8 +36,8 @@ ROOM = 0.02
 """How far a loss may be from torch's, of torch's."""
 
 RATE = 3e-4
-"""The optimizer's largest rate. It grows over all steps and gradients are clipped, as in the training
-of such models: else losses jump, and two runs that differ in a last bit jump in other steps."""
+"""The optimizer's largest rate. It grows over all steps and gradients are clipped: else losses jump
+and two runs that differ in a last bit jump in other steps."""
 
 OURS, TORCH = "tilewright.attention", "scaled_dot_product_attention"
 
