@@ -28,11 +28,18 @@ RESNEXT = ConvProblem(32, 256, 256, (56, 56), (3, 3), 32, pad=(1, 1))
 ODD = ConvProblem(9, 80, 80, (5, 11), (3, 3), 10, pad=(1, 1))
 
 
-def configs(p: ConvProblem, tuned: bool = False):
-    """The configs of the pipeline that serve `p`."""
-    spaces = FAMILY.tuning_spaces(p, SM_90) if tuned else [FAMILY.default_space(p, SM_90)]
+def configs(p: ConvProblem, ahead: tuple[int, ...] = (2,)):
+    """The configs of the pipeline that serve `p`. ahead: rows on their way."""
+    spaces = FAMILY.tuning_spaces(p, SM_90)
     found = dict.fromkeys(c for space in spaces for c in space.expand(SM_90).configs)
-    return [c for c in found if c.pipeline == grouped.PIPELINE and FAMILY.supports(c, p, SM_90)]
+    found = [c for c in found if c.pipeline == grouped.PIPELINE and FAMILY.supports(c, p, SM_90)]
+    return [c for c in found if c.num_stages - grouped.taps(c)[0] in ahead]
+
+
+def default(p: ConvProblem):
+    """The configs of the default space that serve `p`."""
+    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+    return [c for c in found if FAMILY.supports(c, p, SM_90)]
 
 
 def narrow(p: ConvProblem):
@@ -231,7 +238,7 @@ def test_other_architectures_do_not_have_it():
 
 
 def test_names_say_the_filter():
-    for c in configs(RESNEXT, tuned=True):
+    for c in configs(RESNEXT, (1, 2, 3, 5)):
         assert f"_b{c.box}_f3x3s1x1_mg2" in c.name and FAMILY.parse_name(c.name) == c
     for c in configs(replace(RESNEXT, stride=(2, 2))):
         assert f"_b{c.box}_f3x3s2x2_mg2" in c.name and FAMILY.parse_name(c.name) == c
@@ -241,16 +248,16 @@ def test_names_say_the_filter():
 @pytest.mark.parametrize("groups", [64, 32, 16, 8])
 def test_layers_of_groups_prefer_it(direction, groups):
     p = replace(RESNEXT, groups=groups, direction=direction)
-    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
-    found = [c for c in found if FAMILY.supports(c, p, SM_90)]
+    found = default(p)
+    assert not [c for c in found if c.pipeline == grouped.PIPELINE]
+    found += configs(p)
     assert FAMILY.rank(p, found, H200)[0][0].pipeline == grouped.PIPELINE
 
 
 def test_one_image_prefers_another():
     """Atoms would be mostly empty."""
     p = replace(RESNEXT, n=1)
-    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
-    found = [c for c in found if FAMILY.supports(c, p, SM_90)]
+    found = default(p) + configs(p)
     assert FAMILY.rank(p, found, H200)[0][0].pipeline != grouped.PIPELINE
 
 

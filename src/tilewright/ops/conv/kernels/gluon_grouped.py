@@ -50,6 +50,10 @@ other workgroups on the same compute unit fill the gaps.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
+On an H200 26 problems of up to 10⁸ operations were right. A comparison on a ResNeXt layer (32
+images, 256 channels in 32 groups, 56×56) did not end within two minutes; whether by this kernel is
+not known, so the default space has none.
+
 What limits it: not timed. By counting, a row of 64 pixels and 64 channels of a 3×3 filter is 36
 wgmma that read 2 KB of pixels and 512 bytes of weights each, 90 KB of shared memory at 128 bytes a
 clock. With fewer than eight images, atoms are partly empty.
