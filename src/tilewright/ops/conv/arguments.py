@@ -252,6 +252,7 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "STEP_H": lambda c: windows.held(c).step_h,
     "STEP_W": lambda c: windows.held(c).step_w,
     "STRIP": lambda c: windows.held(c).strip,
+    "EARLY": windows.early,
 }
 """Every constant by the name that kernels give it, but `DONE`."""
 

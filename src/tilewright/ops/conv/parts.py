@@ -121,7 +121,7 @@ DEPTHWISE = Part(
     epilogue=True,
 )  # fmt: skip
 
-_HELD = ("TAPS_D", "TAPS_H", "TAPS_W", "STEP_H", "STEP_W", "STRIP")
+_HELD = ("TAPS_D", "TAPS_H", "TAPS_W", "STEP_H", "STEP_W", "STRIP", "EARLY")
 
 HELD = replace(
     DEPTHWISE,

@@ -18,6 +18,9 @@ of the pixels are added by `conv_totals`.
 
 In 1-D, strips walk along the width, and are one pixel wide.
 
+Memory is far: under EARLY a step's pixels are asked for one step before, and are on their way while
+the sums of the step are added up. Stores keep the compiler from doing so on its own.
+
 Data movement. Each strip reads the columns beside it and the rows before its first (of `TILE_K`),
 which others read too, from L1 or L2. Loads of a pixel's channels for each pixel of the result, at
 stride 1 with TILE_K = 16 (x for y; of the weights' gradient, x and dY):
@@ -29,18 +32,18 @@ The taps are loads of 2 bytes, each of a lane's own channel and so of a line of 
 with 2 channels in a thread 98 of them before the first row. So strips that walk far are better, if
 enough of them fill the device.
 
-What limits it: memory for small filters; from 7×7 on multiply-adds. Instructions of a row's loop in
-sm_90's code, forward, bf16, 2 channels in a thread (4 pixels of the result): 3×3 175, of which 72
-multiply-adds and 6 loads; 7×7 530, of which 392 and 10. Registers of the same, forward and
-weights, at stride 1; nothing spills:
+What limits it: memory for small filters; from 7×7 on multiply-adds. Registers of a thread with
+tiles of 4 strips by 64 channels, forward and weights, at stride 1; nothing spills:
 
     filter      sm_90         gfx942        gfx1201
-    3×3         72, 88        64, 71        60, 71
-    5×5         128, 158
-    7×7         212, 250      170, 204      190, 192
-    3×3×3       142, 167
+    3×3         80, 96        64, 69        68, 82
+    5×5         156, 163      118, 95       123, 129
+    7×7         246, 255      170, 131      193, 192
 
-Not timed.
+Measured on an H200 before steps asked early, cuDNN's time over this kernel's, L2 flushed: forward
+1.13 (3×3, 256 channels of 32 images of 28×28: 17 µs, where the memory takes 6), 1.06 (3×3 by 2),
+1.15 (5×5) and 0.98 (7×7); data 1.4 to 3.3; weights 0.79, 0.90, 0.57 and 0.47; 4 taps in 1-D 24 to
+39. A step waited for its loads with nothing else to do. With EARLY nothing was timed yet.
 """
 
 import triton
@@ -48,7 +51,7 @@ import triton.language as tl
 
 from tilewright.ops.conv.kernels.finish import finish
 from tilewright.ops.conv.kernels.places import channel
-from tilewright.ops.conv.kernels.strips import joined, pixels_of_row, zeros
+from tilewright.ops.conv.kernels.strips import joined, pixels_of_row, widened, zeros
 
 
 @triton.jit
@@ -80,12 +83,50 @@ def _line(number, lines):
 
 
 @triton.jit
+def _row(
+    source, base, d, at_h, from_w, there, cols_there, along, sizes, pad, stride, dilation, like,
+    j_d: tl.constexpr, DATA: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    """What a strip reads of row `at_h` of the source, at the depth of tap j_d. along, sizes: of
+    depth, height and width; pad, stride, dilation: of the depth."""
+    if DATA:
+        places = d + pad - j_d * dilation
+        at_d = places // stride
+        seen = there & (places >= 0) & (places % stride == 0) & (at_d < sizes[0])
+    else:
+        at_d = d * stride - pad + j_d * dilation
+        seen = there & (at_d >= 0) & (at_d < sizes[0])
+    return pixels_of_row(
+        source, base + (at_d * along[0] + at_h * along[1])[:, None], from_w,
+        seen & (at_h >= 0) & (at_h < sizes[1]), cols_there, sizes[2], along[2], like, PIXELS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _rows_of_step(
+    source, base, d, first_h, from_w, there, cols_there, along, sizes, pad, stride, dilation,
+    DATA: tl.constexpr, TAPS_D: tl.constexpr, READ: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip
+    """The same of all READ rows of a step, of which the first is `first_h`, and of all depths, in
+    the dtype of the source."""
+    like = tl.zeros((there.shape[0], cols_there.shape[0]), source.dtype.element_ty)
+    found = zeros(0, like)
+    for j_d in tl.static_range(TAPS_D):
+        for j in tl.static_range(READ):
+            found = found + _row(
+                source, base, d, first_h + j, from_w, there, cols_there, along, sizes, pad, stride,
+                dilation, like, j_d, DATA, PIXELS,
+            )  # fmt: skip
+    return found
+
+
+@triton.jit
 def conv_held(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images,
     channels_out, sizes, full, stride, dilation, before, lines, origin,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
     DATA: tl.constexpr, TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr,
-    STEP_H: tl.constexpr, STEP_W: tl.constexpr, STRIP: tl.constexpr,
+    STEP_H: tl.constexpr, STEP_W: tl.constexpr, STRIP: tl.constexpr, EARLY: tl.constexpr,
     UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
@@ -99,10 +140,8 @@ def conv_held(
     PIXELS: tl.constexpr = (
         BESIDE + (STRIP + STEP_W - 1) // STEP_W if DATA else (STRIP - 1) * STEP_W + TAPS_W
     )
-    size_d, size_h, size_w = _turned(sizes, NDIM)
     _, full_h, full_w = _turned(full, NDIM)
     pad_d, pad_h, pad_w = _turned(before, NDIM)
-    along_d, along_h, along_w = _strides(source_strides, NDIM)
     made_d, made_h, made_w = _strides(made_strides, NDIM)
     tap_d, tap_h, tap_w = _strides(weight_strides, NDIM)
 
@@ -136,23 +175,32 @@ def conv_held(
                 factors = factors + (factor.to(like.dtype)[None, :],)  # noqa: RUF005
 
     sums = zeros(LIVE * STRIP, like)
+    along = _strides(source_strides, NDIM)
+    source_sizes = _turned(sizes, NDIM)
+    from_h = first * READ if DATA else first * READ - pad_h
+    later = ()
+    if EARLY:
+        later = _rows_of_step(
+            source, base, d, from_h, from_w, there, cols_there, along, source_sizes, pad_d,
+            stride[0], dilation[0], DATA, TAPS_D, READ, PIXELS,
+        )  # fmt: skip
     for step in range(TILE_K + AHEAD):
+        now = later
+        if EARLY:
+            later = _rows_of_step(
+                source, base, d, from_h + (step + 1) * READ, from_w,
+                there & (step + 1 < TILE_K + AHEAD), cols_there, along, source_sizes, pad_d,
+                stride[0], dilation[0], DATA, TAPS_D, READ, PIXELS,
+            )  # fmt: skip
         for j_d in tl.static_range(TAPS_D):
-            if DATA:
-                places = d + pad_d - j_d * dilation[0]
-                at_d = places // stride[0]
-                seen = there & (places >= 0) & (places % stride[0] == 0) & (at_d < size_d)
-            else:
-                at_d = d * stride[0] - pad_d + j_d * dilation[0]
-                seen = there & (at_d >= 0) & (at_d < size_d)
             for j in tl.static_range(READ):
-                at_h = (first + step) * READ + j
-                if not DATA:
-                    at_h -= pad_h
-                pixels = pixels_of_row(
-                    source, base + (at_d * along_d + at_h * along_h)[:, None], from_w,
-                    seen & (at_h >= 0) & (at_h < size_h), cols_there, size_w, along_w, like, PIXELS,
-                )  # fmt: skip
+                if EARLY:
+                    pixels = widened(now, like, (j_d * READ + j) * PIXELS, PIXELS)
+                else:
+                    pixels = _row(
+                        source, base, d, from_h + step * READ + j, from_w, there, cols_there, along,
+                        source_sizes, pad_d, stride[0], dilation[0], like, j_d, DATA, PIXELS,
+                    )  # fmt: skip
                 more = zeros(0, like)
                 for i in tl.static_range(LIVE):
                     for t in tl.static_range(STRIP):
@@ -196,16 +244,17 @@ def conv_held_weights(
     dilation, before, lines, splits,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
     TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, STEP_H: tl.constexpr,
-    STEP_W: tl.constexpr, STRIP: tl.constexpr, UNIT: tl.constexpr, TWO_STAGE: tl.constexpr,
+    STEP_W: tl.constexpr, STRIP: tl.constexpr, EARLY: tl.constexpr, UNIT: tl.constexpr,
+    TWO_STAGE: tl.constexpr,
 ):  # fmt: skip
     """All taps of TILE_N channels, from a part of the lines, TILE_M at a time."""
     AHEAD: tl.constexpr = (TAPS_H + STEP_H - 1) // STEP_H - 1
     PIXELS: tl.constexpr = (STRIP - 1) * STEP_W + TAPS_W
-    size_d, size_h, size_w = _turned(sizes, NDIM)
     _, out_h, out_w = _turned(outs, NDIM)
     pad_d, pad_h, pad_w = _turned(before, NDIM)
-    x_d, x_h, x_w = _strides(x_strides, NDIM)
     y_d, y_h, y_w = _strides(y_strides, NDIM)
+    along = _strides(x_strides, NDIM)
+    x_sizes = _turned(sizes, NDIM)
 
     tiles_n = tl.cdiv(channels_out, TILE_N)
     part = tl.program_id(0) // tiles_n
@@ -226,21 +275,48 @@ def conv_held_weights(
         from_x = (image * x_strides[0])[:, None] + channel(cols, x_strides[1], UNIT)[None, :]
         # Rows of dY that taps join with the current rows of x, the newest last.
         seen_y = zeros(AHEAD * STRIP, like)
-        for step in range(TILE_K + AHEAD):
-            h = first + step
-            seen_y = seen_y + pixels_of_row(
-                y, from_y + (h * y_h)[:, None], w, there & (h < out_h) & (step < TILE_K),
-                cols_there, out_w, y_w, like, STRIP,
+        from_w = w * STEP_W - pad_w
+        from_h = first * STEP_H - pad_h
+        raw = tl.zeros((TILE_M, TILE_N), y.dtype.element_ty)
+        later = ()
+        later_y = ()
+        if EARLY:
+            later_y = pixels_of_row(
+                y, from_y + (first * y_h)[:, None], w, there & (first < out_h), cols_there, out_w,
+                y_w, raw, STRIP,
             )  # fmt: skip
+            later = _rows_of_step(
+                x, from_x, d, from_h, from_w, there, cols_there, along, x_sizes, pad_d, stride[0],
+                dilation[0], False, TAPS_D, STEP_H, PIXELS,
+            )  # fmt: skip
+        for step in range(TILE_K + AHEAD):
+            now = later
+            now_y = later_y
+            ahead = step + EARLY
+            rows_y = pixels_of_row(
+                y, from_y + ((first + ahead) * y_h)[:, None], w,
+                there & (first + ahead < out_h) & (ahead < TILE_K), cols_there, out_w, y_w, raw,
+                STRIP,
+            )  # fmt: skip
+            if EARLY:
+                later_y = rows_y
+                later = _rows_of_step(
+                    x, from_x, d, from_h + ahead * STEP_H, from_w,
+                    there & (ahead < TILE_K + AHEAD), cols_there, along, x_sizes, pad_d, stride[0],
+                    dilation[0], False, TAPS_D, STEP_H, PIXELS,
+                )  # fmt: skip
+            else:
+                now_y = rows_y
+            seen_y = seen_y + widened(now_y, like, 0, STRIP)
             for j_d in tl.static_range(TAPS_D):
-                at_d = d * stride[0] - pad_d + j_d * dilation[0]
                 for j in tl.static_range(STEP_H):
-                    at_h = h * STEP_H + j - pad_h
-                    pixels = pixels_of_row(
-                        x, from_x + (at_d * x_d + at_h * x_h)[:, None], w * STEP_W - pad_w,
-                        there & (at_d >= 0) & (at_d < size_d) & (at_h >= 0) & (at_h < size_h),
-                        cols_there, size_w, x_w, like, PIXELS,
-                    )  # fmt: skip
+                    if EARLY:
+                        pixels = widened(now, like, (j_d * STEP_H + j) * PIXELS, PIXELS)
+                    else:
+                        pixels = _row(
+                            x, from_x, d, from_h + step * STEP_H + j, from_w, there, cols_there,
+                            along, x_sizes, pad_d, stride[0], dilation[0], like, j_d, False, PIXELS,
+                        )  # fmt: skip
                     more = zeros(0, like)
                     for i in tl.static_range(TAPS_D * TAPS_H * TAPS_W):
                         total = sums[i]

@@ -16,7 +16,7 @@ def zeros(COUNT: tl.constexpr, like):
 def pixels_of_row(
     source, base, from_w, there, cols_there, size_w, stride_w, like, COUNT: tl.constexpr
 ):  # fmt: skip
-    """Neighbouring pixels of a row, in the dtype of sums; zeros outside."""
+    """Neighbouring pixels of a row, in the dtype of `like`; zeros outside."""
     # One place, moved on: of many, the compiler would keep each in a register.
     places = base + (from_w * stride_w)[:, None]
     found = ()
@@ -25,6 +25,15 @@ def pixels_of_row(
         x = tl.load(source + places, mask=mask[:, None] & cols_there[None, :], other=0.0)
         found = found + (x.to(like.dtype),)  # type: ignore[assignment]  # noqa: RUF005
         places += stride_w
+    return found
+
+
+@triton.jit
+def widened(pixels, like, FIRST: tl.constexpr, COUNT: tl.constexpr):
+    """COUNT pixels from number FIRST on, in the dtype of `like`."""
+    found = ()
+    for i in tl.static_range(COUNT):
+        found = found + (pixels[FIRST + i].to(like.dtype),)  # type: ignore[assignment]  # noqa: RUF005
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
 
@@ -25,6 +26,9 @@ MOST_TAPS = 128
 
 MOST_ROW = 32
 """Taps of a row."""
+
+LEAST_LANES = 32
+"""Of a warp."""
 
 WORKGROUPS_FOR_UNIT = 4
 """Workgroups for each compute unit that parts of the lines make up."""
@@ -162,3 +166,17 @@ def registers(c: ConvConfig) -> int:
     # The compiler loads a long row ahead, and keeps its places.
     each = 3 if of_row(c) and c.direction != "weights" else 1
     return math.prod(of.taps) + live + each * pixels(c)
+
+
+MOST_EARLY = 185
+"""Registers of a thread, as `registers` counts them, with which pixels are asked for early: 184 are
+242 in sm_90's code, and more would spill on some architecture."""
+
+
+def early(c: ConvConfig) -> bool:
+    """Whether a step's pixels are asked for one step before."""
+    each = -(-c.tile_m * c.tile_n // (c.num_warps * LEAST_LANES))
+    of_y = held(c).strip if c.direction == "weights" else 0
+    # Of 16 bits, two are in a register.
+    asked = -(-each * (rows(c) * pixels(c) + of_y) * DTYPES[c.dtype].bytes // 4)
+    return each * registers(c) + asked <= MOST_EARLY
