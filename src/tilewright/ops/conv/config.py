@@ -56,6 +56,17 @@ ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
 
 
+def of_weights(
+    pipeline: str, direction: str, same_bytes: bool, alignment: int, alignment_out: int
+) -> int:
+    """Bytes that weights are aligned to where what is read is to `alignment`, and what is made to
+    `alignment_out`. In the gradient of the data, rows of weights are of the channels that are made:
+    of a stem's three, pixels are still read in vectors."""
+    if pipeline == "implicit" and direction == "data" and same_bytes and alignment_out > 1:
+        return min(alignment, alignment_out)
+    return alignment
+
+
 @dataclass(frozen=True, slots=True)
 class ConvConfig:
     """How to compute a convolution. The signature is the fields up to `precision`, and `epilogue`;
@@ -124,6 +135,12 @@ class ConvConfig:
     held: str = ""
     gemm: str = ""
     reduction: str = "none"
+
+    @property
+    def alignment_weights(self) -> int:
+        """Bytes that weights are aligned to (`of_weights`)."""
+        same = DTYPES[self.dtype].bytes == DTYPES[self.dtype_out].bytes
+        return of_weights(self.pipeline, self.direction, same, self.alignment, self.alignment_out)
 
     @property
     def two_stage(self) -> bool:

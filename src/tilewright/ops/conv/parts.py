@@ -288,6 +288,7 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
     found: dict[str, int] = {}
     read = c.alignment // DTYPES[c.dtype].bytes
     written = c.alignment_out // DTYPES[c.dtype_out].bytes
+    of_weights = c.alignment_weights // DTYPES[c.dtype].bytes
     names = dict(part.named())
     for name, of in names.items():
         if of in ("sums", "partials") and c.two_stage:
@@ -299,6 +300,8 @@ def _promises(part: Part, c: ConvConfig) -> dict[str, int]:
             if of == "weights" and (c.depthwise or c.runs):
                 continue  # taps are innermost there, or nothing is; rows of runs are of any length
             alignment, count = (c.alignment_out, written) if made else (c.alignment, read)
+            if of == "weights":
+                alignment, count = c.alignment_weights, of_weights
             if c.runs and of == "y" and not made:
                 alignment, count = runs.READ, runs.READ // DTYPES[c.dtype].bytes
             if alignment == 1:
@@ -326,11 +329,12 @@ def _channels(c: ConvConfig, read: int, written: int) -> dict[str, int]:
     if c.runs:
         of_y = runs.READ // DTYPES[c.dtype].bytes
         return {"channels_out": max(1, written), "group_k": of_y}
-    also_read = read if c.direction == "data" or c.depthwise else 1
+    of_weights = c.alignment_weights // DTYPES[c.dtype].bytes
+    also_read = of_weights if c.direction == "data" else read if c.depthwise else 1
     return {
         "channels_in": max(1, read),
         "channels_out": max(1, written, also_read),
-        "group_c": max(1, read),
+        "group_c": max(1, of_weights),
         "group_k": max(1, read),
     }
 

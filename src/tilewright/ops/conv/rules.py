@@ -9,7 +9,14 @@ from collections.abc import Callable
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.conv import sharing
-from tilewright.ops.conv.config import DEPTHWISE, GEMM, HOLDING, SHARING, ConvConfig
+from tilewright.ops.conv.config import (
+    DEPTHWISE,
+    GEMM,
+    HOLDING,
+    SHARING,
+    ConvConfig,
+    of_weights,
+)
 from tilewright.ops.conv.parts import pixels, tiles
 from tilewright.ops.conv.pipelines import boxed, by_gemm, grouped, runs, windows
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
@@ -276,18 +283,25 @@ def alignments(p: ConvProblem, pipeline: str, of_runs: bool = False) -> tuple[in
     if of_runs:
         return runs.alignment(p), p.rows_alignment(p.output_name)
     if pipeline == grouped.PIPELINE:  # weights are read one by one
-        made = p.output_name
-        return p.rows_alignment("x" if made == "y" else "y", True), p.rows_alignment(made, True)
+        read_name = "x" if p.output_name == "y" else "y"
+        return p.rows_alignment(read_name, True), p.rows_alignment(p.output_name, True)
     read = [p.rows_alignment(name) for name in DIRECTIONS[p.direction][:2]]
+    made = p.rows_alignment(p.output_name)
     if pipeline in DEPTHWISE and p.direction != "weights":
         read = read[:1]  # weights are read one by one
-    return min(read), p.rows_alignment(p.output_name)
+    same = DTYPES[p.dtype].bytes == DTYPES[p.dtype_out].bytes
+    if read[-1] > 1 and of_weights(pipeline, p.direction, same, read[0], made) <= read[-1]:
+        return read[0], made
+    return min(read), made
 
 
 def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
     read, made = alignments(p, c.pipeline, c.runs)
     if read < c.alignment:
         return f"channels of what is read are aligned to {read} bytes, under {c.alignment}"
+    weights = p.rows_alignment("w")
+    if (c.pipeline, c.direction) == ("implicit", "data") and weights < c.alignment_weights:
+        return f"channels of weights are aligned to {weights} bytes, under {c.alignment_weights}"
     if made < c.alignment_out:
         return f"channels of {p.output_name} are aligned to {made} bytes, under {c.alignment_out}"
     return None
