@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from tilewright import ops
 from tilewright.arch import arch
 from tilewright.ops.conv import ConvConfig, ConvProblem
-from tilewright.ops.conv.pipelines import boxed
+from tilewright.ops.conv.pipelines import boxed, boxes
 
 FAMILY = ops.family("conv")
 SM_90 = arch("sm_90")
@@ -77,3 +78,52 @@ def kinds(p: ConvProblem) -> list[ConvConfig]:
     for c in configs(p):
         each.setdefault((c.pipeline, c.scheduler, c.num_warps), []).append(c)
     return [c for some in each.values() for c in dict.fromkeys((some[0], some[-1]))]
+
+
+ODD_TILES = sorted(boxed.ODD_COLUMNS)
+_SIGNATURES = (
+    {"dtype": "bf16"},
+    {"dtype": "fp16"},
+    {"dtype": "bf16", "dtype_out": "fp32"},
+    {"dtype": "bf16", "epilogue": "bias+silu"},
+    {"dtype": "fp16", "epilogue": "add"},
+    {"dtype": "e4m3fn", "dtype_out": "bf16"},
+    {"dtype": "int8", "dtype_out": "int32"},
+)
+"""The last two are of the forward direction."""
+
+
+def odd_tile(columns: int, direction: str) -> tuple[ConvConfig, ConvProblem]:
+    """A legal kernel whose tiles have this many columns, and a problem of several ragged tiles, the
+    same at every call."""
+    by_chance = random.Random(f"{columns} {direction}")
+    while True:
+        signature = by_chance.choice(_SIGNATURES[: 5 if direction == "data" else None])
+        rank = by_chance.choice((1, 2, 2, 3))
+        pipeline, pixels, warps = by_chance.choice(
+            (("gluon_ws", 64, 4), ("gluon_ws", 64, 8), ("gluon_ws", 128, 8), ("gluon_ws", 64, 12),
+             ("gluon_pingpong", 64, 8), ("gluon_pingpong", 128, 8))
+        )  # fmt: skip
+        made = 16 * by_chance.randint(1, 2 * columns // 16)
+        read = 16 * by_chance.randint(1, 6)
+        p = ConvProblem(
+            by_chance.randint(1, 3),
+            *((made, read) if direction == "data" else (read, made)),
+            tuple(by_chance.randint(4, 40 // rank) for _ in range(rank)),
+            tuple(by_chance.randint(1, 2) for _ in range(rank)),
+            stride=tuple(by_chance.randint(1, 2) for _ in range(rank)),
+            pad=tuple(by_chance.randint(0, 1) for _ in range(rank)),
+            direction=direction,
+            **signature,
+        )
+        groups = 1 if pipeline == boxed.PINGPONG else warps // 4
+        fields = {
+            **FAMILY.axes(), **signature, "direction": direction, "spatial_dims": rank,
+            "pipeline": pipeline, "scheduler": "persistent", "tile_m": pixels * groups,
+            "tile_n": columns, "tile_k": by_chance.choice((32, 64)), "num_warps": warps,
+            "num_stages": by_chance.randint(2, 4),
+            "box": by_chance.choice(boxes.best(p, pixels, 4) or [""]),
+        }  # fmt: skip
+        c = FAMILY.make_config(fields, SM_90)
+        if FAMILY.judge(c, SM_90) and FAMILY.supports(c, p, SM_90):
+            return c, p

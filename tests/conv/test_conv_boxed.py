@@ -120,7 +120,7 @@ def config(**fields):
         ({"merged": True}, "cannot merge taps"),
         ({"alignment": 8}, "aligned to 16 bytes, not 8 and 16"),
         ({"tile_n": 16}, "tile 16x64 is under 32x16"),
-        ({"num_warps": 16}, "multiplies with 4 or 8 warps, not 16"),
+        ({"num_warps": 16}, "multiplies with 4 or 8 or 12 warps, not 16"),
         ({"pipeline": "gluon_pingpong", "num_warps": 4}, "with 8 warps, not 4"),
         ({"box": ""}, "box '' is not of images and 2 dimensions"),
         ({"box": "1x64"}, "box '1x64' is not of images and 2 dimensions"),

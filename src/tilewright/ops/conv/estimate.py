@@ -7,9 +7,6 @@ from shared memory to the warps. The slowest decides, the others overlap it in p
 come in waves. The memory's traffic, each array once, overlaps: the two
 times add up like the legs of a right triangle, as in GEMM's estimate. The launch comes on top, and
 where parts are summed, a second kernel with its traffic.
-
-A persistent kernel whose copies and products overlap takes the longer of the two in each step. A
-tile's store comes on top where the groups share the tile; where they take turns, only the last.
 """
 
 from __future__ import annotations
@@ -19,15 +16,13 @@ import math
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Arch, Device
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv import sharing
+from tilewright.ops.conv import sharing, totals
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.parts import tiles
 from tilewright.ops.conv.pipelines import (
     boxed,
-    boxed_launch,
-    boxed_weights,
-    boxes,
+    boxed_estimate,
     grouped,
     grouped_estimate,
     windows,
@@ -36,10 +31,9 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.conv.rules import shared_memory, sums, vector
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.gemm import rates
-from tilewright.ops.gemm.estimate import meeting_us, stream_ways
 
-PRODUCTS, PORT, SHARED, MEMORY, STEPS, STORES, TOTALS, LAUNCH = (
-    "products", "L2", "shared memory", "memory", "steps", "stores", "sum of parts", "launch",
+PRODUCTS, PORT, SHARED, MEMORY, STEPS, TOTALS, LAUNCH = (
+    "products", "L2", "shared memory", "memory", "steps", "sum of parts", "launch",
 )  # fmt: skip
 
 SHARE = 0.6
@@ -59,9 +53,6 @@ GATHERED = 4.0
 SECTOR = 32
 """Bytes that a memory moves at least: of a group's channels alone, fewer may be wanted."""
 
-SECOND_US = 2.0
-"""A kernel that follows another without a gap on the host."""
-
 TAP_INSTRUCTIONS = 6
 """Instructions of a lane for each element and tap of a depthwise kernel, with its share of masks
 and addresses."""
@@ -78,7 +69,7 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     if c.pipeline == grouped.PIPELINE:
         return grouped_estimate.estimate(c, p, device)
     if c.pipeline in boxed.PIPELINES:
-        return _boxed(c, p, device)
+        return boxed_estimate.estimate(c, p, device)
     units = device.compute_units
     splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
     count = tiles(c, p, splits)
@@ -111,59 +102,10 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     total = math.hypot(body, memory * stored) + rates.LAUNCH_US + 2 * rates.LATENCY_US
     terms[LAUNCH] = rates.LAUNCH_US + 2 * rates.LATENCY_US
     if c.scheduler in SHARING:
-        terms[TOTALS] = _totals(c, p, splits, device)
+        terms[TOTALS] = totals.us(c, p, splits, device)
         total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{count} workgroups",))
-
-
-def _totals(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float:
-    """Microseconds of the kernel that adds parts, and of their way to memory and back; or of the
-    workgroups that meet."""
-    if c.parts_meet:
-        ways = splits
-        if c.scheduler == "stream_k":
-            ways = stream_ways(sharing.tiles(c, p), device.compute_units)
-        return meeting_us(c.reduction, max(2, ways), c.tile_m * c.tile_n, device)
-    partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
-    return SECOND_US + partials / (device.bandwidth_gbs * 1e3)
-
-
-def _boxed(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
-    """The estimate of a persistent kernel that copies boxes: GEMM's rates, and whole boxes."""
-    splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
-    if c.direction == "weights":
-        each = [boxed_weights.tiles(c, p) * splits]
-        depth = [boxed_weights.steps_of(c, p) / splits]
-    else:
-        of = [boxes.walks(p, residue) for residue in boxes.residues(p)]
-        each = [boxed_launch.tiles(c, p, walks) for walks in of]
-        channels = -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
-        depth = [channels * math.prod(w.count for w in walks) for walks in of]
-    waves: list[float] = [-(-count // device.compute_units) for count in each]
-    if c.scheduler == "stream_k":
-        waves = [count / device.compute_units for count in each]
-    through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
-    products = _products(c, arch(device.arch), device)
-    read = _step_bytes(c, p) / through
-    steps = sum(count * long for count, long in zip(waves, depth, strict=True))
-    stored = c.tile_m * c.tile_n * DTYPES[boxed.stored(c)].bytes / through / rates.STORE_SHARE
-    stores = (len(waves) if c.pipeline == boxed.PINGPONG else sum(waves)) * stored
-    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + SECOND_US * (len(each) - 1)
-    memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
-    terms = {
-        PRODUCTS: steps * products,
-        PORT: steps * read,
-        MEMORY: memory,
-        STORES: stores,
-        LAUNCH: launch,
-    }
-    total = math.hypot(steps * max(products, read) + stores, memory) + launch
-    if c.scheduler in SHARING:
-        terms[TOTALS] = _totals(c, p, splits, device)
-        total += terms[TOTALS]
-    limiter = max(terms, key=lambda term: terms[term])
-    return Estimate(total, limiter, tuple(terms.items()), (f"{sum(each)} tiles",))
 
 
 def _resident(c: ConvConfig, this: Arch) -> int:
@@ -250,6 +192,5 @@ def _products(c: ConvConfig, this: Arch, device: Device) -> float:
             count *= TAP_INSTRUCTIONS
         return count / lanes / device.clock_mhz
     word = "tf32" if c.precision == "tf32" else c.dtype
-    share = rates.POWER_SHARE if c.pipeline in boxed.PIPELINES else SHARE
-    rate = peak_tflops(this, device, word) * 1e6 / device.compute_units * share
+    rate = peak_tflops(this, device, word) * 1e6 / device.compute_units * SHARE
     return 2 * count / rate

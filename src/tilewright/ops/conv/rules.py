@@ -111,11 +111,18 @@ def _combination(c: ConvConfig, arch: Arch) -> str | None:
     return None
 
 
+def _odd(c: ConvConfig, axis: str) -> bool:
+    """Whether the rule for boxes has judged this edge of a tile, which is no power of two."""
+    return c.pipeline in boxed.PIPELINES and (
+        axis == "n" or (axis == "m" and c.num_warps == boxed.THREE_GROUPS)
+    )
+
+
 def _tile(c: ConvConfig, arch: Arch) -> str | None:
     least = (1, 1, 1) if c.depthwise else arch.min_dot
     most = MOST_ELEMENTS if c.depthwise else MOST_TILE
     for axis, size, low in zip("mnk", (c.tile_m, c.tile_n, c.tile_k), least, strict=True):
-        if size & (size - 1):
+        if size & (size - 1) and not _odd(c, axis):
             return f"tile_{axis} = {size} is not a power of two"
         if not low <= size <= most:
             return f"tile_{axis} = {size} is not from {low} to {most} on {arch.name}"
@@ -136,7 +143,8 @@ def _tile(c: ConvConfig, arch: Arch) -> str | None:
 
 
 def _warps(c: ConvConfig, arch: Arch) -> str | None:
-    if c.num_warps & (c.num_warps - 1):
+    three = c.num_warps == boxed.THREE_GROUPS and c.pipeline in boxed.PIPELINES
+    if c.num_warps & (c.num_warps - 1) and not three:
         return f"num_warps = {c.num_warps} is not a power of two"
     threads = c.num_warps * arch.warp_size
     if threads > arch.max_threads:

@@ -20,7 +20,7 @@ from tilewright.ops.conv.config import (
     ConvConfig,
 )
 from tilewright.ops.conv.geometry import power_of_two
-from tilewright.ops.conv.pipelines import boxed, boxes, by_gemm, grouped_rows, runs, windows
+from tilewright.ops.conv.pipelines import boxed_rows, by_gemm, grouped_rows, runs, windows
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
 from tilewright.ops.gemm.config import REDUCTIONS
@@ -78,30 +78,6 @@ _TILES: dict[str, tuple[Tile, ...]] = {
 """By the GPU's maker; ``merged`` where a step's products are of several taps, whose loads of one
 element pass through registers; ``vector`` where fp32 has no matrix instruction."""
 
-_BOXED: tuple[tuple[str, int, int, int, int], ...] = (
-    ("gluon_ws", 64, 256, 8, 4), ("gluon_ws", 128, 128, 8, 3), ("gluon_ws", 64, 128, 8, 5),
-    ("gluon_ws", 64, 64, 8, 6), ("gluon_ws", 64, 64, 4, 8), ("gluon_pingpong", 128, 128, 8, 5),
-    ("gluon_pingpong", 64, 256, 8, 4), ("gluon_pingpong", 64, 128, 8, 6),
-    ("gluon_ws", 128, 64, 8, 5), ("gluon_ws", 128, 32, 8, 5),
-)  # fmt: skip
-"""Pipeline, pixels of a box, columns, warps, stages of steps of `_BOXED_BYTES`."""
-
-_BOXED_WEIGHTS: tuple[tuple[int, int, int, int], ...] = (
-    (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 4), (64, 64, 8, 6), (64, 64, 4, 8),
-    (64, 32, 4, 8),
-)  # fmt: skip
-"""The same for gradients of weights: filters of a group, channels, warps, stages."""
-
-_BOXED_PIXELS = (64, 32, 16)
-"""Pixels of a step there, the most that boxes divide exactly first."""
-
-_BOXED_BYTES = 128
-"""Of a step's products of one pixel: rows of a swizzle's span, or as few as hold all channels."""
-
-_FEW_BOXES, _MANY_BOXES = 1, 3
-"""Boxes of a number of pixels in the default space and in a tuning's: those that waste the fewest
-pixels."""
-
 _DEPTHWISE: tuple[tuple[int, int, int], ...] = ((16, 64, 4), (64, 64, 4), (32, 32, 4), (8, 128, 4))
 """Pixels, channels, warps."""
 
@@ -141,7 +117,7 @@ def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
     rows = itertools.chain(
         _implicit(problem, arch),
         _depthwise(problem),
-        _boxed(problem, arch),
+        boxed_rows.rows(problem, arch),
         _held(problem, arch),
         grouped_rows.default(problem, arch),
         runs.rows(problem, arch),
@@ -154,7 +130,7 @@ def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
     rows = itertools.chain(
         _tuned(problem, arch),
         _depthwise(problem, tuned=True),
-        _boxed(problem, arch, tuned=True),
+        boxed_rows.rows(problem, arch, tuned=True),
         _held(problem, arch, tuned=True),
         grouped_rows.tuned(problem, arch),
         runs.rows(problem, arch),
@@ -229,41 +205,6 @@ def _implicit(p: ConvProblem, arch: Arch) -> Iterator[tuple[Any, ...]]:
                 depth = max(16, k // DTYPES[p.dtype].bytes)
                 yield (m, n, depth, warps, stages, "implicit", scheduler, 8, form,
                        *alignments(p, "implicit"))  # fmt: skip
-
-
-def _boxed(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple[Any, ...]]:
-    if p.groups != 1 or not all(map(arch.has, boxed.NEEDS)):
-        return
-    if p.direction == "weights":
-        yield from _boxed_weights(p, tuned=tuned)
-        return
-    size = DTYPES[p.dtype].bytes
-    for pipeline, rows, n, warps, stages in _BOXED:
-        if n > max(32, power_of_two(p.channels_out)):
-            continue
-        depth = min(_BOXED_BYTES, max(32, power_of_two(_few(p) * size))) // size
-        tile_m = rows * (warps // 4 if pipeline != boxed.PINGPONG else 1)
-        for box in boxes.best(p, rows, _MANY_BOXES if tuned else _FEW_BOXES):
-            for count, group_m in itertools.product(
-                (stages - 1, stages) if tuned else (stages,), (1, 8, 16) if tuned else (8,)
-            ):
-                yield (tile_m, n, depth, warps, count, pipeline, "persistent", group_m, False,
-                       16, 16, box)  # fmt: skip
-
-
-def _boxed_weights(p: ConvProblem, *, tuned: bool) -> Iterator[tuple[Any, ...]]:
-    steps = [pixels for pixels in _BOXED_PIXELS if boxes.best(p, pixels, 1)]
-    tiles = itertools.product(steps if tuned else steps[:1], _BOXED_WEIGHTS)
-    for pixels, (rows, n, warps, stages) in tiles:
-        tile_m = rows * (warps // 4)
-        if n > max(32, power_of_two(p.c)) or tile_m > max(64, power_of_two(p.k)):
-            continue
-        for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
-            for scheduler, group_m in itertools.product(
-                ("persistent", *SHARING), (1, 8) if tuned else (8,)
-            ):
-                yield (tile_m, n, pixels, warps, stages, "gluon_ws", scheduler, group_m, False,
-                       16, 16, box)  # fmt: skip
 
 
 def _columns(p: ConvProblem, merged: bool) -> int:

@@ -6,7 +6,8 @@ are the same, row after row, each row's span swizzled.
 """
 
 from tilewright.ops.conv.kernels.places import apart
-from tilewright.ops.device.gluon_api import gl, jit, reinterpreted
+from tilewright.ops.device.gluon_api import constexpr_function, gl, jit, reinterpreted
+from tilewright.ops.gemm.kernels.gluon_ring import parts_of, width
 from tilewright.ops.gemm.kernels.gluon_store import halves
 
 
@@ -34,19 +35,39 @@ def pixels_of(
 
 @jit
 def pieces_of(acc, COUNT: gl.constexpr):
-    """COUNT parts of a tile's columns, from left to right; 2, 4 or 8."""
-    pieces = halves(acc)
+    """COUNT parts of a tile's columns, from left to right; 1, 2, 4 or 8."""
+    pieces = (acc,)
+    if COUNT >= 2:
+        pieces = halves(acc)
     if COUNT >= 4:
         p0, p1 = halves(pieces[0])
-        p2, p3 = halves(pieces[1])
-        pieces = (p0, p1, p2, p3)
+        p2, p3 = halves(pieces[1])  # type: ignore[misc]
+        pieces = (p0, p1, p2, p3)  # type: ignore[assignment]
     if COUNT == 8:
         q0, q1 = halves(p0)
         q2, q3 = halves(p1)
         q4, q5 = halves(p2)
         q6, q7 = halves(p3)
-        pieces = (q0, q1, q2, q3, q4, q5, q6, q7)
+        pieces = (q0, q1, q2, q3, q4, q5, q6, q7)  # type: ignore[assignment]
     return pieces
+
+
+@jit
+def all_pieces(acc, rest, TILE_N: gl.constexpr, PIECE: gl.constexpr):
+    """A tile's sums in pieces of PIECE columns, from left to right: those of the first accumulator
+    and those of the others."""
+    pieces = pieces_of(acc, width(TILE_N, 0) // PIECE)
+    for i in gl.static_range(parts_of(TILE_N) - 1):
+        pieces += pieces_of(rest[i], width(TILE_N, i + 1) // PIECE)
+    return pieces
+
+
+@constexpr_function
+def pending(pieces, number):
+    """How many stores of a group may be running when piece `number` of a tile's `pieces` is staged.
+    Its two buffers alternate; but if the pieces are odd in number, the last used the buffer with
+    which the next tile begins."""
+    return 0 if pieces % 2 and number == 0 else 1
 
 
 @jit
@@ -56,3 +77,21 @@ def room(view, COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr):
     boxes = gl.allocate_shared_memory(view.dtype, SHAPE, view.layout)
     FLAT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], view.dtype)
     return boxes, reinterpreted(boxes, view.dtype, [COUNT, ROWS, COLS], FLAT)
+
+
+@jit
+def rooms(
+    views, COUNT: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, K_ROWS: gl.constexpr
+):  # fmt: skip
+    """`room` for the columns of each accumulator behind the first, by TILE_K; with K_ROWS, for
+    TILE_K rows of them."""
+    boxes = ()
+    tiles = ()
+    for i in gl.static_range(len(views)):
+        if K_ROWS:
+            box, tile = room(views[i], COUNT, TILE_K, width(TILE_N, i + 1))
+        else:
+            box, tile = room(views[i], COUNT, width(TILE_N, i + 1), TILE_K)
+        boxes += (box,)  # type: ignore[assignment]
+        tiles += (tile,)  # type: ignore[assignment]
+    return boxes, tiles

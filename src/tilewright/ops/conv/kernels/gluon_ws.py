@@ -27,20 +27,37 @@ Turns. With TURNS, two groups take whole tiles in turn, and one multiplies while
 so it cannot take a slot's earlier phase for its own. Without TURNS, one or two groups share a
 tile's weights, each with a box of its own.
 
+Odd tiles. Columns are a power of two, or several: 160 are accumulators of 128 and 32, each with a
+copy of its own weights (see GEMM's `gluon_ws`). All leave in pieces as wide as the narrowest, 32 at
+most. With three groups, which then share a tile's weights, a tile has 192 rows. Channels that a
+tile has beyond the last cost more than what they are multiplied for: the copy engine takes 5 ns for
+a row of 128 bytes outside the weights, twice as long as for one inside. On an H200, 8 images of
+64×64 with 320 channels took 107 µs in 256x128 tiles, whose products hide those rows, and 137 in
+128x128 tiles, whose do not (320 columns of 384). No odd tile was timed yet.
+
 Edges. A box that reaches beyond the image is multiplied whole. `boxes.best` takes the boxes with
 the fewest such pixels. Channels past the last are zeros in both operands.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
-What limits it: not timed. By counting, a step of 128 pixels, 256 channels and 64 products moves 48
-KB from L2 for 4.2 million multiply-adds, as GEMM's does. A probe of the same boxes, with eight
-warps that waited for every product and nothing overlapped, reached 0.81 to 0.97 of cuDNN on seven
-3×3 layers in bf16 on an H200. Compiled for sm_90 by Triton 3.6: nothing spills, and products stay
-in flight.
+What limits it: power, and for tiles of 64 rows L2. Measured (H200, bf16, Triton 3.6, cuDNN in
+benchmark mode, L2 flushed, ten layers): the best of the default space took 1.073 of cuDNN's speed
+forward and 1.048 for the data's gradient (geometric means; the least 0.94 and 0.93, with 320
+channels). 32 images of 56×56 and 256 channels, 3×3: 705 TFLOP/s in 128x256 tiles. By counting, a
+step of 128 pixels, 256 channels and 64 products moves 48 KB from L2 for 2.1 million multiply-adds,
+as GEMM's does. Compiled for sm_90 by Triton 3.6: nothing spills, and products stay in flight; but
+192 sums a thread in parts spill where the epilogue reads an array, which a rule forbids.
 """
 
 from tilewright.ops.conv.kernels.finish import chained
-from tilewright.ops.conv.kernels.gluon_boxes import pieces_of, pixels_of, room, spot
+from tilewright.ops.conv.kernels.gluon_boxes import (
+    all_pieces,
+    pending,
+    pixels_of,
+    room,
+    rooms,
+    spot,
+)
 from tilewright.ops.conv.kernels.places import inside, offset
 from tilewright.ops.device.epilogue import rounded
 from tilewright.ops.device.gluon_api import (
@@ -54,26 +71,40 @@ from tilewright.ops.device.gluon_api import (
 )
 from tilewright.ops.device.schedule import tile_coordinates
 from tilewright.ops.gemm.kernels.gluon_ring import (
+    OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
     accumulators,
     barriers,
+    before,
     multiply,
     settled,
+    width,
 )
 from tilewright.ops.gemm.kernels.gluon_store import indices
 
 
 @jit
+def _weights_at(col, tap_d, tap_h, tap_w, k0, NDIM: gl.constexpr, DATA: gl.constexpr):
+    """Where a tap's weights of columns from `col` and products from `k0` on begin."""
+    if DATA:
+        of = spot(k0, tap_d, tap_h, tap_w, col, NDIM)
+    else:
+        of = spot(col, tap_d, tap_h, tap_w, k0, NDIM)
+    return of
+
+
+@jit
 def _fill(
-    source, weights, a_boxes, b_boxes, full, empty, channels_in, tiles_m, tiles_n, boxes, taps,
-    first_tap, taps_apart, origin, by_tap, by_pixel,
+    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty, channels_in, tiles_m,
+    tiles_n, boxes, taps, first_tap, taps_apart, origin, by_tap, by_pixel,
     TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
     BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
     DATA: gl.constexpr, STAGES: gl.constexpr, READERS: gl.constexpr,
 ):  # fmt: skip
     """The producer: loads every step of every tile of this workgroup into the ring."""
-    BYTES: gl.constexpr = READERS * source.block_type.nbytes + weights.block_type.nbytes
+    OF_B: gl.constexpr = weights.block_type.nbytes // width(TILE_N, 0) * TILE_N
+    BYTES: gl.constexpr = READERS * source.block_type.nbytes + OF_B
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
@@ -82,6 +113,7 @@ def _fill(
         box = tile_m * READERS
         image, d, h, w = pixels_of(box, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
         image_2, d_2, h_2, w_2 = pixels_of(box + 1, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
+        image_3, d_3, h_3, w_3 = pixels_of(box + 2, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
         for i_d in range(taps[0]):
             tap_d = first_tap[0] + i_d * taps_apart[0]
             to_d = origin[0] + i_d * by_tap[0]
@@ -100,17 +132,24 @@ def _fill(
                             w * by_pixel[2] + to_w, k0, NDIM,
                         )  # fmt: skip
                         tma_load(source, at, ready, a_boxes.index(stage * READERS))
-                        if READERS == 2:
+                        if READERS >= 2:
                             at = spot(
                                 image_2, d_2 * by_pixel[0] + to_d, h_2 * by_pixel[1] + to_h,
                                 w_2 * by_pixel[2] + to_w, k0, NDIM,
                             )  # fmt: skip
                             tma_load(source, at, ready, a_boxes.index(stage * READERS + 1))
-                        if DATA:
-                            of = spot(k0, tap_d, tap_h, tap_w, col, NDIM)
-                        else:
-                            of = spot(col, tap_d, tap_h, tap_w, k0, NDIM)
+                        if READERS == 3:
+                            at = spot(
+                                image_3, d_3 * by_pixel[0] + to_d, h_3 * by_pixel[1] + to_h,
+                                w_3 * by_pixel[2] + to_w, k0, NDIM,
+                            )  # fmt: skip
+                            tma_load(source, at, ready, a_boxes.index(stage * READERS + 2))
+                        of = _weights_at(col, tap_d, tap_h, tap_w, k0, NDIM, DATA)
                         tma_load(weights, of, ready, b_boxes.index(stage))
+                        for i in gl.static_range(len(weights_rest)):
+                            there = col + before(TILE_N, i + 1)
+                            of = _weights_at(there, tap_d, tap_h, tap_w, k0, NDIM, DATA)
+                            tma_load(weights_rest[i], of, ready, rest_boxes[i].index(stage))
                         stage += 1
                         if stage == STAGES:
                             stage = 0
@@ -122,10 +161,11 @@ def _store_piece(
     made, piece, boxed, staging, extra, made_strides, begin, images, channels_out, walked, image,
     d, h, w, col,
     BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
-    TAKES: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr,
+    TAKES: gl.constexpr, LARGEST: gl.constexpr, CHAIN: gl.constexpr, PENDING: gl.constexpr,
 ):  # fmt: skip
     """The epilogue of one piece of a box's sums, and its way to memory through a staging buffer,
-    `boxed` as the copy engine reads it and `staging` as threads write it."""
+    `boxed` as the copy engine reads it and `staging` as threads write it, after all stores but the
+    last PENDING have left theirs."""
     row = indices(piece, 0)
     channels = col + indices(piece, 1)
     here = channels < channels_out
@@ -139,7 +179,7 @@ def _store_piece(
     out = chained(
         piece, extra, places, channels, there[:, None] & here[None, :], here, CHAIN, TAKES
     )
-    tma_store_wait(1)  # the piece before the last has left this buffer
+    tma_store_wait(PENDING)
     staging.store(rounded(out, made.dtype, LARGEST))
     fence_async_shared()
     tma_store(made, spot(image, d, h, w, col, NDIM), boxed)
@@ -147,8 +187,8 @@ def _store_piece(
 
 @jit
 def _multiply(
-    made, a_tiles, b_tiles, c_boxes, c_tiles, full, empty, turns, extra, made_strides, begin,
-    images, channels_in, channels_out, tiles_m, tiles_n, boxes, walked, taps,
+    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra, made_strides,
+    begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes, walked, taps,
     TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
     BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
     DATA: gl.constexpr, INT_ACC: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
@@ -173,7 +213,7 @@ def _multiply(
             mbarrier.wait(turns.index(GROUP), turn)
             turn ^= 1
         acc, rest, used, _, _ = multiply(
-            a_tiles, b_tiles, b_tiles, full, empty, acc, rest, steps * 0, steps,
+            a_tiles, b_tiles, rest_tiles, full, empty, acc, rest, steps * 0, steps,
             done % STAGES, done // STAGES & 1, TILE_N, True, DATA, STAGES, READERS, OWN,
         )  # fmt: skip
         if TURNS:
@@ -182,21 +222,21 @@ def _multiply(
         acc, rest = settled(acc, rest, TILE_N)
         mbarrier.arrive(empty.index(used), count=1, pred=steps > 0)
         image, d, h, w = pixels_of(tile_m * READERS + OWN, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
-        pieces = pieces_of(acc, TILE_N // made.block_type.shape[NDIM + 1])
+        pieces = all_pieces(acc, rest, TILE_N, made.block_type.shape[NDIM + 1])
         for i in gl.static_range(len(pieces)):
             _store_piece(
                 made, pieces[i], c_boxes.index(2 * GROUP + i % 2), c_tiles.index(2 * GROUP + i % 2),
                 extra, made_strides, begin, images, channels_out, walked, image, d, h, w,
                 tile_n * TILE_N + i * pieces[0].shape[1],
-                BOX_D, BOX_H, BOX_W, NDIM, TAKES, LARGEST, CHAIN,
+                BOX_D, BOX_H, BOX_W, NDIM, TAKES, LARGEST, CHAIN, pending(len(pieces), i),
             )  # fmt: skip
     tma_store_wait(0)
 
 
 @jit
 def conv_gluon_ws(
-    source, weights, made, extra, made_strides, begin, images, channels_in, channels_out, tiles_m,
-    boxes, walked, taps, first_tap, taps_apart, origin, by_tap, by_pixel,
+    source, weights, made, weights_rest, extra, made_strides, begin, images, channels_in,
+    channels_out, tiles_m, boxes, walked, taps, first_tap, taps_apart, origin, by_tap, by_pixel,
     TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
     BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
     DATA: gl.constexpr, INT_ACC: gl.constexpr, TAKES: gl.constexpr, LARGEST: gl.constexpr,
@@ -205,6 +245,7 @@ def conv_gluon_ws(
     """The result, or a class of its pixels, multiplied by GROUPS warp groups.
 
     source, weights, made: tensor descriptors with channels innermost; `made` of the class's pixels.
+    weights_rest: descriptors of the weights for each accumulator of a tile behind the first.
     made_strides, begin: of the class's pixels, in elements, for the epilogue's arrays.
     The others: the catalogue (`boxed`).
     """
@@ -213,9 +254,10 @@ def conv_gluon_ws(
     tiles_n = gl.cdiv(channels_out, TILE_N)
     a_boxes, a_tiles = room(source, STAGES * READERS, ROWS, TILE_K)
     if DATA:
-        b_boxes, b_tiles = room(weights, STAGES, TILE_K, TILE_N)
+        b_boxes, b_tiles = room(weights, STAGES, TILE_K, width(TILE_N, 0))
     else:
-        b_boxes, b_tiles = room(weights, STAGES, TILE_N, TILE_K)
+        b_boxes, b_tiles = room(weights, STAGES, width(TILE_N, 0), TILE_K)
+    rest_boxes, rest_tiles = rooms(weights_rest, STAGES, TILE_N, TILE_K, DATA)
     c_boxes, c_tiles = room(made, 2 * GROUPS, ROWS, made.block_type.shape[NDIM + 1])
     full, empty = barriers(STAGES, READERS)
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -227,41 +269,74 @@ def conv_gluon_ws(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    made, a_tiles, b_tiles, c_boxes, c_tiles, full, empty, turns, extra,
+                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
                     made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
                     walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
                     INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 0, CHAIN,
                 )),
                 (_fill, (
-                    source, weights, a_boxes, b_boxes, full, empty, channels_in, tiles_m, tiles_n,
-                    boxes, taps, first_tap, taps_apart, origin, by_tap, by_pixel, TILE_N, TILE_K,
-                    GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA, STAGES, READERS,
+                    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty,
+                    channels_in, tiles_m, tiles_n, boxes, taps, first_tap, taps_apart, origin,
+                    by_tap, by_pixel, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM,
+                    DATA, STAGES, READERS,
                 )),
             ],
             [1],
             [PRODUCER_REGISTERS],
         )  # fmt: skip
-    else:
+    elif GROUPS == 2:
         gl.warp_specialize(
             [
                 (_multiply, (
-                    made, a_tiles, b_tiles, c_boxes, c_tiles, full, empty, turns, extra,
+                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
                     made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
                     walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
                     INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 0, CHAIN,
                 )),
                 (_multiply, (
-                    made, a_tiles, b_tiles, c_boxes, c_tiles, full, empty, turns, extra,
+                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
                     made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
                     walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
                     INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 1, CHAIN,
                 )),
                 (_fill, (
-                    source, weights, a_boxes, b_boxes, full, empty, channels_in, tiles_m, tiles_n,
-                    boxes, taps, first_tap, taps_apart, origin, by_tap, by_pixel, TILE_N, TILE_K,
-                    GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA, STAGES, READERS,
+                    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty,
+                    channels_in, tiles_m, tiles_n, boxes, taps, first_tap, taps_apart, origin,
+                    by_tap, by_pixel, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM,
+                    DATA, STAGES, READERS,
                 )),
             ],
             [4, 1],
             [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
+                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
+                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
+                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 0, CHAIN,
+                )),
+                (_multiply, (
+                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
+                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
+                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
+                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 1, CHAIN,
+                )),
+                (_multiply, (
+                    made, a_tiles, b_tiles, rest_tiles, c_boxes, c_tiles, full, empty, turns, extra,
+                    made_strides, begin, images, channels_in, channels_out, tiles_m, tiles_n, boxes,
+                    walked, taps, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, DATA,
+                    INT_ACC, TAKES, LARGEST, STAGES, READERS, TURNS, 2, CHAIN,
+                )),
+                (_fill, (
+                    source, weights, weights_rest, a_boxes, b_boxes, rest_boxes, full, empty,
+                    channels_in, tiles_m, tiles_n, boxes, taps, first_tap, taps_apart, origin,
+                    by_tap, by_pixel, TILE_N, TILE_K, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM,
+                    DATA, STAGES, READERS,
+                )),
+            ],
+            [4, 4, 1],
+            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, PRODUCER_REGISTERS],
         )  # fmt: skip

@@ -16,6 +16,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.pipelines import boxes
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups
 
@@ -26,11 +27,29 @@ NEEDS = ("tma", "wgmma")
 
 MOST_PIECE, MOST_PIECE_NARROW = 64, 32
 """Columns of the sums that are staged and stored at a time; fewer where the epilogue reads an array
-like the result, or four bytes are stored for each; half the tile's if it has fewer than twice as
-many."""
+like the result, four bytes are stored for each, or a tile has several accumulators, whose operands
+leave less room; half the tile's, or the narrowest accumulator's, if it has fewer."""
 
 ROWS = (64, 128)
 """Rows whose sums a group holds."""
+
+THREE_GROUPS = 12
+"""Warps of three groups, of 64 rows each."""
+
+MORE_HANDED_BYTES = 256
+"""Shared memory in which the compiler hands more arguments to the warps: of a third group, of
+further descriptors."""
+
+MOST_OF_THREE = 64 * 208
+"""Sums of each of three groups."""
+
+MOST_SUMS_BESIDE_ARRAY = 160
+"""Sums of a thread in several accumulators where the epilogue reads an array like the result: of
+192, the compiler spilled 144 bytes; of 160, nothing."""
+
+ODD_COLUMNS = tuple(n for n in warpgroups.ODD_COLUMNS if n % 16 == 0)
+"""Columns of a tile that are no power of two, in parts with accumulators and copies of weights of
+their own, as in GEMM's `gluon_ws`. A part of 16 columns fills rows of the narrowest swizzle."""
 
 MOST_STRIDE_BYTES = 2**40
 """A tensor map's strides are under this. Its coordinates count elements in 32 bits, and the copy
@@ -41,8 +60,15 @@ Residues = tuple[int, int, int]
 
 def piece(c: ConvConfig) -> int:
     """Columns that are stored at a time."""
+    if odd(c):
+        return min(MOST_PIECE_NARROW, widths.parts(c.tile_n)[-1])
     narrow = epilogues.has_matrix(c.epilogue) or DTYPES[stored(c)].bytes == 4
     return min(MOST_PIECE_NARROW if narrow else MOST_PIECE, c.tile_n // 2)
+
+
+def odd(c: ConvConfig) -> bool:
+    """Whether a tile has several accumulators side by side."""
+    return c.tile_n & (c.tile_n - 1) != 0
 
 
 def stored(c: ConvConfig) -> str:
@@ -97,11 +123,33 @@ def objection(c: ConvConfig, arch: Arch) -> str | None:
         )
     if c.tile_n < 2 * 16 or c.tile_k * bits < 256:
         return f"tile {c.tile_n}x{c.tile_k} is under 32x{256 // bits}, which wgmma needs here"
-    return _warps(c) or _box(c)
+    return _columns(c) or _warps(c) or _box(c)
+
+
+def _columns(c: ConvConfig) -> str | None:
+    if not odd(c):
+        return None
+    if c.tile_n not in ODD_COLUMNS:
+        listed = ", ".join(map(str, ODD_COLUMNS))
+        return f"tile_n = {c.tile_n} is neither a power of two nor one of {listed}"
+    sums = rows(c) * c.tile_n // (warpgroups.WARPGROUP * 32)
+    most = warpgroups.MOST_SUMS_IN_PARTS
+    if epilogues.has_matrix(c.epilogue):
+        most = MOST_SUMS_BESIDE_ARRAY
+    if sums > most:
+        return f"{sums} accumulators a thread in parts, over {most}: they would spill"
+    least = warpgroups.LEAST_ROW_OF_B
+    for what, dtype, columns in (
+        ("sums", stored(c), piece(c)),
+        ("weights", c.dtype, c.tile_k if c.direction == "forward" else piece(c)),
+    ):
+        if DTYPES[dtype].size(columns) < least:
+            return f"tile_n = {c.tile_n} has pieces of {what} with rows under {least} bytes"
+    return None
 
 
 def _warps(c: ConvConfig) -> str | None:
-    allowed = (8,) if c.pipeline == PINGPONG else (4, 8)
+    allowed = (8,) if c.pipeline == PINGPONG else (4, 8, THREE_GROUPS)
     if c.num_warps not in allowed:
         listed = " or ".join(map(str, allowed))
         return f"pipeline {c.pipeline} multiplies with {listed} warps, not {c.num_warps}"
@@ -118,6 +166,11 @@ def _box(c: ConvConfig) -> str | None:
         listed = " or ".join(map(str, ROWS))
         return f"tile_m = {c.tile_m} is not {listed} rows for each of {readers(c)} groups"
     name, size = ("tile_k", c.tile_k) if c.direction == "weights" else ("a group's rows", rows(c))
+    if c.num_warps == THREE_GROUPS and rows(c) * c.tile_n > MOST_OF_THREE:
+        return (
+            f"{rows(c)}x{c.tile_n} sums for each of three groups, over {MOST_OF_THREE}: their "
+            "threads have fewer registers"
+        )
     if pixels(c) != size:
         return f"box {c.box} has {pixels(c)} pixels, but {name} = {size}"
     return None
@@ -125,9 +178,18 @@ def _box(c: ConvConfig) -> str | None:
 
 def shared_memory(c: ConvConfig) -> int:
     """Bytes of the ring and the staging buffers, and a little more."""
-    stage = (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
+    return stage_bytes(c) * c.num_stages + _beside(c)
+
+
+def stage_bytes(c: ConvConfig) -> int:
+    """Bytes of a step's operands."""
+    return (c.tile_m + c.tile_n) * c.tile_k * DTYPES[c.dtype].bytes
+
+
+def _beside(c: ConvConfig) -> int:
     staging = 2 * groups(c) * rows(c) * piece(c) * DTYPES[stored(c)].bytes
-    return stage * c.num_stages + staging + warpgroups.SPECIALISATION_BYTES
+    handed = MORE_HANDED_BYTES if odd(c) or c.num_warps == THREE_GROUPS else 0
+    return staging + warpgroups.SPECIALISATION_BYTES + handed
 
 
 def refusal(c: ConvConfig, p: ConvProblem) -> str | None:

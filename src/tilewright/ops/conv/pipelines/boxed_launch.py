@@ -21,6 +21,7 @@ from tilewright.ops.conv.pipelines import boxes
 from tilewright.ops.conv.pipelines.boxed import PINGPONG, Residues, dense, groups, piece, readers
 from tilewright.ops.conv.pipelines.boxes import Walk
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
+from tilewright.ops.device import widths
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
@@ -34,10 +35,22 @@ def view(dtype: str, block: tuple[int, ...]) -> str:
 
 
 def _blocks(c: ConvConfig) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """What one copy moves of the source, the weights and the result."""
-    box, ones = boxes.sizes(c.box), (1,) * c.spatial_dims
-    weights = (c.tile_k, c.tile_n) if c.direction == "data" else (c.tile_n, c.tile_k)
-    return (*box, c.tile_k), (weights[0], *ones, weights[1]), (*box, piece(c))
+    """What one copy moves of the source, the first accumulator's weights, and the result."""
+    box, first = boxes.sizes(c.box), widths.wide(c.tile_n)
+    return (*box, c.tile_k), _of_weights(c, first), (*box, piece(c))
+
+
+def _of_weights(c: ConvConfig, columns: int) -> tuple[int, ...]:
+    """What one copy moves of the weights, of so many columns."""
+    ones = (1,) * c.spatial_dims
+    if c.direction == "data":
+        return (c.tile_k, *ones, columns)
+    return (columns, *ones, c.tile_k)
+
+
+def _rests(c: ConvConfig) -> list[tuple[int, ...]]:
+    """The same for the accumulators behind the first."""
+    return [_of_weights(c, columns) for columns in widths.parts(c.tile_n)[1:]]
 
 
 def _made(c: ConvConfig) -> str:
@@ -66,6 +79,9 @@ def source(c: ConvConfig, arch: Arch) -> KernelSource:
             ("source", "weights", "made"), dtypes, _blocks(c), strict=True
         )
     ]
+    signature += [(f"weights_rest.{i}", view(c.dtype, block)) for i, block in enumerate(_rests(c))]
+    if not _rests(c):
+        signature.append(("weights_rest", "()"))
     extra = ARGUMENTS["extra"].types(c)
     signature += [(f"extra.{i}", kind) for i, kind in enumerate(extra)] or [("extra", "()")]
     signature += [(f"made_strides.{i}", index_type(c)) for i in range(5)]
@@ -134,6 +150,7 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, residue: Residues) -> S
         described(p, source_of(p.direction), source_block, steps=tuple(w.by_pixel for w in of)),
         described(p, "w", weights_block),
         described(p, _made(c), made_block, of_class=(of, strides, begin)),
+        *(described(p, "w", block) for block in _rests(c)),
         *ARGUMENTS["extra"].values(context),
         *(Scalar(kind, stride) for stride in strides),
         Scalar(kind, begin),

@@ -1,0 +1,156 @@
+"""Rows of the spaces for pipelines that copy boxes of pixels (`boxed`). Each row has the fields of
+`spaces.ALGORITHM`.
+
+Tiles of the default space that are powers of two are a list. Columns that are none are there where
+they fit the channels better: 320 channels are two tiles of 160 columns, but two and a half of 128.
+What a tile has beyond the last channel is not only multiplied for nothing: the copy engine takes
+longer for a row of zeros from outside an array than for a row that it reads (see
+`boxed_estimate.OUTSIDE_US`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tilewright.arch.model import Arch
+from tilewright.dtypes import DTYPES
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.geometry import power_of_two
+from tilewright.ops.conv.pipelines import boxed, boxes
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.gemm.sizes import MAX_STAGES
+
+Row = tuple[Any, ...]
+
+_TILES: tuple[tuple[str, int, int, int, int], ...] = (
+    ("gluon_ws", 64, 256, 8, 4), ("gluon_ws", 128, 128, 8, 3), ("gluon_ws", 64, 128, 8, 5),
+    ("gluon_ws", 64, 64, 8, 6), ("gluon_ws", 64, 64, 4, 8), ("gluon_pingpong", 128, 128, 8, 5),
+    ("gluon_pingpong", 64, 256, 8, 4), ("gluon_pingpong", 64, 128, 8, 6),
+    ("gluon_ws", 128, 64, 8, 5), ("gluon_ws", 128, 32, 8, 5),
+)  # fmt: skip
+"""Pipeline, pixels of a box, columns, warps, stages of steps of `_STEP_BYTES`."""
+
+_ODD: tuple[tuple[str, int, int], ...] = (
+    ("gluon_ws", 64, 8), ("gluon_ws", 128, 8), ("gluon_pingpong", 128, 8), ("gluon_ws", 64, 12),
+)  # fmt: skip
+"""Pipeline, pixels of a box and warps of tiles whose columns are no power of two. They have as many
+stages as fit, `LEAST_STAGES` or more."""
+
+LEAST_STAGES = 3
+"""A ring with fewer hides too little of a load."""
+
+_FEW_WIDTHS, _MANY_WIDTHS = 2, 4
+"""Such widths in the default space and in a tuning's: those with the least columns past the last
+channel, the widest first."""
+
+_WHOLE = 128
+"""The most columns of the tile that a width may not waste more than."""
+
+_OF_WEIGHTS: tuple[tuple[int, int, int, int], ...] = (
+    (64, 256, 8, 4), (128, 128, 8, 3), (64, 128, 8, 4), (64, 64, 8, 6), (64, 64, 4, 8),
+    (64, 32, 4, 8),
+)  # fmt: skip
+"""The same for gradients of weights: filters of a group, channels, warps, stages."""
+
+_PIXELS = (64, 32, 16)
+"""Pixels of a step there, the most that boxes divide exactly first."""
+
+_BEGIN = (
+    "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler",
+)  # fmt: skip
+"""The first fields of a row."""
+
+_STEP_BYTES = 128
+"""Of a step's products of one pixel: rows of a swizzle's span, or as few as hold all channels."""
+
+_FEW_BOXES, _MANY_BOXES = 1, 3
+"""Boxes of a number of pixels in the default space and in a tuning's: those that waste the fewest
+pixels."""
+
+
+def rows(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[Row]:
+    """Rows of the default space, or of a tuning's."""
+    if p.groups != 1 or not all(map(arch.has, boxed.NEEDS)):
+        return
+    if p.direction == "weights":
+        yield from _of_weights(p, tuned=tuned)
+        return
+    depth = _depth(p)
+    tiles = [
+        (pipeline, pixels, n, warps, stages)
+        for pipeline, pixels, n, warps, stages in _TILES
+        if n <= max(32, power_of_two(p.channels_out))
+    ]
+    for n, (pipeline, pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), _ODD):
+        tile_m = pixels * _readers(pipeline, warps)
+        stages = deepest(p, arch, (tile_m, n, depth, warps, 1, pipeline, "persistent"), pixels)
+        if stages >= LEAST_STAGES:
+            tiles.append((pipeline, pixels, n, warps, stages))
+    for pipeline, pixels, n, warps, stages in tiles:
+        tile_m = pixels * _readers(pipeline, warps)
+        for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
+            for count, group_m in itertools.product(
+                (stages - 1, stages) if tuned else (stages,), (1, 8, 16) if tuned else (8,)
+            ):
+                yield (tile_m, n, depth, warps, count, pipeline, "persistent", group_m, False,
+                       16, 16, box)  # fmt: skip
+
+
+def odd_widths(channels: int, tuned: bool = False) -> list[int]:
+    """Columns that are no power of two, of tiles for so many channels: those that waste no more
+    than tiles of a power of two up to `_WHOLE` columns do, the least wasteful first. In a default
+    space those that are as good as the first, and more than half as wide."""
+
+    def padded(n: int) -> int:
+        return -(-channels // n) * n
+
+    most = padded(min(_WHOLE, power_of_two(channels)))
+    fit = sorted((n for n in boxed.ODD_COLUMNS if padded(n) <= most), key=lambda n: (padded(n), -n))
+    if tuned:
+        return fit[:_MANY_WIDTHS]
+    best = (n for n in fit if 2 * n > fit[0] and padded(n) == padded(fit[0]))
+    return [*itertools.islice(best, _FEW_WIDTHS)]
+
+
+def deepest(p: ConvProblem, arch: Arch, row: Row, pixels: int) -> int:
+    """As many stages as fit into shared memory, up to the most there may be, of the algorithm that
+    begins with `row`, with boxes of so many pixels; 0 if it is not for `arch`."""
+    box = "x".join(map(str, (pixels, *(1,) * len(p.spatial))))
+    said = dict(zip(_BEGIN, row, strict=True))
+    c = ConvConfig(
+        p.direction, len(p.spatial), p.dtype, p.dtype_out, p.precision, epilogue=p.epilogue,
+        box=box, **said,
+    )  # fmt: skip
+    if boxed.objection(c, arch):
+        return 0
+    left = arch.shared_memory - boxed.shared_memory(replace(c, num_stages=0))
+    return min(MAX_STAGES, left // boxed.stage_bytes(c))
+
+
+def _readers(pipeline: str, warps: int) -> int:
+    return 1 if pipeline == boxed.PINGPONG else warps // 4
+
+
+def _depth(p: ConvProblem) -> int:
+    """Products of a step."""
+    size = DTYPES[p.dtype].bytes
+    channels = p.group_k if p.direction == "data" else p.group_c
+    return min(_STEP_BYTES, max(32, power_of_two(channels * size))) // size
+
+
+def _of_weights(p: ConvProblem, *, tuned: bool) -> Iterator[Row]:
+    steps = [pixels for pixels in _PIXELS if boxes.best(p, pixels, 1)]
+    tiles = itertools.product(steps if tuned else steps[:1], _OF_WEIGHTS)
+    for pixels, (filters, n, warps, stages) in tiles:
+        tile_m = filters * (warps // 4)
+        if n > max(32, power_of_two(p.c)) or tile_m > max(64, power_of_two(p.k)):
+            continue
+        for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
+            for scheduler, group_m in itertools.product(
+                ("persistent", "split", "stream_k"), (1, 8) if tuned else (8,)
+            ):
+                yield (tile_m, n, pixels, warps, stages, "gluon_ws", scheduler, group_m, False,
+                       16, 16, box)  # fmt: skip

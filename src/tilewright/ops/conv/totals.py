@@ -1,0 +1,27 @@
+"""How long the parts of a gradient of weights take to be added up: of a second kernel, or of the
+workgroups that meet."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.arch.model import Device
+from tilewright.ops.conv import sharing
+from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.gemm.estimate import meeting_us, stream_ways
+
+SECOND_US = 2.0
+"""A kernel that follows another without a gap on the host."""
+
+
+def us(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float:
+    """Microseconds of the kernel that adds parts, and of their way to memory and back; or of the
+    workgroups that meet."""
+    if c.parts_meet:
+        ways = splits
+        if c.scheduler == "stream_k":
+            ways = stream_ways(sharing.tiles(c, p), device.compute_units)
+        return meeting_us(c.reduction, max(2, ways), c.tile_m * c.tile_n, device)
+    partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
+    return SECOND_US + partials / (device.bandwidth_gbs * 1e3)
