@@ -34,6 +34,28 @@ def pixels_of(
 
 
 @jit
+def following(
+    image, d, h, w, boxes, NDIM: gl.constexpr, BOX_N: gl.constexpr, BOX_D: gl.constexpr,
+    BOX_H: gl.constexpr, BOX_W: gl.constexpr,
+):  # fmt: skip
+    """The first image and the first pixel of the box behind the one that begins there. A loop over
+    boxes that divided each one's number would wait for these divisions at every step."""
+    w += BOX_W
+    past = w == boxes[2] * BOX_W
+    w = gl.where(past, 0, w)
+    if NDIM > 1:
+        h += gl.where(past, BOX_H, 0)
+        past = h == boxes[1] * BOX_H
+        h = gl.where(past, 0, h)
+    if NDIM > 2:
+        d += gl.where(past, BOX_D, 0)
+        past = d == boxes[0] * BOX_D
+        d = gl.where(past, 0, d)
+    image += gl.where(past, BOX_N, 0)
+    return image, d, h, w
+
+
+@jit
 def pieces_of(acc, COUNT: gl.constexpr):
     """COUNT parts of a tile's columns, from left to right; 1, 2, 4 or 8."""
     pieces = (acc,)
