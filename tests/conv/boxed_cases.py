@@ -127,3 +127,34 @@ def odd_tile(columns: int, direction: str) -> tuple[ConvConfig, ConvProblem]:
         c = FAMILY.make_config(fields, SM_90)
         if FAMILY.judge(c, SM_90) and FAMILY.supports(c, p, SM_90):
             return c, p
+
+
+def weights_tile(seed: int) -> tuple[ConvConfig, ConvProblem]:
+    """A legal kernel for gradients of weights whose columns are several taps', or no power of two,
+    and a problem of several ragged tiles, the same at every call."""
+    by_chance = random.Random(f"weights {seed}")
+    while True:
+        rank = by_chance.choice((1, 2, 2, 3))
+        filters, warps = by_chance.choice(((64, 4), (64, 8), (128, 8), (64, 12)))
+        spread = by_chance.choice((64, 64, 0))
+        p = ConvProblem(
+            by_chance.choice((2, 4)), 8 * by_chance.randint(1, 20), 8 * by_chance.randint(1, 30),
+            tuple(by_chance.choice((4, 8)) for _ in range(rank)),
+            tuple(by_chance.randint(1, 3) for _ in range(rank)),
+            pad=tuple(by_chance.randint(0, 2) for _ in range(rank)),
+            pad_after=tuple(by_chance.randint(0, 2) for _ in range(rank)),
+            direction="weights", dtype=by_chance.choice(("bf16", "fp16")),
+            dtype_out=by_chance.choice(("", "fp32")),
+        )  # fmt: skip
+        pixels = by_chance.choice((16, 32, 64))
+        fields = {
+            **FAMILY.axes(), "direction": "weights", "spatial_dims": rank, "dtype": p.dtype,
+            "dtype_out": p.dtype_out, "pipeline": "gluon_ws", "tile_m": filters * warps // 4,
+            "scheduler": by_chance.choice(("persistent", "split", "stream_k")),
+            "tile_n": by_chance.choice((128, 192, 256) if spread else boxed.ODD_COLUMNS),
+            "tile_k": pixels, "num_warps": warps, "num_stages": by_chance.randint(2, 4),
+            "spread": spread, "box": by_chance.choice(boxes.best(p, pixels, 4) or [""]),
+        }  # fmt: skip
+        c = FAMILY.make_config(fields, SM_90)
+        if FAMILY.judge(c, SM_90) and FAMILY.supports(c, p, SM_90):
+            return c, p

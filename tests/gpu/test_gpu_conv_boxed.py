@@ -8,7 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from boxed_cases import CASES as FORWARD_AND_DATA  # noqa: E402
-from boxed_cases import DENSE, ODD_TILES, WEIGHTS, configs, kinds, odd_tile  # noqa: E402
+from boxed_cases import (  # noqa: E402
+    DENSE,
+    ODD_TILES,
+    WEIGHTS,
+    configs,
+    kinds,
+    odd_tile,
+    weights_tile,
+)
 from gpu_arch import ARCH  # noqa: E402
 
 from tilewright import verify  # noqa: E402
@@ -25,12 +33,18 @@ pytestmark = [
 
 LARGE = [
     ConvProblem(n, c, k, (size, size), (3, 3), pad=(1, 1), direction=direction)
-    for n, c, size, k in ((8, 640, 32, 640), (32, 256, 56, 256), (8, 320, 64, 320))
+    for n, c, size, k in (
+        (8, 640, 32, 640),
+        (32, 256, 56, 256),
+        (8, 320, 64, 320),
+        (64, 64, 56, 64),
+    )
     for direction in ("forward", "data", "weights")
 ]
 CASES = [
     *((c, p) for p in (*FORWARD_AND_DATA.values(), *WEIGHTS.values()) for c in kinds(p)),
     *(odd_tile(columns, direction) for columns in ODD_TILES for direction in ("forward", "data")),
+    *(weights_tile(seed) for seed in range(24)),
     *((c, p) for p in LARGE for c in configs(p)),
 ]
 

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 from sim_values import Fault, Int, Kind, Tensor, cast, numpy_of
 
+SPAN = 128
+"""Bytes of a row that the widest swizzle spans."""
+
 
 class Shared:
     """A tile in shared memory, or a view of one.
@@ -71,6 +74,13 @@ class Shared:
             count = math.prod(shape)
             if count > flat.size:
                 raise Fault(f"{shape} is read of {self.shape} in shared memory")
+            slab = self.data.shape[-1]
+            if shape[-1] > slab == SPAN // flat.itemsize:
+                slabs = [*shape[:-2], shape[-1] // slab, shape[-2], slab]
+                return Slabs(
+                    flat[:count].reshape(slabs), dtype, layout, written[:count].reshape(slabs),
+                    self.root,
+                )  # fmt: skip
             return Shared(
                 flat[:count].reshape(shape), dtype, layout, written[:count].reshape(shape),
                 self.root,
@@ -95,6 +105,42 @@ class Shared:
     def store(self, value: Tensor) -> None:
         self.data[...] = cast(value, self.dtype).data
         self.written[...] = True
+
+
+class Slabs(Shared):
+    """Matrices whose columns lie in slabs as wide as a swizzle's span, one behind the other, as
+    they do in shared memory; each slab was brought as a box of its own. They are read only."""
+
+    def __init__(
+        self, slabs: Any, dtype: Any, layout: Any, written: Any, root: Any, turned: bool = False
+    ) -> None:
+        self.slabs, self.of_slabs, self.turned = slabs, written, turned
+        self.dtype, self.layout, self.root = dtype, layout, root
+
+    def _whole(self, slabs: Any) -> Any:
+        found = np.moveaxis(slabs, -3, -2)
+        found = found.reshape(*found.shape[:-2], -1)
+        return np.swapaxes(found, -1, -2) if self.turned else found
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return self._whole(self.slabs)
+
+    @property
+    def written(self) -> Any:  # type: ignore[override]
+        return self._whole(self.of_slabs)
+
+    def index(self, i: Any) -> Slabs:
+        if not 0 <= int(i) < self.slabs.shape[0]:
+            raise Fault(f"tile {int(i)} of {self.slabs.shape[0]} in shared memory")
+        now, marks = self.slabs[int(i)], self.of_slabs[int(i)]
+        return Slabs(now, self.dtype, self.layout, marks, self.root, self.turned)
+
+    def permute(self, order: Any) -> Slabs:
+        if [int(n) for n in order] != [1, 0]:
+            raise Fault(f"{order} of a matrix in slabs")
+        turned = not self.turned
+        return Slabs(self.slabs, self.dtype, self.layout, self.of_slabs, self.root, turned)
 
 
 class Barrier:
@@ -228,4 +274,4 @@ def unchanged(before: Any, after: Any, reader: str) -> None:
         raise Fault(f"shared memory changed while {reader} was reading it")
 
 
-__all__ = ["Barrier", "Barriers", "Int", "Shared", "View", "fenced", "poison", "unchanged"]
+__all__ = ["Barrier", "Barriers", "Int", "Shared", "Slabs", "View", "fenced", "poison", "unchanged"]

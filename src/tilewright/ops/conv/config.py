@@ -8,8 +8,8 @@
                                      pipeline -+        +- scheduler
 
 Other words follow only where they differ from the default: the box (``b1x8x16``), the filter that
-the kernel is written out for (``f3x3s1x1``), ``tf32``, ``merged``, ``runs``, groups of a tile
-(``mg8``), ``i64``, and last the epilogue.
+the kernel is written out for (``f3x3s1x1``), channels of a tap (``sp64``), ``tf32``, ``merged``,
+``runs``, groups of a tile (``mg8``), ``i64``, and last the epilogue.
 
 A kernel of GEMM (`by_gemm`) has GEMM's name behind direction and dimensions:
 
@@ -105,6 +105,8 @@ class ConvConfig:
     held: of kernels that are written out for a filter, its taps, and the strides of the height and
         the width (``3x3s1x1``); of a window for large filters, the row that it holds (``31s1``).
         ``""`` of the other pipelines.
+    spread: of gradients of weights by boxes, channels of a tap that one box brings, where boxes of
+        several taps are side by side in a tile's columns; 0: a tile is of one tap.
     gemm: of pipeline `GEMM`, the words of its kernel's name behind ``gemm_``; ``""`` of the others.
         The other fields then say what that name says (`of_gemm`), scheduler in GEMM's words.
     """
@@ -135,6 +137,7 @@ class ConvConfig:
     held: str = ""
     gemm: str = ""
     reduction: str = "none"
+    spread: int = 0
 
     @property
     def alignment_weights(self) -> int:
@@ -181,6 +184,7 @@ class ConvConfig:
         )
         name += f"_b{self.box}" if self.box else ""
         name += f"_f{self.held}" if self.held else ""
+        name += f"_sp{self.spread}" if self.spread else ""
         name += "_tf32" * (self.precision == "tf32") + "_merged" * self.merged
         name += "_runs" * self.runs
         name += f"_mg{self.merged_groups}" if self.merged_groups > 1 else ""
@@ -246,6 +250,7 @@ def check(config: ConvConfig) -> ConvConfig:
         )
     for field in _CHECKED:
         checks.whole(field, getattr(c, field), 1)
+    checks.whole("spread", c.spread, 0)
     if not _BOX.fullmatch(c.box):
         raise BadArgument(f"box = {c.box!r} is not sizes such as 1x8x16")
     if not _HELD[c.spatial_dims].fullmatch(c.held):
@@ -296,7 +301,8 @@ _PATTERN = re.compile(
     f"_{_one('pipeline', PIPELINES)}_{_one('scheduler', SCHEDULERS)}"
     f"(?:_{_one('reduction', REDUCTIONS[1:])})?_g{_count('group_m')}"
     f"_al{_one('alignment', ALIGNMENTS)}-{_one('alignment_out', ALIGNMENTS)}"
-    "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?(?:_(?P<precision>tf32))?"
+    "(?:_b(?P<box>[0-9x]+))?(?:_f(?P<held>[0-9x]+(?:s[0-9x]+)?))?"
+    f"(?:_sp{_count('spread')})?(?:_(?P<precision>tf32))?"
     f"(?:_(?P<merged>merged))?(?:_(?P<runs>runs))?(?:_mg{_count('merged_groups')})?(?:_(?P<wide>i64))?"
     "(?:_epi-(?P<epilogue>[a-z0-9_-]+))?",
     re.ASCII,
@@ -332,6 +338,7 @@ def parse(name: str) -> ConvConfig:
         "merged": said["merged"] is not None,
         "runs": said["runs"] is not None,
         "merged_groups": int(said["merged_groups"] or 1),
+        "spread": int(said["spread"] or 0),
         "index_bits": 64 if said["wide"] else 32,
         "epilogue": (said["epilogue"] or "").replace("-", "+"),
     }

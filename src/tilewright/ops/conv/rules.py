@@ -68,8 +68,14 @@ def _boxed(c: ConvConfig, arch: Arch) -> str | None:
         return grouped.objection(c, arch)
     if c.pipeline in boxed.PIPELINES:
         return boxed.objection(c, arch)
-    if c.box or c.scheduler == "persistent":
-        what = f"box {c.box}" if c.box else "scheduler persistent"
+    if c.box or c.spread or c.scheduler == "persistent":
+        what = (
+            f"box {c.box}"
+            if c.box
+            else f"spread {c.spread}"
+            if c.spread
+            else "scheduler persistent"
+        )
         return f"{what} is for {' and '.join(boxed.PIPELINES)}, not for pipeline {c.pipeline}"
     return None
 

@@ -51,13 +51,14 @@ AXES: dict[str, Any] = {
     "held": "",
     "gemm": "",
     "reduction": "",
+    "spread": 0,
 }
 """Every axis, with its default. An empty dtype_out is the usual one; an empty reduction is linear
 under the schedulers that have one."""
 
 ALGORITHM = (
     "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
-    "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs",
+    "merged", "alignment", "alignment_out", "box", "held", "merged_groups", "runs", "spread",
 )  # fmt: skip
 
 FEW = 32

@@ -7,7 +7,7 @@ are the same, row after row, each row's span swizzled.
 
 from tilewright.ops.conv.kernels.places import apart
 from tilewright.ops.device.gluon_api import constexpr_function, gl, jit, reinterpreted
-from tilewright.ops.gemm.kernels.gluon_ring import parts_of, width
+from tilewright.ops.gemm.kernels.gluon_ring import before, parts_of, width
 from tilewright.ops.gemm.kernels.gluon_store import halves
 
 
@@ -92,10 +92,26 @@ def pending(pieces, number):
     return 0 if pieces % 2 and number == 0 else 1
 
 
+@constexpr_function
+def boxes_of(tile_n, part, spread):
+    """How many boxes bring the columns of an accumulator: one, or one for each `spread` of them."""
+    return width(tile_n, part) // spread if spread else 1
+
+
+@constexpr_function
+def boxes_before(tile_n, part, spread):
+    """How many bring the columns on the left of an accumulator's."""
+    return before(tile_n, part) // spread if spread else part
+
+
 @jit
-def room(view, COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr):
-    """Shared memory for COUNT boxes of a view, as the copy engine moves them and as matrices."""
-    SHAPE: gl.constexpr = [COUNT] + view.block_type.shape  # noqa: RUF005 - the compiler's lists
+def room(
+    view, COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, BOXES: gl.constexpr = 1
+):  # fmt: skip
+    """Shared memory for COUNT matrices, each of BOXES boxes of a view side by side, as the copy
+    engine moves them and as matrices. A matrix of several boxes lies as one that a single box
+    brings: in slabs of columns, each as wide as a swizzle's span, one behind the other."""
+    SHAPE: gl.constexpr = [COUNT * BOXES] + view.block_type.shape  # noqa: RUF005 - constant lists
     boxes = gl.allocate_shared_memory(view.dtype, SHAPE, view.layout)
     FLAT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLS], view.dtype)
     return boxes, reinterpreted(boxes, view.dtype, [COUNT, ROWS, COLS], FLAT)
@@ -103,15 +119,18 @@ def room(view, COUNT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr):
 
 @jit
 def rooms(
-    views, COUNT: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, K_ROWS: gl.constexpr
+    views, COUNT: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, K_ROWS: gl.constexpr,
+    SPREAD: gl.constexpr = 0,
 ):  # fmt: skip
     """`room` for the columns of each accumulator behind the first, by TILE_K; with K_ROWS, for
-    TILE_K rows of them."""
+    TILE_K rows of them, in boxes of SPREAD columns if that is not 0."""
     boxes = ()
     tiles = ()
     for i in gl.static_range(len(views)):
         if K_ROWS:
-            box, tile = room(views[i], COUNT, TILE_K, width(TILE_N, i + 1))
+            box, tile = room(
+                views[i], COUNT, TILE_K, width(TILE_N, i + 1), boxes_of(TILE_N, i + 1, SPREAD)
+            )
         else:
             box, tile = room(views[i], COUNT, width(TILE_N, i + 1), TILE_K)
         boxes += (box,)  # type: ignore[assignment]

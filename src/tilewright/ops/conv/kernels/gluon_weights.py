@@ -9,12 +9,21 @@ outside x comes as zeros.
 Data movement. The ring and its consumers are GEMM's (`gluon_ring`): one warp fills STAGES slots,
 each with a box of y for each group, which has filters of its own, and one box of x that the groups
 share. Both have pixels outermost, so wgmma reads both transposed, which it does for 16-bit types.
-Each tap reads x and y again, from L2: tiles of one part of the pixels run at the same time.
+Each tile of columns reads x and y again, from L2: those of one part of the pixels run at the same
+time. As in `gluon_ws`, columns may be several powers of two, and three groups make 192 rows.
+
+Several taps. With SPREAD, a tile's columns are boxes of SPREAD channels, of several taps or of a
+tap's several boxes: nine taps of 64 channels are three tiles of 192 columns, and y is read three
+times, not nine. Tap follows tap, and then come the next channels. In shared memory columns lie in
+slabs of 128 bytes, one behind the other, also if one request brings them all; so each slab can be a
+box of its own, and wgmma reads them as one matrix. The last tile may have boxes behind the last,
+for which its producer brings another's channels, as copying from outside takes longer; their sums
+are stored at channels that there are not, and so nowhere. Filters past the last likewise.
 
 The warp that loads goes from box to box by adding (`following`). When it divided each box's number
 to find the box's pixels, a step took it 110 instructions, two divisions among them that wait for
 one another; now it is 57. 64 images of 56×56 with 64 channels then took 65 µs on an H200, 0.28 µs
-for each step of a 64x64 tile, with any bytes for a step: so the warp was the limit there.
+for each step of a 64x64 tile, with any bytes for a step: that warp probably was the limit.
 
 Parts. A gradient has few tiles and long sums. Under ``split`` a tile's boxes are in several parts.
 TWO_STAGE: each has sums of its own in a workspace, and `weights.conv_totals` adds them in order, so
@@ -27,15 +36,29 @@ may be one of x that is infinite, and their product would be NaN.
 
 On a CPU. Gluon has no interpreter; `weights` computes the same result there.
 
-What limits it: not timed. By counting, as `gluon_ws`: a step of 64 pixels, 128 filters and 256
+What limits it: power in tiles of 128x256, L2 in smaller ones. Measured (H200, bf16, Triton 3.6,
+cuDNN in benchmark mode, L2 flushed, ten layers; before SPREAD, odd tiles, and `following`): the
+best of the default space took 0.954 of cuDNN's speed (geometric mean; the least 0.66, with 320
+channels, and 0.73 with 64). By counting, as `gluon_ws`: a step of 64 pixels, 128 filters and 256
 channels moves 48 KB from L2 for 2.1 million multiply-adds. Compiled for sm_90 by Triton 3.6:
 products stay in flight, and nothing spills but 16 to 24 bytes a thread of ``stream_k`` on tiles of
-256×128.
+256×128, 128×256 and 192×128.
 """
 
-from tilewright.ops.conv.kernels.gluon_boxes import following, pieces_of, pixels_of, room, spot
+from tilewright.ops.conv.kernels.gluon_boxes import (
+    all_pieces,
+    boxes_before,
+    boxes_of,
+    following,
+    pending,
+    pixels_of,
+    room,
+    rooms,
+    spot,
+)
 from tilewright.ops.conv.kernels.places import apart
 from tilewright.ops.device.gluon_api import (
+    constexpr_function,
     fence_async_shared,
     gl,
     jit,
@@ -48,12 +71,16 @@ from tilewright.ops.device.gluon_partials import add, load, store, within_regist
 from tilewright.ops.device.reduce import reduce, take_turn
 from tilewright.ops.device.schedule import contributors, next_part, tile_coordinates
 from tilewright.ops.gemm.kernels.gluon_ring import (
+    OF_THREE_REGISTERS,
     OF_TWO_REGISTERS,
     PRODUCER_REGISTERS,
     accumulators,
     barriers,
+    before,
     multiply,
+    parts_of,
     settled,
+    width,
     work_of,
 )
 
@@ -84,18 +111,45 @@ def _next(at, end, part, tiles, splits, steps, SCHEDULER: gl.constexpr):
     return tile, number, begin, stop, at, part
 
 
+@constexpr_function
+def box_begin(tile_n, number, spread):
+    """The first column of a tile that a box brings."""
+    return number * spread if spread else before(tile_n, number)
+
+
+@jit
+def _columns_at(
+    column, offset: gl.constexpr, all_taps, TILE_N: gl.constexpr, SPREAD: gl.constexpr
+):  # fmt: skip
+    """The tap and the channel of a tile's column number `offset`, where `column` numbers tiles.
+    With SPREAD, boxes of so many channels of one tap are side by side, tap by tap; those behind the
+    last box have channels that there are not."""
+    if SPREAD:
+        box = column * (TILE_N // SPREAD) + offset // SPREAD
+        tap = box % all_taps
+        channel = box // all_taps * SPREAD + offset % SPREAD
+    else:
+        tap = column % all_taps
+        channel = column // all_taps * TILE_N + offset
+    return tap, channel
+
+
 @jit
 def _fill(
-    x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps, origin, by_tap,
-    by_pixel, splits,
+    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes,
+    taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, BOX_N: gl.constexpr,
     BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr, NDIM: gl.constexpr,
-    STAGES: gl.constexpr, GROUPS: gl.constexpr, SCHEDULER: gl.constexpr,
+    STAGES: gl.constexpr, GROUPS: gl.constexpr, SPREAD: gl.constexpr, SCHEDULER: gl.constexpr,
 ):  # fmt: skip
     """The producer: loads every box of every part of this workgroup into the ring."""
-    BYTES: gl.constexpr = GROUPS * y.block_type.nbytes + x.block_type.nbytes
+    OF_X: gl.constexpr = x.block_type.nbytes * boxes_of(TILE_N, 0, SPREAD) // width(TILE_N, 0)
+    BYTES: gl.constexpr = GROUPS * y.block_type.nbytes + OF_X * TILE_N
     ROWS: gl.constexpr = TILE_M // GROUPS
     all_taps = taps[0] * taps[1] * taps[2]
+    # A group whose filters are all past the last multiplies those of the last: rows outside y take
+    # longer to come than rows inside, and its sums are not stored.
+    last = (filters - 1) // ROWS * ROWS
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
     tiles = tiles_m * tiles_n
@@ -103,26 +157,45 @@ def _fill(
     while (at < end) | (part < parts):
         tile, _, begin, stop, at, part = _next(at, end, part, tiles, splits, all_boxes, SCHEDULER)
         tile_m, column = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        tile_c = column // all_taps
-        tap = column % all_taps
         row = tile_m * TILE_M
-        _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
-        to_d = origin[0] + tap_d * by_tap[0]
-        to_h = origin[1] + tap_h * by_tap[1]
-        to_w = origin[2] + tap_w * by_tap[2]
+        to_d = ()
+        to_h = ()
+        to_w = ()
+        channels = ()
+        for i in gl.static_range(boxes_before(TILE_N, parts_of(TILE_N), SPREAD)):
+            tap, channel = _columns_at(
+                column, box_begin(TILE_N, i, SPREAD), all_taps, TILE_N, SPREAD
+            )
+            if SPREAD:  # behind the last box comes one again, whose sums are not stored
+                channel = min(channel, (tap_boxes - 1) * SPREAD)
+            _, tap_d, tap_h, tap_w = apart(tap, taps, NDIM)
+            to_d += (origin[0] + tap_d * by_tap[0],)  # type: ignore[assignment]
+            to_h += (origin[1] + tap_h * by_tap[1],)  # type: ignore[assignment]
+            to_w += (origin[2] + tap_w * by_tap[2],)  # type: ignore[assignment]
+            channels += (channel,)  # type: ignore[assignment]
         image, d, h, w = pixels_of(begin, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
         for _ in range(begin, stop):
             ready = full.index(stage)
             mbarrier.wait(empty.index(stage), phase)
             mbarrier.expect(ready, BYTES)
             for group in gl.static_range(GROUPS):
-                of = spot(image, d, h, w, row + group * ROWS, NDIM)
+                of = spot(image, d, h, w, min(row + group * ROWS, last), NDIM)
                 tma_load(y, of, ready, y_boxes.index(stage * GROUPS + group))
-            of = spot(
-                image, d * by_pixel[0] + to_d, h * by_pixel[1] + to_h, w * by_pixel[2] + to_w,
-                tile_c * TILE_N, NDIM,
-            )  # fmt: skip
-            tma_load(x, of, ready, x_boxes.index(stage))
+            for own in gl.static_range(parts_of(TILE_N)):
+                for j in gl.static_range(boxes_of(TILE_N, own, SPREAD)):
+                    of = spot(
+                        image,
+                        d * by_pixel[0] + to_d[boxes_before(TILE_N, own, SPREAD) + j],
+                        h * by_pixel[1] + to_h[boxes_before(TILE_N, own, SPREAD) + j],
+                        w * by_pixel[2] + to_w[boxes_before(TILE_N, own, SPREAD) + j],
+                        channels[boxes_before(TILE_N, own, SPREAD) + j],
+                        NDIM,
+                    )
+                    slot = stage * boxes_of(TILE_N, own, SPREAD) + j
+                    if own == 0:
+                        tma_load(x, of, ready, x_boxes.index(slot))
+                    else:
+                        tma_load(x_rest[own - 1], of, ready, rest_boxes[own - 1].index(slot))
             image, d, h, w = following(image, d, h, w, boxes, NDIM, BOX_N, BOX_D, BOX_H, BOX_W)
             stage += 1
             if stage == STAGES:
@@ -132,25 +205,27 @@ def _fill(
 
 @jit
 def _store(
-    made, acc, c_boxes, c_tiles, part, row, tap, tile_c, TILE_N: gl.constexpr, GROUP: gl.constexpr
+    made, acc, rest, c_boxes, c_tiles, part, row, column, all_taps, TILE_N: gl.constexpr,
+    SPREAD: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """A group's sums on their way to memory, in pieces through two staging buffers."""
     PIECE: gl.constexpr = made.block_type.shape[3]
-    pieces = pieces_of(acc, TILE_N // PIECE)
+    pieces = all_pieces(acc, rest, TILE_N, PIECE)
     for i in gl.static_range(len(pieces)):
         slot = 2 * GROUP + i % 2
-        tma_store_wait(1)  # the piece before the last has left this buffer
+        tma_store_wait(pending(len(pieces), i))  # the store before has left this buffer
         c_tiles.index(slot).store(pieces[i].to(made.dtype))
         fence_async_shared()
-        tma_store(made, (part, row, tap, tile_c * TILE_N + i * PIECE), c_boxes.index(slot))
+        tap, channel = _columns_at(column, i * PIECE, all_taps, TILE_N, SPREAD)
+        tma_store(made, (part, row, tap, channel), c_boxes.index(slot))
 
 
 @jit
 def _multiply(
-    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n, all_boxes,
-    taps, splits,
+    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m, tiles_n,
+    all_boxes, taps, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, GROUP_M: gl.constexpr, STAGES: gl.constexpr,
-    GROUPS: gl.constexpr, TWO_STAGE: gl.constexpr, SCHEDULER: gl.constexpr,
+    GROUPS: gl.constexpr, SPREAD: gl.constexpr, TWO_STAGE: gl.constexpr, SCHEDULER: gl.constexpr,
     REDUCTION: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its filters of every part of this workgroup."""
@@ -166,8 +241,6 @@ def _multiply(
             at, end, part, tiles, splits, all_boxes, SCHEDULER
         )
         tile_m, column = tile_coordinates(tile, tiles_m, tiles_n, GROUP_M)
-        tile_c = column // all_taps
-        tap = column % all_taps
         if MEETS:
             shared = stop - begin < all_boxes
             i = number
@@ -193,7 +266,7 @@ def _multiply(
                 last = take_turn(meeting[0], count, base, stride, shift, REDUCTION)
         acc, rest = accumulators(y_tiles, ROWS, TILE_N, False)
         acc, rest, used, stage, phase = multiply(
-            y_tiles, x_tiles, x_tiles, full, empty, acc, rest, begin, stop, stage, phase,
+            y_tiles, x_tiles, rest_tiles, full, empty, acc, rest, begin, stop, stage, phase,
             TILE_N, False, True, STAGES, GROUPS, GROUP,
         )  # fmt: skip
         acc, rest = settled(acc, rest, TILE_N)
@@ -209,31 +282,40 @@ def _multiply(
                     REDUCTION, store, load, add,
                 )  # fmt: skip
             if whole:
-                _store(made, acc, c_boxes, c_tiles, 0, row, tap, tile_c, TILE_N, GROUP)
+                _store(
+                    made, acc, rest, c_boxes, c_tiles, 0, row, column, all_taps, TILE_N, SPREAD,
+                    GROUP,
+                )  # fmt: skip
         else:
-            _store(made, acc, c_boxes, c_tiles, number, row, tap, tile_c, TILE_N, GROUP)
+            _store(
+                made, acc, rest, c_boxes, c_tiles, number, row, column, all_taps, TILE_N, SPREAD,
+                GROUP,
+            )  # fmt: skip
     tma_store_wait(0)
 
 
 @jit
 def conv_gluon_weights(
-    x, y, made, meeting, tiles_m, tiles_c, all_boxes, boxes, taps, origin, by_tap, by_pixel, splits,
+    x, y, made, x_rest, meeting, tiles_m, tiles_n, all_boxes, boxes, taps, origin, by_tap, by_pixel,
+    splits, filters, tap_boxes,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     BOX_N: gl.constexpr, BOX_D: gl.constexpr, BOX_H: gl.constexpr, BOX_W: gl.constexpr,
-    NDIM: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, TWO_STAGE: gl.constexpr,
-    SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
+    NDIM: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, SPREAD: gl.constexpr,
+    TWO_STAGE: gl.constexpr, SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
 ):  # fmt: skip
-    """The gradient, or parts of it, multiplied by one or two warp groups.
+    """The gradient, or parts of it, multiplied by one to three warp groups.
 
     x, y: tensor descriptors with channels innermost.
     made: a tensor descriptor of [parts, filters, taps, channels]; one part but under TWO_STAGE.
+    x_rest: descriptors of x for each accumulator of a tile behind the first.
     meeting: flags and partial sums, for parts that meet; else ().
-    tiles_m, tiles_c: tiles of filters, and of a tap's channels.
+    tiles_m, tiles_n: tiles of filters, and of taps' channels.
+    filters, tap_boxes: how many there are, and with SPREAD boxes of a tap's channels.
     all_boxes, boxes: of y, in all and along its dimensions, of TILE_K pixels each.
     """
-    tiles_n = tiles_c * taps[0] * taps[1] * taps[2]
     ROWS: gl.constexpr = TILE_M // GROUPS
-    x_boxes, x_tiles = room(x, STAGES, TILE_K, TILE_N)
+    x_boxes, x_tiles = room(x, STAGES, TILE_K, width(TILE_N, 0), boxes_of(TILE_N, 0, SPREAD))
+    rest_boxes, rest_tiles = rooms(x_rest, STAGES, TILE_N, TILE_K, True, SPREAD)
     y_boxes, y_tiles = room(y, STAGES * GROUPS, TILE_K, ROWS)
     c_boxes, c_tiles = room(made, 2 * GROUPS, ROWS, made.block_type.shape[3])
     full, empty = barriers(STAGES, GROUPS)
@@ -243,38 +325,68 @@ def conv_gluon_weights(
         gl.warp_specialize(
             [
                 (_multiply, (
-                    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m,
-                    tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS,
-                    TWO_STAGE, SCHEDULER, REDUCTION, 0,
+                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
+                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
+                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 0,
                 )),
                 (_fill, (
-                    x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps,
-                    origin, by_tap, by_pixel, splits, TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H,
-                    BOX_W, NDIM, STAGES, GROUPS, SCHEDULER,
+                    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n,
+                    all_boxes, boxes, taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
+                    TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS,
+                    SPREAD, SCHEDULER,
                 )),
             ],
             [1],
             [PRODUCER_REGISTERS],
         )  # fmt: skip
-    else:
+    elif GROUPS == 2:
         gl.warp_specialize(
             [
                 (_multiply, (
-                    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m,
-                    tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS,
-                    TWO_STAGE, SCHEDULER, REDUCTION, 0,
+                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
+                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
+                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 0,
                 )),
                 (_multiply, (
-                    made, meeting, x_tiles, y_tiles, c_boxes, c_tiles, full, empty, tiles_m,
-                    tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES, GROUPS,
-                    TWO_STAGE, SCHEDULER, REDUCTION, 1,
+                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
+                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
+                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 1,
                 )),
                 (_fill, (
-                    x, y, x_boxes, y_boxes, full, empty, tiles_m, tiles_n, all_boxes, boxes, taps,
-                    origin, by_tap, by_pixel, splits, TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H,
-                    BOX_W, NDIM, STAGES, GROUPS, SCHEDULER,
+                    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n,
+                    all_boxes, boxes, taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
+                    TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS,
+                    SPREAD, SCHEDULER,
                 )),
             ],
             [4, 1],
             [OF_TWO_REGISTERS, PRODUCER_REGISTERS],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply, (
+                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
+                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
+                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 0,
+                )),
+                (_multiply, (
+                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
+                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
+                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 1,
+                )),
+                (_multiply, (
+                    made, meeting, x_tiles, rest_tiles, y_tiles, c_boxes, c_tiles, full, empty,
+                    tiles_m, tiles_n, all_boxes, taps, splits, TILE_M, TILE_N, GROUP_M, STAGES,
+                    GROUPS, SPREAD, TWO_STAGE, SCHEDULER, REDUCTION, 2,
+                )),
+                (_fill, (
+                    x, x_rest, y, x_boxes, rest_boxes, y_boxes, full, empty, tiles_m, tiles_n,
+                    all_boxes, boxes, taps, origin, by_tap, by_pixel, splits, filters, tap_boxes,
+                    TILE_M, TILE_N, GROUP_M, BOX_N, BOX_D, BOX_H, BOX_W, NDIM, STAGES, GROUPS,
+                    SPREAD, SCHEDULER,
+                )),
+            ],
+            [4, 4, 1],
+            [OF_THREE_REGISTERS, OF_THREE_REGISTERS, PRODUCER_REGISTERS],
         )  # fmt: skip

@@ -275,7 +275,7 @@ def conv_totals(
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = i < count
     total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(splits):
+    for _ in tl.range(0, splits, loop_unroll_factor=8):  # eight loads are on their way at once
         total += tl.load(partials + i, mask=there, other=0.0)
         partials += count
     c = i % group_c

@@ -33,6 +33,10 @@ leave less room; half the tile's, or the narrowest accumulator's, if it has fewe
 ROWS = (64, 128)
 """Rows whose sums a group holds."""
 
+SPAN = 128
+"""Bytes of the widest swizzle: slabs of so many bytes of a tile's columns lie one behind the other,
+and each may be a box of its own."""
+
 THREE_GROUPS = 12
 """Warps of three groups, of 64 rows each."""
 
@@ -123,7 +127,20 @@ def objection(c: ConvConfig, arch: Arch) -> str | None:
         )
     if c.tile_n < 2 * 16 or c.tile_k * bits < 256:
         return f"tile {c.tile_n}x{c.tile_k} is under 32x{256 // bits}, which wgmma needs here"
-    return _columns(c) or _warps(c) or _box(c)
+    return _spread(c) or _columns(c) or _warps(c) or _box(c)
+
+
+def _spread(c: ConvConfig) -> str | None:
+    if not c.spread:
+        return None
+    if c.direction != "weights" or c.spread * DTYPES[c.dtype].bytes != SPAN:
+        return (
+            f"spread = {c.spread}: boxes of {SPAN} bytes of channels are side by side in gradients "
+            f"of weights, not of {c.dtype} in direction {c.direction}"
+        )
+    if c.tile_n % c.spread or c.tile_n == c.spread:
+        return f"tile_n = {c.tile_n} is not several boxes of {c.spread} columns"
+    return None
 
 
 def _columns(c: ConvConfig) -> str | None:
@@ -132,6 +149,8 @@ def _columns(c: ConvConfig) -> str | None:
     if c.tile_n not in ODD_COLUMNS:
         listed = ", ".join(map(str, ODD_COLUMNS))
         return f"tile_n = {c.tile_n} is neither a power of two nor one of {listed}"
+    if c.parts_meet:
+        return f"parts of {c.tile_n} columns meet under split and linear only, not {c.scheduler}"
     sums = rows(c) * c.tile_n // (warpgroups.WARPGROUP * 32)
     most = warpgroups.MOST_SUMS_IN_PARTS
     if epilogues.has_matrix(c.epilogue):
@@ -141,7 +160,7 @@ def _columns(c: ConvConfig) -> str | None:
     least = warpgroups.LEAST_ROW_OF_B
     for what, dtype, columns in (
         ("sums", stored(c), piece(c)),
-        ("weights", c.dtype, c.tile_k if c.direction == "forward" else piece(c)),
+        ("operands", c.dtype, c.tile_k if c.direction == "forward" else piece(c)),
     ):
         if DTYPES[dtype].size(columns) < least:
             return f"tile_n = {c.tile_n} has pieces of {what} with rows under {least} bytes"
@@ -235,8 +254,8 @@ def sibling(c: ConvConfig) -> ConvConfig:
     """A config in Triton that computes the same, for the interpreter."""
     scheduler = c.scheduler if c.scheduler in SHARING else "tile"
     return replace(
-        c, pipeline="implicit", scheduler=scheduler, box="", tile_m=64, tile_n=32, tile_k=32,
-        num_warps=4, num_stages=2,
+        c, pipeline="implicit", scheduler=scheduler, box="", spread=0, tile_m=64, tile_n=32,
+        tile_k=32, num_warps=4, num_stages=2,
     )  # fmt: skip
 
 

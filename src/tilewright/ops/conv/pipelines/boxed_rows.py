@@ -17,7 +17,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.conv.config import ConvConfig
+from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import power_of_two
 from tilewright.ops.conv.pipelines import boxed, boxes
 from tilewright.ops.conv.problem import ConvProblem
@@ -55,13 +55,22 @@ _OF_WEIGHTS: tuple[tuple[int, int, int, int], ...] = (
 )  # fmt: skip
 """The same for gradients of weights: filters of a group, channels, warps, stages."""
 
+_SPREAD: tuple[tuple[int, int, int], ...] = (
+    (64, 192, 4), (64, 256, 4), (128, 192, 8), (128, 256, 8), (192, 128, 12), (192, 192, 12),
+    (256, 192, 8),
+)  # fmt: skip
+"""Filters, columns and warps of their tiles whose columns are boxes of several taps."""
+
+_SCHEDULERS = ("persistent", *SHARING)
+
 _PIXELS = (64, 32, 16)
 """Pixels of a step there, the most that boxes divide exactly first."""
 
 _BEGIN = (
-    "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler",
+    "tile_m", "tile_n", "tile_k", "num_warps", "num_stages", "pipeline", "scheduler", "group_m",
+    "merged", "alignment", "alignment_out", "box",
 )  # fmt: skip
-"""The first fields of a row."""
+"""The fields of a row up to its box."""
 
 _STEP_BYTES = 128
 """Of a step's products of one pixel: rows of a swizzle's span, or as few as hold all channels."""
@@ -76,7 +85,7 @@ def rows(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[Row]:
     if p.groups != 1 or not all(map(arch.has, boxed.NEEDS)):
         return
     if p.direction == "weights":
-        yield from _of_weights(p, tuned=tuned)
+        yield from _of_weights(p, arch, tuned=tuned)
         return
     depth = _depth(p)
     tiles = [
@@ -86,7 +95,8 @@ def rows(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[Row]:
     ]
     for n, (pipeline, pixels, warps) in itertools.product(odd_widths(p.channels_out, tuned), _ODD):
         tile_m = pixels * _readers(pipeline, warps)
-        stages = deepest(p, arch, (tile_m, n, depth, warps, 1, pipeline, "persistent"), pixels)
+        row = (tile_m, n, depth, warps, 1, pipeline, "persistent", 8, False, 16, 16)
+        stages = deepest(p, arch, (*row, _some_box(p, pixels)))
         if stages >= LEAST_STAGES:
             tiles.append((pipeline, pixels, n, warps, stages))
     for pipeline, pixels, n, warps, stages in tiles:
@@ -115,14 +125,13 @@ def odd_widths(channels: int, tuned: bool = False) -> list[int]:
     return [*itertools.islice(best, _FEW_WIDTHS)]
 
 
-def deepest(p: ConvProblem, arch: Arch, row: Row, pixels: int) -> int:
-    """As many stages as fit into shared memory, up to the most there may be, of the algorithm that
-    begins with `row`, with boxes of so many pixels; 0 if it is not for `arch`."""
-    box = "x".join(map(str, (pixels, *(1,) * len(p.spatial))))
+def deepest(p: ConvProblem, arch: Arch, row: Row, spread: int = 0) -> int:
+    """As many stages as fit into shared memory, up to the most there may be, of the algorithm of
+    this row, which has a box; 0 if it is not for `arch`."""
     said = dict(zip(_BEGIN, row, strict=True))
     c = ConvConfig(
         p.direction, len(p.spatial), p.dtype, p.dtype_out, p.precision, epilogue=p.epilogue,
-        box=box, **said,
+        reduction="linear" if said["scheduler"] in SHARING else "none", spread=spread, **said,
     )  # fmt: skip
     if boxed.objection(c, arch):
         return 0
@@ -141,16 +150,50 @@ def _depth(p: ConvProblem) -> int:
     return min(_STEP_BYTES, max(32, power_of_two(channels * size))) // size
 
 
-def _of_weights(p: ConvProblem, *, tuned: bool) -> Iterator[Row]:
+def _some_box(p: ConvProblem, pixels: int) -> str:
+    return "x".join(map(str, (pixels, *(1,) * len(p.spatial))))
+
+
+def _of_weights(p: ConvProblem, arch: Arch, *, tuned: bool) -> Iterator[Row]:
     steps = [pixels for pixels in _PIXELS if boxes.best(p, pixels, 1)]
-    tiles = itertools.product(steps if tuned else steps[:1], _OF_WEIGHTS)
-    for pixels, (filters, n, warps, stages) in tiles:
-        tile_m = filters * (warps // 4)
-        if n > max(32, power_of_two(p.c)) or tile_m > max(64, power_of_two(p.k)):
-            continue
-        for box in boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES):
-            for scheduler, group_m in itertools.product(
-                ("persistent", "split", "stream_k"), (1, 8) if tuned else (8,)
+    for pixels in steps if tuned else steps[:1]:
+        tiles = [
+            (filters * warps // 4, n, warps, dict.fromkeys(_SCHEDULERS, stages), 0)
+            for filters, n, warps, stages in _OF_WEIGHTS
+            if n <= max(32, power_of_two(p.c))
+            and filters * warps // 4 <= max(64, power_of_two(p.k))
+        ]
+        for filters, n, warps, spread in _fitting(p, tuned):
+            row = (filters, n, pixels, warps, 1, "gluon_ws")
+            rest = (8, False, 16, 16, _some_box(p, pixels))
+            each = {one: deepest(p, arch, (*row, one, *rest), spread) for one in _SCHEDULERS}
+            deep = {one: stages for one, stages in each.items() if stages >= LEAST_STAGES}
+            tiles.append((filters, n, warps, deep, spread))
+        for (tile_m, n, warps, deep, spread), box in itertools.product(
+            tiles, boxes.best(p, pixels, _MANY_BOXES if tuned else _FEW_BOXES)
+        ):
+            for (scheduler, stages), group_m in itertools.product(
+                deep.items(), (1, 8) if tuned else (8,)
             ):
                 yield (tile_m, n, pixels, warps, stages, "gluon_ws", scheduler, group_m, False,
-                       16, 16, box)  # fmt: skip
+                       16, 16, box, "", 1, False, spread)  # fmt: skip
+
+
+def _fitting(p: ConvProblem, tuned: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Filters, columns, warps and spread of tiles that fit a gradient of weights better than those
+    of one tap and a power of two: columns of several taps side by side, and odd columns of one."""
+    span = boxed.SPAN // DTYPES[p.dtype].bytes
+    every = p.taps * -(-p.c // span) * span
+    for filters, n, warps in _SPREAD:
+        if p.c > span // 2 and p.c % n and n <= every and _rows_fit(p.k, filters):
+            yield filters, n, warps, span
+    for n, warps in itertools.product(odd_widths(p.c, tuned), (4, 8, 12)):
+        if n % span and _rows_fit(p.k, 16 * warps):
+            yield 16 * warps, n, warps, 0
+
+
+def _rows_fit(filters: int, rows: int) -> bool:
+    """Whether tiles of so many rows waste no more than those of `_WHOLE`, or as few as hold all
+    filters, and have a reason to be narrower."""
+    whole = min(_WHOLE, max(64, power_of_two(filters)))
+    return whole <= rows and -(-filters // rows) * rows <= -(-filters // whole) * whole

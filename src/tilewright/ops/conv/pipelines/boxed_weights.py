@@ -13,6 +13,7 @@ from tilewright.ops.conv.pipelines import boxes
 from tilewright.ops.conv.pipelines.boxed import dense, groups, piece, rows, stored
 from tilewright.ops.conv.pipelines.boxed_launch import described, view
 from tilewright.ops.conv.problem import ConvProblem
+from tilewright.ops.device import widths
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
 
@@ -24,15 +25,22 @@ MEMORY_OVER_L2 = 3.0
 
 def tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Tiles of the gradient."""
-    return _tiles_m(c, p) * _tiles_c(c, p) * p.taps
+    return _tiles_m(c, p) * _tiles_n(c, p)
 
 
 def _tiles_m(c: ConvConfig, p: ConvProblem) -> int:
     return -(-p.k // c.tile_m)
 
 
-def _tiles_c(c: ConvConfig, p: ConvProblem) -> int:
-    return -(-p.c // c.tile_n)
+def _tiles_n(c: ConvConfig, p: ConvProblem) -> int:
+    if c.spread:
+        return -(-p.taps * tap_boxes(c, p) // (c.tile_n // c.spread))
+    return -(-p.c // c.tile_n) * p.taps
+
+
+def tap_boxes(c: ConvConfig, p: ConvProblem) -> int:
+    """Boxes of a tap's channels, where a tile's are of several taps; else 1."""
+    return -(-p.c // c.spread) if c.spread else 1
 
 
 def steps_of(c: ConvConfig, p: ConvProblem) -> int:
@@ -59,21 +67,26 @@ def source(c: ConvConfig, arch: Arch) -> KernelSource:
     box = boxes.sizes(c.box)
     types = ARGUMENTS["meeting"].types(c)
     meeting = [(f"meeting.{i}", kind) for i, kind in enumerate(types)] or [("meeting", "()")]
+    rest = [
+        (f"x_rest.{i}", view(c.dtype, (*box, columns)))
+        for i, columns in enumerate(x_columns(c)[1:])
+    ]
     signature = [
-        ("x", view(c.dtype, (*box, c.tile_n))),
+        ("x", view(c.dtype, (*box, x_columns(c)[0]))),
         ("y", view(c.dtype, (*box, rows(c)))),
         ("made", view(stored(c), _made_block(c))),
+        *(rest or [("x_rest", "()")]),
         *meeting,
-        *((name, "i32") for name in ("tiles_m", "tiles_c", "all_boxes")),
+        *((name, "i32") for name in ("tiles_m", "tiles_n", "all_boxes")),
     ]
     for name in ("boxes", "taps", "origin", "by_tap", "by_pixel"):
         signature += [(f"{name}.{i}", "i32") for i in range(3)]
-    signature.append(("splits", "i32"))
+    signature += [(name, "i32") for name in ("splits", "filters", "tap_boxes")]
     n, d, h, w = boxes.in_three(c.box)
     constants: dict[str, Value] = {
         "TILE_M": c.tile_m, "TILE_N": c.tile_n, "TILE_K": c.tile_k, "GROUP_M": c.group_m,
         "BOX_N": n, "BOX_D": d, "BOX_H": h, "BOX_W": w, "NDIM": c.spatial_dims,
-        "STAGES": c.num_stages, "GROUPS": groups(c), "TWO_STAGE": c.two_stage,
+        "STAGES": c.num_stages, "GROUPS": groups(c), "SPREAD": c.spread, "TWO_STAGE": c.two_stage,
         "SCHEDULER": c.scheduler, "REDUCTION": c.reduction,
     }  # fmt: skip
     return KernelSource(
@@ -85,6 +98,11 @@ def source(c: ConvConfig, arch: Arch) -> KernelSource:
         options=warpgroups.options_of(c.num_warps),
         language="gluon",
     )
+
+
+def x_columns(c: ConvConfig) -> list[int]:
+    """Channels that one copy brings of x, for each accumulator of a tile."""
+    return [min(part, c.spread or part) for part in widths.parts(c.tile_n)]
 
 
 def _made_block(c: ConvConfig) -> tuple[int, ...]:
@@ -99,16 +117,21 @@ def step(c: ConvConfig, p: ConvProblem, device: Device, parts: int, streams: int
     """
     of = boxes.walks(p, (0, 0, 0))
     box = boxes.sizes(c.box)
+    one_of_x = [
+        described(p, "x", (*box, columns), steps=tuple(w.by_pixel for w in of))
+        for columns in x_columns(c)
+    ]
     arguments: list[Argument] = [
-        described(p, "x", (*box, c.tile_n), steps=tuple(w.by_pixel for w in of)),
+        one_of_x[0],
         described(p, "y", (*box, rows(c))),
         _made(c, p, parts if c.two_stage else 1),
+        *one_of_x[1:],
         *ARGUMENTS["meeting"].values(Context(c, p)),
     ]
-    numbers = [_tiles_m(c, p), _tiles_c(c, p), steps_of(c, p), *boxes.counts(c.box, p, of)[1:]]
+    numbers = [_tiles_m(c, p), _tiles_n(c, p), steps_of(c, p), *boxes.counts(c.box, p, of)[1:]]
     numbers += [w.count for w in of] + [w.origin for w in of]
     numbers += [w.by_tap for w in of] + [w.by_pixel for w in of]
-    arguments += [Scalar("i32", number) for number in (*numbers, parts)]
+    arguments += [Scalar("i32", number) for number in (*numbers, parts, p.k, tap_boxes(c, p))]
     programs = min(tiles(c, p) * parts, device.compute_units)
     if c.scheduler == "stream_k":
         programs = streams
