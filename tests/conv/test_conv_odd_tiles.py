@@ -56,9 +56,10 @@ def test_default_spaces_have_only_tiles_that_can_be_built():
         p = replace(DENSE, k=192, epilogue=epilogue)
         widest = max(c.tile_m // boxed.readers(c) * c.tile_n for c in configs(p) if boxed.odd(c))
         assert widest == (64 * 192 if epilogue else 128 * 192)
-        for space in (FAMILY.default_space(p, SM_90), *FAMILY.tuning_spaces(p, SM_90)):
-            dropped = {one.verdict.rule for one in space.expand(SM_90).dropped}
-            assert "boxes" not in dropped
+        gradient = replace(p, direction="weights", c=192, epilogue="")
+        for one in (p, gradient):
+            for space in (FAMILY.default_space(one, SM_90), *FAMILY.tuning_spaces(one, SM_90)):
+                assert "boxes" not in {d.verdict.rule for d in space.expand(SM_90).dropped}
 
 
 def config(**fields):

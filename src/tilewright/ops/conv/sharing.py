@@ -6,6 +6,7 @@ is over pixels in place of K.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from tilewright.arch.model import Device
 from tilewright.ops.conv.arguments import PARTIALS
@@ -16,6 +17,9 @@ from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.launch import FLAGS
 from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
 from tilewright.ops.nouns import Initial, Temporary
+
+MOST_WAYS = 16
+"""Most workgroups of a tile where shares do not cross tiles, as ops/device/schedule.py has it."""
 
 WORKGROUPS_FOR_UNIT = 2
 """Workgroups for each compute unit that parts of the pixels make up."""
@@ -69,6 +73,27 @@ def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
     if c.parts_meet:
         wanted = min(wanted, MAX_FLAGS // (count * meetings(c)))
     return max(1, min(wanted, steps(c, p)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What stream-K's workgroups share (`shared_steps` in ops/device/schedule.py).
+
+    tiles: that are shared. ways: workgroups of each; 1 where shares cross tiles. steps: of a share.
+    """
+
+    tiles: int
+    ways: int
+    steps: float
+
+
+def shares(c: ConvConfig, p: ConvProblem, device: Device) -> Shares:
+    """The shares of ``stream_k``."""
+    shared, every, workers = splits(c, p, device), steps(c, p), programs(c, p, device)
+    if not shared:
+        return Shares(0, 1, 0)
+    ways = max(1, min(workers // shared, every, MOST_WAYS))
+    return Shares(shared, ways, every / ways if ways > 1 else -(-shared * every // workers))
 
 
 def programs(c: ConvConfig, p: ConvProblem, device: Device) -> int:

@@ -166,7 +166,8 @@ def _space(
 def _meets(row: tuple[Any, ...]) -> bool:
     """Whether parts of sums can meet in several ways."""
     said = dict(zip(ALGORITHM, row, strict=True))
-    return said["scheduler"] in SHARING and said["pipeline"] not in DEPTHWISE
+    whole = said["tile_n"] & (said["tile_n"] - 1) == 0  # in one accumulator
+    return said["scheduler"] in SHARING and said["pipeline"] not in DEPTHWISE and whole
 
 
 def of_gemm(values: Mapping[str, Any]) -> dict[str, Any]:

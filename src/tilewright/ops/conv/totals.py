@@ -9,7 +9,7 @@ from tilewright.arch.model import Device
 from tilewright.ops.conv import sharing
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.problem import ConvProblem
-from tilewright.ops.gemm.estimate import meeting_us, stream_ways
+from tilewright.ops.gemm.estimate import meeting_us
 
 SECOND_US = 2.0
 """A kernel that follows another without a gap on the host."""
@@ -21,7 +21,10 @@ def us(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> float:
     if c.parts_meet:
         ways = splits
         if c.scheduler == "stream_k":
-            ways = stream_ways(sharing.tiles(c, p), device.compute_units)
+            share = sharing.shares(c, p, device)
+            if not share.tiles:
+                return 0.0
+            ways = share.ways
         return meeting_us(c.reduction, max(2, ways), c.tile_m * c.tile_n, device)
     partials = 4 * (2 * splits) * math.prod(p.shape_of("w"))
     return SECOND_US + partials / (device.bandwidth_gbs * 1e3)

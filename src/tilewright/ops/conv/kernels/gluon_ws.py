@@ -30,10 +30,10 @@ tile's weights, each with a box of its own.
 Odd tiles. Columns are a power of two, or several: 160 are accumulators of 128 and 32, each with a
 copy of its own weights (see GEMM's `gluon_ws`). All leave in pieces as wide as the narrowest, 32 at
 most. With three groups, which then share a tile's weights, a tile has 192 rows. Channels that a
-tile has beyond the last cost more than what they are multiplied for: the copy engine takes 5 ns for
-a row of 128 bytes outside the weights, twice as long as for one inside. On an H200, 8 images of
-64×64 with 320 channels took 107 µs in 256x128 tiles, whose products hide those rows, and 137 in
-128x128 tiles, whose do not (320 columns of 384). No odd tile was timed yet.
+tile has beyond the last cost more than what they are multiplied for: the copy engine takes about 5
+ns for a row of 128 bytes outside the weights, three to four times as long as for one inside. On an
+H200, 8 images of 64×64 with 320 channels took 107 µs in 256x128 tiles, whose products hide those
+rows, and 137 in 128x128 tiles, whose do not. No odd tile was timed yet.
 
 Edges. A box that reaches beyond the image is multiplied whole. `boxes.best` takes the boxes with
 the fewest such pixels. Channels past the last are zeros in both operands.

@@ -28,9 +28,9 @@ PRODUCTS, PORT, MEMORY, STORES, TOTALS, LAUNCH = (
 )  # fmt: skip
 
 OUTSIDE_US = 0.005
-"""What the copy engine takes for a row of 128 bytes outside an array, which it fills with zeros. A
-row inside takes half as long. Read off 16 layers of 320 and 640 channels on an H200, and GEMM's
-table of padding rows (ops/device/schedule.py) gives the same."""
+"""What the copy engine takes for a row of 128 bytes outside an array, which it fills with zeros; a
+row inside takes 1.4 ns at the rate of `rates`. Read off kernels for layers of 320 and 640 channels
+on an H200; GEMM's table of padding rows (ops/device/schedule.py) comes to the same."""
 
 ROW_BYTES = 128
 """Of such a row: a swizzle's span."""
@@ -40,8 +40,9 @@ ROW_BYTES = 128
 class Steps:
     """Microseconds of a step of a kernel.
 
-    products: of the matrix units. read: of what is inside arrays on its way from L2.
-    outside: of rows outside, in the last tile of columns. edges: the share of tiles that have such.
+    products: of the matrix units. read: of the operands on their way from L2.
+    outside: how much longer that takes in the last tile of columns, which has rows outside.
+    edges: the share of tiles that are such.
     """
 
     products: float
@@ -52,44 +53,83 @@ class Steps:
     @property
     def average(self) -> float:
         """Of a step, over all tiles."""
-        whole = max(self.products, self.read)
-        return whole + self.edges * (max(self.products, self.read + self.outside) - whole)
+        return self._over_all(self.read)
+
+    @property
+    def alone(self) -> float:
+        """The same where no two workgroups read the same bytes at the same time."""
+        return self._over_all(self.read * rates.READ_APART)
+
+    def _over_all(self, read: float) -> float:
+        whole = max(self.products, read)
+        return whole + self.edges * (max(self.products, read + self.outside) - whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the busiest compute unit does.
+
+    tiles: of all, and of their parts. waves: tiles that it stores. steps: of these. apart: how many
+    of the steps read what no other workgroup reads at that time.
+    """
+
+    tiles: int
+    waves: float
+    steps: float
+    apart: float = 0.0
 
 
 def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What `c` should take for `p` on `device`."""
-    splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
-    if c.direction == "weights":
-        each = [boxed_weights.tiles(c, p) * splits]
-        depth = [boxed_weights.steps_of(c, p) / splits]
-    else:
-        of = [boxes.walks(p, residue) for residue in boxes.residues(p)]
-        each = [boxed_launch.tiles(c, p, walks) for walks in of]
-        channels = -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
-        depth = [channels * math.prod(w.count for w in walks) for walks in of]
-    waves: list[float] = [-(-count // device.compute_units) for count in each]
-    if c.scheduler == "stream_k":
-        waves = [count / device.compute_units for count in each]
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
-    one = _step(c, p, device, through)
-    steps = sum(count * long for count, long in zip(waves, depth, strict=True))
     stored = c.tile_m * c.tile_n * DTYPES[boxed.stored(c)].bytes / through / rates.STORE_SHARE
-    stores = (len(waves) if c.pipeline == boxed.PINGPONG else sum(waves)) * stored
-    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + totals.SECOND_US * (len(each) - 1)
+    splits = sharing.splits(c, p, device) if c.scheduler == "split" else 1
+    walks = [boxes.walks(p, residue) for residue in boxes.residues(p)]
+    work = [_of_weights(c, p, splits, device)]
+    if c.direction != "weights":
+        work = [_of_pixels(c, p, of, device) for of in walks]
+    one = _step(c, p, device, through)
+    steps = sum(each.steps for each in work)
+    apart = sum(each.apart for each in work)
+    read = one.read + one.edges * one.outside
+    body = (steps - apart) * one.average + apart * one.alone
+    stores = stored * (len(work) if c.pipeline == boxed.PINGPONG else sum(w.waves for w in work))
+    launch = rates.LAUNCH_US + 2 * rates.LATENCY_US + totals.SECOND_US * (len(work) - 1)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
     terms = {
         PRODUCTS: steps * one.products,
-        PORT: steps * (one.read + one.edges * one.outside),
+        PORT: (steps + apart * (rates.READ_APART - 1)) * read,
         MEMORY: memory,
         STORES: stores,
         LAUNCH: launch,
     }
-    total = math.hypot(steps * one.average + stores, memory) + launch
+    total = math.hypot(body + stores, memory) + launch
     if c.scheduler in SHARING:
         terms[TOTALS] = totals.us(c, p, splits, device)
         total += terms[TOTALS]
     limiter = max(terms, key=lambda term: terms[term])
-    return Estimate(total, limiter, tuple(terms.items()), (f"{sum(each)} tiles",))
+    count = sum(each.tiles for each in work)
+    return Estimate(total, limiter, tuple(terms.items()), (f"{count} tiles",))
+
+
+def _of_pixels(c: ConvConfig, p: ConvProblem, of: tuple[boxes.Walk, ...], device: Device) -> Work:
+    """The tiles of a residue class."""
+    tiles = boxed_launch.tiles(c, p, of)
+    channels = -(-(p.group_k if p.direction == "data" else p.group_c) // c.tile_k)
+    waves = -(-tiles // device.compute_units)
+    return Work(tiles, waves, waves * channels * math.prod(w.count for w in of))
+
+
+def _of_weights(c: ConvConfig, p: ConvProblem, splits: int, device: Device) -> Work:
+    """The tiles of a gradient of weights, and their parts."""
+    tiles, every = boxed_weights.tiles(c, p), boxed_weights.steps_of(c, p)
+    if c.scheduler == "stream_k":
+        share = sharing.shares(c, p, device)
+        whole = (tiles - share.tiles) / device.compute_units
+        apart = 0.0 if share.ways > 1 else share.steps
+        return Work(tiles, whole + (share.tiles > 0), whole * every + share.steps, apart)
+    waves = -(-tiles * splits // device.compute_units)
+    return Work(tiles * splits, waves, waves * -(-every // splits))
 
 
 def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Steps:
@@ -100,9 +140,11 @@ def _step(c: ConvConfig, p: ConvProblem, device: Device, through: float) -> Step
     rate = peak_tflops(this, device, c.dtype) * 1e6 / device.compute_units * rates.POWER_SHARE
     products = 2 * c.tile_m * columns * c.tile_k / rate
     whole = boxed.stage_bytes(c) / through
-    if c.direction == "weights":
+    if c.spread:  # boxes behind the last are read from inside
         return Steps(products, whole, 0.0, 0.0)
-    tiles = -(-p.channels_out // c.tile_n)
-    past = tiles * c.tile_n - p.channels_out
+    channels = p.c if c.direction == "weights" else p.channels_out
+    tiles = -(-channels // c.tile_n)
+    past = tiles * c.tile_n - channels
     rows = past * c.tile_k * size / ROW_BYTES
-    return Steps(products, whole, rows * OUTSIDE_US, 1 / tiles if past else 0.0)
+    longer = OUTSIDE_US - ROW_BYTES / through
+    return Steps(products, whole, rows * longer, 1 / tiles if past else 0.0)

@@ -17,7 +17,7 @@ from tilewright.ops.device import widths
 from tilewright.ops.gemm.pipelines import warpgroups
 from tilewright.ops.nouns import MAIN, Argument, Descriptor, KernelSource, Scalar, Step
 
-MOST_SPLITS = 32
+MOST_SPLITS = 64
 
 MEMORY_OVER_L2 = 3.0
 """How much longer a byte of parts takes than one that a step reads from L2: a guess."""
