@@ -33,19 +33,21 @@ pytestmark = [
 
 LARGE = [
     ConvProblem(n, c, k, (size, size), (3, 3), pad=(1, 1), direction=direction)
-    for n, c, size, k in (
-        (8, 640, 32, 640),
-        (32, 256, 56, 256),
-        (8, 320, 64, 320),
-        (64, 64, 56, 64),
-    )
+    for n, c, size, k in ((8, 640, 32, 640), (32, 256, 56, 256))
     for direction in ("forward", "data", "weights")
 ]
+FITTED = [
+    replace(p, n=n, c=c, k=c, spatial=(size, size))
+    for n, c, size in ((8, 320, 64), (64, 64, 56), (32, 192, 28))
+    for p in LARGE[:3]
+]
+"""For tiles that fit these channels."""
 CASES = [
     *((c, p) for p in (*FORWARD_AND_DATA.values(), *WEIGHTS.values()) for c in kinds(p)),
     *(odd_tile(columns, direction) for columns in ODD_TILES for direction in ("forward", "data")),
     *(weights_tile(seed) for seed in range(24)),
     *((c, p) for p in LARGE for c in configs(p)),
+    *((c, p) for p in FITTED for c in configs(p) if c.spread or boxed.odd(c)),
 ]
 
 
