@@ -14,6 +14,7 @@ from simulate import worst_error
 from tilewright.arch import device
 from tilewright.errors import UnknownName
 from tilewright.ops.conv import ConvProblem
+from tilewright.ops.conv.config import SHARING
 from tilewright.ops.conv.kernels import gluon_weights
 from tilewright.ops.conv.pipelines import boxed, boxed_weights
 from tilewright.ops.conv.rules import shared_memory
@@ -102,6 +103,19 @@ def test_cases_by_chance_are_right(seed):
     c, p = weights_tile(seed)
     for units in (3, 40):
         assert worst_error(c, p, replace(H200, compute_units=units), seed) <= 1, (c.name, p)
+
+
+@pytest.mark.parametrize("reduction", ["linear", "tree", "atomic"])
+@pytest.mark.parametrize("scheduler", SHARING)
+def test_parts_of_three_groups_meet(scheduler, reduction):
+    """Each group has slots and flags of its own; shares cross tiles, and do not."""
+    c = config(
+        tile_m=192, tile_n=128, num_warps=12, num_stages=2, scheduler=scheduler,
+        reduction=reduction,
+    )  # fmt: skip
+    p = replace(FEW, n=2, k=200, spatial=(16, 16))
+    for units in (7, 60):
+        assert worst_error(c, p, replace(H200, compute_units=units), units) <= 1
 
 
 def test_the_cases_reach_everything_that_they_may():
