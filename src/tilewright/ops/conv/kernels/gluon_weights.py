@@ -41,7 +41,7 @@ cuDNN in benchmark mode, L2 flushed, ten layers; before SPREAD, odd tiles, and `
 best of the default space took 0.954 of cuDNN's speed (geometric mean; the least 0.66, with 320
 channels, and 0.73 with 64). By counting, as `gluon_ws`: a step of 64 pixels, 128 filters and 256
 channels moves 48 KB from L2 for 2.1 million multiply-adds. Compiled for sm_90 by Triton 3.6:
-products stay in flight, and nothing spills but 16 to 24 bytes a thread of ``stream_k`` on tiles of
+products stay in flight, and nothing spills but 16 to 32 bytes a thread of ``stream_k`` on tiles of
 256×128, 128×256 and 192×128.
 """
 
