@@ -46,6 +46,14 @@ def parse_whole(name: str, word: str, least: int = 0, most: int = MOST_WHOLE) ->
 _DIGITS = re.compile(r"[+-]?\d+", re.ASCII)
 
 
+def parse_flag(name: str, word: str) -> bool:
+    """What ``true`` or ``false`` states. Raises `BadArgument`, which begins with `name`, for any
+    other word."""
+    if word not in ("true", "false"):
+        raise BadArgument(f"{name} = {shown(word)} is not true or false")
+    return word == "true"
+
+
 def number(name: str, value: object, least: float = 0.0, most: float = 1e18) -> None:
     """Raise `BadArgument`, which begins with `name`, unless `value` is a number from `least` to
     `most`."""

@@ -86,7 +86,7 @@ def _features(words: Mapping[str, str]) -> set[str]:
     if others := sorted(said & by_field):
         raise BadArgument(f"features: '{others[0]}' has a word of its own")
     for word in (*stated.FLAGS, "packed"):
-        if word in words and _flag(word, words[word]):
+        if word in words and checks.parse_flag(word, words[word]):
             said |= {"packedq", "packedkv"} if word == "packed" else {word}
     style = words.get("rotary", "")
     if style and style not in stated.ROTARY:
@@ -113,14 +113,8 @@ def _values(words: Mapping[str, str], fp8: str) -> dict[str, Any]:
         elif word == "bias":
             v["bias_shape"] = _bias(text)
         elif word in stated.SWITCHES:
-            v[word] = _flag(word, text)
+            v[word] = checks.parse_flag(word, text)
     return v
-
-
-def _flag(word: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise BadArgument(f"{word} = {shown(text)} is not true or false")
-    return text == "true"
 
 
 def _number(word: str, text: str) -> float:

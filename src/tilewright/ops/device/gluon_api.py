@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 jit = gluon.jit
 constexpr_function = gluon.constexpr_function
@@ -61,6 +62,8 @@ __all__ = [
     "copy_arrive",
     "copy_load",
     "fence_async_shared",
+    "gdc_launch_dependents",
+    "gdc_wait",
     "gl",
     "jit",
     "mbarrier",

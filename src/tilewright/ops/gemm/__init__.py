@@ -87,6 +87,8 @@ class GemmFamily(Defaults):
                 values[field] = resolve(text, arch.fp8)
             elif field in ("layout", "batching", *operands.TOLD):
                 values[field] = text
+            elif field == "constant_b":
+                values[field] = checks.parse_flag(word, text)
             elif field in ("strides_sa", "strides_sb", "outer_strides"):
                 values[field] = _strides(word, text)
             else:
@@ -100,7 +102,12 @@ class GemmFamily(Defaults):
         return f"{self.name}_{problem.dtype_a}"
 
     def nearby(self, problem: GemmProblem) -> Iterable[Nearby]:
-        return rows.nearby(problem.m, partial(rows.with_rows, problem))
+        yield from rows.nearby(problem.m, partial(rows.with_rows, problem))
+        if problem.constant_b:  # kernels for problems without the promise serve those with it
+            plain = replace(problem, constant_b=False)
+            yield Nearby(plain, "without constant_b")
+            for one in self.nearby(plain):
+                yield Nearby(one.problem, f"{one.how}, without constant_b")
 
     def invariance(self, problem: GemmProblem) -> Invariance:
         return rows.invariance(partial(rows.with_rows, problem))
@@ -163,6 +170,7 @@ class GemmFamily(Defaults):
             tile_m=max(least, wide(config.tile_m)),
             tile_n=wide(config.tile_n),
             tile_k=sizes.summed_k(config),
+            pdl="none",
         )
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
@@ -188,7 +196,8 @@ class GemmFamily(Defaults):
             said["batching"] = problem.batching  # else the call might be folded
         if problem.batching == "nested":
             said |= {"equation": contraction.NESTED, "batching": problem.batching}
-        return {name: word for name, word in said.items() if word not in ("ieee", "")}
+        said["constant_b"] = problem.constant_b
+        return {name: word for name, word in said.items() if word not in ("ieee", "", False)}
 
     def rank(
         self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device

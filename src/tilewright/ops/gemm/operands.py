@@ -21,7 +21,7 @@ from tilewright.ops.nouns import Call, Operand, Role, View
 TOLD = ("precision", "epilogue", "scale_a", "scale_b", "pre_a", "pre_b", "dtype_a", "dtype_b")
 """Options of a call that are fields of its problem."""
 
-OPTIONS = (*TOLD, "equation", "batching")
+OPTIONS = (*TOLD, "equation", "batching", "constant_b")
 """Keyword options of a GEMM call besides its operands."""
 
 SCALES = ("scale_a", "scale_b")
@@ -254,6 +254,7 @@ def problem_of(call: Call, prefer: str = "rcr", batching: str = "") -> GemmProbl
         ldpb=ldpb,
         batch_inner=0 if outer is None else max(1, batch),
         outer_strides=() if outer is None else (*outer.strides[:3], outer_d),
+        constant_b=options.get("constant_b", False),
     )
     addresses = [x.first.pointers or x.first.address for _, x in parts]
     known = natural_alignment((problem.alignment, *addresses, *from_a, *from_b))

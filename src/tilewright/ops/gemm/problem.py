@@ -134,6 +134,10 @@ class GemmProblem(Problem):
     batch_inner: under ``nested``, the number of matrices that these strides walk.
     outer_strides: under ``nested``, elements from one such inner batch to the next, of A, B, C and
     D; () means packed, 0 shared.
+    constant_b: a promise: nothing that may still be running when the call is queued writes B, as
+    of weights that were loaded long ago. A kernel may then load B before the kernel before it on
+    the stream has ended (`GemmConfig.pdl`). Not with `pre_b`, `scale_b` or a shuffled B, which no
+    such kernel reads.
 
     Raises `BadArgument` for an invalid problem.
     """
@@ -171,6 +175,7 @@ class GemmProblem(Problem):
     ldpb: int = 0
     batch_inner: int = 0
     outer_strides: tuple[int, ...] = ()
+    constant_b: bool = False
 
     def _complete(self) -> None:
         name_types(self)
@@ -223,6 +228,7 @@ class GemmProblem(Problem):
                 raise BadArgument(f"{field} = {ld} is no whole number of bytes of 4-bit elements")
         self._complete_batch()
         self._check_alone()
+        self._check_promise()
         rows = natural_alignment(self.strides_bytes)
         if self.alignment == 0:
             default(self, "alignment", rows)
@@ -260,6 +266,17 @@ class GemmProblem(Problem):
                 f"{self.m}×{self.n}×{self.k}: operands with block scales or of 4 bits are not empty"
             )
 
+    def _check_promise(self) -> None:
+        """Raise `BadArgument` for a `constant_b` that is no flag, or that no kernel can use."""
+        if not isinstance(self.constant_b, bool):
+            raise BadArgument(f"constant_b = {self.constant_b!r} is not true or false")
+        of_b = self.pre_b or self.scale_b or self.dtype_b != self.dtype_a
+        if self.constant_b and (of_b or self.layout[1] == "s"):
+            raise BadArgument(
+                "constant_b lets kernels load a plain B early; leave it out where B has other "
+                "dtypes than A, scales, operations (pre_b) or a shuffled layout"
+            )
+
     def __str__(self) -> str:
         types = dict.fromkeys((self.dtype_a, self.dtype_b, self.dtype_c))
         words = [f"gemm {self.m}×{self.n}×{self.k}", "→".join(types), self.layout]
@@ -285,6 +302,8 @@ class GemmProblem(Problem):
             words.append("strides " + ",".join(f"{outer}+{inner}" for outer, inner in strides))
         if self.alignment != 16:
             words.append(f"aligned to {self.alignment}")
+        if self.constant_b:
+            words.append("B constant")
         return " ".join(words)
 
     @property

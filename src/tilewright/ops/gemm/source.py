@@ -39,10 +39,15 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
         constants=constants,
         divisibility=tuple(_promises(config).items()),
         pointer_range_32=_within_reach(config, arch),
-        options=record.options(config, arch),
+        options=(*record.options(config, arch), *_launched(config)),
         language=record.language,
         functions=functions,
     )
+
+
+def _launched(config: GemmConfig) -> tuple[tuple[str, Value], ...]:
+    """The compiler's option that marks a kernel for programmatic dependent launch."""
+    return () if config.pdl == "none" else (("launch_pdl", True),)
 
 
 # --- constants ---------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tilewright.ops.gemm.config import (
     ALIGNMENTS,
     INDEX_BITS,
     MAX_TILE,
+    PDL,
     REDUCTIONS,
     SCHEDULERS,
     STORES,
@@ -57,6 +58,7 @@ AXES: dict[str, Any] = {
     "pre_a": "",
     "pre_b": "",
     "swap_ab": False,
+    "pdl": "none",
 }
 """Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
 
@@ -92,6 +94,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "index_bits": INDEX_BITS,
         "batching": BATCHINGS,
         "swap_ab": (False, True),
+        "pdl": PDL,
     }
     if axis in ("epilogue", "pre_a", "pre_b"):
         raise BadArgument(f"'*' has no meaning on axis {axis}: name the chains, as in bias+gelu")

@@ -74,6 +74,7 @@ with one scale, and in six of the eight with the others.
 
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
+    gdc_wait,
     gl,
     jit,
     mbarrier,
@@ -102,9 +103,12 @@ def _take_turns(
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
     INSIDE: gl.constexpr,
-    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, CHAIN: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, PDL: gl.constexpr,
+    CHAIN: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: every second tile of this workgroup."""
+    if PDL != "none":
+        gdc_wait()
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
@@ -145,7 +149,7 @@ def gemm_gluon_pingpong(
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, C_ROW: gl.constexpr, INT_ACC: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
-    SPLIT: gl.constexpr, STAGES: gl.constexpr, CHAIN: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, PDL: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C = A·B with a, b, c tensor descriptors of the matrices as they lie in memory. Arguments: see
     `gluon_ws`."""
@@ -165,17 +169,18 @@ def gemm_gluon_pingpong(
                 c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                 turns, m, n, k, extra, batch,
                 TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 0, CHAIN,
+                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 0, PDL, CHAIN,
             )),
             (_take_turns, (
                 c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                 turns, m, n, k, extra, batch,
                 TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW, INT_ACC,
-                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 1, CHAIN,
+                TAKES, FOLD, LARGEST, BATCHING, INSIDE, SPLIT, STAGES, 1, PDL, CHAIN,
             )),
             (fill, (
                 a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty, m, n, k, batch, 0, TILE_M,
                 TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, "persistent", INSIDE, STAGES, 1,
+                PDL,
             )),
         ],
         [4, 1],

@@ -10,11 +10,27 @@ A tile whose columns are no power of two is cut into parts that are (`widths.par
 has its own descriptor of B, its own ring of B's tiles, and its own accumulator: `b`, `b_tiles` and
 `acc` are the first part's, `b_rest`, `rest_tiles` and `rest` tuples of the others'. All share a
 slot's barriers.
+
+Programmatic dependent launch. With PDL other than ``none``, the kernel may start before the kernel
+before it has ended. So each warp waits for that kernel (`gdc_wait`) before it touches memory that
+others may write: those that multiply before anything else, since they store over what the kernel
+before may still read, and read operands of the epilogue, flags and partial sums; the one that loads
+before its first load. The wait ends when the kernel before has ended and its stores can be seen.
+Every workgroup waits, also one without work: otherwise the kernel behind this one could start
+before the kernel before this one has ended. With ``a`` or ``b``, the caller has said that nobody
+writes to that matrix: its tiles of the first steps, as many as the ring has slots, are requested
+before the wait, and those of the other matrix join them in their slots behind it.
+
+The warp that loads lets the next kernel start (`gdc_launch_dependents`) behind its last request.
+The grid has at most as many workgroups as there are SMs, so all are resident by then, and the next
+kernel takes no place that this one still needs.
 """
 
 from tilewright.ops.device import widths
 from tilewright.ops.device.gluon_api import (
     constexpr_function,
+    gdc_launch_dependents,
+    gdc_wait,
     gl,
     jit,
     mbarrier,
@@ -90,7 +106,7 @@ def fill(
     a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty, m, n, k, batch, splits,
     TILE_M: gl.constexpr, TILE_N: gl.constexpr, TILE_K: gl.constexpr, GROUP_M: gl.constexpr,
     A_ROW: gl.constexpr, B_ROW: gl.constexpr, BATCHING: gl.constexpr, SCHEDULER: gl.constexpr,
-    INSIDE: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr,
+    INSIDE: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """The producer: loads every K step of every part of this workgroup into the ring."""
     tiles_m = gl.cdiv(m, TILE_M)
@@ -101,9 +117,33 @@ def fill(
     ROWS: gl.constexpr = TILE_M // GROUPS
     OF_B: gl.constexpr = b.block_type.nbytes // width(TILE_N, 0) * TILE_N
     BYTES: gl.constexpr = GROUPS * a.block_type.nbytes + OF_B
+    AHEAD: gl.constexpr = PDL == "a" or PDL == "b"
     stage = 0
     phase = 1  # in an unused ring every slot counts as released
     _, _, at, end, part, parts = work_of(tiles, steps, splits, SCHEDULER)
+    if AHEAD:
+        early = steps * 0
+        if (at < end) | (part < parts):
+            tile, begin, stop, _, _ = next_part(at, end, part, splits, steps, SCHEDULER)
+            z, within = in_matrix(tile, each, BATCHING)
+            tile_m, tile_n = tile_coordinates(within, tiles_m, tiles_n, GROUP_M)
+            early = gl.minimum(stop - begin, STAGES)
+            for slot in range(early):
+                k0 = (begin + slot) * TILE_K
+                mbarrier.expect(full.index(slot), BYTES)
+                if PDL == "a":
+                    z_a = shared_or(z, batch, 1, BATCHING)
+                    row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
+                    load_a(a, a_tiles, full, slot, z_a, row, k0, ROWS, GROUPS, A_ROW, BATCHING, True)
+                else:
+                    z_b = shared_or(z, batch, 2, BATCHING)
+                    col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
+                    load_b(
+                        b, b_rest, b_tiles, rest_tiles, full, slot, z_b, k0, col, TILE_N, B_ROW,
+                        BATCHING, True,
+                    )  # fmt: skip
+    if PDL != "none":
+        gdc_wait()
     while (at < end) | (part < parts):
         tile, begin, stop, at, part = next_part(at, end, part, splits, steps, SCHEDULER)
         z, within = in_matrix(tile, each, BATCHING)
@@ -113,33 +153,68 @@ def fill(
         row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
         col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
         for k0 in range(begin * TILE_K, stop * TILE_K, TILE_K):
-            ready = full.index(stage)
             mbarrier.wait(empty.index(stage), phase)
-            mbarrier.expect(ready, BYTES)
-            for group in gl.static_range(GROUPS):
-                a_tile = a_tiles.index(stage * GROUPS + group)
-                if A_ROW:
-                    tma_load(a, place(z_a, row + group * ROWS, k0, BATCHING), ready, a_tile)
-                else:
-                    tma_load(a, place(z_a, k0, row + group * ROWS, BATCHING), ready, a_tile)
-            load_columns(b, b_tiles.index(stage), ready, z_b, k0, col, B_ROW, BATCHING)
-            for i in gl.static_range(len(b_rest)):
-                there = col + before(TILE_N, i + 1)
-                b_tile = rest_tiles[i].index(stage)
-                load_columns(b_rest[i], b_tile, ready, z_b, k0, there, B_ROW, BATCHING)
+            if AHEAD:
+                missing = early <= 0  # neither was requested before the wait
+                early -= 1
+                mbarrier.expect(full.index(stage), BYTES, missing)
+            else:
+                mbarrier.expect(full.index(stage), BYTES)
+            load_a(
+                a, a_tiles, full, stage, z_a, row, k0, ROWS, GROUPS, A_ROW, BATCHING,
+                missing if PDL == "a" else True,
+            )  # fmt: skip
+            load_b(
+                b, b_rest, b_tiles, rest_tiles, full, stage, z_b, k0, col, TILE_N, B_ROW, BATCHING,
+                missing if PDL == "b" else True,
+            )  # fmt: skip
             stage += 1
             if stage == STAGES:
                 stage = 0
                 phase ^= 1
+    if PDL != "none":
+        gdc_launch_dependents()
 
 
 @jit
-def load_columns(b, b_tile, ready, z, k0, col, B_ROW: gl.constexpr, BATCHING: gl.constexpr):
+def load_a(
+    a, a_tiles, full, slot, z, row, k0, ROWS: gl.constexpr, GROUPS: gl.constexpr,
+    A_ROW: gl.constexpr, BATCHING: gl.constexpr, wanted,
+):  # fmt: skip
+    """Request A's tiles of a step, one for each group, into a slot of the ring, if they are
+    `wanted`."""
+    ready = full.index(slot)
+    for group in gl.static_range(GROUPS):
+        a_tile = a_tiles.index(slot * GROUPS + group)
+        if A_ROW:
+            tma_load(a, place(z, row + group * ROWS, k0, BATCHING), ready, a_tile, wanted)
+        else:
+            tma_load(a, place(z, k0, row + group * ROWS, BATCHING), ready, a_tile, wanted)
+
+
+@jit
+def load_b(
+    b, b_rest, b_tiles, rest_tiles, full, slot, z, k0, col, TILE_N: gl.constexpr,
+    B_ROW: gl.constexpr, BATCHING: gl.constexpr, wanted,
+):  # fmt: skip
+    """The same for B's tile, part by part."""
+    ready = full.index(slot)
+    load_columns(b, b_tiles.index(slot), ready, z, k0, col, B_ROW, BATCHING, wanted)
+    for i in gl.static_range(len(b_rest)):
+        there = col + before(TILE_N, i + 1)
+        b_tile = rest_tiles[i].index(slot)
+        load_columns(b_rest[i], b_tile, ready, z, k0, there, B_ROW, BATCHING, wanted)
+
+
+@jit
+def load_columns(
+    b, b_tile, ready, z, k0, col, B_ROW: gl.constexpr, BATCHING: gl.constexpr, wanted
+):
     """Request B's columns from `col` on that one box of `b` has."""
     if B_ROW:
-        tma_load(b, place(z, k0, col, BATCHING), ready, b_tile)
+        tma_load(b, place(z, k0, col, BATCHING), ready, b_tile, wanted)
     else:
-        tma_load(b, place(z, col, k0, BATCHING), ready, b_tile)
+        tma_load(b, place(z, col, k0, BATCHING), ready, b_tile, wanted)
 
 
 @jit

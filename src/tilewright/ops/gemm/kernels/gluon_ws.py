@@ -156,6 +156,7 @@ tiles: slightly slower than 128x256.
 
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
+    gdc_wait,
     gl,
     jit,
     mbarrier,
@@ -197,9 +198,11 @@ def _multiply(
     INT_ACC: gl.constexpr, TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr,
     BATCHING: gl.constexpr, INSIDE: gl.constexpr,
     SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
-    CHAIN: gl.constexpr,
+    PDL: gl.constexpr, CHAIN: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its rows of every part of this workgroup."""
+    if PDL != "none":
+        gdc_wait()
     tiles_m = gl.cdiv(m, TILE_M)
     tiles_n = gl.cdiv(n, TILE_N)
     each = tiles_m * tiles_n
@@ -275,7 +278,8 @@ def gemm_gluon_ws(
     SCHEDULER: gl.constexpr, REDUCTION: gl.constexpr,
     PRECISION: gl.constexpr, INT_ACC: gl.constexpr,
     TAKES: gl.constexpr, FOLD: gl.constexpr, LARGEST: gl.constexpr, BATCHING: gl.constexpr,
-    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, CHAIN: gl.constexpr,
+    SPLIT: gl.constexpr, STAGES: gl.constexpr, GROUPS: gl.constexpr, PDL: gl.constexpr,
+    CHAIN: gl.constexpr,
 ):  # fmt: skip
     """C = A·B, multiplied by GROUPS warp groups.
 
@@ -304,13 +308,13 @@ def gemm_gluon_ws(
                     m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
                 )),
                 (fill, (
                     a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
                     m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
-                    GROUPS,
+                    GROUPS, PDL,
                 )),
             ],
             [1],
@@ -324,20 +328,20 @@ def gemm_gluon_ws(
                     m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
                 )),
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, PDL, CHAIN,
                 )),
                 (fill, (
                     a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
                     m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
-                    GROUPS,
+                    GROUPS, PDL,
                 )),
             ],
             [4, 1],
@@ -351,27 +355,27 @@ def gemm_gluon_ws(
                     m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 0, PDL, CHAIN,
                 )),
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 1, PDL, CHAIN,
                 )),
                 (_multiply, (
                     c, c_rest, a_tiles, b_tiles, rest_tiles, c_tiles, full, empty,
                     m, n, k, extra, batch,
                     flags, partials, splits, TILE_M, TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, C_ROW,
                     SCHEDULER, REDUCTION, INT_ACC, TAKES, FOLD, LARGEST,
-                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 2, CHAIN,
+                    BATCHING, INSIDE, SPLIT, STAGES, GROUPS, 2, PDL, CHAIN,
                 )),
                 (fill, (
                     a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty,
                     m, n, k, batch, splits, TILE_M,
                     TILE_N, TILE_K, GROUP_M, A_ROW, B_ROW, BATCHING, SCHEDULER, INSIDE, STAGES,
-                    GROUPS,
+                    GROUPS, PDL,
                 )),
             ],
             [4, 4, 1],

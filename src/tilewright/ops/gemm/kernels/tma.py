@@ -37,6 +37,7 @@ reach 0.99 to 1.02.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.ops.device.epilogue import apply, rounded
 from tilewright.ops.device.reduce import (
@@ -149,7 +150,7 @@ def gemm_tma(
     PRECISION: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, FOLD: tl.constexpr, LARGEST: tl.constexpr, SCALES: tl.constexpr,
     BATCHING: tl.constexpr,
-    SPLIT: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
+    SPLIT: tl.constexpr, PDL: tl.constexpr, WARP_SPECIALIZE: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
     """C = A·B.
 
@@ -160,7 +161,11 @@ def gemm_tma(
     scales, SCALES: see `scale`.
     batch, BATCHING: see `batching`. A batch's descriptors have three dimensions, and `batch` has
         steps of 1 or 0 for A and B.
+    PDL: whether it may start before the kernel before it has ended, and so waits for that first:
+        ``none`` or ``wait`` (see `gluon_ring`).
     """
+    if PDL != "none":
+        gdc_wait()
     # Tiles must not move if blocks consist of whole tiles: each tile has the scale of one block.
     INSIDE: tl.constexpr = (
         "" if SCALES != "" else axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
@@ -248,3 +253,5 @@ def gemm_tma(
                 c, acc, m, n, extra, batch, z, row, col, TILE_M, TILE_N,
                 C_ROW, TAKES, FOLD, LARGEST, BATCHING, SPLIT, CHAIN,
             )  # fmt: skip
+    if PDL != "none":
+        gdc_launch_dependents()

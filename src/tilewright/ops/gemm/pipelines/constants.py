@@ -39,6 +39,13 @@ def _takes(c: GemmConfig, _: Arch) -> str:
     return swap.takes(found) if c.swap_ab else found
 
 
+def _pdl(c: GemmConfig, _: Arch) -> str:
+    """``a`` or ``b`` for the kernel's matrix that it may load ahead: the caller's B."""
+    if c.pdl == "ahead":
+        return "a" if c.swap_ab else "b"
+    return c.pdl
+
+
 def _mask(axis: int) -> Constant:
     return lambda c, _: masked(c.layout, c.pad_m, c.pad_n, c.pad_k)[axis]
 
@@ -65,4 +72,5 @@ SHARED: Mapping[str, Constant] = {
     **{name: _mask(axis) for axis, name in enumerate(MASKS)},
     "SPLIT": lambda c, _: c.store == "split",
     "STAGES": lambda c, _: c.num_stages,
+    "PDL": _pdl,
 }

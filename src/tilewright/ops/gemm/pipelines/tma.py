@@ -22,9 +22,11 @@ def _shared_memory(c: GemmConfig, arch: Arch) -> int:
 
 
 def _walks_tiles(c: GemmConfig, arch: Arch) -> str | None:
-    if c.scheduler == "persistent":
-        return None
-    return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
+    if c.scheduler != "persistent":
+        return "pipeline tma_ws specialises the tile loop, so it needs scheduler persistent"
+    if c.pdl != "none":  # the compiler says which warps wait
+        return f"pipeline tma_ws has no pdl {c.pdl}; tma has pdl wait"
+    return None
 
 
 TMA = Pipeline(
@@ -70,7 +72,7 @@ TMA = Pipeline(
     accumulators=common.accumulators,
     boxes=common.whole_tiles,
     arguments=("extra", "scales", "batch", "sharing"),
-    constants=(*COMMON, "SCALES", "BATCHING", "SPLIT", "WARP_SPECIALIZE"),
+    constants=(*COMMON, "SCALES", "BATCHING", "SPLIT", "PDL", "WARP_SPECIALIZE"),
     own_constants={"WARP_SPECIALIZE": lambda c, _: False},
     options=common.triton_options,
     estimate="tiled",

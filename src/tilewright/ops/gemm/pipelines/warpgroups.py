@@ -47,6 +47,10 @@ LEAST_ROW_OF_B = 32
 PART_COLUMNS = 128
 """Columns of C that `gluon_scaled` computes with one wgmma, or fewer if its tile has fewer."""
 
+MOST_BESIDE = 64 * 128
+"""Elements of a tile that one warp group computes in a workgroup that shares an SM: wgmma of wider
+tiles need more registers at launch than such workgroups have."""
+
 SPECIALISATION_BYTES = 512
 """Shared memory these kernels take beside their tiles: two barriers a stage, and what the compiler
 hands to the warps."""
@@ -73,10 +77,19 @@ def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
     return options_of(c.num_warps)
 
 
-def options_of(num_warps: int) -> tuple[tuple[str, Value], ...]:
+def options_beside(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    """The same for kernels that may have `GemmConfig.pdl`. With it, a small kernel takes half of an
+    SM's registers: the next kernel then starts on an SM where this one still runs, if shared memory
+    has room for both. The one group that multiplies still has 232 registers."""
+    small = groups(c) == 1 and c.tile_m * c.tile_n <= MOST_BESIDE
+    return options_of(c.num_warps, sharers=2 if small and c.pdl != "none" else 1)
+
+
+def options_of(num_warps: int, sharers: int = 1) -> tuple[tuple[str, Value], ...]:
     """The compiler's options where `num_warps` warps multiply. The kernel has one more warp group,
-    for the producer, with its worth of registers; most of these go back to the others."""
-    registers = 65536 // (32 * (num_warps + WARPGROUP)) // 8 * 8
+    for the producer, with its worth of registers; most of these go back to the others. sharers:
+    workgroups that fit an SM's registers together."""
+    registers = 65536 // (32 * (num_warps + WARPGROUP) * sharers) // 8 * 8
     return ("num_warps", WARPGROUP), ("maxnreg", min(registers, 255))
 
 

@@ -1,0 +1,56 @@
+"""Programmatic dependent launch (`GemmConfig.pdl`): which kernels have it, and for which problems.
+
+A kernel with it may start while the kernel before it on its stream drains: it sets up barriers and,
+with ``ahead``, loads the first tiles of B. Then it waits for the end of the kernel before
+(`kernels/gluon_ring` says where). So results do not depend on it, whatever runs before and after.
+
+The grid must be resident at once. A workgroup that waits keeps its place, so workgroups of a second
+wave would keep places that the kernel before still needs for its own. Tried with plain kernels of
+many waves on an H200, a chain of products took 25 % longer with it; with few workgroups, 2 to 6 %
+less. The kernels here have not been timed yet.
+"""
+
+from __future__ import annotations
+
+from tilewright.arch.model import Arch
+from tilewright.ops.gemm import pipelines
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.problem import GemmProblem
+
+
+def resident_once(c: GemmConfig) -> bool:
+    """Whether the grid has at most as many workgroups as the device has compute units."""
+    walks = c.scheduler == "split_k" and pipelines.of(c).walks_parts
+    return walks or c.scheduler in ("persistent", "stream_k")
+
+
+def legal(c: GemmConfig, arch: Arch) -> str | None:
+    """Why a kernel may not be launched so."""
+    if c.pdl == "none":
+        return None
+    if not arch.has("pdl"):
+        return f"{arch.name} has no programmatic dependent launch, which pdl {c.pdl} is"
+    record = pipelines.of(c)
+    if "PDL" not in record.constants:
+        having = [name for name, p in pipelines.PIPELINES.items() if "PDL" in p.constants]
+        return (
+            f"pipeline {c.pipeline} does not wait for the kernel before it; {', '.join(having)} do"
+        )
+    if not resident_once(c):
+        return (
+            f"pdl {c.pdl} needs a grid that is resident at once; under scheduler {c.scheduler}, "
+            f"{c.pipeline} launches a workgroup for each part of the work"
+        )
+    if c.pdl == "ahead" and not record.loads_apart:
+        return f"pipeline {c.pipeline} loads A and B together; pdl ahead needs warps that load"
+    return None
+
+
+def supported(c: GemmConfig, p: GemmProblem) -> str | None:
+    """Why a kernel may not compute a problem."""
+    if c.pdl == "ahead" and not p.constant_b:
+        return (
+            "it loads B before the kernel before it has ended; pass constant_b=True if nothing "
+            "that may still be running writes B"
+        )
+    return None
