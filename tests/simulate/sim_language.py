@@ -378,6 +378,8 @@ for _name, _function in (
 ):
     OBJECTS[id(getattr(gluon_api, _name))] = _function
 OBJECTS[id(gluon_api.mma_v2)] = mma_v2
+OBJECTS[id(gluon_api.gdc_wait)] = lambda: world.wait_for_kernel_before()
+OBJECTS[id(gluon_api.gdc_launch_dependents)] = lambda: world.let_next_kernel_start()
 OBJECTS[id(gluon_api.thread_barrier)] = lambda: world.pause()
 
 

@@ -6,6 +6,7 @@ Integers divide as C's do, towards zero. All integer tensors hold 64 bits: overf
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -249,10 +250,15 @@ def reduced(function: Any, x: Tensor, axis: int | None) -> Any:
 
 
 class Memory:
-    """An array in global memory: its elements, flat, and which of them a kernel may access."""
+    """An array in global memory: its elements, flat, and who is told of an access by pointers."""
 
     def __init__(self, name: str, array: Any, dtype: Any) -> None:
         self.name, self.flat, self.dtype = name, array, dtype
+        self.told: Callable[[Memory, bool], None] | None = None
+
+    def accessed(self, *, writes: bool) -> None:
+        if self.told is not None:
+            self.told(self, writes)
 
 
 class Pointer:
@@ -295,6 +301,7 @@ class Pointer:
         return np.where(on, at, 0), on
 
     def load(self, mask: Any = None, other: Any = 0) -> Any:
+        self.memory.accessed(writes=False)
         at, on = self._checked(mask)
         other = other.data if isinstance(other, Tensor) else other
         if self.memory.flat.size == 0:
@@ -311,6 +318,7 @@ class Pointer:
         return Tensor(found.astype(wide), self.memory.dtype, self.layout)
 
     def store(self, value: Any, mask: Any = None) -> None:
+        self.memory.accessed(writes=True)
         at, on = self._checked(mask)
         data = value.data if isinstance(value, Tensor) else value
         if isinstance(value, Tensor):

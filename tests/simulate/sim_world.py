@@ -2,6 +2,11 @@
 
 Each partition is a Python thread, of which one runs at a time. At every barrier, copy and product
 another may go on, by chance; copies in flight end by chance too. A seed repeats a run.
+
+A workgroup of a kernel with programmatic dependent launch may run while the kernel before is still
+running. Each partition must wait for that before it accesses global memory, except to read arrays
+that are said to be constant, and must have waited when it ends. The workgroup must let the next
+kernel start, and request nothing afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim_shared import Barrier, Shared, View, fenced, poison, unchanged
-from sim_values import Fault, Tensor
+from sim_values import Fault, Memory, Tensor
 
 
 class _Over(BaseException):
@@ -28,6 +33,7 @@ class Partition:
         self.waits: Callable[[], bool] | None = None
         self.place = ""
         self.over = False
+        self.waited = False
         self.products: list[Product] = []
         self.stores: list[Store] = []
         self.copies: list[Copy] = []
@@ -88,12 +94,21 @@ class Copy:
 class World:
     """A workgroup that is executed.
 
-    program: its place in the grid; programs: the grid. warps: of the first partition.
+    program: its place in the grid; programs: the grid. warps: of the first partition. dependent:
+    whether the kernel before may still be running; if so, constant: names of the arrays that it
+    does not write.
     """
 
     def __init__(
-        self, program: tuple[int, ...], programs: tuple[int, ...], seed: int, warps: int = 4
+        self,
+        program: tuple[int, ...],
+        programs: tuple[int, ...],
+        seed: int,
+        warps: int = 4,
+        dependent: bool = False,
+        constant: frozenset[str] = frozenset(),
     ) -> None:
+        self.dependent, self.constant, self.let_go = dependent, constant, False
         self.program, self.programs = program, programs
         self.random = random.Random(seed)
         self.loads: list[Callable[[], None]] = []
@@ -114,8 +129,27 @@ class World:
         for tile in self.shared:
             tile.written[...] = False
 
+    def wait_for_kernel_before(self) -> None:
+        self.now.waited = True
+        self.pause()
+
+    def let_next_kernel_start(self) -> None:
+        self.let_go = True
+        self.pause()
+
+    def access(self, memory: Memory, writes: bool) -> None:
+        """Raise `Fault` if this partition may not access an array now."""
+        if not self.dependent:
+            return
+        what = f"{'writes' if writes else 'reads'} {memory.name}"
+        if not self.now.waited and (writes or memory.name not in self.constant):
+            raise Fault(f"{self.now.name} {what} before it has waited for the kernel before")
+
     def load(self, view: View, at: Any, barrier: Barrier, tile: Shared) -> None:
         _fits(view, tile)
+        self.access(view.memory, writes=False)
+        if self.let_go:
+            raise Fault(f"{self.now.name} loads after it has let the next kernel start")
         at = tuple(int(x) for x in at)
         size = view.block_type.nbytes
         poison(tile.data)
@@ -131,6 +165,7 @@ class World:
     def store(self, view: View, at: Any, tile: Shared, add: bool = False) -> None:
         fenced(tile, "a store")
         _fits(view, tile)
+        self.access(view.memory, writes=True)
         self.now.stores.append(Store(view, tuple(int(x) for x in at), tile, add))
         self.pause()
 
@@ -266,6 +301,10 @@ class World:
             raise Fault(f"{partition.name} ends before its stores were waited for")
         if partition.copies or partition.groups:
             raise Fault(f"{partition.name} ends before its copies were waited for")
+        if self.dependent and not partition.waited:
+            raise Fault(f"{partition.name} ends before it has waited for the kernel before")
+        if self.dependent and partition is self.partitions[0] and not self.let_go:
+            raise Fault("a workgroup ends that has not let the next kernel start")
 
     def _hand_over(self) -> None:
         """Give the turn to a partition that can go on."""

@@ -62,8 +62,9 @@ def simulated_run(
         if temporary.initial != "anything":
             flat[...] = 0
         memories[temporary.name] = Memory(temporary.name, flat, _TYPES[temporary.dtype])
+    constant = frozenset({"B"} if getattr(problem, "constant_b", False) else ())
     for number, step in enumerate(launch.steps):
-        _step(sources[step.part], step, memories, inputs, seed + 1000 * number)
+        _step(sources[step.part], step, memories, inputs, seed + 1000 * number, constant)
     for temporary in launch.temporaries:
         if temporary.initial == "kept_zero" and memories[temporary.name].flat.any():
             raise Fault(f"{temporary.name} is not zero when the launch has ended")
@@ -116,6 +117,7 @@ def _step(
     memories: Mapping[str, Memory],
     inputs: Mapping[str, Any],
     seed: int,
+    constant: frozenset[str],
 ) -> None:
     kernel = language.Function(getattr(importlib.import_module(source.module), source.function))
     passed = iter(step.arguments)
@@ -137,12 +139,17 @@ def _step(
                 arguments[name] = value
     arguments |= {name: tuple(values) for name, values in parts.items()}
     x, y, z = step.grid
-    warps = int(dict(source.options)["num_warps"])
+    options = dict(source.options)
+    warps, dependent = int(options["num_warps"]), bool(options.get("launch_pdl"))
     programs = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
     for program in programs:
-        language.world = World(program, step.grid, hash((seed, program)), warps)
+        language.world = world = World(
+            program, step.grid, hash((seed, program)), warps, dependent, constant
+        )
+        for memory in memories.values():
+            memory.told = world.access
         kernel(**arguments)
-        language.world.end(language.world.partitions[0])
+        world.end(world.partitions[0])
 
 
 def _constant(value: Any) -> Any:
