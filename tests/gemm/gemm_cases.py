@@ -288,3 +288,38 @@ def swapped() -> list[tuple[GemmConfig, GemmProblem]]:
         if FAMILY.judge(kernel, arch("sm_90")):
             made.append((kernel, _problem(sizes, signature)))
     return made[::3]
+
+
+def dependent() -> list[tuple[GemmConfig, GemmProblem]]:
+    """Kernels for sm_90 that may start before the kernel before them has ended, by every pipeline
+    and scheduler that has such kernels, with A and B as they are and swapped."""
+    deep = {"tile_k": 64, "tile_m": 64, "num_warps": 4, "num_stages": 4}
+    ring = {"pipeline": "gluon_ws", **deep}
+    turns = {"pipeline": "gluon_pingpong", **deep, "num_warps": 8, "scheduler": "persistent"}
+    parts = {"scheduler": "split_k", "split_k": 3}
+    hows: tuple[dict[str, object], ...] = (
+        {**ring, "scheduler": "persistent", "tile_n": 64},
+        {**ring, "scheduler": "persistent", "tile_m": 128, "num_warps": 8},
+        {**ring, "scheduler": "persistent", "tile_n": 72},
+        {**ring, **parts, "reduction": "linear"},
+        {**ring, **parts, "reduction": "atomic", "tile_n": 64},
+        {**ring, "scheduler": "stream_k", "reduction": "tree"},
+        {**ring, "scheduler": "persistent", "swap_ab": True, "tile_m": 16, "tile_n": 64},
+        {**ring, **parts, "reduction": "linear", "swap_ab": True, "tile_m": 8, "tile_n": 64},
+        {**turns, "tile_n": 128},
+        {**turns, "tile_n": 64, "swap_ab": True},
+        {"pipeline": "tma", **deep, "scheduler": "persistent"},
+        {"pipeline": "tma", **deep, "scheduler": "stream_k", "reduction": "linear"},
+    )
+    made = []
+    for number, how in enumerate(hows):
+        for word in ("wait", "ahead"):
+            signature = {
+                "layout": "rcr" if "swap_ab" in how else ("rcr", "rrr", "ccr")[number % 3],
+                "epilogue": ("", "", "bias")[number % 3],
+            }
+            kernel = config(**how, **signature, dependent_launch=word)
+            if FAMILY.judge(kernel, arch("sm_90")):
+                sizes = (24 + 16 * number, 264, 520)
+                made.append((kernel, GemmProblem(*sizes, **signature, constant_b=True)))
+    return made

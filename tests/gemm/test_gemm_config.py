@@ -13,6 +13,7 @@ from tilewright.errors import BadArgument, UnknownName
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
+    DEPENDENT_LAUNCHES,
     INDEX_BITS,
     REDUCTIONS,
     SCHEDULERS,
@@ -115,6 +116,7 @@ def configs(draw):
             scale_a=scale_a,
             scale_b=scale_b,
             swap_ab=draw(st.booleans()),
+            dependent_launch=draw(st.sampled_from(DEPENDENT_LAUNCHES)),
         )
     )
 
@@ -151,6 +153,7 @@ CHANGES = {
     "mma": (16, 16, 4),
     "index_bits": 64,
     "swap_ab": True,
+    "dependent_launch": "ahead",
     "dtype_a": "fp16",
     "dtype_b": "fp16",
     "dtype_acc": "int32",
@@ -194,6 +197,11 @@ def test_the_name_is_the_documented_one():
     pre = {"pre_a": "add+row_scale", "pre_b": "col_scale", "batching": "none"}
     config = dataclasses.replace(config, **pre, epilogue="add")
     assert config.name.endswith("_i64_prea-add-row.scale_preb-col.scale_epi-add")
+    assert parse(config.name) == config
+    config = dataclasses.replace(
+        BASE, swap_ab=True, dependent_launch="wait", batching="strided", epilogue="bias"
+    )
+    assert config.name.endswith("_al16_swapab_pdl-wait_batch-strided_epi-bias")
     assert parse(config.name) == config
     config = dataclasses.replace(BASE, layout="rsr", pipeline="preshuffle")
     assert config.name.startswith("gemm_rsr_fp32_") and "_preshuffle_tile_" in config.name

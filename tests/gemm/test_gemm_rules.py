@@ -17,7 +17,7 @@ SM80 = arch("sm_80")
 SM89 = arch("sm_89")
 GFX942 = arch("gfx942")
 GFX950 = arch("gfx950")
-SPECIALISING = dataclasses.replace(SM90, features=("tma", "warp_specialize"))
+SPECIALISING = dataclasses.replace(SM90, features=("tma", "pdl", "warp_specialize"))
 """sm_90 with a compiler that specialises warps."""
 
 BASE = GemmConfig(
@@ -78,6 +78,8 @@ SCALED = {
 }
 
 SPLIT = {"scheduler": "split_k", "split_k": 4, "reduction": "linear"}
+TMA_WALKS = {**TMA, "scheduler": "persistent"}
+TMA_WS = {"pipeline": "tma_ws", "scheduler": "persistent"}
 STREAM = {"scheduler": "stream_k", "reduction": "linear"}
 
 MX = {"scale_a": "1x32-e8m0", "scale_b": "32x1-e8m0"}
@@ -91,6 +93,13 @@ BROKEN = [
     ("swap", change(swap_ab=True, epilogue="swiglu", **TMA), SM90),
     ("swap", change(swap_ab=True, batching="strided", **GLUON), SM90),
     ("swap", fp8("e4m3fn", swap_ab=True, tile_k=64, scale_a="1x128", **TMA), SM90),
+    ("dependent_launch", change(dependent_launch="wait"), SM90),
+    ("dependent_launch", change(dependent_launch="wait"), SM80),
+    ("dependent_launch", change(dependent_launch="wait"), GFX942),
+    ("dependent_launch", change(dependent_launch="wait", **TMA), SM90),
+    ("dependent_launch", change(dependent_launch="wait", **TMA, **SPLIT), SM90),
+    ("dependent_launch", change(dependent_launch="ahead", **TMA_WALKS), SM90),
+    ("dependent_launch", change(dependent_launch="wait", **TMA_WS), SPECIALISING),
     ("tile", change(tile_m=96), SM90),
     ("tile", change(tile_m=512, tile_n=16), SM90),
     ("tile", change(tile_k=8), SM90),
@@ -340,6 +349,13 @@ LEGAL = [
     (change(alignment=4), SM90),
     (change(index_bits=64), SM90),
     (change(swap_ab=True, tile_m=16, **TMA), SM90),
+    (change(dependent_launch="wait", **TMA_WALKS), SM90),
+    (change(dependent_launch="wait", **TMA_WALKS), SPECIALISING),
+    (change(dependent_launch="ahead", **GLUON), SM90),
+    (change(dependent_launch="ahead", **GLUON | SPLIT), SM90),
+    (change(dependent_launch="ahead", **GLUON_STREAM), SM90),
+    (change(dependent_launch="ahead", **TURNS), SM90),
+    (change(dependent_launch="ahead", swap_ab=True, tile_m=16, **GLUON), SM90),
     (change(swap_ab=True, tile_m=96, **GLUON), SM90),
     (change(swap_ab=True, tile_m=160, store="split", **TURNS), SM90),
     (fp8("e4m3fn", swap_ab=True, tile_m=32, tile_n=192, num_warps=12, **GLUON), SM90),
@@ -410,6 +426,18 @@ def problem(**fields):
 def test_a_kernel_serves_its_own_signature_only(fields):
     assert supports(BASE, problem(), SM90)
     assert supports(BASE, problem(**fields), SM90).rule == "signature"
+
+
+def test_b_is_loaded_early_only_where_it_is_said_to_be_constant():
+    ahead, wait = (change(dependent_launch=word, **GLUON) for word in ("ahead", "wait"))
+    refused = supports(ahead, problem(), SM90)
+    assert refused.rule == "constant_b" and "pass constant_b=True" in refused.reason
+    assert supports(ahead, problem(constant_b=True), SM90)
+    for kernel in (wait, BASE):
+        assert all(supports(kernel, problem(constant_b=said), SM90) for said in (False, True))
+    swapped = change(dependent_launch="ahead", swap_ab=True, tile_m=16, **GLUON)
+    assert supports(swapped, problem(), SM90).rule == "constant_b"
+    assert supports(swapped, problem(constant_b=True), SM90)
 
 
 GATED = {

@@ -52,6 +52,7 @@ CONFIG_FIELDS: dict[str, tuple[Any, ...]] = {
     "alignment": (1, 2, 4, 8, 16),
     "index_bits": (32, 64),
     "swap_ab": (False, True),
+    "dependent_launch": ("none", "wait", "ahead"),
     "group_m": (1, 4, 8),
     "pad_m": (False, True),
     "pad_n": (False, True),
@@ -75,6 +76,7 @@ PROBLEM_FIELDS: dict[str, tuple[Any, ...]] = {
     "epilogue": ("", "bias", "bias+swiglu"),
     "batch": (1, 2, 3, 70000),
     "groups": (1, 2, 100, 70000),
+    "constant_b": (False, True),
 }
 
 
@@ -92,7 +94,8 @@ def bases(arch_name: str) -> list[tuple[Any, Any]]:
         found += cdna(arch_name)
     if arch_name == "sm_90":
         found += [*gemm_cases.odd_tiles(), *gemm_cases.by_turns(), *gemm_cases.swapped()]
-        found += scale_cases.gluon()
+        # Several times: a promise about B decides of these alone.
+        found += [*scale_cases.gluon(), *4 * gemm_cases.dependent()]
     return found
 
 

@@ -170,7 +170,7 @@ class GemmFamily(Defaults):
             tile_m=max(least, wide(config.tile_m)),
             tile_n=wide(config.tile_n),
             tile_k=sizes.summed_k(config),
-            pdl="none",
+            dependent_launch="none",
         )
 
     def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:

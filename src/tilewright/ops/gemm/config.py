@@ -37,7 +37,7 @@ REDUCTIONS = ("none", "atomic", "linear", "tree")
 STORES = ("direct", "split")
 ALIGNMENTS = (1, 2, 4, 8, 16)
 INDEX_BITS = (32, 64)
-PDL = ("none", "wait", "ahead")
+DEPENDENT_LAUNCHES = ("none", "wait", "ahead")
 """Whether a kernel may start before the kernel before it has ended (programmatic dependent launch),
 and what it does before it waits for that."""
 
@@ -48,7 +48,7 @@ MAX_TILE = 256
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
     """How to compute a GEMM. The signature is the fields up to `precision` and from `epilogue` on
-    (without `swap_ab` and `pdl`); the others are the algorithm.
+    (without `swap_ab` and `dependent_launch`); the others are the algorithm.
 
     layout, dtype_a/b/c/acc, precision, epilogue, batching, scale_a, scale_b, pre_a, pre_b: as in
     `GemmProblem`.
@@ -73,9 +73,9 @@ class GemmConfig:
     index_bits: 32 when every operand spans under 2 GiB.
     swap_ab: whether the kernel computes the transpose of C, with B's columns as rows (see `swap`);
     tile_m and tile_n stay those of C.
-    pdl: ``none``; ``wait``: the kernel may start before the kernel before it on its stream has
-    ended, sets itself up, and waits for that before it touches any array; ``ahead``: it also loads
-    the first tiles of B before it waits, so the problem must say `constant_b`.
+    dependent_launch: ``none``; ``wait``: the kernel may start before the kernel before it on its
+    stream has ended, sets itself up, and waits for that before it touches any array; ``ahead``: it
+    also loads the first tiles of B before it waits, so the problem must say `constant_b`.
 
     `names.check` says whether a config can be named; `rules.judge` says whether it is legal on an
     architecture.
@@ -113,7 +113,7 @@ class GemmConfig:
     pre_a: str = ""
     pre_b: str = ""
     swap_ab: bool = False
-    pdl: str = "none"
+    dependent_launch: str = "none"
 
     @property
     def _sharing(self) -> str:
@@ -142,8 +142,8 @@ class GemmConfig:
             name += f"_i{self.index_bits}"
         if self.swap_ab:
             name += "_swapab"
-        if self.pdl != "none":
-            name += f"_pdl-{self.pdl}"
+        if self.dependent_launch != "none":
+            name += f"_pdl-{self.dependent_launch}"
         if self.batching != "none":
             name += f"_batch-{self.batching}"
         for side, chain in (("a", self.pre_a), ("b", self.pre_b)):

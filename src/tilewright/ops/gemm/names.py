@@ -13,8 +13,8 @@ from tilewright.ops.gemm import epilogues, pre, scales
 from tilewright.ops.gemm.batch import BATCHINGS, check_batching
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
+    DEPENDENT_LAUNCHES,
     INDEX_BITS,
-    PDL,
     REDUCTIONS,
     SCHEDULERS,
     SHARING,
@@ -30,7 +30,7 @@ _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("store", STORES),
     ("alignment", ALIGNMENTS),
     ("index_bits", INDEX_BITS),
-    ("pdl", PDL),
+    ("dependent_launch", DEPENDENT_LAUNCHES),
 )
 
 
@@ -110,7 +110,7 @@ def _pattern(pipelines: tuple[str, ...]) -> re.Pattern[str]:
         f"_pad(?P<pads>m?n?k?|0)_al{_one('alignment', ALIGNMENTS)}"
         f"(?:_(?P<precision>tf32))?(?:_mma{_count('mma_m')}x{_count('mma_n')}x{_count('mma_k')})?"
         "(?:_i(?P<index_bits>64))?(?:_(?P<swap_ab>swapab))?"
-        f"(?:_pdl-{_one('pdl', PDL[1:])})?"
+        f"(?:_pdl-{_one('dependent_launch', DEPENDENT_LAUNCHES[1:])})?"
         f"(?:_batch-{_one('batching', BATCHINGS[1:])})?"
         "(?:_prea-(?P<pre_a>[a-z0-9.-]+))?(?:_preb-(?P<pre_b>[a-z0-9.-]+))?"
         f"{scales.PATTERN}"
@@ -152,7 +152,7 @@ def parse(name: str) -> GemmConfig:
                 mma=(mma[0], mma[1], mma[2]),
                 index_bits=int(said["index_bits"] or 32),
                 swap_ab=bool(said["swap_ab"]),
-                pdl=said["pdl"] or "none",
+                dependent_launch=said["dependent_launch"] or "none",
                 batching=said["batching"] or "none",
                 scale_a=said["scale_a"] or "",
                 scale_b=said["scale_b"] or "",

@@ -136,8 +136,8 @@ class GemmProblem(Problem):
     D; () means packed, 0 shared.
     constant_b: a promise: nothing that may still be running when the call is queued writes B, as
     of weights that were loaded long ago. A kernel may then load B before the kernel before it on
-    the stream has ended (`GemmConfig.pdl`). Not with `pre_b`, `scale_b` or a shuffled B, which no
-    such kernel reads.
+    the stream has ended (`GemmConfig.dependent_launch`). Not with `pre_b`, `scale_b` or a shuffled
+    B, which no such kernel reads.
 
     Raises `BadArgument` for an invalid problem.
     """

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.gemm import epilogues, pdl, pipelines, scales, shuffle, swap
+from tilewright.ops.gemm import dependent_launch, epilogues, pipelines, scales, shuffle, swap
 from tilewright.ops.gemm.config import MAX_TILE, SHARING, GemmConfig
 from tilewright.ops.gemm.layouts import gated
 from tilewright.ops.gemm.pipelines import PIPELINES
@@ -321,7 +321,7 @@ LEGALITY: tuple[tuple[str, Rule], ...] = (
     ("alignment", _alignment),
     ("index", _index),
     ("batching", _batching),
-    ("pdl", pdl.legal),
+    ("dependent_launch", dependent_launch.legal),
     ("mma", _mma),
     ("dot", _dot),
     ("registers", _registers),
@@ -461,7 +461,7 @@ SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...]
     ("sharing", _shareable),
     ("few_rows", _few_rows),
     ("depth", _deep_enough),
-    ("constant_b", pdl.supported),
+    ("constant_b", dependent_launch.supported),
 )
 
 

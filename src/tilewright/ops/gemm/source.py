@@ -47,7 +47,7 @@ def source(config: GemmConfig, arch: Arch) -> KernelSource:
 
 def _launched(config: GemmConfig) -> tuple[tuple[str, Value], ...]:
     """The compiler's option that marks a kernel for programmatic dependent launch."""
-    return () if config.pdl == "none" else (("launch_pdl", True),)
+    return () if config.dependent_launch == "none" else (("launch_pdl", True),)
 
 
 # --- constants ---------------------------------------------------------------------------------

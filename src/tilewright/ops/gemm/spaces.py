@@ -13,9 +13,9 @@ from tilewright.ops.gemm import epilogues, lowbit, pipelines, scales
 from tilewright.ops.gemm.batch import BATCHINGS
 from tilewright.ops.gemm.config import (
     ALIGNMENTS,
+    DEPENDENT_LAUNCHES,
     INDEX_BITS,
     MAX_TILE,
-    PDL,
     REDUCTIONS,
     SCHEDULERS,
     STORES,
@@ -58,7 +58,7 @@ AXES: dict[str, Any] = {
     "pre_a": "",
     "pre_b": "",
     "swap_ab": False,
-    "pdl": "none",
+    "dependent_launch": "none",
 }
 """Every axis, in the order of expansion, with its default; ``""`` follows `dtype_a`."""
 
@@ -94,7 +94,7 @@ def wildcard(axis: str, arch: Arch) -> Sequence[Any]:
         "index_bits": INDEX_BITS,
         "batching": BATCHINGS,
         "swap_ab": (False, True),
-        "pdl": PDL,
+        "dependent_launch": DEPENDENT_LAUNCHES,
     }
     if axis in ("epilogue", "pre_a", "pre_b"):
         raise BadArgument(f"'*' has no meaning on axis {axis}: name the chains, as in bias+gelu")

@@ -112,6 +112,35 @@ LEAST_SWAPPED, MOST_SWAPPED = 17, 2048
 """Rows of A where that may matter: fewer have kernels of their own, and of many only a small share
 is padding."""
 
+DEPENDENT: tuple[Tile, ...] = (
+    ("gluon_ws", 64, 64, 128, 4, 6, "direct"),
+    ("gluon_ws", 64, 64, 256, 4, 6, "direct"),
+    ("gluon_ws", 64, 128, 128, 4, 4, "direct"),
+    ("gluon_ws", 64, 128, 128, 4, 8, "direct"),
+    ("gluon_ws", 128, 128, 128, 8, 6, "direct"),
+    ("gluon_pingpong", 64, 128, 128, 8, 8, "split"),
+    ("gluon_pingpong", 128, 128, 128, 8, 6, "split"),
+)
+"""For products in a chain whose B is constant (`GemmProblem.constant_b`): kernels that load B while
+the kernel before them drains. The shallow rings leave an SM's shared memory room for the next
+kernel's. Not timed yet."""
+DEPENDENT_SWAPPED: tuple[Tile, ...] = (
+    ("gluon_ws", 8, 64, 256, 4, 5, "direct"),
+    ("gluon_ws", 8, 64, 256, 4, 11, "direct"),
+    ("gluon_ws", 16, 64, 256, 4, 5, "direct"),
+    ("gluon_ws", 16, 64, 256, 4, 10, "direct"),
+    ("gluon_ws", 32, 64, 256, 4, 4, "direct"),
+    ("gluon_ws", 32, 64, 256, 4, 8, "direct"),
+    ("gluon_ws", 64, 64, 128, 4, 6, "direct"),
+    ("gluon_ws", 64, 64, 256, 4, 6, "direct"),
+    ("gluon_ws", 64, 128, 128, 8, 8, "direct"),
+    ("gluon_ws", 128, 64, 128, 4, 4, "direct"),
+)
+"""The same with A and B swapped: the weights' columns are the rows of the matrix instruction, so
+that few rows of A need no padding to 64."""
+MOST_DEPENDENT = 512
+"""Rows of A up to which a product is short enough for its beginning to matter."""
+
 PORTABLE: tuple[Tile, ...] = tuple(
     (pipeline, rows, columns, 128, warps, stages, "direct")
     for pipeline in ("basic", "tma", "gluon_cdna")
@@ -126,6 +155,7 @@ SHARED = (
     ("stream_k", 1, "tree"),
     *(("split_k", parts, "linear") for parts in (2, 3, 4, 8, 16)),
 )
+_DEPENDENT_SCHEDULES = (_WHOLE, *(("split_k", parts, "linear") for parts in (2, 4, 8)))
 """Schedulers, parts of K, and how partial sums meet."""
 
 VECTOR_TILES = (
@@ -185,12 +215,40 @@ def tuning_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
         axis = (*_ALGORITHM, "swap_ab")
         found = [tuple(algorithm[name] for name in axis) for algorithm in more]
         spaces += [KernelSpace("gemm", default.axes, linked={axis: found})] if found else []
+    return spaces + dependent_spaces(problem, arch)
+
+
+def dependent_spaces(problem: GemmProblem, arch: Arch) -> list[KernelSpace]:
+    """The kernels that load B while the kernel before them drains, if the problem lets them."""
+    if not (problem.constant_b and problem.m <= MOST_DEPENDENT and arch.has("pdl")):
+        return []
+    axes = {**default_space(problem, arch).axes, "dependent_launch": ["ahead"]}
+    bytes_each = DTYPES[problem.dtype_a].bytes
+    here = pipelines.on(arch)
+    spaces = []
+    for swaps, tiles in ((False, DEPENDENT), (True, DEPENDENT_SWAPPED)):
+        if swaps and not _may_swap(problem):
+            continue
+        found = [
+            (pipeline, m, n, k_bytes // bytes_each, *rest, *how, 8)
+            for (pipeline, m, n, k_bytes, *rest), how in itertools.product(
+                tiles, _DEPENDENT_SCHEDULES
+            )
+            if pipeline in here
+        ]
+        if found:
+            more = {**axes, "swap_ab": [swaps]}
+            spaces.append(KernelSpace("gemm", more, linked={_ALGORITHM: found}))
     return spaces
+
+
+def _may_swap(problem: GemmProblem) -> bool:
+    return problem.batching == "none" and epilogues.fold(problem.epilogue) == 1
 
 
 def _swapped(problem: GemmProblem) -> list[Sequence[Any]]:
     """Values of `_ALGORITHM`, K in bytes, of kernels that have A and B swapped."""
-    if problem.batching != "none" or epilogues.fold(problem.epilogue) != 1:
+    if not _may_swap(problem):
         return []
     if not LEAST_SWAPPED <= problem.m <= MOST_SWAPPED:
         return []

@@ -134,7 +134,9 @@ def fill(
                 if PDL == "a":
                     z_a = shared_or(z, batch, 1, BATCHING)
                     row = begin_of(tile_m, m, TILE_M, "m", INSIDE)
-                    load_a(a, a_tiles, full, slot, z_a, row, k0, ROWS, GROUPS, A_ROW, BATCHING, True)
+                    load_a(
+                        a, a_tiles, full, slot, z_a, row, k0, ROWS, GROUPS, A_ROW, BATCHING, True,
+                    )  # fmt: skip
                 else:
                     z_b = shared_or(z, batch, 2, BATCHING)
                     col = begin_of(tile_n, n, TILE_N, "n", INSIDE)
@@ -207,9 +209,7 @@ def load_b(
 
 
 @jit
-def load_columns(
-    b, b_tile, ready, z, k0, col, B_ROW: gl.constexpr, BATCHING: gl.constexpr, wanted
-):
+def load_columns(b, b_tile, ready, z, k0, col, B_ROW: gl.constexpr, BATCHING: gl.constexpr, wanted):
     """Request B's columns from `col` on that one box of `b` has."""
     if B_ROW:
         tma_load(b, place(z, k0, col, BATCHING), ready, b_tile, wanted)

@@ -41,9 +41,9 @@ def _takes(c: GemmConfig, _: Arch) -> str:
 
 def _pdl(c: GemmConfig, _: Arch) -> str:
     """``a`` or ``b`` for the kernel's matrix that it may load ahead: the caller's B."""
-    if c.pdl == "ahead":
+    if c.dependent_launch == "ahead":
         return "a" if c.swap_ab else "b"
-    return c.pdl
+    return c.dependent_launch
 
 
 def _mask(axis: int) -> Constant:

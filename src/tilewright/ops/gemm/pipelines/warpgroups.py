@@ -78,11 +78,11 @@ def options(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
 
 
 def options_beside(c: GemmConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
-    """The same for kernels that may have `GemmConfig.pdl`. With it, a small kernel takes half of an
-    SM's registers: the next kernel then starts on an SM where this one still runs, if shared memory
-    has room for both. The one group that multiplies still has 232 registers."""
+    """The same for kernels that may have `GemmConfig.dependent_launch`. With it, a small kernel
+    takes half of an SM's registers: the next kernel then starts on an SM where this one still runs,
+    if shared memory has room for both. The one group that multiplies still has 232 registers."""
     small = groups(c) == 1 and c.tile_m * c.tile_n <= MOST_BESIDE
-    return options_of(c.num_warps, sharers=2 if small and c.pdl != "none" else 1)
+    return options_of(c.num_warps, sharers=2 if small and c.dependent_launch != "none" else 1)
 
 
 def options_of(num_warps: int, sharers: int = 1) -> tuple[tuple[str, Value], ...]:

@@ -1,4 +1,5 @@
-"""Programmatic dependent launch (`GemmConfig.pdl`): which kernels have it, and for which problems.
+"""Programmatic dependent launch (`GemmConfig.dependent_launch`): which kernels have it, and for
+which problems.
 
 A kernel with it may start while the kernel before it on its stream drains: it sets up barriers and,
 with ``ahead``, loads the first tiles of B. Then it waits for the end of the kernel before
@@ -15,6 +16,7 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.ops.gemm import pipelines
 from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.pipelines.record import Pipeline
 from tilewright.ops.gemm.problem import GemmProblem
 
 
@@ -24,31 +26,35 @@ def resident_once(c: GemmConfig) -> bool:
     return walks or c.scheduler in ("persistent", "stream_k")
 
 
+def waits(pipeline: Pipeline) -> bool:
+    """Whether a pipeline's kernel can wait for the kernel before it in all warps that touch memory.
+    Where the compiler sets warps apart, it also decides which of them wait."""
+    return "PDL" in pipeline.constants and "warp_specialize" not in pipeline.needs
+
+
 def legal(c: GemmConfig, arch: Arch) -> str | None:
-    """Why a kernel may not be launched so."""
-    if c.pdl == "none":
+    """Why a kernel may not start before the one before it has ended."""
+    if c.dependent_launch == "none":
         return None
     if not arch.has("pdl"):
-        return f"{arch.name} has no programmatic dependent launch, which pdl {c.pdl} is"
+        return f"{arch.name} has no programmatic dependent launch; leave dependent_launch out"
     record = pipelines.of(c)
-    if "PDL" not in record.constants:
-        having = [name for name, p in pipelines.PIPELINES.items() if "PDL" in p.constants]
-        return (
-            f"pipeline {c.pipeline} does not wait for the kernel before it; {', '.join(having)} do"
-        )
+    if not waits(record):
+        others = ", ".join(name for name, p in pipelines.PIPELINES.items() if waits(p))
+        return f"pipeline {c.pipeline} does not wait for the kernel before it; {others} do"
     if not resident_once(c):
         return (
-            f"pdl {c.pdl} needs a grid that is resident at once; under scheduler {c.scheduler}, "
-            f"{c.pipeline} launches a workgroup for each part of the work"
+            f"a kernel that waits for the one before it must be resident at once; scheduler "
+            f"{c.scheduler} of {c.pipeline} launches a workgroup for each part of the work"
         )
-    if c.pdl == "ahead" and not record.loads_apart:
-        return f"pipeline {c.pipeline} loads A and B together; pdl ahead needs warps that load"
+    if c.dependent_launch == "ahead" and not record.loads_apart:
+        return f"pipeline {c.pipeline} loads A and B together; ahead needs warps that load"
     return None
 
 
 def supported(c: GemmConfig, p: GemmProblem) -> str | None:
     """Why a kernel may not compute a problem."""
-    if c.pdl == "ahead" and not p.constant_b:
+    if c.dependent_launch == "ahead" and not p.constant_b:
         return (
             "it loads B before the kernel before it has ended; pass constant_b=True if nothing "
             "that may still be running writes B"
