@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from gemm_cases import config, dependent
+from gemm_cases import config, dependent, sharing
 
 from shared_builds import build_once
 from tilewright import verify
@@ -148,3 +148,16 @@ def test_rows_of_the_problem_without_the_promise_answer_too():
     assert found[replace(problem, m=32)] == "padded to M = 32"
     assert found[replace(plain, m=32)] == "padded to M = 32, without constant_b"
     assert not any(near.problem.constant_b for near in FAMILY.nearby(plain))
+
+
+# --- graphs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arch_name", "gpu"), [("sm_90", "h200_sxm"), ("gfx942", "mi300x")])
+def test_a_call_is_one_kernel_and_no_fill(arch_name, gpu):
+    """A fill would be a node of every graph that captures the call, replayed each time. It would
+    also stand between two kernels, of which the second could then not start early."""
+    for kernel, problem in (*sharing(arch_name), *(CASES if arch_name == "sm_90" else ())):
+        launch = FAMILY.launch(kernel, problem, device(gpu))
+        assert len(launch.steps) == 1
+        assert all(t.initial in ("kept_zero", "anything") for t in launch.temporaries)

@@ -45,6 +45,9 @@ every workgroup takes tiles in increasing order.
 Epilogues (see `epilogue`) act on the pieces as they leave. The threads that hold the elements load
 vectors and matrices, in pairs.
 
+Chains. The kernel may start while the kernel before it drains, and load B meanwhile (PDL, see
+`gluon_ring`). Not timed yet.
+
 On a CPU. Gluon has no interpreter; `tma` with the same fields computes the same result there.
 
 What limits it. Large products: power. At its 700 W an H200 does as many operations a second as
@@ -288,7 +291,7 @@ def gemm_gluon_ws(
     flags, partials, splits: for the schedulers that share tiles; the others ignore them.
     b_rest, c_rest: descriptors of B and C for each part of a tile behind the first.
     extra, TAKES, CHAIN: see `epilogue`; C has n / FOLD columns.
-    batch, BATCHING: as in `tma`.
+    batch, BATCHING: as in `tma`. PDL: see `gluon_ring`.
     """
     INSIDE: gl.constexpr = axes_inside(A_ROW, B_ROW, C_ROW, SCHEDULER, TAKES)
     a_tiles = tiles_of(a, STAGES * GROUPS)
