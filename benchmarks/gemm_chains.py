@@ -1,10 +1,13 @@
 """Chains of products with and without programmatic dependent launch, against cuBLAS.
 
     python benchmarks/gemm_chains.py --check 100000
+    python benchmarks/gemm_chains.py --check 3000 --broken
     python benchmarks/gemm_chains.py --json benchmarks/results/gemm_chains_h200.json
 
 `--check` runs so many chains of kernels and operations of torch, picked by chance (tests/gemm/
-chains.py), eagerly and in graphs, and compares every result bit for bit.
+chains.py), eagerly and in graphs, and compares every result bit for bit. With `--broken`, half of
+the kernels that may start early do not wait, and wrong results must be found: the check sees what
+it is for.
 
 Without it, the four products of a decoder layer are timed, over several layers' weights in one
 replayed graph, as a server decodes. For each product, kernels of small tiles are checked against
@@ -21,6 +24,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -44,6 +48,8 @@ MODELS = {
 down."""
 ROWS = (1, 16, 64, 256)
 WORDS = ("none", "wait", "ahead")
+SHOWN = 20
+"""Wrong results of which the chain is printed."""
 READ_BYTES_A_US = 4.27e6
 """What an H200 reads, measured: the floor of a layer is its weights over this."""
 
@@ -239,14 +245,24 @@ def timed(options: argparse.Namespace) -> int:
     return 0
 
 
-def checked(count: int, seed: int) -> int:
+def without_waits() -> None:
+    """Have the kernels that would load B early start early, but never wait."""
+    from tilewright.ops.gemm.pipelines import constants
+
+    real = constants.SHARED["PDL"]
+    known: Any = constants.SHARED
+    known["PDL"] = lambda c, a: "none" if c.dependent_launch == "ahead" else real(c, a)
+
+
+def checked(count: int, seed: int, folder: str | None) -> int:
+    """The number of wrong results. folder: where kernels are built; by default the user's store."""
     import chains
 
     from tilewright.arch.detect import live_device
     from tilewright.compile import Store, build
     from tilewright.dispatch import Dispatcher
 
-    this, store = live_device(0).arch, Store()
+    this, store = live_device(0).arch, Store(Path(folder)) if folder else Store()
     kernels = chains.kernels(this)
     build([(kernel, this) for kernel in kernels], store=store).raise_if_failed()
     bad = 0
@@ -257,7 +273,7 @@ def checked(count: int, seed: int) -> int:
         run = 0
         for done, wrong, chain in chains.check(drawn, share):
             run, bad = done, bad + wrong
-            if wrong:
+            if wrong and bad < SHOWN:
                 print(f"{wrong} wrong: {chain}", flush=True)
         print(f"matrices of {size}: {run} chains, {bad} wrong results so far", flush=True)
     return bad
@@ -266,6 +282,7 @@ def checked(count: int, seed: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", type=int, metavar="N", help="run N chains and compare")
+    parser.add_argument("--broken", action="store_true", help="check that faults are found")
     parser.add_argument("--seed", type=int, default=0, help="of the chains")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--models", nargs="*", choices=tuple(MODELS), help="by default all")
@@ -275,8 +292,12 @@ def main() -> int:
     parser.add_argument("--quick", type=int, default=7, help="replays that pick a product's kernel")
     parser.add_argument("--rounds", type=int, default=41, help="replays of each layer")
     options = parser.parse_args()
+    if options.broken:
+        without_waits()
+        with tempfile.TemporaryDirectory() as folder:
+            return 0 if checked(options.check or 3000, options.seed, folder) else 1
     if options.check is not None:
-        return 1 if checked(options.check, options.seed) else 0
+        return 1 if checked(options.check, options.seed, None) else 0
     return timed(options)
 
 

@@ -16,8 +16,8 @@ Turns. A pair of mbarriers, one for each group: a group waits at its own before 
 arrives at the other's when its last wgmma is running. So the groups' products do not mix, and every
 tile takes the time that it would take alone.
 
-Edges, layouts, odd widths, epilogues, batches, chains: as in `gluon_ws`. Scheduler `persistent` only, since
-the groups of a workgroup must have equally many steps in each tile.
+Edges, layouts, odd widths, epilogues, batches, chains: as in `gluon_ws`. Scheduler `persistent`
+only, since the groups of a workgroup must have equally many steps in each tile.
 
 On a CPU. `tma` with the same fields computes the same result.
 
