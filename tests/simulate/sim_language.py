@@ -33,6 +33,7 @@ ASSEMBLY: dict[str, Callable[..., Any]] = {
     "ld.relaxed.gpu.global": lambda _, pointer: pointer.load(),
     "red.relaxed.gpu.global.add": lambda _, pointer, value: pointer.store(pointer.load() + value),
     "mov.b32 $0, 0;": lambda *_: Int(0),
+    "@never st.shared": lambda _, held: held,
     "cp.async.bulk.wait_group 0": lambda _, token: (world.wait_stores(0), token)[1],
 }
 """Meanings of pieces of assembly language, by a string that they have: the first that fits."""

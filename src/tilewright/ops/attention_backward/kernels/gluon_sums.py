@@ -84,6 +84,54 @@ def add_blocks(
 
 
 @jit
+def add_tiles(
+    data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
+    GROUPS: gl.constexpr, PIECES: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
+):  # fmt: skip
+    """As `add_blocks`, of groups that hand over their tiles without waiting for one another: each
+    has barriers of its own."""
+    PASSES: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
+    dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
+    b, g, j0, _, terms_begin, _, begin, end = steps
+    _, n_kv, _, shift, _, _ = sizes
+    left, right, first, _ = bounds
+    q_b = 0 if PACKEDQ else b
+    phase = 0
+    last_phase = 0  # of the last group, which may have fewer tiles
+    for m in range(group):
+        line = (q_b * heads + g * group + m) * padded + terms_begin
+        for t in range(begin, end):
+            block = line // STEP + t
+            if ORDERED:
+                before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
+                over = gl.atomic_add(turns + block, 0, sem="acquire")
+                while over < before:
+                    over = gl.atomic_add(turns + block, 0, sem="acquire")
+            for n in gl.static_range(PASSES):
+                for r in gl.static_range(GROUPS):
+                    if r * PASSES + n < PIECES:
+                        row = (block * PIECES + r * PASSES + n) * dq_tiles.shape[1]
+                        if r + 1 == GROUPS:
+                            mbarrier.wait(dq_full.index(r), last_phase)
+                            last_phase ^= 1
+                        else:
+                            mbarrier.wait(dq_full.index(r), phase ^ (n & 1))
+                        if ORDERED:
+                            if before == 0:
+                                tma_store(dq_sums, (row, 0), dq_tiles.index(r))
+                            else:
+                                tma_add(dq_sums, (row, 0), dq_tiles.index(r))
+                        else:
+                            tma_add(dq_sums, (row, 0), dq_tiles.index(r))
+                        tma_store_wait(0)
+                        mbarrier.arrive(dq_empty.index(r), count=1)
+            phase ^= PASSES & 1
+            if ORDERED:
+                _done(t)
+                gl.atomic_add(turns + block, 1, sem="release")
+
+
+@jit
 def by_threads(sums):
     """A tile of sums [64, 64] as [128, 32], so that what a thread holds of two rows, eight apart,
     and two columns are neighbours: it writes them to shared memory at once, and eight threads write

@@ -5,11 +5,14 @@ from __future__ import annotations
 from tilewright.arch.model import Arch
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import BASIC
+from tilewright.ops.attention_backward.pipelines.gluon_lean import GLUON_LEAN
 from tilewright.ops.attention_backward.pipelines.gluon_wide import GLUON_WIDE
 from tilewright.ops.attention_backward.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.attention_backward.pipelines.record import Pipeline
 
-PIPELINES: dict[str, Pipeline] = {record.name: record for record in (BASIC, GLUON_WS, GLUON_WIDE)}
+PIPELINES: dict[str, Pipeline] = {
+    record.name: record for record in (BASIC, GLUON_WS, GLUON_LEAN, GLUON_WIDE)
+}
 
 
 def of(config: AttentionBackwardConfig) -> Pipeline:

@@ -1,0 +1,429 @@
+"""As `gluon_ws`, for sums of dK and dV of up to 320 columns, such as head dims 192 and 128: S and
+dP of a step are not in registers at the same time (sm_90).
+
+Idea. 64 keys of a group of warps have 320 columns of sums: 160 registers of a thread, where
+`gluon_ws` has 128. Products leave 24 registers for everything else, so 56 of 240 remain: a tile of
+64×64 sums, a left operand of 16, and 8. In a step of 64 queries these hold, one after the other,
+
+    Sᵀ = K·Qᵀ    Pᵀ = exp(Sᵀ - LSE), rounded    dPᵀ = V·dOᵀ - delta, and dV += Pᵀ·dO
+    dSᵀ = Pᵀ∘dPᵀ, to shared memory              a tile of dQ += dS·K, and dK += dSᵀ·Q
+
+dS is of the rounded weights. It is read back for dK: what was written lies where dP was, and there
+is no room for dQ beside it. What is not said here is as in `gluon_ws`.
+
+Overlap. A group's exponentials have no product of their own beside them, so the groups must not
+take them at the same time. They do not: of the three tiles of dQ of head dim 192 the first group
+multiplies two and the second one, which therefore begins its next step earlier. Products of P and
+dP, and of dQ and dK, follow one another without a wait between.
+
+Data movement. Rows lie in tiles of 64 columns, or of 128 if these fill them. Q and dO have two
+slots each, and each is free as soon as its last product is over. A group hands over its tiles of dQ
+one behind the other, without waiting for the other group (`gluon_sums.add_tiles`).
+
+What limits it. By its code: shared memory. A step at 192/128 takes 3,328 cycles of an SM's matrix
+units; its operands, fills and stores are about 500 kB, which shared memory moves in 3,900. With 64
+keys, as in `gluon_wide`, two such steps move 800 kB.
+
+Compiled (Triton 3.6, ptxas for sm_90a), not timed. At 192/128, causal and not, ptxas spills 32
+bytes, which the loops do not touch but for one number, and products overlap. If registers do not
+suffice, ptxas waits for each product before the next. It does so if any of these is undone: the
+rounded weights are held (`_held`), or ptxas moves exponentials behind the start of dP's product,
+and both tiles need registers; no product is in flight where a loop waits for a barrier; dS is read
+back. Features spill in the loops: packed rows 208 bytes, ALiBi with a window 184, a soft cap 136.
+The simulation (`tests/simulate`) ran it.
+"""
+
+from tilewright.ops.attention.kernels.gluon_scores import LOG2E
+from tilewright.ops.attention.kernels.gluon_tiles import (
+    clear,
+    keys_of,
+    queries_of,
+    ring,
+    turned,
+)
+from tilewright.ops.attention_backward.kernels.gluon_steps import (
+    nothing,
+    spread,
+    steps_of,
+    tile_of,
+    weights_of,
+)
+from tilewright.ops.attention_backward.kernels.gluon_sums import (
+    add_tiles,
+    by_threads,
+    meet,
+    tiles_like,
+    write_rows,
+)
+from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    tma_load,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+ROWS = gl.constexpr(64)
+"""Keys of a warp group, queries of a step, and columns of a tile of dQ."""
+
+GROUPS = gl.constexpr(2)
+STAGES = gl.constexpr(2)
+REGISTERS = gl.constexpr(240)
+OTHERS_REGISTERS = gl.constexpr(24)
+
+
+@jit
+def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
+    """The producer: loads K and V, then Q, dO, LSE and delta step by step."""
+    (
+        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
+        k_full, v_full, q_full, q_empty, do_full, do_empty, heads, group, padded,
+    ) = data  # fmt: skip
+    K_TILES: gl.constexpr = k_tiles.shape[0] // GROUPS
+    V_TILES: gl.constexpr = v_tiles.shape[0] // GROUPS
+    K_WIDTH: gl.constexpr = k_tiles.shape[2]
+    V_WIDTH: gl.constexpr = v_tiles.shape[2]
+    b, g, j0, q_begin, terms_begin, kv_begin, begin, end = steps
+    q_b = 0 if PACKEDQ else b
+    kv_b = 0 if PACKEDKV else b
+    stage = 0
+    phase = 1  # an unused slot counts as released
+    if begin < end:
+        mbarrier.expect(k_full.index(0), GROUPS * K_TILES * k.block_type.nbytes)
+        for r in gl.static_range(GROUPS):
+            for c in gl.static_range(K_TILES):
+                at = (kv_b, g, kv_begin + j0 + r * ROWS, c * K_WIDTH)
+                tma_load(k, at, k_full.index(0), k_tiles.index(r * K_TILES + c))
+        mbarrier.expect(v_full.index(0), GROUPS * V_TILES * v.block_type.nbytes)
+        for r in gl.static_range(GROUPS):
+            for c in gl.static_range(V_TILES):
+                at = (kv_b, g, kv_begin + j0 + r * ROWS, c * V_WIDTH)
+                tma_load(v, at, v_full.index(0), v_tiles.index(r * V_TILES + c))
+    for n in range(group):
+        h = g * group + n
+        line = (q_b * heads + h) * padded + terms_begin
+        for t in range(begin, end):
+            i0 = t * ROWS
+            full = do_full.index(stage)
+            mbarrier.wait(do_empty.index(stage), phase)
+            mbarrier.expect(full, V_TILES * do.block_type.nbytes + ROWS * 4)
+            for c in gl.static_range(V_TILES):
+                at = (q_b, h, q_begin + i0, c * V_WIDTH)
+                tma_load(do, at, full, do_tiles.index(stage * V_TILES + c))
+            tma_load(deltas, (line + i0,), full, delta_tiles.index(stage))
+            full = q_full.index(stage)
+            mbarrier.wait(q_empty.index(stage), phase)
+            mbarrier.expect(full, K_TILES * q.block_type.nbytes + ROWS * 4)
+            for c in gl.static_range(K_TILES):
+                at = (q_b, h, q_begin + i0, c * K_WIDTH)
+                tma_load(q, at, full, q_tiles.index(stage * K_TILES + c))
+            tma_load(log_sums, (line + i0,), full, log_tiles.index(stage))
+            stage, phase = turned(stage, phase, STAGES)
+
+
+@jit
+def _add_products(sums, left, tiles, first):
+    """sums + left·tiles, started, of the tiles from `first` on."""
+    found = ()
+    for c in gl.static_range(len(sums)):
+        found += (warpgroup_mma(left, tiles.index(first + c), sums[c], is_async=True),)
+    return found
+
+
+@jit
+def _ended(sums, left):
+    """Sums, and the left operand that was added to them, when all products are over."""
+    found = ()
+    for c in gl.static_range(len(sums)):
+        one, left = warpgroup_mma_wait(0, deps=(sums[c], left))
+        found += (one,)
+    return found, left
+
+
+@jit
+def _held(x):
+    """`x`, of 16-bit elements, known before what follows: ptxas moves no computation behind a
+    store, also if no workgroup ever stores."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .pred never;
+        .reg .b32 depth;
+        mov.u32 depth, %nctaid.z;
+        setp.eq.u32 never, depth, 0;
+        @never st.shared.v4.b32 [depth], {$4, $5, $6, $7};
+        mov.b32 $0, $4;
+        mov.b32 $1, $5;
+        mov.b32 $2, $6;
+        mov.b32 $3, $7;
+        }""",
+        "=r,=r,=r,=r,r,r,r,r", [x], x.dtype, is_pure=False, pack=8,
+    )  # fmt: skip
+
+
+@jit
+def _dq_of(ds_tiles, k_tiles, zero, none, stage, NUMBER: gl.constexpr):
+    """Tile NUMBER of dQ, started: 64 columns, of the keys of both groups."""
+    K_TILES: gl.constexpr = k_tiles.shape[0] // GROUPS
+    PARTS: gl.constexpr = k_tiles.shape[2] // ROWS  # tiles of dQ beside a tile of K
+    dq = zero
+    for r in gl.static_range(GROUPS):
+        k_tile = k_tiles.index(none + r * K_TILES + NUMBER // PARTS)
+        part = k_tile.slice(NUMBER % PARTS * ROWS, ROWS, dim=1)
+        left = ds_tiles.index(stage * GROUPS + r).permute((1, 0))
+        dq = warpgroup_mma(left, part, dq, use_acc=r > 0, is_async=True)
+    return dq
+
+
+@jit
+def _hand_over(dq, dq_tiles, dq_full, GROUP: gl.constexpr):
+    """Let a tile of dQ be added."""
+    dq_tiles.index(GROUP).store(by_threads(dq))
+    fence_async_shared()
+    mbarrier.arrive(dq_full.index(GROUP), count=1)
+
+
+@jit
+def _step(
+    tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase, i0, j0, n_q, n_kv, shift, bounds, scale,
+    softcap, slope,
+    MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    RAGGED: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """The sums after one block of queries."""
+    (
+        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
+        q_full, q_empty, do_full, do_empty, dq_full, dq_empty,
+    ) = tiles  # fmt: skip
+    DTYPE: gl.constexpr = q_tiles.dtype
+    K_TILES: gl.constexpr = k_tiles.shape[0] // GROUPS
+    V_TILES: gl.constexpr = v_tiles.shape[0] // GROUPS
+    PIECES: gl.constexpr = K_TILES * k_tiles.shape[2] // ROWS  # tiles of dQ
+    FIRST: gl.constexpr = GROUP * ((PIECES + 1) // 2)  # of the group's
+    END: gl.constexpr = PIECES if GROUP else (PIECES + 1) // 2
+    OF_COLUMNS: gl.constexpr = gl.SliceLayout(0, zero.type.layout)
+    OF_DK: gl.constexpr = gl.DotOperandLayout(0, dk_sums[0].type.layout, 2)
+    OF_DV: gl.constexpr = gl.DotOperandLayout(0, dv_sums[0].type.layout, 2)
+    none = nothing(i0)
+    own = stage * GROUPS + GROUP
+    mbarrier.wait(q_full.index(stage), phase)
+    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + ROWS > n_q:
+            for c in gl.static_range(K_TILES):
+                clear(q_tiles.index(stage * K_TILES + c), n_q - i0)
+    log_tile = log_tiles.index(stage)
+    s = zero
+    if not SOFTCAP:
+        s = spread(log_tile.load(OF_COLUMNS), ROWS)
+    for c in gl.static_range(K_TILES):
+        part = q_tiles.index(stage * K_TILES + c).permute((1, 0))
+        k_tile = k_tiles.index(none + GROUP * K_TILES + c)
+        more = c > 0 or not SOFTCAP
+        s = warpgroup_mma(k_tile, part, s, use_acc=more, is_async=True)
+    s = warpgroup_mma_wait(0, deps=(s,))
+    p, through = weights_of(
+        s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
+        MASK, MASKED, SOFTCAP, ALIBI,
+    )  # fmt: skip
+    p = _held(p.to(DTYPE))
+    through = _held(through.to(DTYPE)) if SOFTCAP else p
+    weights = gl.convert_layout(p, OF_DV, assert_trivial=True)
+    mbarrier.wait(do_full.index(stage), phase)
+    if RAGGED:  # noqa: SIM102 - only the first is known when compiling
+        if i0 + ROWS > n_q:
+            for c in gl.static_range(V_TILES):
+                clear(do_tiles.index(stage * V_TILES + c), n_q - i0)
+    dp = spread(delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
+    for c in gl.static_range(V_TILES):
+        part = do_tiles.index(stage * V_TILES + c).permute((1, 0))
+        dp = warpgroup_mma(v_tiles.index(none + GROUP * V_TILES + c), part, dp, is_async=True)
+    dv_sums = _add_products(dv_sums, weights, do_tiles, stage * V_TILES)
+    dp = warpgroup_mma_wait(V_TILES, deps=(dp,))
+    # In one of two buffers: when all groups meet, all have multiplied what was in the other.
+    ds_tiles.index(own).store((through.to(gl.float32) * dp).to(DTYPE))
+    fence_async_shared()
+    meet(i0)
+    dv_sums, weights = _ended(dv_sums, weights)
+    mbarrier.arrive(do_empty.index(stage), count=1)
+    mbarrier.wait(dq_empty.index(GROUP), dq_phase)
+    dq = _dq_of(ds_tiles, k_tiles, zero, none, stage, FIRST)
+    gradients = ds_tiles.index(own).load(OF_DK)
+    dk_sums = _add_products(dk_sums, gradients, q_tiles, stage * K_TILES)
+    dq = warpgroup_mma_wait(K_TILES, deps=(dq,))
+    _hand_over(dq, dq_tiles, dq_full, GROUP)
+    dk_sums, gradients = _ended(dk_sums, gradients)
+    mbarrier.arrive(q_empty.index(stage), count=1)
+    dq_phase ^= 1
+    if FIRST + 1 < END:
+        dq = _dq_of(ds_tiles, k_tiles, zero, none, stage, FIRST + 1)
+        dq = warpgroup_mma_wait(0, deps=(dq,))
+        mbarrier.wait(dq_empty.index(GROUP), dq_phase)
+        _hand_over(dq, dq_tiles, dq_full, GROUP)
+        dq_phase ^= 1
+    stage, phase = turned(stage, phase, STAGES)
+    return dk_sums, dv_sums, stage, phase, dq_phase
+
+
+@jit
+def _zeros(LAYOUT: gl.constexpr, WIDTH: gl.constexpr, COUNT: gl.constexpr):
+    """COUNT tiles of sums."""
+    found = ()
+    for _ in gl.static_range(COUNT):
+        found += (gl.zeros((ROWS, WIDTH), gl.float32, LAYOUT),)
+    return found
+
+
+@jit
+def _multiply(
+    data, tiles, steps, sizes, bounds,
+    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr, SOFTCAP: gl.constexpr,
+    ALIBI: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
+    USEDKV: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
+    """A consumer, warp group number GROUP: its 64 keys of the tile."""
+    (
+        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
+        softcap, scale,
+    ) = data  # fmt: skip
+    _, k_tiles, v_tiles, _, _, _, _, _, _, _, _, _, _, _ = tiles
+    b, g, tile_begin, _, _, kv_begin, begin, end = steps
+    n_q, n_kv, room, shift, low, high = sizes
+    RAGGED: gl.constexpr = PACKEDQ or USEDQ
+    K_TILES: gl.constexpr = k_tiles.shape[0] // GROUPS
+    V_TILES: gl.constexpr = v_tiles.shape[0] // GROUPS
+    K_WIDTH: gl.constexpr = k_tiles.shape[2]
+    V_WIDTH: gl.constexpr = v_tiles.shape[2]
+    OF_S: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    OF_DK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K_WIDTH, 16])
+    OF_DV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_WIDTH, 16])
+    zero = gl.zeros((ROWS, ROWS), gl.float32, OF_S)
+    dk_sums = _zeros(OF_DK, K_WIDTH, K_TILES)
+    dv_sums = _zeros(OF_DV, V_WIDTH, V_TILES)
+    j0 = tile_begin + GROUP * ROWS
+    if begin < end:
+        mbarrier.wait(k_full.index(0), 0)
+        mbarrier.wait(v_full.index(0), 0)
+        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
+            if j0 + ROWS > n_kv:
+                for c in gl.static_range(K_TILES):
+                    clear(k_tiles.index(GROUP * K_TILES + c), n_kv - j0)
+                for c in gl.static_range(V_TILES):
+                    clear(v_tiles.index(GROUP * V_TILES + c), n_kv - j0)
+    stage = 0
+    phase = 0
+    dq_phase = 1  # nothing is being added yet
+    for n in range(group):
+        slope = 0.0
+        if ALIBI:
+            slope = gl.load(slopes + b * slopes_stride + g * group + n) * LOG2E
+        for t in range(begin, low):
+            dk_sums, dv_sums, stage, phase, dq_phase = _step(
+                tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase, t * ROWS,
+                j0, n_q, n_kv, shift, bounds, scale, softcap, slope,
+                MASK, True, SOFTCAP, ALIBI, RAGGED, GROUP,
+            )  # fmt: skip
+        for t in range(low, high):
+            dk_sums, dv_sums, stage, phase, dq_phase = _step(
+                tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase, t * ROWS,
+                j0, n_q, n_kv, shift, bounds, scale, softcap, slope,
+                MASK, False, SOFTCAP, ALIBI, RAGGED, GROUP,
+            )  # fmt: skip
+        if MASK == "window":
+            for t in range(high, end):
+                dk_sums, dv_sums, stage, phase, dq_phase = _step(
+                    tiles, dk_sums, dv_sums, zero, stage, phase, dq_phase,
+                    t * ROWS, j0, n_q, n_kv, shift, bounds, scale, softcap, slope,
+                    MASK, True, SOFTCAP, ALIBI, RAGGED, GROUP,
+                )  # fmt: skip
+    kv_b = 0 if PACKEDKV else b
+    for c in gl.static_range(K_TILES):
+        write_rows(
+            dk, dk_strides, dk_sums[c], scale, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
+            c * K_WIDTH, HEAD_DIM,
+        )  # fmt: skip
+    for c in gl.static_range(V_TILES):
+        write_rows(
+            dv, dv_strides, dv_sums[c], 1.0, kv_b, g, kv_begin, j0, n_kv, room, accumulate,
+            c * V_WIDTH, HEAD_DIM_V,
+        )  # fmt: skip
+
+
+@jit
+def gradients_gluon_lean(
+    q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, q_offsets, kv_offsets,
+    q_used, kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
+    padded, kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
+    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr, SOFTCAP: gl.constexpr,
+    ALIBI: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
+    USEDKV: gl.constexpr, PAD: gl.constexpr, ORDERED: gl.constexpr, BY_LENGTH: gl.constexpr,
+):  # fmt: skip
+    """dK and dV of 128 keys; what they add to dQ."""
+    TILE: gl.constexpr = GROUPS * ROWS
+    K_WIDTH: gl.constexpr = k.block_type.shape[-1]
+    V_WIDTH: gl.constexpr = v.block_type.shape[-1]
+    K_TILES: gl.constexpr = (HEAD_DIM + K_WIDTH - 1) // K_WIDTH
+    V_TILES: gl.constexpr = (HEAD_DIM_V + V_WIDTH - 1) // V_WIDTH
+    b, g, j0 = tile_of(
+        order, batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section,
+        TILE, PACKEDKV, BY_LENGTH, ORDERED,
+    )  # fmt: skip
+    q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
+    kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
+    _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)
+    terms_begin = 0
+    if PACKEDQ:
+        terms_begin = (q_begin // PAD + b) * PAD
+    shift = bottom_right * (n_kv - n_q)
+    begin, low, high, end = steps_of(j0, n_q, n_kv, shift, left, right, first, TILE, ROWS, MASK)
+    q_tiles = tiles_like(q, STAGES * K_TILES)
+    do_tiles = tiles_like(do, STAGES * V_TILES)
+    k_tiles = tiles_like(k, GROUPS * K_TILES)
+    v_tiles = tiles_like(v, GROUPS * V_TILES)
+    OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, ROWS], q.dtype)
+    ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, ROWS], OF_DS)
+    dq_tiles = tiles_like(dq_sums, GROUPS)
+    log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], log_sums.layout)
+    delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, ROWS], log_sums.layout)
+    k_full, _ = ring(1, 1)
+    v_full, _ = ring(1, 1)
+    q_full, q_empty = ring(STAGES, GROUPS)
+    do_full, do_empty = ring(STAGES, GROUPS)
+    dq_full, dq_empty = ring(GROUPS, 1)
+    fence_async_shared()  # the copy engine sees the barriers too
+    bounds = (left, right, first, bottom_right)
+    steps = (b, g, j0, q_begin, terms_begin, kv_begin, begin, end)
+    sizes = (n_q, n_kv, room, shift, low, high)
+    own = (
+        dk, dv, slopes, dk_strides, dv_strides, k_full, v_full, group, slopes_stride, accumulate,
+        softcap, scale,
+    )  # fmt: skip
+    tiles = (
+        q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles, ds_tiles, dq_tiles,
+        q_full, q_empty, do_full, do_empty, dq_full, dq_empty,
+    )  # fmt: skip
+    filled = (
+        q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
+        k_full, v_full, q_full, q_empty, do_full, do_empty, heads, group, padded,
+    )  # fmt: skip
+    added = (dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded)
+    # Constants are written out for each group: in a tuple Triton 3.6 turns them into tensors.
+    gl.warp_specialize(
+        [
+            (_multiply, (
+                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, MASK, SOFTCAP, ALIBI,
+                PACKEDQ, PACKEDKV, USEDQ, USEDKV, 0,
+            )),
+            (_multiply, (
+                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, MASK, SOFTCAP, ALIBI,
+                PACKEDQ, PACKEDKV, USEDQ, USEDKV, 1,
+            )),
+            (_fill, (filled, steps, PACKEDQ, PACKEDKV)),
+            (add_tiles, (
+                added, steps, sizes, bounds, TILE, ROWS, MASK, GROUPS, K_TILES * K_WIDTH // ROWS,
+                PACKEDQ, ORDERED,
+            )),
+        ],
+        [4, 1, 1],
+        [REGISTERS, OTHERS_REGISTERS, OTHERS_REGISTERS],
+    )  # fmt: skip
