@@ -39,7 +39,7 @@ SHARE = 0.45
 """Of the published matrix rate that products reach: a guess, somewhat under the forward kernel's,
 as each step waits for two products before the next two."""
 
-GLUON_SHARES = {"gluon_ws": 0.62, "gluon_lean": 0.55, "gluon_wide": 0.45}
+GLUON_SHARES = {"gluon_ws": 0.62, "gluon_lean": 0.55, "gluon_roles": 0.5, "gluon_wide": 0.45}
 """The same of pipelines in Gluon: what cuDNN and FlashAttention-3 are known to reach, of the dense
 rate."""
 

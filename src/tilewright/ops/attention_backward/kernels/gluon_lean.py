@@ -49,9 +49,12 @@ from tilewright.ops.attention_backward.kernels.gluon_steps import (
     weights_of,
 )
 from tilewright.ops.attention_backward.kernels.gluon_sums import (
+    add_products,
     add_tiles,
-    by_threads,
+    ended,
+    hand_over,
     meet,
+    no_sums,
     tiles_like,
     write_rows,
 )
@@ -124,25 +127,6 @@ def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
 
 
 @jit
-def _add_products(sums, left, tiles, first):
-    """sums + left·tiles, started, of the tiles from `first` on."""
-    found = ()
-    for c in gl.static_range(len(sums)):
-        found += (warpgroup_mma(left, tiles.index(first + c), sums[c], is_async=True),)
-    return found
-
-
-@jit
-def _ended(sums, left):
-    """Sums, and the left operand that was added to them, when all products are over."""
-    found = ()
-    for c in gl.static_range(len(sums)):
-        one, left = warpgroup_mma_wait(0, deps=(sums[c], left))
-        found += (one,)
-    return found, left
-
-
-@jit
 def _held(x):
     """`x`, of 16-bit elements, known before what follows: ptxas moves no computation behind a
     store, also if no workgroup ever stores."""
@@ -174,14 +158,6 @@ def _dq_of(ds_tiles, k_tiles, zero, none, stage, NUMBER: gl.constexpr):
         left = ds_tiles.index(stage * GROUPS + r).permute((1, 0))
         dq = warpgroup_mma(left, part, dq, use_acc=r > 0, is_async=True)
     return dq
-
-
-@jit
-def _hand_over(dq, dq_tiles, dq_full, GROUP: gl.constexpr):
-    """Let a tile of dQ be added."""
-    dq_tiles.index(GROUP).store(by_threads(dq))
-    fence_async_shared()
-    mbarrier.arrive(dq_full.index(GROUP), count=1)
 
 
 @jit
@@ -238,40 +214,31 @@ def _step(
     for c in gl.static_range(V_TILES):
         part = do_tiles.index(stage * V_TILES + c).permute((1, 0))
         dp = warpgroup_mma(v_tiles.index(none + GROUP * V_TILES + c), part, dp, is_async=True)
-    dv_sums = _add_products(dv_sums, weights, do_tiles, stage * V_TILES)
+    dv_sums = add_products(dv_sums, weights, do_tiles, stage * V_TILES)
     dp = warpgroup_mma_wait(V_TILES, deps=(dp,))
     # In one of two buffers: when all groups meet, all have multiplied what was in the other.
     ds_tiles.index(own).store((through.to(gl.float32) * dp).to(DTYPE))
     fence_async_shared()
     meet(i0)
-    dv_sums, weights = _ended(dv_sums, weights)
+    dv_sums, weights = ended(dv_sums, weights, 0)
     mbarrier.arrive(do_empty.index(stage), count=1)
     mbarrier.wait(dq_empty.index(GROUP), dq_phase)
     dq = _dq_of(ds_tiles, k_tiles, zero, none, stage, FIRST)
     gradients = ds_tiles.index(own).load(OF_DK)
-    dk_sums = _add_products(dk_sums, gradients, q_tiles, stage * K_TILES)
+    dk_sums = add_products(dk_sums, gradients, q_tiles, stage * K_TILES)
     dq = warpgroup_mma_wait(K_TILES, deps=(dq,))
-    _hand_over(dq, dq_tiles, dq_full, GROUP)
-    dk_sums, gradients = _ended(dk_sums, gradients)
+    hand_over(dq, dq_tiles, dq_full, GROUP)
+    dk_sums, gradients = ended(dk_sums, gradients, 0)
     mbarrier.arrive(q_empty.index(stage), count=1)
     dq_phase ^= 1
     if FIRST + 1 < END:
         dq = _dq_of(ds_tiles, k_tiles, zero, none, stage, FIRST + 1)
         dq = warpgroup_mma_wait(0, deps=(dq,))
         mbarrier.wait(dq_empty.index(GROUP), dq_phase)
-        _hand_over(dq, dq_tiles, dq_full, GROUP)
+        hand_over(dq, dq_tiles, dq_full, GROUP)
         dq_phase ^= 1
     stage, phase = turned(stage, phase, STAGES)
     return dk_sums, dv_sums, stage, phase, dq_phase
-
-
-@jit
-def _zeros(LAYOUT: gl.constexpr, WIDTH: gl.constexpr, COUNT: gl.constexpr):
-    """COUNT tiles of sums."""
-    found = ()
-    for _ in gl.static_range(COUNT):
-        found += (gl.zeros((ROWS, WIDTH), gl.float32, LAYOUT),)
-    return found
 
 
 @jit
@@ -298,8 +265,8 @@ def _multiply(
     OF_DK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, K_WIDTH, 16])
     OF_DV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, V_WIDTH, 16])
     zero = gl.zeros((ROWS, ROWS), gl.float32, OF_S)
-    dk_sums = _zeros(OF_DK, K_WIDTH, K_TILES)
-    dv_sums = _zeros(OF_DV, V_WIDTH, V_TILES)
+    dk_sums = no_sums(ROWS, K_WIDTH, K_TILES, OF_DK)
+    dv_sums = no_sums(ROWS, V_WIDTH, V_TILES, OF_DV)
     j0 = tile_begin + GROUP * ROWS
     if begin < end:
         mbarrier.wait(k_full.index(0), 0)

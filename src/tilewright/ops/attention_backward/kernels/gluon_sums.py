@@ -1,14 +1,17 @@
 """How sums leave, in Gluon for sm_90: blocks of dQ, which workgroups add to sums in memory, and
-rows of dK and dV; used by `gluon_ws` and `gluon_wide`."""
+rows of dK and dV; and lists of tiles of sums."""
 
 from tilewright.ops.attention_backward.kernels.gluon_steps import turn_of
 from tilewright.ops.device.gluon_api import (
+    fence_async_shared,
     gl,
     jit,
     mbarrier,
     tma_add,
     tma_store,
     tma_store_wait,
+    warpgroup_mma,
+    warpgroup_mma_wait,
 )
 
 
@@ -132,12 +135,49 @@ def add_tiles(
 
 
 @jit
+def no_sums(ROWS: gl.constexpr, WIDTH: gl.constexpr, COUNT: gl.constexpr, LAYOUT: gl.constexpr):
+    """COUNT tiles of sums, still zero."""
+    found = ()
+    for _ in gl.static_range(COUNT):
+        found += (gl.zeros((ROWS, WIDTH), gl.float32, LAYOUT),)
+    return found
+
+
+@jit
+def add_products(sums, left, tiles, first):
+    """sums + left·tiles, started, of the tiles from `first` on."""
+    found = ()
+    for c in gl.static_range(len(sums)):
+        found += (warpgroup_mma(left, tiles.index(first + c), sums[c], is_async=True),)
+    return found
+
+
+@jit
+def ended(sums, left, LATER: gl.constexpr):
+    """Sums, and the left operand of their products, when these are over. LATER: how many products
+    were started after them."""
+    found = ()
+    for c in gl.static_range(len(sums)):
+        one, left = warpgroup_mma_wait(LATER, deps=(sums[c], left))
+        found += (one,)
+    return found, left
+
+
+@jit
 def by_threads(sums):
     """A tile of sums [64, 64] as [128, 32], so that what a thread holds of two rows, eight apart,
     and two columns are neighbours: it writes them to shared memory at once, and eight threads write
     to all banks. `around` turns it back."""
     parts = sums.reshape([4, 2, 8, 8, 4, 2])
     return parts.permute((3, 0, 2, 4, 1, 5)).reshape([128, 32])
+
+
+@jit
+def hand_over(dq, dq_tiles, dq_full, GROUP: gl.constexpr):
+    """Let a tile of dQ be added."""
+    dq_tiles.index(GROUP).store(by_threads(dq))
+    fence_async_shared()
+    mbarrier.arrive(dq_full.index(GROUP), count=1)
 
 
 @jit

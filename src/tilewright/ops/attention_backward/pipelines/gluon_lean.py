@@ -65,15 +65,15 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
-def _width(dim: int) -> int:
+def width(dim: int) -> int:
     """Columns of a tile of rows of `dim` elements."""
     return CHUNK if tiles(dim) % 2 else 2 * CHUNK
 
 
-def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
+def boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
     return {
-        **dict.fromkeys(("q", "k"), (1, 1, ROWS, _width(c.head_dim))),
-        **dict.fromkeys(("v", "do"), (1, 1, ROWS, _width(c.head_dim_v))),
+        **dict.fromkeys(("q", "k"), (1, 1, ROWS, width(c.head_dim))),
+        **dict.fromkeys(("v", "do"), (1, 1, ROWS, width(c.head_dim_v))),
         "log_sums": (ROWS,),
         "deltas": (ROWS,),
         "dq_sums": SUMS_BOX,
@@ -95,7 +95,7 @@ def _lean(part: Part) -> Part:
         name="gradients_gluon_lean",
         module="gluon_lean",
         constants=tuple(name for name in part.constants if name not in ("TILE", "STEP")),
-        boxes=_boxes,
+        boxes=boxes,
     )
 
 

@@ -36,7 +36,7 @@ def _tile(c: AttentionBackwardConfig, arch: Arch) -> str | None:
         ("num_stages", STAGES),
     ):  # fmt: skip
         if (value := getattr(c, field)) != wanted:
-            return f"pipeline gluon_wide has {field} {wanted}, not {value}"
+            return f"pipeline {c.pipeline} has {field} {wanted}, not {value}"
     return None
 
 
