@@ -383,7 +383,7 @@ def test_few_registers_are_spilled_and_products_overlap(store):
     found = [r.kernel for r in report.results if r.part.startswith(MAIN)]
     assert len(found) == len(configs)
     for kernel in found:
-        assert kernel.resources.spill_bytes <= 50
+        assert kernel.resources.spill_bytes <= 64
         # Where registers are too few, ptxas waits for each product before the next.
         sass = inspect(kernel, store, "sass")
         assert 4 * sass.count("WARPGROUP.DEPBAR") < sass.count("HGMMA")

@@ -23,11 +23,11 @@ made from the one before. A group hands over its tiles of dQ one behind the othe
 for the other group (`gluon_sums.add_tiles`).
 
 What limits it. By its code: shared memory. A step at head dim 256 takes 2,560 cycles of an SM's
-matrix units; its operands, fills and stores are about 470 kB, which shared memory moves in 3,700.
+matrix units; its operands, fills and stores are about 460 kB, which shared memory moves in 3,600.
 
-Compiled (Triton 3.6, ptxas for sm_90a), not timed. At 256 nothing is spilled without a mask, 32
-bytes with a causal one; packed rows add 50. Products overlap. The simulation (`tests/simulate`) ran
-it.
+Compiled (Triton 3.6, ptxas for sm_90a), not timed. At 256, causal and not, 48 bytes are spilled, 56
+if sums are ordered; a step of the second group reads 20 of them. Products overlap. The simulation
+(`tests/simulate`) ran it.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E
@@ -49,6 +49,7 @@ from tilewright.ops.attention_backward.kernels.gluon_sums import (
     add_products,
     add_tiles,
     ended,
+    halves,
     hand_over,
     no_sums,
     tiles_like,
@@ -130,11 +131,38 @@ def _cleared(tiles, first, COUNT: gl.constexpr, rows):
 
 
 @jit
-def _dq_of(ds_tile, k_tiles, zero, none, NUMBER: gl.constexpr):
-    """Tile NUMBER of dQ, started: 64 columns."""
-    PARTS: gl.constexpr = k_tiles.shape[2] // ROWS  # tiles of dQ beside a tile of K
-    part = k_tiles.index(none + NUMBER // PARTS).slice(NUMBER % PARTS * ROWS, ROWS, dim=1)
-    return warpgroup_mma(ds_tile.permute((1, 0)), part, zero, use_acc=False, is_async=True)
+def _dq_of(ds_tile, k_tiles, zero, none, FIRST: gl.constexpr, COUNT: gl.constexpr):
+    """COUNT tiles of dQ of 64 columns, from FIRST on, started: as one product if they lie beside a
+    tile of K."""
+    PARTS: gl.constexpr = k_tiles.shape[2] // ROWS
+    WIDE: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * ROWS, 16])
+    left = ds_tile.permute((1, 0))
+    found = ()
+    if COUNT == PARTS and FIRST % PARTS == 0 and PARTS == 2:
+        zero = gl.zeros((ROWS, 2 * ROWS), gl.float32, WIDE)
+        part = k_tiles.index(none + FIRST // PARTS)
+        found += (warpgroup_mma(left, part, zero, use_acc=False, is_async=True),)
+    else:
+        for n in gl.static_range(FIRST, FIRST + COUNT):
+            part = k_tiles.index(none + n // PARTS).slice(n % PARTS * ROWS, ROWS, dim=1)
+            found += (warpgroup_mma(left, part, zero, use_acc=False, is_async=True),)
+    return found
+
+
+@jit
+def _hand_over(dq, dq_tiles, dq_full, dq_empty, phase, LATER: gl.constexpr, GROUP: gl.constexpr):
+    """Let tiles of dQ be added, one behind the other. LATER: how many products were started after
+    them. Returns the next tile's phase."""
+    for n in gl.static_range(len(dq)):
+        sums = warpgroup_mma_wait(LATER + len(dq) - 1 - n, deps=(dq[n],))
+        tiles = (sums,)
+        if sums.shape[1] > ROWS:
+            tiles = halves(sums)
+        for c in gl.static_range(len(tiles)):
+            mbarrier.wait(dq_empty.index(GROUP), phase)
+            hand_over(tiles[c], dq_tiles, dq_full, GROUP)
+            phase ^= 1
+    return phase
 
 
 @jit
@@ -182,22 +210,10 @@ def _weigh(
         _cleared(do_tiles, 0, V_TILES, n_q - i0)
     sums = add_products(sums, weights, do_tiles, 0)
     mbarrier.wait(ds_full.index(0), turn)
-    dq = _dq_of(ds_tile.index(0), k_tiles, zero, none, 0)
-    if COUNT > 1:
-        second = _dq_of(ds_tile.index(0), k_tiles, zero, none, 1)
-        dq = warpgroup_mma_wait(1, deps=(dq,))
-    else:
-        dq = warpgroup_mma_wait(0, deps=(dq,))
-    sums, weights = ended(sums, weights, COUNT - 1)
+    dq = _dq_of(ds_tile.index(0), k_tiles, zero, none, 0, COUNT)
+    sums, weights = ended(sums, weights, len(dq))
     mbarrier.arrive(do_empty.index(0), count=1)
-    mbarrier.wait(dq_empty.index(0), dq_phase)
-    hand_over(dq, dq_tiles, dq_full, 0)
-    dq_phase ^= 1
-    if COUNT > 1:
-        second = warpgroup_mma_wait(0, deps=(second,))
-        mbarrier.wait(dq_empty.index(0), dq_phase)
-        hand_over(second, dq_tiles, dq_full, 0)
-        dq_phase ^= 1
+    dq_phase = _hand_over(dq, dq_tiles, dq_full, dq_empty, dq_phase, 0, 0)
     stage, phase = turned(stage, phase, STAGES)
     return sums, stage, phase, turn ^ 1, dq_phase
 
@@ -237,24 +253,12 @@ def _differentiate(
     fence_async_shared()
     mbarrier.arrive(ds_full.index(0), count=1)
     mbarrier.arrive(do_empty.index(0), count=1)
-    dq = _dq_of(ds_tile.index(0), k_tiles, zero, none, FIRST)
+    dq = _dq_of(ds_tile.index(0), k_tiles, zero, none, FIRST, PIECES - FIRST)
     gradients = gl.convert_layout(ds, OF_DK, assert_trivial=True)
     sums = add_products(sums, gradients, q_tiles, stage * K_TILES)
-    dq = warpgroup_mma_wait(K_TILES, deps=(dq,))
-    mbarrier.wait(dq_empty.index(1), dq_phase)
-    hand_over(dq, dq_tiles, dq_full, 1)
-    dq_phase ^= 1
-    if FIRST + 1 < PIECES:
-        dq = _dq_of(ds_tile.index(0), k_tiles, zero, none, FIRST + 1)
-        sums, gradients = ended(sums, gradients, 1)
-        mbarrier.arrive(q_empty.index(stage), count=1)
-        dq = warpgroup_mma_wait(0, deps=(dq,))
-        mbarrier.wait(dq_empty.index(1), dq_phase)
-        hand_over(dq, dq_tiles, dq_full, 1)
-        dq_phase ^= 1
-    else:
-        sums, gradients = ended(sums, gradients, 0)
-        mbarrier.arrive(q_empty.index(stage), count=1)
+    dq_phase = _hand_over(dq, dq_tiles, dq_full, dq_empty, dq_phase, K_TILES, 1)
+    sums, gradients = ended(sums, gradients, 0)
+    mbarrier.arrive(q_empty.index(stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
     return sums, stage, phase, turn ^ 1, dq_phase
 

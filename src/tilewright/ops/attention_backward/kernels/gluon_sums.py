@@ -135,6 +135,13 @@ def add_tiles(
 
 
 @jit
+def halves(sums):
+    """The two tiles [64, 64] that are beside each other in [64, 128]."""
+    one, two = sums.reshape([64, 2, 64]).permute((0, 2, 1)).split()
+    return one, two
+
+
+@jit
 def no_sums(ROWS: gl.constexpr, WIDTH: gl.constexpr, COUNT: gl.constexpr, LAYOUT: gl.constexpr):
     """COUNT tiles of sums, still zero."""
     found = ()
