@@ -109,13 +109,6 @@ def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
         line = (q_b * heads + h) * padded + terms_begin
         for t in range(begin, end):
             i0 = t * ROWS
-            full = do_full.index(stage)
-            mbarrier.wait(do_empty.index(stage), phase)
-            mbarrier.expect(full, V_TILES * do.block_type.nbytes + ROWS * 4)
-            for c in gl.static_range(V_TILES):
-                at = (q_b, h, q_begin + i0, c * V_WIDTH)
-                tma_load(do, at, full, do_tiles.index(stage * V_TILES + c))
-            tma_load(deltas, (line + i0,), full, delta_tiles.index(stage))
             full = q_full.index(stage)
             mbarrier.wait(q_empty.index(stage), phase)
             mbarrier.expect(full, K_TILES * q.block_type.nbytes + ROWS * 4)
@@ -123,6 +116,13 @@ def _fill(data, steps, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr):
                 at = (q_b, h, q_begin + i0, c * K_WIDTH)
                 tma_load(q, at, full, q_tiles.index(stage * K_TILES + c))
             tma_load(log_sums, (line + i0,), full, log_tiles.index(stage))
+            full = do_full.index(stage)
+            mbarrier.wait(do_empty.index(stage), phase)
+            mbarrier.expect(full, V_TILES * do.block_type.nbytes + ROWS * 4)
+            for c in gl.static_range(V_TILES):
+                at = (q_b, h, q_begin + i0, c * V_WIDTH)
+                tma_load(do, at, full, do_tiles.index(stage * V_TILES + c))
+            tma_load(deltas, (line + i0,), full, delta_tiles.index(stage))
             stage, phase = turned(stage, phase, STAGES)
 
 
