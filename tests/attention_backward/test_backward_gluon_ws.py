@@ -34,13 +34,18 @@ MAIN = "gradients_gluon_"
 PLAIN = AttentionBackwardProblem(1, 2, 200, 150, 64)
 
 
+def gluon(p: AttentionBackwardProblem) -> list[AttentionBackwardConfig]:
+    """What a tuning has in Gluon for a problem."""
+    found = [c for space in FAMILY.tuning_spaces(p, SM_90) for c in space.expand(SM_90).configs]
+    return [c for c in found if c.pipeline != "basic"]
+
+
 def config_of(
     p: AttentionBackwardProblem, ordered: bool = False, pipeline: str = ""
 ) -> AttentionBackwardConfig:
-    """The kernels of the default space, with sums in order or not; of several pipelines the first
-    for this problem."""
-    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
-    known = [c for c in found if c.pipeline != "basic" and c.ordered == ordered]
+    """The kernels in Gluon, with sums in order or not; of several pipelines the first for this
+    problem."""
+    known = [c for c in gluon(p) if c.ordered == ordered]
     return next(c for c in known if not pipeline or c.pipeline == pipeline)
 
 
@@ -55,8 +60,7 @@ def right(
 
 def pipelines_of(p: AttentionBackwardProblem) -> list[str]:
     """The pipelines in Gluon for a problem."""
-    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
-    return [*dict.fromkeys(c.pipeline for c in found if c.pipeline != "basic")]
+    return [*dict.fromkeys(c.pipeline for c in gluon(p))]
 
 
 @pytest.mark.parametrize("bound", [None, 0])
@@ -199,7 +203,7 @@ def test_the_longest_sequences_start_first(name, others):
     rows = {"q_offsets": offsets, "kv_offsets": offsets, "kv_used": own // 2, "order": own}
     memories = {n: Memory(n, np.resize(x, max(2 * batch, len(x))), gl.int32)
                 for n, x in rows.items()}  # fmt: skip
-    simulated_step(FAMILY.sources(config, SM_90)[step.part], step, memories, {}, 0)
+    simulated_step(FAMILY.sources(config, SM_90)[step.part], step, memories, {}, 0, frozenset())
     order, before = np.split(memories["order"].flat[: 2 * batch], 2)
     used = [n // 2 if "usedkv" in others else n for n in keys]
     length = [n + m for n, m in zip(queries, used, strict=True)]

@@ -28,7 +28,8 @@ GRID = grid()
 def _cases():
     """Each problem of the grid with every kernel of its architecture's own, and one portable."""
     for number, p in enumerate(GRID):
-        configs = FAMILY.default_space(p, DATA).expand(DATA).configs
+        spaces = FAMILY.tuning_spaces(p, DATA)
+        configs = dict.fromkeys(c for space in spaces for c in space.expand(DATA).configs)
         found = [c for c in configs if FAMILY.supports(c, p, DATA)]
         portable = [one for one in found if FAMILY.interpreted(one) == one]
         yield from ((one, p) for one in found if one not in portable)

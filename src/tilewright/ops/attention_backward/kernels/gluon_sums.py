@@ -33,6 +33,28 @@ def _done(token):
 
 
 @jit
+def _wait_for(turns, over, before):
+    """Wait until so many turns of a block are over; `over` of them were when last read."""
+    while over < before:
+        over = gl.atomic_add(turns, 0, sem="acquire")
+
+
+@jit
+def _pass_on(turns, t, begin, end, more, apart):
+    """End this turn of block `t`, and return how many turns of the next block are over: of the same
+    head, or, if there is one `more`, the first of the next, `apart` blocks on.
+
+    They are read while the sums of this block are on their way: mostly the turn has come by then,
+    and neither the read nor its order (the release behind it is a fence for it too) is waited for.
+    """
+    later = gl.where(t + 1 < end, 1, apart + begin - t)
+    over = gl.load(turns + later, mask=(t + 1 < end) | more, other=0, volatile=True)
+    _done(t)
+    gl.atomic_add(turns, 1, sem="release")
+    return over
+
+
+@jit
 def add_blocks(
     data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
     GROUPS: gl.constexpr, PIECES: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
@@ -40,9 +62,7 @@ def add_blocks(
     """The warp that adds blocks of dQ to the sums in memory, PIECES tiles each. Groups have equal
     shares of them, of which each hands over one at a time; the last group may have fewer.
     ORDERED: each block's in turns, of which `turns` counts those that are over. The first writes,
-    so sums need not be zero before; a block without turns is nothing. How far the next block is, is
-    read while the sums of this one are on their way: mostly its turn has come by then, and neither
-    the read nor its order (the release behind it is a fence for it too) is waited for."""
+    so sums need not be zero before; a block without turns is nothing."""
     PASSES: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
     dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
     b, g, j0, _, terms_begin, _, begin, end = steps
@@ -57,8 +77,7 @@ def add_blocks(
             block = line // STEP + t
             if ORDERED:
                 before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
-                while over < before:
-                    over = gl.atomic_add(turns + block, 0, sem="acquire")
+                _wait_for(turns + block, over, before)
             for n in gl.static_range(PASSES):
                 mbarrier.wait(dq_full.index(0), phase)
                 for r in gl.static_range(GROUPS):
@@ -75,15 +94,7 @@ def add_blocks(
                 mbarrier.arrive(dq_empty.index(0), count=1)
                 phase ^= 1
             if ORDERED:
-                later = gl.where(t + 1 < end, 1, padded // STEP + begin - t)
-                over = gl.load(
-                    turns + block + later,
-                    mask=(t + 1 < end) | (m + 1 < group),
-                    other=0,
-                    volatile=True,
-                )
-                _done(t)
-                gl.atomic_add(turns + block, 1, sem="release")
+                over = _pass_on(turns + block, t, begin, end, m + 1 < group, padded // STEP)
 
 
 @jit
@@ -101,15 +112,14 @@ def add_tiles(
     q_b = 0 if PACKEDQ else b
     phase = 0
     last_phase = 0  # of the last group, which may have fewer tiles
+    over = 0
     for m in range(group):
         line = (q_b * heads + g * group + m) * padded + terms_begin
         for t in range(begin, end):
             block = line // STEP + t
             if ORDERED:
                 before = turn_of(t, j0, n_kv, shift, left, right, first, TILE, STEP, MASK)
-                over = gl.atomic_add(turns + block, 0, sem="acquire")
-                while over < before:
-                    over = gl.atomic_add(turns + block, 0, sem="acquire")
+                _wait_for(turns + block, over, before)
             for n in gl.static_range(PASSES):
                 for r in gl.static_range(GROUPS):
                     if r * PASSES + n < PIECES:
@@ -130,8 +140,7 @@ def add_tiles(
                         mbarrier.arrive(dq_empty.index(r), count=1)
             phase ^= PASSES & 1
             if ORDERED:
-                _done(t)
-                gl.atomic_add(turns + block, 1, sem="release")
+                over = _pass_on(turns + block, t, begin, end, m + 1 < group, padded // STEP)
 
 
 @jit

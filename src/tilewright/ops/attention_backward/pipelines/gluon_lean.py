@@ -114,6 +114,6 @@ GLUON_LEAN = Pipeline(
     supports=GLUON_WS.supports,
     temporaries=GLUON_WS.temporaries,
     repeats=GLUON_WS.repeats,
-    algorithms=_algorithms,
-    tuned=lambda p, arch: (),
+    algorithms=lambda p, arch: (),  # not before a GPU has run it
+    tuned=_algorithms,
 )

@@ -43,4 +43,6 @@ GLUON_ROLES = replace(
     name="gluon_roles",
     parts=tuple(map(_roles, GLUON_WIDE.parts)),
     rules={**GLUON_WIDE.rules, "shared_memory": _shared_memory},
+    algorithms=lambda p, arch: (),  # not before a GPU has run it
+    tuned=GLUON_WIDE.algorithms,
 )
