@@ -60,6 +60,11 @@ class BuildFailed(TilewrightError):
     """A kernel could not be built; the message has its config and the compiler's output."""
 
 
+class LibraryRefused(BuildFailed):
+    """The vendor's library that an algorithm belongs to is missing, is of another major version, or
+    refuses the algorithm."""
+
+
 class StoreError(TilewrightError):
     """The kernel store cannot be read or written (full disk, permissions, untrusted entry)."""
 

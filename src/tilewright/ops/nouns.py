@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tilewright.dtypes import dtype
+from tilewright.ops.library import Matmul
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +144,19 @@ TEMPORARY_ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel of a launch.
+    """One kernel of a launch, or a product that the vendor's library computes.
 
-    grid: workgroups in x, y and z.
-    arguments: the kernel's non-constant arguments, in order.
+    grid: workgroups in x, y and z; the library chooses its own.
+    arguments: the kernel's non-constant arguments, in order; for the library pointers to the first
+        and the second matrix, the result, the workspace if there is one, and `Matmul.extra`.
     part: which of the config's kernels (`Launching.sources`).
+    matmul: what the library computes; None for a kernel.
     """
 
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     part: str = MAIN
+    matmul: Matmul | None = None
 
 
 @dataclass(frozen=True, slots=True)
