@@ -16,8 +16,10 @@ from tilewright import parameters
 from tilewright.compile.kernel import Kernel, TensorMap
 from tilewright.dtypes import dtype
 from tilewright.errors import BadArgument, LaunchFailed
+from tilewright.ops.library import Matmul
 from tilewright.ops.nouns import Descriptor, Given, Launch, Pointer, Role, Scalar, Step
 from tilewright.runtime import temporaries
+from tilewright.runtime.cublaslt import STATUS, Prepared
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.launcher import NEEDS_MAPS, OVERLAPS, UNSUITABLE, launcher
 from tilewright.triton_versions import descriptor_flags
@@ -59,6 +61,7 @@ class BoundLaunch:
         are not among them.
     given: names of the scalars that a call passes, in their order.
     defaults: values of scalars for which a call passes None.
+    products: what the vendor's library computes in the launch, ready on the device.
 
     `native` is the launcher's own record of the launch, for its `call`. Raises `LaunchFailed` for
     a launch that cannot be queued on this device.
@@ -74,14 +77,19 @@ class BoundLaunch:
         operands: Sequence[Bound],
         given: Sequence[str] = (),
         defaults: Mapping[str, int | float] | None = None,
+        products: Mapping[Matmul, Prepared] | None = None,
     ) -> None:
         defaults = defaults or {}
         self.driver = driver
         self.device = device
         places = temporaries.layout(launch.temporaries)
+        native, products = launcher(), products or {}
         packed = _Packed(_sources(operands, places), list(given), defaults)
         for step in launch.steps:
-            packed.add_step(driver, parts, warp_size, step)
+            if step.matmul is not None:
+                packed.add_matmul(native.matmul_step, products[step.matmul], step)
+            else:
+                packed.add_step(driver, parts, warp_size, step)
         self._name = packed.names[0] if packed.names else "an empty launch"
         self._descriptors = packed.descriptors
         self._scalars = packed.scalars
@@ -89,7 +97,7 @@ class BoundLaunch:
         self._defaults = defaults
         self.needs_workspace = bool(places.kept_zero_bytes or places.scratch_bytes)
         """Whether a call needs the addresses of buffers for temporaries."""
-        native = launcher()
+        self._products = (*products.values(),)
         self._native_launch = native.launch
         self._write_map = native.write_map
         self._launches = native.launches
@@ -108,6 +116,7 @@ class BoundLaunch:
             places.zeroed_bytes,
             bool(places.kept_zero_bytes),
             bool(places.scratch_bytes),
+            self._products,
         )
 
     def __call__(
@@ -145,7 +154,7 @@ class BoundLaunch:
         if status == UNSUITABLE:
             raise self._unsuitable(scalars)
         if status:
-            raise LaunchFailed(f"launching {self._name}: {self.driver.error(status)}")
+            raise LaunchFailed(f"launching {self._name}: {self._said(status)}")
         return True
 
     def keep_workspace(self, stream: int, kept_zero: int, scratch: int) -> None:
@@ -162,6 +171,12 @@ class BoundLaunch:
         """A stamp that is larger for a launch that was used later; 0 if it was never used."""
         stamp: int = self._last_used(self.native)
         return stamp
+
+    def _said(self, status: int) -> str:
+        """A status in the words of the driver, or of the library that computes the launch."""
+        if status > STATUS and self._products:
+            return self._products[0].error(status - STATUS)
+        return self.driver.error(status)
 
     def _try(
         self,
@@ -270,8 +285,7 @@ class _Packed:
         if kernel.global_scratch or kernel.profile_scratch:
             raise LaunchFailed(f"{kernel.name} wants scratch memory, which no plan provides")
         self.names.append(kernel.name)
-        self.content += bytes(-len(self.content) % _ALIGNED)
-        start, self._offsets = len(self.content), []
+        start = self._begin()
         self._add_arguments(kernel, step)
         for kind in parameters.SCRATCH:
             self._add(kind, parameters.pack(kind, 0))
@@ -295,6 +309,22 @@ class _Packed:
             )
         )
 
+    def add_matmul(self, call: int, ready: Prepared, step: Step) -> None:
+        """Lay out the addresses that the vendor's library is given. call: the address of the
+        launcher's function that hands them to it."""
+        self.names.append(ready.name)
+        self._begin()
+        for argument in step.arguments:
+            assert isinstance(argument, Pointer)
+            self._add_pointer(ready.name, argument.operand)
+        self.steps.append((call, ready.address, b"", step.grid, 1, 0, tuple(self._offsets)))
+
+    def _begin(self) -> int:
+        """Begin a step's parameters; returns where."""
+        self.content += bytes(-len(self.content) % _ALIGNED)
+        self._offsets = []
+        return len(self.content)
+
     def _add_arguments(self, kernel: Kernel, step: Step) -> None:
         views = [a for a in step.arguments if isinstance(a, Descriptor)]
         if kernel.tensor_maps and len(kernel.tensor_maps) != len(views):
@@ -305,7 +335,7 @@ class _Packed:
         maps = iter(kernel.tensor_maps)
         for argument in step.arguments:
             if isinstance(argument, Pointer):
-                self._add_pointer(kernel, argument.operand)
+                self._add_pointer(kernel.name, argument.operand)
             elif isinstance(argument, Scalar):
                 self._add(argument.type, parameters.pack(argument.type, argument.value))
             elif isinstance(argument, Given):
@@ -322,15 +352,15 @@ class _Packed:
         self._offsets.append(at)
         return at
 
-    def _source(self, kernel: Kernel, name: str) -> tuple[int, int]:
+    def _source(self, kernel: str, name: str) -> tuple[int, int]:
         if name not in self.sources:
             raise LaunchFailed(
-                f"{kernel.name} is passed '{name}', which is neither an operand of this call nor "
+                f"{kernel} is passed '{name}', which is neither an operand of this call nor "
                 f"a temporary; these are {', '.join(self.sources) or 'none'}"
             )
         return self.sources[name]
 
-    def _add_pointer(self, kernel: Kernel, name: str, offset: int = 0) -> None:
+    def _add_pointer(self, kernel: str, name: str, offset: int = 0) -> None:
         source, at = self._source(kernel, name)
         self.pointers.append((self._add(parameters.POINTER), source, at + offset))
 
@@ -355,7 +385,7 @@ class _Packed:
             )
         offset = view.offset * dtype(view.dtype).bytes
         if layout is not None:
-            source, at = self._source(kernel, view.operand)
+            source, at = self._source(kernel.name, view.operand)
             place = self._add(parameters.TENSOR_MAP)
             self.descriptors.append(_Tiled(place, source, at + offset, view, layout))
         else:
@@ -365,7 +395,7 @@ class _Packed:
                     f"{view.element_strides}, which only tensor maps have, and kernels for "
                     f"{kernel.arch} take descriptors without them"
                 )
-            self._add_pointer(kernel, view.operand, offset)
+            self._add_pointer(kernel.name, view.operand, offset)
         extents = (*view.shape, *view.strides)
         flags = descriptor_flags(kernel.triton)
         pieces = parameters.descriptor_pieces(rank, layout is not None, flags)[1:]

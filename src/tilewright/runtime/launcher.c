@@ -27,8 +27,9 @@
 
    Nothing here knows a driver: prepare() gets the driver's functions as addresses. A plain kernel is
    launched with a function like cuLaunchKernel or hipModuleLaunchKernel (they take the same
-   arguments), a kernel with launch attributes with one like cuLaunchKernelEx. launcher.py compiles
-   this file on first use. */
+   arguments), a kernel with launch attributes with one like cuLaunchKernelEx. `matmul_step`, in
+   matmul.h, is one like the former for a product that a library computes. launcher.py compiles this
+   file on first use. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -116,6 +117,7 @@ typedef struct {
   uint64_t fill_bytes;     /* at the start of the scratch buffer, zeroed before each launch */
   int kept_zero, scratch;  /* whether the launch needs these buffers */
   uint64_t launches, used; /* changed under Python's lock */
+  PyObject *kept;          /* what steps of a library point into; NULL for nothing */
   Workspace workspaces[WORKSPACES_KEPT]; /* found by stream; a collision replaces */
 } Launch;
 
@@ -156,6 +158,7 @@ static int keep_map(Tiled *t, uint64_t address, const char *encoded) {
 
 static void discard(Launch *l) {
   if (!l) return;
+  Py_XDECREF(l->kept);
   for (int i = 0; l->step && i < l->steps; i++) PyMem_Free(l->step[i].attributes);
   for (int i = 0; l->descriptor && i < l->descriptors; i++) PyMem_Free(l->descriptor[i].maps);
   void *parts[] = {l->content, l->offsets, l->step,   l->pointer, l->descriptor,
@@ -260,22 +263,22 @@ static int read_all(Launch *l, PyObject *operands, PyObject *optional, PyObject 
 }
 
 /* prepare(device, operands, optional, content, steps, pointers, descriptors, scalars,
-           fill, fill_bytes, kept_zero, scratch)
+           fill, fill_bytes, kept_zero, scratch, kept)
    operands: (bytes, written) of each, in the order of a call's addresses.
    optional: for each scalar given at the call, whether it has a default (which is in `content`).
    content: the parameters of all steps. steps: see read_step(). pointers, descriptors: (offset in
    `content`, source, offset to add to its address); see Slot. scalars: (offset in `content`, number
    among the given, type). fill: the driver's function that sets `fill_bytes` bytes to zero.
-   kept_zero, scratch: whether the launch needs these buffers. */
+   kept_zero, scratch: whether the launch needs these buffers. kept: is kept alive. */
 static PyObject *prepare(PyObject *self, PyObject *args) {
   unsigned long long fill, fill_bytes;
   Py_buffer content;
-  PyObject *operands, *optional, *steps, *pointers, *descriptors, *scalars, *capsule = NULL;
+  PyObject *operands, *optional, *steps, *pointers, *descriptors, *scalars, *kept, *capsule = NULL;
   int device, kept_zero, scratch;
-  if (!PyArg_ParseTuple(args, "iO!O!y*O!O!O!O!KKpp", &device, &PyTuple_Type, &operands,
+  if (!PyArg_ParseTuple(args, "iO!O!y*O!O!O!O!KKppO", &device, &PyTuple_Type, &operands,
                         &PyTuple_Type, &optional, &content, &PyTuple_Type, &steps, &PyTuple_Type,
                         &pointers, &PyTuple_Type, &descriptors, &PyTuple_Type, &scalars, &fill,
-                        &fill_bytes, &kept_zero, &scratch))
+                        &fill_bytes, &kept_zero, &scratch, &kept))
     return NULL;
   Launch *l = PyMem_Calloc(1, sizeof(Launch));
   if (!l || !(l->content = PyMem_Malloc((size_t)content.len + 1))) {
@@ -284,6 +287,7 @@ static PyObject *prepare(PyObject *self, PyObject *args) {
     memcpy(l->content, content.buf, (size_t)content.len);
     l->bytes = content.len, l->device = device;
     l->kept_zero = kept_zero, l->scratch = scratch;
+    l->kept = Py_NewRef(kept);
     l->fill = (fill_fn)(uintptr_t)fill, l->fill_bytes = fill_bytes;
     if (!read_all(l, operands, optional, steps, pointers, descriptors, scalars))
       capsule = PyCapsule_New(l, LAUNCH, destroy);
@@ -590,6 +594,7 @@ static PyObject *call(PyObject *self, PyObject *const *args, Py_ssize_t given) {
 }
 
 #include "repeat.h"
+#include "matmul.h"
 
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "A launch, packed."},
@@ -619,5 +624,9 @@ PyMODINIT_FUNC PyInit_launcher(void) {
   word_dtype = PyUnicode_InternFromString("dtype");
   word_get_device = PyUnicode_InternFromString("get_device");
   word_requires_grad = PyUnicode_InternFromString("requires_grad");
-  return PyModule_Create(&module);
+  PyObject *made = PyModule_Create(&module);
+  PyObject *address = made ? PyLong_FromVoidPtr((void *)matmul_step) : NULL;
+  if (address && PyModule_AddObjectRef(made, "matmul_step", address)) Py_CLEAR(made);
+  Py_XDECREF(address);
+  return made;
 }

@@ -31,7 +31,7 @@ __all__ = ["NEEDS_MAPS", "NOT_KNOWN", "OVERLAPS", "UNSUITABLE", "compiled", "lau
 log = logging.getLogger("tilewright")
 
 _SOURCE, *_INCLUDED = (
-    Path(__file__).with_name(name) for name in ("launcher.c", "describe.h", "repeat.h")
+    Path(__file__).with_name(name) for name in ("launcher.c", "describe.h", "repeat.h", "matmul.h")
 )
 
 

@@ -12,10 +12,13 @@ import struct
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.parameters import TENSOR_MAP_BYTES
+from tilewright.runtime.cublaslt import STATUS, Context
+from tilewright.runtime.driver import address_of
 
 NEEDS_MAPS, OVERLAPS, NOT_KNOWN, UNSUITABLE = -1, -2, -3, -4
 """Codes of `launch` and `call` that are no driver's status; see launcher.c."""
@@ -40,6 +43,15 @@ _FILL = ctypes.CFUNCTYPE(
 )
 """`cuMemsetD8Async` and `hipMemsetD8Async`: address, byte, count, stream."""
 
+_SET = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
+)
+_MATMUL = ctypes.CFUNCTYPE(
+    ctypes.c_int, *([ctypes.c_void_p] * 14), ctypes.c_size_t, ctypes.c_void_p
+)
+_matmuls = threading.Lock()
+"""Held while a product's description is changed, and used as it was changed."""
+
 _ATTRIBUTE_BYTES = 72
 _pack_address = struct.Struct("<Q").pack_into
 _uses = itertools.count(1)
@@ -56,6 +68,37 @@ class _Config(ctypes.Structure):
         ("attributes", ctypes.c_char_p),
         ("count", ctypes.c_uint),
     )
+
+
+def _matmul_step(
+    function: int, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
+    stream: int | None, parameters: int, extra: int | None,
+) -> int:  # fmt: skip
+    """See matmul.h."""
+    m = Context.from_address(function)
+    count = 3 + (m.workspace > 0) + (m.attribute >= 0)
+    places = (ctypes.c_void_p * count).from_address(parameters)
+    address = [ctypes.c_void_p.from_address(place) for place in places]
+    with _matmuls if m.attribute >= 0 else nullcontext():
+        status: int = 0
+        if m.attribute >= 0:
+            last, size = ctypes.addressof(address[-1]), ctypes.sizeof(ctypes.c_void_p)
+            status = _SET(m.set)(m.description, m.attribute, last, size)
+        if not status:
+            a, b, c = address[:3]
+            one, zero, algorithm = (
+                function + field.offset for field in (Context.one, Context.zero, Context.algorithm)
+            )
+            status = _MATMUL(m.matmul)(
+                m.handle, m.description, one, a, m.first, b, m.second, zero, c, m.result, c,
+                m.result, algorithm, address[3] if m.workspace else None, m.workspace, stream,
+            )  # fmt: skip
+    return STATUS + status if status else 0
+
+
+_kept_matmul_step = _FUNCTION(_matmul_step)
+matmul_step = address_of(_kept_matmul_step)
+"""The address of the function that computes a step by the vendor's library."""
 
 
 @dataclass(slots=True)
@@ -122,6 +165,7 @@ class _Launch:
     fill_bytes: int
     kept_zero: bool
     scratch: bool
+    kept: Any
     maps: list[dict[int, bytes]]
     workspaces: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     free: list[_Parameters] = field(default_factory=list)
@@ -149,13 +193,14 @@ def prepare(
     fill_bytes: int,
     kept_zero: bool,
     scratch: bool,
+    kept: Any,
 ) -> _Launch:
     """A launch, packed; see launcher.c."""
     made = [_Step(*step) for step in steps]
     maps: list[dict[int, bytes]] = [{} for _ in descriptors]
     return _Launch(
         device, operands, optional, content, made, pointers, descriptors, scalars, _FILL(fill),
-        fill_bytes, kept_zero, scratch, maps,
+        fill_bytes, kept_zero, scratch, kept, maps,
     )  # fmt: skip
 
 
