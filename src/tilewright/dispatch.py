@@ -25,6 +25,7 @@ from tilewright.compile import Store
 from tilewright.errors import (
     BuildFailed,
     FindingsFound,
+    LibraryRefused,
     NoKernelFound,
     UnsupportedProblem,
     WrongDevice,
@@ -370,16 +371,18 @@ class Dispatcher(Loader):
                 self._fast = Fast()
             if config is not None:
                 plan = self._plan_of(self._named(config, problem, target), problem, target)
-                parts = self._function(config, target, index)
+                parts, products = self._loaded(plan, index)
             else:
                 while True:
                     plan = self._plan(problem, target)
                     try:
-                        parts = self._function(plan.config, target, index)
+                        parts, products = self._loaded(plan, index)
                         break
                     except BuildFailed as error:
                         log.warning("%s", error)
-                        self._unbuildable[plan.config.name, target.arch] = str(error)
+                        refused = isinstance(error, LibraryRefused)
+                        of = problem if refused else target.arch
+                        self._unbuildable[plan.config.name, of] = str(error)
                         self._plans.discard((problem, target, None))
         bound = BoundLaunch(
             self._driver(target),
@@ -390,6 +393,7 @@ class Dispatcher(Loader):
             given.bound,
             family.scalars,
             family.scalar_defaults(problem),
+            products,
         )
         return Ready(plan, bound, given.bound, index)
 

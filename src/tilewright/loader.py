@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright.arch import arch, words
@@ -16,10 +17,20 @@ from tilewright.bundle.lacking import lacks
 from tilewright.bundle.shelf import OFF, Given, installed, opened
 from tilewright.compile import Store, build, find, inspect
 from tilewright.compile.kernel import Kernel
-from tilewright.errors import BadArgument, BadFile, BuildFailed, NotInBundle, WrongDevice
-from tilewright.plan import Planner, live_device
+from tilewright.errors import (
+    BadArgument,
+    BadFile,
+    BuildFailed,
+    LibraryRefused,
+    NoDriver,
+    NotInBundle,
+    WrongDevice,
+)
+from tilewright.plan import Plan, Planner, live_device
 from tilewright.registry import Registry
 from tilewright.runtime.bound import Loaded
+from tilewright.runtime.cublaslt import Prepared
+from tilewright.runtime.cublaslt import opened as opened_library
 from tilewright.runtime.driver import Driver
 from tilewright.runtime.drivers import driver
 from tilewright.select.configured import Wanted
@@ -89,6 +100,20 @@ class Loader(Planner):
             }
         self._functions[config.name, index] = found
         return found
+
+    def _loaded(self, plan: Plan, index: int) -> tuple[dict[str, Loaded], dict[Any, Prepared]]:
+        """What a plan's steps run on GPU `index`: kernels by part, and what the vendor's library
+        computes. Raises `BuildFailed`; `LibraryRefused` if it is the library's fault."""
+        theirs = [step.matmul for step in plan.launch.steps if step.matmul is not None]
+        on = self._driver(plan.device)
+        ready = {one: opened_library(one.library).prepared(on, index, one) for one in theirs}
+        if len(theirs) == len(plan.launch.steps):
+            return {}, ready
+        return self._function(plan.config, plan.device, index), ready
+
+    def _lacking(self, library: str, target: Device) -> str:
+        """Where plans are made for a GPU of this machine, the library must be here too."""
+        return _lacking(library, target.arch)
 
     def _driver(self, target: Device) -> Driver:
         return self._emulator().driver if self.emulated else driver(arch(target.arch).backend)
@@ -162,6 +187,20 @@ class Loader(Planner):
             part: gpu.load(kernel, store.read(kernel), inspect(kernel, store, "amdgcn"))
             for part, kernel in self._stored(config, target).items()
         }
+
+
+@cache
+def _lacking(library: str, arch_name: str) -> str:
+    """Why this machine's GPU, if it has one of this architecture, cannot use a library; else
+    ``""``."""
+    try:
+        if live_device(0).arch == arch_name:
+            opened_library(library)
+    except NoDriver:
+        return ""
+    except LibraryRefused as error:
+        return str(error)
+    return ""
 
 
 def _triton_is_here() -> bool:

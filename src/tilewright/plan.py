@@ -25,6 +25,7 @@ from tilewright.errors import (
     UnsupportedProblem,
 )
 from tilewright.explain import Explanation, Fate
+from tilewright.ops.library import library_of
 from tilewright.ops.nearby import Invariance
 from tilewright.ops.nouns import Launch
 from tilewright.registry import Entry, Registry
@@ -114,7 +115,9 @@ class Planner:
         self._lock = threading.RLock()
         self._version = registry.version if registry is not None else 0
         self._plans = _Plans()
-        self._unbuildable: dict[tuple[str, str], str] = {}
+        self._unbuildable: dict[tuple[str, Any], str] = {}
+        """Why kernels cannot be launched, by name and architecture; why the vendor's library
+        refuses algorithms, by name and problem."""
         self._default_entries: dict[Any, tuple[Entry, ...]] = {}
 
     def device_for_planning(self) -> Device:
@@ -300,7 +303,11 @@ class Planner:
             broken = self._unbuildable.get((entry.name, target.arch))
             if broken is not None:
                 return no("build", broken)
-        if self._prebuilt is not None:
+        if library := library_of(entry.config):
+            refused = self._unbuildable.get((entry.name, problem)) or self._lacking(library, target)
+            if refused:
+                return no("library", refused)
+        elif self._prebuilt is not None:
             present = self._present(entry.name, target)
             if not present:
                 return present
@@ -310,6 +317,11 @@ class Planner:
             if not verdict:
                 return verdict
         return asked.constraints.allows(entry.config, problem, target)
+
+    def _lacking(self, library: str, target: Device) -> str:
+        """Why the vendor's library cannot be used here; ``""`` if it can, or if plans are made for
+        another machine."""
+        return ""
 
     def _present(self, name: str, target: Device) -> Verdict:
         """Whether the prebuilt kernels, if they are the only candidates, include this one."""

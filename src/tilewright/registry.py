@@ -181,7 +181,7 @@ class Registry:
                 named = family.parse_name(row.name)
             except UnknownName as error:
                 raise BadFile(f"{place}: {error}") from None
-            config = convert(row.config, family.config_type, f"{place}.config")
+            config = convert(row.config, type(named), f"{place}.config")
             if config != named:
                 raise BadFile(f"{place}: the name and the config's fields disagree: {row.name}")
             if row.name in registry:

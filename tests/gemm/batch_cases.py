@@ -10,7 +10,7 @@ from gemm_cases import TILE, config, signatures
 from tilewright.arch import arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import FAMILY, GemmConfig, GemmProblem
-from tilewright.ops.gemm.pipelines import PIPELINES
+from tilewright.ops.gemm.pipelines import PIPELINES, on
 from tilewright.ops.gemm.problem import LAYOUTS
 
 BATCH = 3
@@ -27,7 +27,7 @@ STRIDES = ("packed", "apart", "shared A", "shared B", "beside")
 
 def batched(arch_name: str) -> list[str]:
     """The architecture's pipelines that walk the matrices of a batch."""
-    here = (PIPELINES[name] for name in FAMILY.pipelines(arch(arch_name)))
+    here = (PIPELINES[name] for name in on(arch(arch_name)))
     return [record.name for record in here if "strided" in record.batchings]
 
 

@@ -11,6 +11,7 @@ from tilewright.errors import BadArgument
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Form
 from tilewright.ops.formats import Formats
+from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, Operand
 from tilewright.ops.profiles import Profile
@@ -62,6 +63,16 @@ class Defaults:
     def repeats(self, config: Any) -> Verdict:
         """Every kernel repeats: none adds in an order that changes."""
         return YES
+
+    def library_query(self, problem: Any, arch: Arch, library_name: str) -> Matmul | Verdict:
+        """No library's algorithms are candidates."""
+        family: Any = self
+        return no("family", f"no vendor's library is asked for {family.name}")
+
+    def library_config(self, problem: Any, library_name: str, found: Found) -> Any:
+        """Never called, as `library_query` asks for nothing."""
+        family: Any = self
+        raise BadArgument(f"{family.name} has no algorithms of {library_name}")
 
     def rank(
         self, problem: Any, configs: Iterable[Any], device: Device

@@ -16,6 +16,7 @@ from tilewright.ops.backward import Backward
 from tilewright.ops.estimate import Estimate
 from tilewright.ops.foreign import Form, Reader
 from tilewright.ops.formats import Formats
+from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import Call, KernelSource, Launch, Operand
 from tilewright.ops.profiles import Profile
@@ -143,6 +144,16 @@ class Legality(Protocol):
         """Does it give a part of the result the same bits however much is computed at once (see
         `Invariance.over`)?"""
 
+    def library_query(self, problem: Any, arch: Arch, library_name: str) -> Matmul | Verdict:
+        """What a tuning asks the vendor's library for, whose algorithms become candidates; or why
+        it does not ask.
+
+        library_name: with its major version, as ``cublaslt13``."""
+
+    def library_config(self, problem: Any, library_name: str, found: Found) -> Any:
+        """The config of an algorithm that the library offers for `problem`. Raises `BadArgument`
+        for one that no name can say."""
+
     def estimate(self, config: Any, problem: Any, device: Device) -> Estimate:
         """How long `config` should take for `problem` on `device`, and of what that is made."""
 
@@ -159,7 +170,8 @@ class Launching(Protocol):
     """Names of the scalars that a caller gives at each call, by keyword (`Given`)."""
 
     def sources(self, config: Any, arch: Arch) -> Mapping[str, KernelSource]:
-        """What to compile, by part: `MAIN` where there is one kernel."""
+        """What to compile, by part: `MAIN` where there is one kernel; {} for an algorithm of the
+        vendor's library."""
 
     def interpreted(self, config: Any) -> Any:
         """The config whose kernels Triton's interpreter runs in place of `config`'s: itself, or,

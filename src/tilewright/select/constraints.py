@@ -11,6 +11,7 @@ from tilewright import ops
 from tilewright.arch import arch, archs
 from tilewright.arch.model import Device
 from tilewright.errors import BadArgument, UnsupportedProblem, nearest
+from tilewright.ops.library import library_of
 from tilewright.ops.nearby import Invariance
 from tilewright.verdict import YES, Verdict, no
 
@@ -29,6 +30,7 @@ class Constraints:
     max_workspace: most bytes of scratch memory that a launch may take; None for no limit.
     pipelines: pipelines allowed; () for all.
     blocked: names of kernels, or shell patterns of names, that are not used.
+    only_ours: only kernels that are built here, no algorithms of the vendor's library.
 
     Raises `BadArgument` for values that make no sense.
     """
@@ -39,6 +41,7 @@ class Constraints:
     max_workspace: int | None = None
     pipelines: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
+    only_ours: bool = False
 
     def __post_init__(self) -> None:
         limit = self.max_workspace
@@ -74,6 +77,8 @@ class Constraints:
         for pattern in self.blocked:
             if fnmatch.fnmatchcase(config.name, pattern):
                 return no("blocked", f"is blocked by '{pattern}'")
+        if self.only_ours and (library := library_of(config)):
+            return no("only_ours", f"is an algorithm of {library}, the vendor's library")
         if self.pipelines and config.pipeline not in self.pipelines:
             return no("pipelines", f"is of pipeline {config.pipeline}, not {_or(self.pipelines)}")
         family = ops.family(problem.family)

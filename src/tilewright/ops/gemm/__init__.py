@@ -20,6 +20,8 @@ from tilewright.ops.formats import Formats
 from tilewright.ops.gemm import (
     contraction,
     epilogues,
+    library,
+    library_config,
     lowbit,
     names,
     operands,
@@ -40,9 +42,12 @@ from tilewright.ops.gemm import gradients as gradients_module
 from tilewright.ops.gemm import launch as launch_module
 from tilewright.ops.gemm import source as source_module
 from tilewright.ops.gemm import vendor as vendor_module
+from tilewright.ops.gemm.breakdown import Breakdown
 from tilewright.ops.gemm.config import GemmConfig
 from tilewright.ops.gemm.formats import aiter, tile_engine, variants
+from tilewright.ops.gemm.library_config import VENDOR, VendorConfig
 from tilewright.ops.gemm.problem import OUTPUTS, GemmProblem, accumulator, outputs
+from tilewright.ops.library import Found, Matmul
 from tilewright.ops.nearby import Invariance, Nearby
 from tilewright.ops.nouns import MAIN, Call, KernelSource, Launch, Operand
 from tilewright.ops.protocols import Bind
@@ -50,6 +55,10 @@ from tilewright.tolerance import Tolerance, tolerance
 from tilewright.verdict import Verdict
 
 __all__ = ["FAMILY", "GemmConfig", "GemmProblem"]
+
+
+Config = GemmConfig | VendorConfig
+"""A kernel that is built here, or an algorithm of the vendor's library."""
 
 
 class GemmFamily(Defaults):
@@ -67,8 +76,8 @@ class GemmFamily(Defaults):
     foreign_forms = aiter.FORMS
     profiles = profiles.PROFILES
 
-    def parse_name(self, name: str) -> GemmConfig:
-        return names.parse(name)
+    def parse_name(self, name: str) -> Config:
+        return library_config.parse(name) if library_config.is_vendors(name) else names.parse(name)
 
     def foreign(self, titles: Sequence[str], file: str = "") -> Reader | None:
         return aiter.form_of(titles, file)
@@ -113,7 +122,7 @@ class GemmFamily(Defaults):
         return rows.invariance(partial(rows.with_rows, problem))
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        return pipelines.on(arch)
+        return (*pipelines.on(arch), *((VENDOR,) if arch.backend == "cuda" else ()))
 
     def axes(self) -> Mapping[str, Any]:
         return spaces.AXES
@@ -123,6 +132,10 @@ class GemmFamily(Defaults):
 
     def make_config(self, fields: Mapping[str, Any], arch: Arch) -> GemmConfig:
         values = dict(fields)
+        if values["pipeline"] == VENDOR:
+            raise BadArgument(
+                "pipeline vendor has no axes: name its kernels, or have tune ask the library"
+            )
         dtype_a = values["dtype_a"] = resolve(values["dtype_a"], arch.fp8)
         values["dtype_b"] = resolve(values["dtype_b"] or dtype_a, arch.fp8)
         if values["dtype_c"]:
@@ -142,22 +155,42 @@ class GemmFamily(Defaults):
     def tuning_spaces(self, problem: GemmProblem, arch: Arch) -> Any:
         return tuning.tuning_spaces(problem, arch)
 
-    def judge(self, config: GemmConfig, arch: Arch) -> Verdict:
+    def judge(self, config: Config, arch: Arch) -> Verdict:
+        if isinstance(config, VendorConfig):
+            return library.judge(config, arch)
         return rules.judge(config, arch)
 
-    def supports(self, config: GemmConfig, problem: GemmProblem, arch: Arch) -> Verdict:
+    def supports(self, config: Config, problem: GemmProblem, arch: Arch) -> Verdict:
+        if isinstance(config, VendorConfig):
+            return library.supports(config, problem, arch)
         return rules.supports(config, problem, arch)
 
-    def repeats(self, config: GemmConfig) -> Verdict:
+    def repeats(self, config: Config) -> Verdict:
+        if isinstance(config, VendorConfig):
+            return library.repeats(config)
         return repeat.repeats(config)
 
-    def invariant(self, config: GemmConfig) -> Verdict:
+    def invariant(self, config: Config) -> Verdict:
+        if isinstance(config, VendorConfig):
+            return library.invariant(config)
         return repeat.invariant(config)
 
-    def sources(self, config: GemmConfig, arch: Arch) -> Mapping[str, KernelSource]:
+    def library_query(
+        self, problem: GemmProblem, arch: Arch, library_name: str
+    ) -> Matmul | Verdict:
+        return library.query(problem, arch, library_name)
+
+    def library_config(self, problem: GemmProblem, library_name: str, found: Found) -> VendorConfig:
+        return library.config_of(problem, library_name, found)
+
+    def sources(self, config: Config, arch: Arch) -> Mapping[str, KernelSource]:
+        if isinstance(config, VendorConfig):
+            return {}
         return {MAIN: source_module.source(config, arch)}
 
-    def interpreted(self, config: GemmConfig) -> GemmConfig:
+    def interpreted(self, config: Config) -> GemmConfig:
+        if isinstance(config, VendorConfig):
+            return library.interpreted(config)
         record = pipelines.of(config)
         sibling = pipelines.PIPELINES[record.sibling]
         # The sibling has no edges or warps that are no powers of two, and A's rows may be rows of
@@ -173,13 +206,15 @@ class GemmFamily(Defaults):
             dependent_launch="none",
         )
 
-    def launch(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Launch:
+    def launch(self, config: Config, problem: GemmProblem, device: Device) -> Launch:
+        if isinstance(config, VendorConfig):
+            return library.launch(config, problem)
         return launch_module.launch(config, problem, device)
 
     def operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
         return operands.operands(problem)
 
-    def problem_of(self, call: Call, config: GemmConfig | None = None) -> GemmProblem:
+    def problem_of(self, call: Call, config: Config | None = None) -> GemmProblem:
         if config is None:
             return operands.problem_of(call)
         return operands.problem_of(call, config.layout, config.batching)
@@ -200,13 +235,23 @@ class GemmFamily(Defaults):
         return {name: word for name, word in said.items() if word not in ("ieee", "", False)}
 
     def rank(
-        self, problem: GemmProblem, configs: Iterable[GemmConfig], device: Device
-    ) -> list[tuple[GemmConfig, Estimate]]:
-        found = [(c, estimate_module.estimate(c, problem, device)) for c in configs]
+        self, problem: GemmProblem, configs: Iterable[Config], device: Device
+    ) -> list[tuple[Config, Estimate]]:
+        """The library's algorithms come last, in their order: only a measurement says how good they
+        are."""
+        found: list[tuple[GemmConfig, Breakdown]] = []
+        theirs: list[tuple[Config, Estimate]] = []
+        for config in configs:
+            if isinstance(config, VendorConfig):
+                theirs.append((config, library.estimate(config, problem, device)))
+            else:
+                found.append((config, estimate_module.estimate(config, problem, device)))
         found.sort(key=lambda pair: estimate_module.key(*pair))
-        return [(config, breakdown.estimate) for config, breakdown in found]
+        return [*((config, breakdown.estimate) for config, breakdown in found), *theirs]
 
-    def estimate(self, config: GemmConfig, problem: GemmProblem, device: Device) -> Estimate:
+    def estimate(self, config: Config, problem: GemmProblem, device: Device) -> Estimate:
+        if isinstance(config, VendorConfig):
+            return library.estimate(config, problem, device)
         return estimate_module.estimate(config, problem, device).estimate
 
     def reference(self, problem: GemmProblem, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -226,11 +271,12 @@ class GemmFamily(Defaults):
         within = DTYPES[problem.dtype_c].range if problem.epilogue else None
         return {"C": result.clip(*within) if within else result}
 
-    def tolerances(
-        self, problem: GemmProblem, config: GemmConfig | None
-    ) -> Mapping[str, Tolerance]:
+    def tolerances(self, problem: GemmProblem, config: Config | None) -> Mapping[str, Tolerance]:
         operands, splits = problem.dtype_a, 1
-        if config is not None:
+        if isinstance(config, VendorConfig):
+            operands = "tf32" if config.precision == "tf32" else operands
+            splits, config = max(1, config.algorithm.parts), None
+        elif config is not None:
             operands, splits = sizes.operand_dtype(config), sizes.most_parts(config, problem)
         amplified, combined = (
             sum(epilogues.amplification(chain) for chain in chains)

@@ -15,6 +15,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.gemm import dependent_launch, epilogues, pipelines, scales, shuffle, swap
 from tilewright.ops.gemm.config import MAX_TILE, SHARING, GemmConfig
 from tilewright.ops.gemm.layouts import gated
+from tilewright.ops.gemm.library_config import VendorConfig
 from tilewright.ops.gemm.pipelines import PIPELINES
 from tilewright.ops.gemm.pipelines.record import OWN_RULES, Rule
 from tilewright.ops.gemm.problem import GemmProblem
@@ -351,7 +352,8 @@ def judge(config: GemmConfig, arch: Arch) -> Verdict:
 # --- support: can this config compute this problem? ----------------------------------------
 
 
-def _signature(c: GemmConfig, p: GemmProblem) -> str | None:
+def signature(c: GemmConfig | VendorConfig, p: GemmProblem) -> str | None:
+    """The first word of the problem that the config has otherwise."""
     types = ("dtype_a", "dtype_b", "dtype_c", "dtype_acc")
     more = ("batching", "scale_a", "scale_b", "pre_a", "pre_b")
     for field in ("layout", *types, "precision", "epilogue", *more):
@@ -453,7 +455,7 @@ def _deep_enough(c: GemmConfig, p: GemmProblem) -> str | None:
 
 
 SUPPORT: tuple[tuple[str, Callable[[GemmConfig, GemmProblem], str | None]], ...] = (
-    ("signature", _signature),
+    ("signature", signature),
     ("divisibility", _divides),
     ("vector_width", _aligned),
     ("addressing", _addressable),

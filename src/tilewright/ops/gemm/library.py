@@ -1,0 +1,266 @@
+"""Pipeline ``vendor``: algorithms of NVIDIA's cuBLASLt beside the kernels that are built here.
+
+A `VendorConfig` says one algorithm. The library is asked for those that it would take for a problem
+(`query`); each becomes a config (`config_of`), which is verified, timed, written into tables and
+launched like any kernel. Nothing is built for it: its launch is one step that the library computes.
+
+cuBLASLt multiplies column-major matrices. A row-major matrix is the transpose of a column-major
+one. A row-major C is the transpose of a product Bᵀ·Aᵀ, so the library's first matrix is B there and
+its bias has a value for each column of C; for a column-major C its first matrix is A.
+
+Not timed yet through this binding.
+
+AMD's library (hipBLASLt) is left out: its attributes were never seen on hardware here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tilewright.arch import arch as arch_called
+from tilewright.arch import peak_tflops
+from tilewright.arch.model import Arch, Device
+from tilewright.ops.estimate import Estimate
+from tilewright.ops.gemm import rates, rules
+from tilewright.ops.gemm.breakdown import LAUNCH, MEMORY, PRODUCTS
+from tilewright.ops.gemm.config import GemmConfig
+from tilewright.ops.gemm.library_config import MIB, VENDOR, WORKSPACES, VendorConfig
+from tilewright.ops.gemm.operands import chain_names
+from tilewright.ops.gemm.problem import GemmProblem
+from tilewright.ops.library import Chain, Found, Matmul, Matrix
+from tilewright.ops.nouns import Launch, Pointer, Step, Temporary
+from tilewright.verdict import YES, Verdict, no
+
+_TYPES = {
+    "bf16": ("bf16", "fp32"),
+    "fp16": ("fp16", "fp32"),
+    "fp32": ("fp32",),
+    "e4m3fn": ("bf16", "fp16", "fp32"),
+}
+"""Dtypes of A and B, each with those of C."""
+
+_CHAINS: dict[str, Chain] = {
+    "": "",
+    "bias": "bias",
+    "gelu_tanh": "gelu_tanh",
+    "bias+gelu_tanh": "bias+gelu_tanh",
+}
+_FP8_CHAINS: dict[str, Chain] = {"": "", "scale": "scale"}
+"""The library's chains, by ours that are the same. Its gelu is the approximation by tanh. Only
+8-bit operands have scales."""
+
+_FP8_MULTIPLE = 16
+"""Elements that K and N of 8-bit operands are multiples of."""
+
+_BATCHINGS = ("none", "strided")
+
+Described = VendorConfig | GemmProblem
+"""Both have the words that the rules of the signature read."""
+
+
+def _library(c: Described, arch: Arch) -> str | None:
+    if arch.backend != "cuda":
+        return f"cuBLASLt is NVIDIA's, and {arch.name} is AMD's"
+    return None
+
+
+def _dtype(c: Described, arch: Arch) -> str | None:
+    if c.dtype_a != c.dtype_b or c.dtype_c not in _TYPES.get(c.dtype_a, ()):
+        return f"{c.dtype_a} times {c.dtype_b} into {c.dtype_c} is not asked of the library"
+    support = arch.dtypes.get(c.dtype_a)
+    if support is None or support.support != "native":
+        return f"{arch.name} has no instruction for {c.dtype_a}"
+    return None
+
+
+def _layout(c: Described, arch: Arch) -> str | None:
+    if c.layout[1] == "s":
+        return "the library reads no shuffled B"
+    if c.dtype_a == "e4m3fn" and c.layout != "rcr":
+        return f"layout {c.layout}: the library's 8-bit operands lie as rcr has them"
+    return None
+
+
+def _operands(c: Described, arch: Arch) -> str | None:
+    if c.pre_a or c.pre_b:
+        return "the library multiplies operands as they are; pre_a and pre_b need a kernel"
+    if c.scale_a or c.scale_b:
+        return "blocks of scales are not asked of the library"
+    if c.batching not in _BATCHINGS:
+        return f"batching {c.batching} is not asked of the library, which walks one stride"
+    return None
+
+
+def _epilogue(c: Described, arch: Arch) -> str | None:
+    known = _FP8_CHAINS if c.dtype_a == "e4m3fn" else _CHAINS
+    if "relu" in c.epilogue.split("+"):
+        return "the library's relu makes 0 of NaN; relu here keeps it"
+    if c.epilogue not in known:
+        listed = ", ".join(filter(None, known))
+        return f"epilogue {c.epilogue} is not the library's; for {c.dtype_a} it has {listed}"
+    if "bias" in c.epilogue and c.layout[2] == "c":
+        return "the library adds a bias along the other dimension of a column-major C"
+    return None
+
+
+def _rounded(c: VendorConfig) -> str | None:
+    how = c.algorithm.meeting
+    if how in ("inplace", "output") and c.dtype_c != "fp32":
+        return f"rounds each part of a sum to {c.dtype_c}; sums are in {c.dtype_acc}"
+    return None
+
+
+LEGALITY: tuple[tuple[str, Callable[[Described, Arch], str | None]], ...] = (
+    ("library", _library),
+    ("dtype", _dtype),
+    ("layout", _layout),
+    ("operands", _operands),
+    ("epilogue", _epilogue),
+)
+"""The rules on what the library is asked for: of a problem before it is asked, and of a config."""
+
+
+def _judged(c: Described, arch: Arch) -> Verdict:
+    for name, rule in LEGALITY:
+        if reason := rule(c, arch):
+            return no(name, reason)
+    return YES
+
+
+def judge(config: VendorConfig, arch: Arch) -> Verdict:
+    """Whether `config` may be used on `arch`."""
+    if reason := _rounded(config):
+        return no("reduction", reason)
+    return _judged(config, arch)
+
+
+def _extent(p: GemmProblem) -> str | None:
+    if 0 in (p.m, p.n, p.k, p.batch):
+        return f"{p.m}×{p.n}×{p.k} is empty, which is left to kernels of ours"
+    if p.dtype_a == "e4m3fn" and (p.n % _FP8_MULTIPLE or p.k % _FP8_MULTIPLE):
+        return f"n = {p.n} and k = {p.k} must be multiples of {_FP8_MULTIPLE} for 8-bit operands"
+    if p.dtype_a == "e4m3fn" and p.alignment < _FP8_MULTIPLE:
+        return f"8-bit operands aligned to {p.alignment} bytes, under {_FP8_MULTIPLE}"
+    return None
+
+
+def supports(config: VendorConfig, problem: GemmProblem, arch: Arch) -> Verdict:
+    """Whether `config` on `arch` may compute `problem`. The library has the last word when the
+    launch is prepared."""
+    if reason := rules.signature(config, problem):
+        return no("signature", reason)
+    if problem.alignment < config.alignment:
+        return no(
+            "vector_width",
+            f"addresses and rows are aligned to {problem.alignment} bytes, under "
+            f"{config.alignment}",
+        )
+    if reason := _extent(problem):
+        return no("extent", reason)
+    return judge(config, arch)
+
+
+def repeats(config: VendorConfig) -> Verdict:
+    """Whether two runs give the same bits: where sums are not split, and where a second kernel adds
+    up their parts. The library does not state the order in which it adds parts in place."""
+    a = config.algorithm
+    if a.meeting == "inplace" or (a.meeting == "none" and a.parts > 1):
+        return no("reduction", "adds parts of sums in an order that the library does not state")
+    return YES
+
+
+def invariant(config: VendorConfig) -> Verdict:
+    """Whether rows have the same bits for every M: not known of any."""
+    return no("library", "the library does not say that its sums are the same for every M")
+
+
+# --- the library's words -----------------------------------------------------------------------
+
+
+def query(problem: GemmProblem, arch: Arch, library: str) -> Matmul | Verdict:
+    """What to ask the library for, or why it is not asked."""
+    verdict = _judged(problem, arch)
+    if not verdict:
+        return verdict
+    if reason := _extent(problem):
+        return no("extent", reason)
+    return matmul(problem, library)
+
+
+def matmul(p: GemmProblem, library: str) -> Matmul:
+    """The product as the library has it."""
+    a = Matrix(p.dtype_a, p.inner[0], p.outer[0], p.lda, p.stride_a if p.batch > 1 else 0)
+    b = Matrix(p.dtype_b, p.inner[1], p.outer[1], p.ldb, p.stride_b if p.batch > 1 else 0)
+    c = Matrix(p.dtype_c, p.inner[2], p.outer[2], p.ldc, p.stride_c if p.batch > 1 else 0)
+    row_a, row_b, row_c = (letter == "r" for letter in p.layout)
+    # What lies in memory by columns is the transpose of a matrix by rows.
+    first, second, transposed = a, b, (row_a, row_b)
+    if row_c:
+        first, second, transposed = b, a, (not row_b, not row_a)
+    return Matmul(
+        library,
+        first,
+        second,
+        c,
+        transposed,
+        p.batch,
+        p.precision,
+        {**_CHAINS, **_FP8_CHAINS}[p.epilogue],
+        p.alignment,
+        workspace=WORKSPACES[-1] * MIB,
+    )
+
+
+def config_of(problem: GemmProblem, library: str, found: Found) -> VendorConfig:
+    """The config of an algorithm that the library offers for `problem`. Raises `BadArgument` for
+    one that no name can say."""
+    return VendorConfig(
+        problem.layout,
+        problem.dtype_a,
+        problem.dtype_b,
+        problem.dtype_c,
+        problem.dtype_acc,
+        problem.precision,
+        library,
+        found.algorithm,
+        next((mib for mib in WORKSPACES if found.workspace <= mib * MIB), -1),
+        problem.alignment,
+        problem.epilogue,
+        problem.batching,
+    )
+
+
+WORKSPACE = "workspace"
+"""The temporary that an algorithm may use."""
+
+
+def launch(config: VendorConfig, problem: GemmProblem) -> Launch:
+    """The launch of `config` for `problem`."""
+    room = config.workspace * MIB
+    asked = matmul(problem, config.library)
+    asked = replace(asked, algorithm=config.algorithm, workspace=room, alignment=config.alignment)
+    matrices = ("B", "A", "C") if config.layout[2] == "r" else ("A", "B", "C")
+    names = (*matrices, *((WORKSPACE,) if room else ()), *chain_names(config.epilogue))
+    step = Step((1, 1, 1), tuple(map(Pointer, names)), matmul=asked)
+    return Launch((step,), (Temporary(WORKSPACE, (room,), "int8"),) if room else ())
+
+
+def interpreted(config: VendorConfig) -> GemmConfig:
+    """The kernel that Triton's interpreter runs in place of the library."""
+    return GemmConfig(
+        config.layout, config.dtype_a, config.dtype_b, config.dtype_c, config.dtype_acc,
+        config.precision, 64, 64, 32, 4, 2, "basic", "tile", 1, "none", 8, "direct",
+        True, True, True, 1, (0, 0, 0), 32, config.epilogue, config.batching,
+    )  # fmt: skip
+
+
+def estimate(config: VendorConfig, problem: GemmProblem, device: Device) -> Estimate:
+    """The least time that anything could take there: nothing is known of the library's kernels."""
+    (unit, flops), *_ = problem.work.items()
+    compute = flops / peak_tflops(arch_called(device.arch), device, unit) / 1e6
+    memory = problem.min_bytes / device.bandwidth_gbs / 1e3
+    terms = ((PRODUCTS, compute), (MEMORY, memory), (LAUNCH, rates.LAUNCH_US))
+    limiter = max(terms, key=lambda term: term[1])[0]
+    total = max(compute, memory) + rates.LAUNCH_US
+    return Estimate(total, limiter, terms, (f"{VENDOR}'s library, at best",))
