@@ -26,6 +26,7 @@ from tilewright.measure.places import parse
 from tilewright.measure.results import Results
 from tilewright.measure.summary import best, coverage
 from tilewright.measure.sweep import Group, plan, sweep
+from tilewright.ops import library
 from tilewright.report.data import gather
 
 GPU = Group(device("h200_sxm"), ENVIRONMENT)
@@ -91,13 +92,13 @@ def test_a_new_library_is_measured_anew_and_the_same_one_is_not(monkeypatch):
 def test_the_librarys_version_is_read_from_its_package(monkeypatch):
     def version(package):
         if package != "nvidia-cublas-cu12":
-            raise vendor.importlib.metadata.PackageNotFoundError
+            raise library.importlib.metadata.PackageNotFoundError
         return "12.8.4.1"
 
-    monkeypatch.setattr(vendor.importlib.metadata, "version", version)
-    assert vendor.vendor_build.__wrapped__() == "nvidia-cublas-cu12 12.8.4.1"
-    monkeypatch.setattr(vendor, "_LIBRARIES", ())
-    assert vendor.vendor_build.__wrapped__() == ""
+    monkeypatch.setattr(library.importlib.metadata, "version", version)
+    assert library.package.__wrapped__() == "nvidia-cublas-cu12 12.8.4.1"
+    monkeypatch.setattr(library, "_PACKAGES", ())
+    assert library.package.__wrapped__() == ""
 
 
 @pytest.fixture

@@ -178,8 +178,10 @@ def _result(result: BuildResult) -> dict[str, Any]:
 
 
 def _show(selections: list[Selection], kept: Store, report: BuildReport, limit: int | None) -> None:
-    statuses: tuple[Status, ...] = ("built", "cached", "rejected", "failed")
     counts = Counter((result.arch.name, result.status) for result in report.results)
+    statuses: tuple[Status, ...] = ("built", "cached", "rejected", "failed")
+    if any(result.status == "not needed" for result in report.results):
+        statuses = ("built", "cached", "not needed", "rejected", "failed")
     output.table(
         ("arch", "legal", "dropped", *statuses),
         [

@@ -148,6 +148,7 @@ def show(
 ) -> None:
     """Show one kernel: its config and, for each architecture, whether it is legal and built."""
     from tilewright import arch, ops
+    from tilewright.ops.library import library_of
 
     config = ops.family_of(name).parse_name(name)
     kept = open_store(store, trust_store)
@@ -158,6 +159,8 @@ def show(
         return
     output.heading(config.name)
     output.fields({"family": config.family, **asdict(config)})
+    library = library_of(config)
+    not_built = f"needs no build: {library} computes it" if library else "not built"
     built = [t for t in targets if t["built"]]
     for target in built:
         output.line()
@@ -165,7 +168,7 @@ def show(
             output.heading(f"built for {target['arch']}{part and f', part {part}'}")
             output.fields(_resources(made))
     rows = [
-        (t["arch"], "not built" if t["legal"] else f"cannot be built: {t['reason']}")
+        (t["arch"], not_built if t["legal"] else f"cannot be built: {t['reason']}")
         for t in targets
         if not t["built"]
     ]
@@ -245,11 +248,16 @@ def inspect(
     from tilewright.compile import find
     from tilewright.compile import inspect as text_of
     from tilewright.errors import UnsupportedProblem
+    from tilewright.ops.library import library_of
 
     config, this = ops.family_of(name).parse_name(name), by_name(arch)
     verdict = ops.family(config.family).judge(config, this)
     if not verdict:
         raise UnsupportedProblem(f"{config.name} cannot be built for {this.name}: {verdict}")
+    if library := library_of(config):
+        raise UnsupportedProblem(
+            f"{config.name} has no code here: {library}, the vendor's library, computes it"
+        )
     kept = open_store(store, trust_store)
     found = find(config, this, kept)
     if found is None:

@@ -21,6 +21,7 @@ from tilewright.compile.key import build_key, config_key, sources_digest
 from tilewright.compile.report import BuildReport, BuildResult, Progress
 from tilewright.compile.store import Store, UntrustedEntry, log
 from tilewright.errors import BuildFailed, StoreError, TilewrightError
+from tilewright.ops.library import library_key, library_of
 from tilewright.ops.nouns import KernelSource
 from tilewright.scratch import clear
 from tilewright.verdict import Verdict
@@ -85,21 +86,29 @@ def build(
 
 def find(config: Any, arch: Arch | str, store: Store) -> dict[str, Kernel] | None:
     """The usable kernels that `store` already has for this config and architecture, by part; None
-    if one would have to be built. Never starts a compiler. Raises `UntrustedEntry` for one that
-    somebody else made."""
+    if one would have to be built; {} for an algorithm of the vendor's library. Never starts a
+    compiler. Raises `UntrustedEntry` for one that somebody else made."""
     found = _look_up(config, by_name(arch), store)
     for one in found:
         if isinstance(one, Task) and one.refused:
             raise UntrustedEntry(one.refused)
+    if library_of(config) and all(isinstance(one, BuildResult) and one.ok for one in found):
+        return {}
     kernels = [r.kernel for r in found if isinstance(r, BuildResult) and r.ok and r.kernel]
     return {kernel.part: kernel for kernel in kernels} if len(kernels) == len(found) else None
 
 
 def build_keys(configs: Sequence[Any], arch: Arch | str, interpreted: bool = False) -> list[str]:
     """One key for the binaries of each of `configs`, whether built or not (see `config_key`);
-    ``""`` where there is nothing that could be compiled. interpreted: keys of the kernels that
+    ``""`` where there is nothing that could be compiled; for an algorithm of the vendor's library,
+    the library's version. interpreted: keys of the kernels that
     Triton's interpreter runs in their places, which are in no store."""
-    return [config_key(part_keys(config, arch, interpreted)) for config in configs]
+    return [
+        library_key(config)
+        if library_of(config) and not interpreted
+        else config_key(part_keys(config, arch, interpreted))
+        for config in configs
+    ]
 
 
 def part_keys(config: Any, arch: Arch | str, interpreted: bool = False) -> dict[str, str]:
@@ -124,6 +133,9 @@ def _look_up(config: Any, arch: Arch, store: Store) -> list[BuildResult | Task]:
     verdict = ops.family(config.family).judge(config, arch)
     if not verdict:
         return [replace(pending, status="rejected", verdict=verdict, reason=str(verdict))]
+    if library := library_of(config):
+        reason = f"an algorithm of {library}, the vendor's library"
+        return [replace(pending, status="not needed", verdict=verdict, reason=reason)]
     try:
         sources = _sources(config, arch)
     except StoreError:

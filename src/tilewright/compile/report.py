@@ -14,7 +14,7 @@ from tilewright.errors import BuildFailed
 from tilewright.ops.nouns import MAIN
 from tilewright.verdict import Verdict
 
-Status = Literal["built", "cached", "rejected", "failed"]
+Status = Literal["built", "cached", "not needed", "rejected", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class BuildResult:
     status:
         built     compiled now
         cached    found in the store
+        not needed  nothing is built: the vendor's library computes it
         rejected  a rule forbids it, or the architecture cannot launch it; `reason` has the numbers
         failed    there is no binary; `reason` has the compiler's message, a crash's signal, or the
                   time limit
@@ -49,8 +50,8 @@ class BuildResult:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a kernel."""
-        return self.status in ("built", "cached")
+        """Whether it can be launched."""
+        return self.status in ("built", "cached", "not needed")
 
     @property
     def occupancy(self) -> Occupancy | None:

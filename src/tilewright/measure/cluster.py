@@ -43,6 +43,7 @@ from tilewright.measure.devices import CPU, Place, Process, gpus, interpreter_pl
 from tilewright.measure.station import OutOfOrder
 from tilewright.measure.vendor import is_vendor, vendor_build
 from tilewright.ops import MODULES_VARIABLE
+from tilewright.ops.library import library_key, library_of
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +108,10 @@ class Seat:
             message = self._opening(message)
         elif message["do"] == "verify":
             build = message["build"]
-            if is_vendor(message["kernel"]):
-                if build not in ("", vendor_build()):
-                    reason = f"the library is {vendor_build() or 'unknown'} there, and not {build}"
+            library = _library(message["kernel"])
+            if library is not None:
+                if build not in ("", library):
+                    reason = f"the library is {library or 'unknown'} there, and not {build}"
                     return {"answer": {"status": "unsupported", "reason": reason}}
             elif lacking := self._lacking(message["kernel"], build):
                 return {"lacks": lacking}
@@ -165,6 +167,15 @@ class Seat:
         with contextlib.suppress(StoreError):  # an entry that somebody else made is as good as none
             return self._store.load(key) is not None
         return False
+
+
+def _library(kernel: str) -> str | None:
+    """The version of the vendor's library on this node, as a build says it; None for a kernel that
+    is built."""
+    if is_vendor(kernel):
+        return vendor_build()
+    config = ops.family_of(kernel).parse_name(kernel)
+    return library_key(config) if library_of(config) else None
 
 
 # --- here -------------------------------------------------------------------------------------

@@ -7,22 +7,17 @@ the best kernel, and coverage does not count it.
 
 from __future__ import annotations
 
-import importlib.metadata
-from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from tilewright import ops
 from tilewright.errors import UnsupportedProblem
+from tilewright.ops.library import package
 from tilewright.ops.protocols import Bind
 
 VENDOR = "vendor"
 """The name of the vendor's library where a kernel's name is expected."""
 
 PREFIX = f"{VENDOR}."
-
-_LIBRARIES = ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12")
-"""The packages of NVIDIA's library. AMD's is part of torch."""
 
 
 def is_vendor(kernel: str) -> bool:
@@ -51,11 +46,7 @@ def vendor_bind(problem: Any, called: str = VENDOR) -> tuple[str, Bind]:
     return wanted, found[wanted]
 
 
-@cache
 def vendor_build() -> str:
     """The version of the library, in place of a binary's key, if the library has its own package.
     Otherwise "": torch's version, which is part of every environment, determines it."""
-    for package in _LIBRARIES:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return f"{package} {importlib.metadata.version(package)}"
-    return ""
+    return package()

@@ -32,6 +32,7 @@ from tilewright.arch.model import Arch, Device
 from tilewright.arch.targets import Target
 from tilewright.errors import BadArgument, BadFile, UnknownArch, UnknownName
 from tilewright.ops.foreign import Form, Reader, whole
+from tilewright.ops.library import library_of
 from tilewright.ops.protocols import Family
 from tilewright.reading import csv_rows
 from tilewright.reading import text as read_text
@@ -268,7 +269,10 @@ def _cells(row: Row, name: str, form: Form) -> dict[str, str] | str:
     if "kernelName" not in form.columns:
         return f"a file of form {form.name} names no kernels"
     try:
-        cells = form.line(problem, family.parse_name(row.kernel))
+        config = family.parse_name(row.kernel)
+        if library := library_of(config):
+            return f"its kernel is an algorithm of {library}, and aiter's files name kernels"
+        cells = form.line(problem, config)
         entries = _stated(row.kernel, name, form, cells, None, Counter())
         same = [one.problem(arch(row.device.arch)) for one in entries] == [problem]
     except (BadArgument, BadFile) as error:
