@@ -42,7 +42,8 @@ def test_the_commands_there_are():
     assert names == {
         "archs", "devices", "expand", "build", "bundle", "explain", "run", "compare", "profile",
         "demo", "sweep", "results", "tune", "retune", "pretune", "merge", "report",
-        "kernels", "kernels list", "kernels show", "kernels inspect", "kernels check",
+        "kernels", "kernels list", "kernels show", "kernels inspect", "kernels offered",
+        "kernels check",
         "registry", "registry export", "registry import", "registry check",
         "table", "table show", "table check", "table diff", "table merge", "table export",
         "table compare", "table minimise",

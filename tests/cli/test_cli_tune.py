@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
+from library_cases import SPLIT, vendors
 
+from tilewright.arch import device
+from tilewright.cli.tune import Work
+from tilewright.measure import algorithms, places
 from tilewright.measure import problems as problems_module
-from tilewright.ops.gemm import GemmFamily
+from tilewright.measure.algorithms import Offer
+from tilewright.measure.measurement import Environment
+from tilewright.measure.results import Results
+from tilewright.ops.gemm import GemmFamily, GemmProblem
+from tilewright.runtime import cublaslt
 from tilewright.space import KernelSpace
 from tilewright.tables import file
 from tilewright.tune.tuner import SEARCH
@@ -193,3 +202,64 @@ def _two():
 
     this = arch("sm_90")
     return KernelSpace("gemm", {"dtype_a": ["fp32"], **AXES}).expand(this).configs
+
+
+def test_the_vendors_algorithms_are_candidates_unless_only_ours_are_wanted(
+    cli, shapes, monkeypatch, tmp_path
+):
+    problems = [GemmProblem(m, 16, 32, "fp32") for m in (16, 32)]
+    theirs = vendors(problems[0])
+    asked = []
+
+    def offered(self, group, given):
+        asked.append([*given])
+        offers = {problems[0]: Offer((theirs,)), problems[1]: Offer(reason="it was planted")}
+        self.offers += offers.values()
+        return {problem: offer.configs for problem, offer in offers.items()}
+
+    monkeypatch.setattr(Work, "_offered", offered)
+    words = ("tune", "--problems", shapes, "--table", tmp_path / "t.twt", *QUICK)
+    plan = cli.json(*words, "--dry-run")
+    assert plan["candidates"] == 5 and plan["library"] == {
+        "offered": 1, "none": {"it was planted": 1},
+    }  # fmt: skip
+    assert asked == [problems]
+    text = cli(*words)
+    assert "no algorithm of the vendor's library for 1 problem: it was planted" in text
+    with Results(tmp_path / "t.sweep") as results:
+        assert theirs.name in {m.kernel for m in results.measurements()}
+    words = ("tune", "--problems", shapes, "--table", tmp_path / "u.twt", *QUICK, "--only-ours")
+    assert cli.json(*words, "--dry-run")["candidates"] == 4 and len(asked) == 2
+    # Kernels that are named are the only candidates.
+    named = ("tune", theirs.name, "--problems", shapes, "--table", tmp_path / "v.twt", *QUICK)
+    assert cli.json(*named, "--dry-run")["candidates"] >= 1 and len(asked) == 2
+
+
+def test_the_interpreters_problems_are_nobodys_to_ask(cli, shapes, tmp_path):
+    words = ("tune", "--problems", shapes, "--table", tmp_path / "t.twt", *QUICK, "--dry-run")
+    assert cli.json(*words)["library"] == {"offered": 0, "none": {}}
+
+
+def test_what_the_library_offers_is_listed(cli, monkeypatch):
+    place = SimpleNamespace(
+        backend="cuda", device=device("h200_sxm"), environment=Environment((), "")
+    )
+    monkeypatch.setattr(places, "parse", lambda words: [place])
+    problem, seen = GemmProblem(64, 64, 64), []
+
+    def offered(group, given, count):
+        seen.append((group.device, given, count))
+        return {problem: Offer((vendors(problem), vendors(problem, SPLIT, 1)))}
+
+    monkeypatch.setattr(algorithms, "offered", offered)
+    words = ("kernels", "offered", "gemm", "m=64", "n=64", "k=64")
+    assert cli(*words).split() == [vendors(problem).name, vendors(problem, SPLIT, 1).name]
+    assert cli.json(*words, "--count", 3)["reason"] == ""
+    assert [count for *_, count in seen] == [cublaslt.ALGORITHMS, 3]
+    monkeypatch.setattr(algorithms, "offered", lambda *_: {problem: Offer(reason="planted")})
+    assert "no algorithm for gemm 64×64×64" in cli(*words, code=1)
+
+
+def test_what_the_library_offers_needs_a_gpu(cli):
+    words = ("kernels", "offered", "gemm", "m=64", "n=64", "k=64", "--devices", "cpu")
+    assert "has no vendor's library: say a GPU" in cli.fails(1, *words)

@@ -15,6 +15,7 @@ from tilewright.cli import (
     expand,
     explain,
     kernels,
+    kernels_offered,
     merge,
     pretune,
     profile,
@@ -94,6 +95,7 @@ for module in (
     demo,
 ):
     module.add_to(app)
+kernels_offered.add_to(kernels.app)
 app.add_typer(kernels.app, name="kernels")
 app.add_typer(registry.app, name="registry")
 table_tuning.add_to(table.app)

@@ -19,6 +19,7 @@ from tilewright.cli.options import (
     FamilyName,
     Json,
     MaxWorkspace,
+    OnlyOurs,
     Signature,
     StorePath,
     TrustBundle,
@@ -108,6 +109,7 @@ def bundle(
     deterministic: Deterministic = False,
     batch_invariant: BatchInvariant = False,
     max_workspace: MaxWorkspace = None,
+    only_ours: OnlyOurs = False,
     store: StorePath = None,
     workers: Workers = None,
     timeout: Annotated[
@@ -148,7 +150,7 @@ def bundle(
 
     named = _devices(devices)
     kernels = Registry.load(registry) if registry is not None else None
-    asked = constraints(deterministic, batch_invariant, max_workspace, None, None)
+    asked = constraints(deterministic, batch_invariant, max_workspace, None, None, only_ours)
     table = tables_of(others)
     how = Planning(named, asked, table)
     wanted = _targets(archs, named) if others or kernels is not None else ()

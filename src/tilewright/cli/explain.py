@@ -18,6 +18,7 @@ from tilewright.cli.options import (
     Family,
     Json,
     MaxWorkspace,
+    OnlyOurs,
     Pipelines,
     ProblemWords,
     RegistryFile,
@@ -62,6 +63,7 @@ def explain(
     max_workspace: MaxWorkspace = None,
     pipelines: Pipelines = None,
     blocked: Blocked = None,
+    only_ours: OnlyOurs = False,
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Number of next best kernels to show.")
     ] = 5,
@@ -76,7 +78,9 @@ def explain(
     Only plans: builds and runs nothing, and needs no GPU. Exits with 1 if no kernel serves the
     problem.
     """
-    asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
+    asked = constraints(
+        deterministic, batch_invariant, max_workspace, pipelines, blocked, only_ours
+    )
     target = dispatcher(
         device, registry, asked=asked, tables=tables, bundles=bundles, trust_bundles=trust_bundle
     )

@@ -158,6 +158,9 @@ Blocked = Annotated[
         metavar="PATTERN",
     ),
 ]
+OnlyOurs = Annotated[
+    bool, typer.Option("--only-ours", help="No algorithms of the vendor's library.")
+]
 
 
 def examples(*lines: str) -> str:
@@ -204,6 +207,7 @@ def constraints(
     max_workspace: int | None,
     pipelines: Sequence[str] | None,
     blocked: Sequence[str] | None,
+    only_ours: bool,
 ) -> Constraints:
     """The constraints that the options set."""
     from tilewright.select.constraints import Constraints
@@ -215,6 +219,7 @@ def constraints(
         max_workspace=max_workspace,
         pipelines=tuple(allowed),
         blocked=tuple(blocked or ()),
+        only_ours=only_ours,
     )
 
 

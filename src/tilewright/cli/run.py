@@ -20,6 +20,7 @@ from tilewright.cli.options import (
     Family,
     Json,
     MaxWorkspace,
+    OnlyOurs,
     Pipelines,
     ProblemWords,
     RegistryFile,
@@ -86,6 +87,7 @@ def run(
     max_workspace: MaxWorkspace = None,
     pipelines: Pipelines = None,
     blocked: Blocked = None,
+    only_ours: OnlyOurs = False,
     as_json: Json = False,
 ) -> None:
     """Run one problem once, on random operands, and check the result.
@@ -96,7 +98,9 @@ def run(
     are findings.
     """
     gpu = _gpu(on, device)
-    asked = constraints(deterministic, batch_invariant, max_workspace, pipelines, blocked)
+    asked = constraints(
+        deterministic, batch_invariant, max_workspace, pipelines, blocked, only_ours
+    )
     kept = open_store(store, trust_store) if store is not None or trust_store else None
     target = dispatcher(gpu, registry, kept, asked, tables)
     ran = run_once(target, problem(family, pairs, target), kernel, on, verify, seed)

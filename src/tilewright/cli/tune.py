@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tilewright.cli.errors import FAILED
 from tilewright.cli.options import (
     FamilyName,
     Json,
+    OnlyOurs,
     OpenWords,
     StorePath,
     Timeout,
@@ -27,6 +29,7 @@ from tilewright.cli.vocabulary import FAMILY
 from tilewright.errors import BadArgument
 
 if TYPE_CHECKING:
+    from tilewright.measure.algorithms import Offer
     from tilewright.measure.sweep import Group
     from tilewright.tables.row import Row
     from tilewright.tables.table import Table
@@ -134,11 +137,13 @@ def tune(
     timeout: Timeout = 60.0,
     store: StorePath = None,
     trust_store: TrustStore = False,
+    only_ours: OnlyOurs = False,
     as_json: Json = False,
 ) -> None:
     """Find the proven kernel for each problem, and write it into a table.
 
-    A search first measures the present choice and the best kernels by estimate. It measures more
+    A search first measures the present choice, what the vendor's library offers, and the best
+    kernels by estimate. It measures more
     until they bring nothing, or the budget ends. Kernels near the best are then measured again,
     together. A fixed rule breaks ties. The table is written along the way: stop the command at any
     time, and repeat it to continue; nothing is measured twice. Exits with 1 if a problem has no
@@ -149,7 +154,7 @@ def tune(
     from tilewright.measure.problems import load_problems, shipped
 
     said = words(signature)
-    work = Work(table, out, devices, arch, settings, timeout, store, trust_store)
+    work = Work(table, out, devices, arch, settings, timeout, store, trust_store, only_ours)
     for group in work.groups:
         name = group.device.arch
         configs: Sequence[Any] = ()
@@ -181,6 +186,7 @@ def retune(
     timeout: Timeout = 60.0,
     store: StorePath = None,
     trust_store: TrustStore = False,
+    only_ours: OnlyOurs = False,
     as_json: Json = False,
 ) -> None:
     """Tune a table's problems again: those in rows of the live devices, or all.
@@ -190,7 +196,7 @@ def retune(
     directory has for the same binaries under the same driver are not measured again; give another
     --out to measure everything anew.
     """
-    work = Work(table, out, devices, None, settings, timeout, store, trust_store)
+    work = Work(table, out, devices, None, settings, timeout, store, trust_store, only_ours)
     if work.table is None:
         raise BadArgument(f"{table} does not exist: make it with tune")
     for group in work.groups:
@@ -220,6 +226,7 @@ class Work:
         timeout: float,
         store: Path | None,
         trust_store: bool,
+        only_ours: bool = False,
     ) -> None:
         from tilewright.cli.sweep_request import read_settings
         from tilewright.measure.groups import groups
@@ -240,6 +247,9 @@ class Work:
         self.skipped = 0
         self.alike = 0
         self.unsupported: list[tuple[Any, str]] = []
+        self.only_ours = only_ours
+        self.offers: list[Offer] = []
+        """What the vendor's library offers for each problem on a GPU."""
 
     def add(
         self,
@@ -260,11 +270,23 @@ class Work:
             problems = [one for one in problems if table.get(one, group.device) is None]
             self.skipped += given - len(problems)
 
+        algorithms = {} if configs or self.only_ours else self._offered(group, problems)
         with output.busy("ranking the candidates of every problem"):
-            jobs, unsupported = jobs_of(group, problems, self.table, configs)
+            jobs, unsupported = jobs_of(group, problems, self.table, configs, algorithms)
         self.alike += len(problems) - len(jobs) - len(unsupported)
         self.jobs += jobs
         self.unsupported += unsupported
+
+    def _offered(self, group: Group, problems: Sequence[Any]) -> dict[Any, Sequence[Any]]:
+        """The algorithms that the vendor's library offers, by problem."""
+        if not group.real:
+            return {}
+        from tilewright.measure.algorithms import offered
+
+        with output.busy("asking the vendor's library for its algorithms"):
+            offers = offered(group, problems)
+        self.offers += offers.values()
+        return {problem: offer.configs for problem, offer in offers.items()}
 
     def save(self, rows: Iterable[Row]) -> None:
         """Save these rows, and the rows of the table that they do not replace."""
@@ -297,6 +319,7 @@ class Work:
             "skipped": self.skipped,
             "alike": self.alike,
             "candidates": sum(len(job.configs) for job in self.jobs),
+            "library": self._library(),
             **costs(this, self.out, self.store, self.settings),
             "unsupported": self._unsupported(),
         }
@@ -308,6 +331,7 @@ class Work:
             "most, if no search ends early:"
         )
         show_costs(document)
+        _show_library(document)
         _show_unsupported(document)
         output.line("finals come on top; nothing was done: --dry-run")
 
@@ -385,9 +409,16 @@ class Work:
             ],
             "without": [str(jobs[number].problem) for number in tuned.without],
             "untried": [str(jobs[number].problem) for number in tuned.untried],
+            "library": self._library(),
             "unsupported": self._unsupported(),
             "ok": not tuned.without and not self.unsupported,
         }
+
+    def _library(self) -> dict[str, Any]:
+        """How many algorithms the vendor's library offered, and how often it offered none, by the
+        reason."""
+        none = Counter(offer.reason for offer in self.offers if not offer.configs)
+        return {"offered": sum(len(offer.configs) for offer in self.offers), "none": dict(none)}
 
     def _unsupported(self) -> list[dict[str, str]]:
         return [{"problem": str(p), "reason": reason} for p, reason in self.unsupported]
@@ -411,6 +442,7 @@ def show(document: dict[str, Any]) -> None:
                 for row in rows
             ],
         )
+    _show_library(document)
     for problem in document["without"]:
         output.line(f"no kernel gave a right result for {problem}")
     _show_unsupported(document)
@@ -428,6 +460,12 @@ def show(document: dict[str, Any]) -> None:
     if document["out_of_time"]:
         begun = f"; {len(document['untried'])} problems were not begun" * bool(document["untried"])
         output.line(f"the budget ended: repeat the command to continue{begun}")
+
+
+def _show_library(document: dict[str, Any]) -> None:
+    for reason, count in document["library"]["none"].items():
+        problems = "1 problem" if count == 1 else f"{count} problems"
+        output.line(f"no algorithm of the vendor's library for {problems}: {reason}")
 
 
 def _show_unsupported(document: dict[str, Any]) -> None:

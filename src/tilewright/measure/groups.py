@@ -49,6 +49,7 @@ def groups(
             len(same),
             interpreted=same[0].device is None,
             emulated=same[0].emulated,
+            place=same[0],
         )
         for (device, environment), same in alike.items()
     ]

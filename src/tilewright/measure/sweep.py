@@ -25,6 +25,7 @@ from tilewright.compile import BuildResult, Store, build, build_keys
 from tilewright.compile.report import Progress as BuildProgress
 from tilewright.errors import EmptySpace, TilewrightError
 from tilewright.measure.crew import Task
+from tilewright.measure.devices import Place
 from tilewright.measure.measurement import (
     GOOD,
     Environment,
@@ -36,6 +37,7 @@ from tilewright.measure.measurement import (
 )
 from tilewright.measure.results import Build, Results, now
 from tilewright.measure.vendor import is_vendor, vendor_build, vendor_names
+from tilewright.ops.library import library_of
 from tilewright.ops.nouns import MAIN
 from tilewright.verdict import Verdict
 
@@ -61,6 +63,7 @@ class Group:
     count: number of devices.
     interpreted: kernels run through the interpreter, and need no building.
     emulated: kernels run on emulated GPUs, which time nothing.
+    place: one of them, to ask its driver and libraries.
     """
 
     device: Device
@@ -68,6 +71,7 @@ class Group:
     count: int = 1
     interpreted: bool = False
     emulated: bool = False
+    place: Place | None = field(default=None, compare=False)
 
     @property
     def real(self) -> bool:
@@ -139,7 +143,8 @@ class Plan:
         for part in self.parts:
             if not part.group.interpreted:
                 arch = part.group.device.arch
-                wanted |= {(p.config, arch): None for p in part.todo if p.config is not None}
+                needed = (p.config for p in part.todo if p.config is not None)
+                wanted |= {(config, arch): None for config in needed if not library_of(config)}
         return list(wanted)
 
     @property

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from tilewright import ops
@@ -25,6 +26,7 @@ class Job:
     candidates: the configs to choose from, in the order in which they are tried.
     starters: configs tried together with the first candidates; the present choice comes first.
     row: the table's row, if its kernel is the present choice.
+    algorithms: those that the vendor's library offers, tried together with the first candidates.
     """
 
     group: Group
@@ -32,6 +34,7 @@ class Job:
     candidates: tuple[Any, ...]
     starters: tuple[Any, ...] = ()
     row: Row | None = None
+    algorithms: tuple[Any, ...] = ()
 
     @property
     def present(self) -> str:
@@ -45,11 +48,16 @@ class Job:
     @cached_property
     def configs(self) -> dict[str, Any]:
         """All configs that may be measured, by name."""
-        return {config.name: config for config in (*self.starters, *self.candidates)}
+        found = (*self.starters, *self.algorithms, *self.candidates)
+        return {config.name: config for config in found}
 
 
 def jobs_of(
-    group: Group, problems: Iterable[Any], table: Table | None, configs: Sequence[Any] = ()
+    group: Group,
+    problems: Iterable[Any],
+    table: Table | None,
+    configs: Sequence[Any] = (),
+    algorithms: Mapping[Any, Sequence[Any]] = MappingProxyType({}),
 ) -> tuple[list[Job], list[tuple[Any, str]]]:
     """A job for each problem, and the problems that nothing supports, with the reason. Of several
     problems that share a row (`Family.tuning_key`), only the first has a job.
@@ -58,6 +66,8 @@ def jobs_of(
     those of `configs`, or by default those of the family's tuning spaces. Starters are the kernels
     chosen today, by `table` and the shipped tables. If `configs` are given, the first choice of the
     estimate alone is a starter too, because `configs` may lack it.
+
+    algorithms: by problem, what the vendor's library offers.
     """
     device, this = group.device, arch(group.device.arch)
     # Use only the given table, never the tables that the environment names.
@@ -80,9 +90,11 @@ def jobs_of(
             row = None  # its kernel is not chosen; perhaps it no longer exists
         pool = configs or pools.of(problem)
         fit = [c for c in pool if c.family == family.name and family.supports(c, problem, this)]
-        if fit or starters:
+        theirs = tuple(algorithms.get(problem, ()))
+        if fit or starters or theirs:
             ranked = tuple(config for config, _ in family.rank(problem, fit, device))
-            found.append(Job(group, problem, ranked, tuple(dict.fromkeys(starters)), row))
+            first = tuple(dict.fromkeys(starters))
+            found.append(Job(group, problem, ranked, first, row, theirs))
         else:
             refused.append((problem, reason or "none of the given kernels supports it"))
     return found, refused

@@ -185,7 +185,7 @@ class Tuner:
                 name: one.median_us if one.status == "ok" else None
                 for name, one in self.tried(job, self.settings).items()
             }
-            starters = [config.name for config in job.starters]
+            starters = [config.name for config in (*job.starters, *job.algorithms)]
             if step := next_step(job.names, known, self.effort, starters):
                 wanted[number] = step
         return wanted

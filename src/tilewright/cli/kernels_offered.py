@@ -1,0 +1,79 @@
+"""``kernels offered``: the algorithms that the vendor's library offers for a problem."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import output
+from tilewright.cli.errors import FAILED
+from tilewright.cli.options import Family, Json, ProblemWords, examples, words
+from tilewright.cli.vocabulary import FEW
+
+if TYPE_CHECKING:
+    from tilewright.measure.sweep import Group
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add this file's command."""
+    app.command(
+        short_help="List the algorithms that the vendor's library offers for a problem.",
+        epilog=examples(
+            f"tilewright kernels offered {FEW} dtype=bf16",
+            f"tilewright kernels offered {FEW} --devices 1, --json",
+        ),
+    )(offered)
+
+
+def offered(
+    family: Family,
+    pairs: ProblemWords = None,
+    devices: Annotated[
+        str, typer.Option("--devices", help="The GPU to ask for: as of sweep; the first counts.")
+    ] = "1",
+    count: Annotated[
+        int | None,
+        typer.Option("--count", min=1, help="Most algorithms [default: as many as tune takes]"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the algorithms that the vendor's library offers for a problem on a live GPU, its best
+    guess first. Their names are kernels' names: sweep, compare and tune take them.
+
+    Exits with 1 if there is none.
+    """
+    from tilewright import ops
+    from tilewright.arch import arch
+    from tilewright.measure.algorithms import offered as asked
+    from tilewright.runtime.cublaslt import ALGORITHMS
+
+    group = _group(devices)
+    problem = ops.family(family).parse_problem(words(pairs), arch(group.device.arch))
+    offer = asked(group, [problem], count or ALGORITHMS)[problem]
+    document: dict[str, Any] = {
+        "problem": str(problem),
+        "device": group.device.name,
+        "kernels": [config.name for config in offer.configs],
+        "reason": offer.reason,
+    }
+    if as_json:
+        output.emit(document)
+    else:
+        for name in document["kernels"]:
+            output.say(name)
+        if offer.reason:
+            output.line(f"no algorithm for {problem}: {offer.reason}")
+    if not offer.configs:
+        raise typer.Exit(FAILED)
+
+
+def _group(devices: str) -> Group:
+    from tilewright.errors import NoDriver
+    from tilewright.measure.places import parse
+    from tilewright.measure.sweep import Group
+
+    place = parse(devices)[0]
+    if place.backend == "cpu" or place.device is None:
+        raise NoDriver(f"{place} has no vendor's library: say a GPU")
+    return Group(place.device, place.environment, place=place)

@@ -1,0 +1,118 @@
+"""The algorithms that the vendor's library offers for problems, as candidates beside our kernels.
+
+The library answers for a live GPU only, so a child process opens the GPU and asks; the parent opens
+none. Without a GPU there are no such candidates, and each offer says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import ops
+from tilewright.arch import arch
+from tilewright.child import Blob, Child, ChildDied, ChildTimeout, Message, describe_exit, serve
+from tilewright.errors import TilewrightError
+from tilewright.measure.measurement import problem_text
+from tilewright.measure.results import read_problem
+from tilewright.measure.sweep import Group
+from tilewright.ops.library import Matmul, library_name
+from tilewright.runtime import cublaslt
+from tilewright.runtime.drivers import driver
+from tilewright.verdict import Verdict
+
+ASKING_SECONDS = 120.0
+"""Longest time for all questions about a list of problems, opening the GPU included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the library offers for a problem: configs, its best guess first; or why there is
+    none."""
+
+    configs: tuple[Any, ...] = ()
+    reason: str = ""
+
+
+def offered(
+    group: Group, problems: Sequence[Any], count: int = cublaslt.ALGORITHMS
+) -> dict[Any, Offer]:
+    """The first `count` algorithms that the library's heuristic offers for each problem on the
+    devices of `group`. Never raises for want of a library or of a GPU."""
+    this = arch(group.device.arch)
+    found: dict[Any, Offer] = {}
+    usual = library_name(cublaslt.MAJORS[0])  # which version it is decides nothing here
+    for problem in problems:
+        asked = ops.family(problem.family).library_query(problem, this, usual)
+        if isinstance(asked, Verdict):
+            found[problem] = Offer(reason=asked.reason)
+    left = [problem for problem in problems if problem not in found]
+    if not left:
+        return found
+    place = group.place
+    if not group.real or place is None or place.machine:
+        return found | dict.fromkeys(left, Offer(reason="no GPU of this machine was asked"))
+    message = {
+        "problems": [problem_text(problem) for problem in left],
+        "arch": this.name,
+        "count": count,
+    }
+    try:
+        with Child(__name__, place.variables) as child:
+            answer, _ = child.request(message, timeout=ASKING_SECONDS)
+    except (ChildDied, ChildTimeout) as error:
+        how = describe_exit(error.returncode) if isinstance(error, ChildDied) else str(error)
+        return found | dict.fromkeys(left, Offer(reason=f"the library was not asked: {how}"))
+    return found | {
+        problem: Offer(tuple(map(ops.family(problem.family).parse_name, one["names"])), one["why"])
+        for problem, one in zip(left, answer["offers"], strict=True)
+    }
+
+
+def answer(message: Message) -> Message:
+    """For each of ``problems``, at most ``count`` names of algorithms on GPU 0, and ``why`` there
+    are none."""
+    try:
+        library, on = cublaslt.present(), driver("cuda")
+    except TilewrightError as error:
+        return {"offers": [{"names": [], "why": str(error)} for _ in message["problems"]]}
+    offers = []
+    for said in message["problems"]:
+        names, why = _named(library, on, read_problem(said, "the request"), message)
+        offers.append({"names": names, "why": why})
+    return {"offers": offers}
+
+
+def _named(
+    library: cublaslt.CublasLt, on: Any, problem: Any, message: Message
+) -> tuple[list[str], str]:
+    family, this = ops.family(problem.family), arch(message["arch"])
+    asked = family.library_query(problem, this, library.name)
+    assert isinstance(asked, Matmul)
+    names: list[str] = []
+    why = f"{library.name} has no algorithm"
+    try:
+        for one in library.offered(on, 0, asked, message["count"]):
+            try:
+                config = family.library_config(problem, library.name, one)
+            except TilewrightError as error:  # a number that no name can say
+                why = f"{library.name} offers what cannot be named: {error}"
+                continue
+            verdict = family.supports(config, problem, this)
+            if verdict and config.name not in names:
+                names.append(config.name)
+            elif not verdict:
+                why = f"{config.name}: {verdict}"
+    except TilewrightError as error:
+        why = str(error)
+    return names, "" if names else why
+
+
+def main() -> None:
+    """Answer one parent until it is gone."""
+
+    def handle(message: Message, _blobs: list[bytes]) -> tuple[Message, Sequence[Blob]]:
+        return answer(message), ()
+
+    serve(handle)
