@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_arch import ARCH  # noqa: E402
+from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from tilewright import Constraints, GemmProblem, verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
@@ -23,7 +24,9 @@ from tilewright.measure.contenders import kernel_bind, results  # noqa: E402
 from tilewright.measure.devices import gpus  # noqa: E402
 from tilewright.measure.sweep import Group  # noqa: E402
 from tilewright.ops.gemm import FAMILY  # noqa: E402
+from tilewright.ops.library import Found  # noqa: E402
 from tilewright.runtime import cublaslt  # noqa: E402
+from tilewright.runtime.drivers import driver  # noqa: E402
 from tilewright.tables.row import Row  # noqa: E402
 from tilewright.tables.table import Table  # noqa: E402
 
@@ -148,6 +151,41 @@ def test_a_graph_takes_each_algorithm_even_at_its_first_call(offers, problem, wa
             written = operands.written(problem)
             check = verify.compare_all(problem, config, written, wanted)
             assert check.ok, f"{config.name}: {check}"
+
+
+@pytest.mark.parametrize("problem", [PROBLEMS[1], PROBLEMS[2], PROBLEMS[3]], ids=str)
+def test_its_attributes_fix_an_algorithm(problem):
+    """An algorithm made of its attributes runs the kernels of the one that the library offered, and
+    gives its bits."""
+    library = cublaslt.present()
+    asked = FAMILY.library_query(problem, arch(ARCH), library.name)
+    raw = library._results(driver("cuda"), 0, asked, cublaslt.ALGORITHMS)
+    assert raw
+    operands = verify.operands_of(problem, 0, "cuda:0")
+    for one in raw:
+        found = Found(library._read(one.algorithm), one.workspace)
+        config = FAMILY.library_config(problem, library.name, found)
+        dispatcher = Dispatcher()
+        call = kernel_bind(dispatcher, config.name, problem)(operands.inputs, operands.outputs)
+        ours = run(call, operands)
+        (ready,) = dispatcher._launches.ready.values()
+        context = cublaslt.Context.from_address(ready.bound._products[0].address)
+        same = bytes(context.algorithm) == bytes(one.algorithm)
+        context.algorithm = one.algorithm
+        theirs = run(call, operands)
+        print(f"{config.name}: {ours[0]}; its bytes are {'the same' if same else 'others'}")
+        assert ours[0] == theirs[0], config.name
+        assert torch.equal(ours[1], theirs[1]), config.name
+
+
+def run(call, operands):
+    """The kernels that a call runs, and its result."""
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    return sorted(event.name for event in seen.events()), operands.outputs["C"].clone()
 
 
 _ANOTHER = """

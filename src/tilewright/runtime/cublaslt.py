@@ -151,6 +151,11 @@ class CublasLt:
     def offered(self, driver: Driver, device: int, asked: Matmul, count: int) -> list[Found]:
         """The first algorithms that the library's heuristic offers for a product, best guess first,
         at most `count`. Raises `LibraryRefused` if it offers none."""
+        found = self._results(driver, device, asked, count)
+        return [Found(self._read(one.algorithm), one.workspace) for one in found]
+
+    def _results(self, driver: Driver, device: int, asked: Matmul, count: int) -> list[_Result]:
+        """The same as the library has it."""
         with ExitStack() as stack, driver.current(device), driver.capture_allowed():
             described = self._describe(stack, asked)
             preference = self._created(stack, "MatmulPreference")
@@ -166,8 +171,7 @@ class CublasLt:
                 self._handle(device), *described, preference, count, results, ctypes.byref(found)
             )
             self._check(status, f"offer an algorithm for {_said(asked)}")
-            good = [results[i] for i in range(found.value) if not results[i].state]
-            return [Found(self._read(one.algorithm), one.workspace) for one in good]
+            return [results[i] for i in range(found.value) if not results[i].state]
 
     def prepared(self, driver: Driver, device: int, asked: Matmul) -> Prepared:
         """A product with its algorithm, made ready on a device. Raises `LibraryRefused` if the
