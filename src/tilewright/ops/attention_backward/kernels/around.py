@@ -5,7 +5,7 @@ cap, LSE in units of log2(e)); of their gradients minus delta, Σ O·dO less the
 lie in lines of rows, padded to multiples of PAD behind each sequence with rows that weigh nothing;
 each sequence begins at a multiple. So the copy engine brings whole blocks. `queries_of_sums`
 multiplies the fp32 sums by the scale and rounds them. Both are bound by the memory's bandwidth;
-neither was timed.
+neither was timed on its own.
 """
 
 import triton
