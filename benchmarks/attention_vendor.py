@@ -19,6 +19,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,7 @@ def checked(
     calls: dict[str, timing.Call] = {}
     wrong: dict[str, str] = {}
     for one in contenders:
+        print(f"{one.label} on {p}", file=sys.stderr, flush=True)  # a kernel that hangs is the last
         verify.reset(operands, before)
         reason = ""
         try:

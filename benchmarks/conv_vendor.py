@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -174,7 +173,6 @@ def main() -> None:
     for name, each in asked.items():
         lines = []
         for p, configs in each:
-            print(f"{name}: {p}", file=sys.stderr, flush=True)
             line = measure(p, [c for c in configs if c.name in built], dispatcher, flush)
             lines.append(line)
             print(json.dumps({"set": name, **line}), flush=True)

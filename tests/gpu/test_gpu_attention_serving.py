@@ -147,16 +147,18 @@ def test_a_decode_loop_is_one_graph_that_is_replayed():
         assert torch.equal(caches, plain) and torch.equal(used, plain_used)
 
 
-def test_a_step_that_appends_is_compiled():
+@pytest.mark.parametrize("apart", [True, False], ids=["two tensors", "views of one"])
+def test_a_step_that_appends_is_compiled(apart):
     def step(q, k_cache, v_cache, new, used):
         return flash_attn_with_kvcache(q * 2, k_cache, v_cache, new, new, cache_seqlens=used) + 1
 
     torch._dynamo.reset()
-    caches, used = randn(2, 3, 200, KV_HEADS, DIM), ints(100, 3, 47)
-    plain, compiled = caches.clone(), torch.compile(step, fullgraph=True)
+    caches, used = [*randn(2, 3, 200, KV_HEADS, DIM)], ints(100, 3, 47)
+    plain, compiled = [x.clone() for x in caches], torch.compile(step, fullgraph=True)
+    caches = [x.clone() for x in caches] if apart else caches
     for _ in range(2):
         q, new = randn(3, 1, HEADS, DIM), randn(3, 1, KV_HEADS, DIM)
         got, right = compiled(q, *caches, new, used), step(q, *plain, new, used)
         torch.testing.assert_close(got, right, rtol=2e-2, atol=2e-2)
-        assert torch.equal(caches, plain)
+        assert all(map(torch.equal, caches, plain))
         used = used + 1
