@@ -18,6 +18,7 @@ MODULES = (
     "tilewright.runtime.interpreter_worker",
     "tilewright.measure.counted",
     "tilewright.measure.worker",
+    "tilewright.measure.algorithms",
 )
 NAMES = ("ctypes", "json", "ml_dtypes", "msgspec", "numpy", "select", "tilewright", "torch",
          "triton", "typer")  # fmt: skip

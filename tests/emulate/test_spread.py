@@ -29,8 +29,8 @@ from tilewright.ops.grouped_gemm import GroupedGemmProblem
 from tilewright.ops.grouped_gemm.pipelines import on as grouped_on
 
 EACH = 1
-"""How many cases of every pipeline run here."""
-OF_OTHERS = {"attention": 3, "attention_backward": 1, "conv": 3}
+"""How many cases of a pipeline run here."""
+OF_OTHERS = {"attention": 2, "attention_backward": 1, "conv": 2}
 """The same of families that have few pipelines: attention has many features, its gradients several
 kernels, and convolutions several directions."""
 PRODUCTS = ("gemm", "grouped_gemm")
@@ -39,13 +39,16 @@ PRODUCTS = ("gemm", "grouped_gemm")
 
 @cache
 def chosen(name: str) -> list[Case]:
-    """The first cases of every pipeline, which have the most values."""
+    """The first cases, which have the most values, of every second pipeline: architectures take
+    turns."""
+    keys = dict.fromkeys((case.config.family, case.config.pipeline) for case in cases(name))
+    here = [*keys][ARCHS.index(name) % 2 :: 2]
     seen: dict[tuple[str, str], int] = {}
     first = []
     for case in cases(name):
         key = (case.config.family, case.config.pipeline)
         seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= OF_OTHERS.get(case.config.family, EACH):
+        if key in here and seen[key] <= OF_OTHERS.get(case.config.family, EACH):
             first.append(case)
     return first
 

@@ -46,12 +46,12 @@ def kernels(name: str) -> list:
         made += [
             config(name, **common, pipeline=pipeline, scheduler="persistent")
             for pipeline in ("tma", "tma_ws", "gluon_ws")  # the others have pages of their own
-            if pipeline in FAMILY.pipelines(arch(name)) and number % 3 == 0
+            if pipeline in FAMILY.pipelines(arch(name)) and number % 5 == 0
         ]
         made += [
             config(name, **common, pipeline=pipeline, scheduler="persistent", swap_ab=True)
             for pipeline in ("tma", "gluon_ws")
-            if pipeline in FAMILY.pipelines(arch(name)) and number % 3 == 1
+            if pipeline in FAMILY.pipelines(arch(name)) and number % 5 == 1
         ]
     made.append(config(name, alignment=1, index_bits=64))
     return [kernel for kernel in made if FAMILY.judge(kernel, arch(name))]

@@ -109,7 +109,7 @@ class Shared:
 
 class Slabs(Shared):
     """Matrices whose columns lie in slabs as wide as a swizzle's span, one behind the other, as
-    they do in shared memory; each slab was brought as a box of its own. They are read only."""
+    they do in shared memory. Copies bring each slab as a box of its own; threads store all."""
 
     def __init__(
         self, slabs: Any, dtype: Any, layout: Any, written: Any, root: Any, turned: bool = False
@@ -141,6 +141,14 @@ class Slabs(Shared):
             raise Fault(f"{order} of a matrix in slabs")
         turned = not self.turned
         return Slabs(self.slabs, self.dtype, self.layout, self.of_slabs, self.root, turned)
+
+    def store(self, value: Tensor) -> None:
+        new = cast(value, self.dtype).data
+        new = np.swapaxes(new, -1, -2) if self.turned else new
+        count, width = self.slabs.shape[-3], self.slabs.shape[-1]
+        new = new.reshape(*new.shape[:-1], count, width)
+        self.slabs[...] = np.moveaxis(new, -2, -3)
+        self.of_slabs[...] = True
 
 
 class Barrier:

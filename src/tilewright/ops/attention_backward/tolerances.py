@@ -48,7 +48,7 @@ def tolerances(
     scale = SCORES * p.head_dim**-0.5
     factors = {
         "dq": scale, "dk": scale, "dbias": 1.0, "dslopes": float(max(p.q_len, p.kv_len)),
-        "dsinks": float(n_kv) ** -0.5,
+        "dsinks": float(max(1, n_kv)) ** -0.5,
     }  # fmt: skip
     found = {}
     for one in operands(p):
