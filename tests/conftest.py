@@ -20,7 +20,10 @@ with contextlib.suppress(ImportError):  # the GPU tests do without it
     from hypothesis import HealthCheck, settings
 
     settings.register_profile(
-        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "patient",
+        deadline=None,
+        max_examples=60,  # the whole suite has twenty minutes on two cores
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("patient")
 
