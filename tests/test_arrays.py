@@ -153,8 +153,12 @@ def test_the_same_seed_makes_the_same_inputs_and_another_others():
 
 def test_operands_alike_are_drawn_apart():
     pair = [Operand(name, (64,), (1,), "fp32") for name in ("a", "b")]
-    a, b = arrays.Random(5).independent(pair).values()
+    rng = arrays.Random(5)
+    a, b = rng.independent(pair).values()
     assert not np.array_equal(a, b)
+    later, latest = rng.independent(pair).values()
+    for one in (a, b):
+        assert not np.array_equal(one, later) and not np.array_equal(one, latest)
 
 
 def test_values_that_a_family_makes_are_rounded_and_lie_as_its_operand_does():

@@ -7,8 +7,9 @@ import pytest
 from backward_cases import drawn
 from backward_parity import exact
 
-from tilewright import ops, verify
+from tilewright import arrays, ops, verify
 from tilewright.ops.attention.reference import reference as forward
+from tilewright.ops.attention_backward import AttentionBackwardProblem
 from tilewright.ops.attention_backward.operands import OF
 from tilewright.ops.attention_backward.reference import reference
 
@@ -73,3 +74,18 @@ def test_every_gradient_is_finite_and_rows_that_no_sequence_has_are_zero(seed):
     for name, found in gained(problem, inputs).items():
         assert np.isfinite(found).all()
         assert not found[np.isnan(inputs[OF[name]])].any()
+
+
+@pytest.mark.parametrize("others", ["", "packedq+packedkv"])
+def test_inputs_are_made_of_tensors_too_and_gradients_are_no_copy_of_queries(others):
+    torch = pytest.importorskip("torch")
+    totals = {"total_q": 50, "total_kv": 50} if others else {}
+    p = AttentionBackwardProblem(2, 2, 30, 30, 64, right=0, others=others, dlse=True, **totals)
+    made = FAMILY.make_inputs(p, arrays.Random(1, "cpu:0"))
+    assert all(isinstance(made[name], torch.Tensor) for name in ("q", "o", "lse", "do", "dlse"))
+    assert not torch.equal(made["q"], made["do"])
+    wanted = forward(p.forward, {n: x if isinstance(x, int | float) else arrays.to_float64(x)
+                                 for n, x in made.items()})  # fmt: skip
+    assert torch.equal(made["lse"].isnan(), wanted["lse"].isnan())
+    assert torch.equal(made["dlse"].isnan(), wanted["lse"].isnan())
+    assert torch.allclose(made["o"].double(), wanted["o"], atol=0.01, equal_nan=True)

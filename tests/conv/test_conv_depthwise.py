@@ -79,6 +79,17 @@ def test_a_window_that_holds_its_filter(dispatcher, direction, spatial, filter, 
         assert found.ok, (problem, found)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_windows_ask_early_where_registers_are_left(dispatcher, direction):
+    """And without are right too, where rows are loaded when they are needed."""
+    filter = (3, 8) if direction == "data" else (5, 5)
+    problem = depthwise(direction, (9, 10), filter, (2, 2), (1, 1), (0, 1))
+    late = kernel(problem, tile_m=16, tile_n=32)
+    assert windows.early(kernel(problem)) and not windows.early(late)
+    found = verify.verify(dispatcher, problem, late.name)
+    assert found.ok, found
+
+
 ROWS = (
     ((4, 19), (3, 5), (), (1, 2), ()),
     ((3, 10), (2, 31), (2, 1), (1, 15), (0, 15)),

@@ -20,6 +20,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument
 from tilewright.ops.conv import ConvProblem
 from tilewright.ops.conv.pipelines import runs
+from tilewright.ops.conv.rules import alignments
 from tilewright.ops.nouns import MAIN
 
 FAMILY = ops.family("conv")
@@ -174,3 +175,18 @@ def test_runs_are_read_in_vectors(direction, store):
     assert kernels[0].resources.spill_bytes == 0
     ptx = store.read(kernels[0], "ptx").decode()
     assert re.search(r"cp\.async\.\w+\.shared\.global .*, 0x4", ptx)
+
+
+def test_the_gradient_of_few_channels_reads_pixels_in_vectors(dispatcher):
+    """Weights are aligned as its channels lie; where they lie worse, nothing is promised."""
+    p = replace(STEM, direction="data", n=2, spatial=(13, 12))
+    found = FAMILY.default_space(p, SM_90).expand(SM_90).configs
+    c = next(c for c in found if c.pipeline == "implicit" and not c.merged)
+    assert (c.alignment, c.alignment_out, c.alignment_weights) == (16, 2, 2)
+    assert verify.verify(dispatcher, p, c.name, seed=1).ok
+    promising = replace(c, alignment_out=1)
+    assert promising.alignment_weights == 16
+    refused = FAMILY.supports(promising, p, SM_90)
+    assert refused.rule == "vector_width" and "channels of weights" in refused.reason
+    first = replace(p, c=64, w_strides=(64 * 49, 49, 7, 1))
+    assert alignments(first, "implicit") == (1, 16)

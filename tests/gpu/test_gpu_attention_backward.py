@@ -86,6 +86,7 @@ GRAPHS = [
 @pytest.mark.parametrize("problem", GRAPHS, ids=str)
 def test_a_graph_is_replayed_with_other_lengths_and_values(dispatcher, problem):
     operands = verify.operands_of(problem, 0, GPU)
+    config = dispatcher.select(problem).config
     verify.run(dispatcher, problem, operands)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -100,7 +101,7 @@ def test_a_graph_is_replayed_with_other_lengths_and_values(dispatcher, problem):
             arrays.poison(output)
         graph.replay()
         wanted = verify.reference(problem, fresh.inputs | given)
-        check = verify.compare_all(problem, None, operands.written(problem), wanted)
+        check = verify.compare_all(problem, config, operands.written(problem), wanted)
         assert check.ok, f"seed {seed}: {check}"
 
 

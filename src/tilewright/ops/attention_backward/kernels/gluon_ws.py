@@ -40,12 +40,13 @@ of an SM's matrix units; its operands, fills, and stores are about 360 kB, which
 in 2,900. Registers decide the tiles: a thread holds 64 + 64 sums and 32 + 32 numbers of S and dP at
 head dim 128 (64 queries), and at 64 (128 queries) 32 + 32 and 64 + 64.
 
-Measured on an H200, bf16, five products counted, MHA: at head dim 128 410 TFLOP/s for 16 sequences
-of 1k, 580 for 4 of 4k and 615 for 2 of 8k, causal 304, 484 and 545; at 64 373, 476 and 500, causal
-264, 431 and 467. cuDNN takes 0.92 to 1.17 times as long, FlashAttention-2 1.4 to 2.1. In turns it
-has 0.89 to 1.06 of these rates. With 8 heads to a group and under a causal mask it had 0.63 to
-0.79, and has 0.83 to 1.00 since one head of keys starts after the other, and the next block's turn
-is read while the sums of this one are on their way.
+Measured on an H200, bf16, five products counted, MHA, the faster of both forms: at head dim 128 410
+TFLOP/s for 16 sequences of 1k, 580 for 4 of 4k and 615 for 2 of 8k, causal 304, 484 and 545; at 64,
+mostly in turns, 373, 476 and 500, causal 264, 431 and 467. cuDNN takes 0.92 to 1.17 times as long,
+FlashAttention-2 1.4 to 2.1. In turns it had 0.89 to 1.06 of the other form's rates, and with 8
+heads to a group and under a causal mask 0.63 to 0.79. One head of keys now starts after the other,
+and the next block's turn is read while the sums of this one are on their way. Six problems with 8
+heads to a group were timed since: 0.83 to 1.07.
 
 Compiled (Triton 3.6, ptxas for sm_90a). At head dims 128 and 64, causal and not, 0 to 24 bytes are
 spilled; it was 100 to 160 before descriptors of K and V were kept out of the registers

@@ -170,7 +170,7 @@ def registers(c: ConvConfig) -> int:
 
 MOST_EARLY = 185
 """Registers of a thread, as `registers` counts them, with which pixels are asked for early: 184 are
-242 in sm_90's code, and more would spill on some architecture."""
+246 in sm_90's code, of 255. On gfx1201 280 spilled."""
 
 
 def early(c: ConvConfig) -> bool:
