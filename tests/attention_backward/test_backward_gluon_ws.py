@@ -1,5 +1,5 @@
-"""Pipelines gluon_ws, gluon_lean, gluon_roles and gluon_wide in the simulation, their records'
-rules, and what the compiler makes of them."""
+"""Pipelines gluon_ws, gluon_lean and gluon_roles in the simulation, their records' rules, and what
+the compiler makes of them."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ WIDE = replace(LONG, head_dim=192, head_dim_v=128)
 
 EACH = pytest.mark.parametrize(
     ("problem", "pipeline"),
-    [(LONG, "gluon_ws"), (WIDE, "gluon_lean"), (WIDE, "gluon_roles"), (WIDE, "gluon_wide")],
+    [(LONG, "gluon_ws"), (WIDE, "gluon_lean"), (WIDE, "gluon_roles")],
     ids=str,
 )
 
@@ -257,7 +257,7 @@ def noticed(
 @pytest.mark.parametrize(
     ("problem", "pipeline"),
     # Groups of gluon_roles wait at barriers in memory, of which another test has the phases.
-    [(LONG, "gluon_ws"), (WIDE, "gluon_lean"), (WIDE, "gluon_wide")],
+    [(LONG, "gluon_ws"), (WIDE, "gluon_lean")],
     ids=str,
 )
 def test_groups_that_do_not_wait_for_each_other_are_found(monkeypatch, problem, pipeline):
@@ -326,9 +326,8 @@ def test_what_is_refused(fields, rule):
         ({"features": "bias"}, "words"),
     ],
 )
-@pytest.mark.parametrize("pipeline", ["gluon_roles", "gluon_wide"])
-def test_what_is_refused_of_wide_heads(pipeline, fields, rule):
-    config = config_of(WIDE, pipeline=pipeline)
+def test_what_is_refused_of_wide_heads(fields, rule):
+    config = config_of(WIDE, pipeline="gluon_roles")
     assert FAMILY.judge(config, SM_90)
     assert FAMILY.judge(replace(config, **fields), SM_90).rule == rule
 

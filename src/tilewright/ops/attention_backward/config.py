@@ -25,11 +25,10 @@ from tilewright.ops.attention.config import ALIGNMENTS
 from tilewright.ops.attention.mask import MASKS
 from tilewright.ops.attention_backward.problem import GRADIENTS
 
-PIPELINES = ("basic", "gluon_ws", "gluon_lean", "gluon_roles", "gluon_wide")
+PIPELINES = ("basic", "gluon_ws", "gluon_lean", "gluon_roles")
 """``basic``: from plain pointers, in Triton, on every architecture. ``gluon_ws``: in one pass, in
 Gluon, on Hopper, for head dims up to 128. ``gluon_lean``: the same, for 320 together.
-``gluon_roles``
-and ``gluon_wide``: the same, for each up to 256."""
+``gluon_roles``: the same, for each up to 256."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,14 @@ one behind the other, without waiting for the other group (`gluon_sums.add_tiles
 
 What limits it. By its code: shared memory. A step at 192/128 takes 3,328 cycles of an SM's matrix
 units; its operands, fills and stores are about 500 kB, which shared memory moves in 3,900. With 64
-keys, as in `gluon_wide`, two such steps move 800 kB.
+keys, as in `gluon_roles`, two such steps move more.
 
-Compiled (Triton 3.6, ptxas for sm_90a), not timed. At 192/128, causal and not, ptxas spills 32
+Measured on an H200, bf16, by single calls with L2 flushed
+(benchmarks/results/attention_backward_wide_h200.json): at 192/128 492 TFLOP/s for 4k rows and 563
+for 8k, causal 450 and 490, which is 1.63, 1.85, 1.06 and 1.06 of cuDNN's speed. `gluon_roles` takes
+1.35 to 1.47 times as long. Sums in turns take 1.01 to 1.11 times as long as others.
+
+Compiled (Triton 3.6, ptxas for sm_90a). At 192/128, causal and not, ptxas spills 32
 bytes, which the loops do not touch but for one number, and products overlap. If registers do not
 suffice, ptxas waits for each product before the next. It does so if any of these is undone: the
 rounded weights are held (`_held`), or ptxas moves exponentials behind the start of dP's product,

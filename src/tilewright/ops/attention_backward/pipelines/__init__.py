@@ -7,12 +7,11 @@ from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines.basic import BASIC
 from tilewright.ops.attention_backward.pipelines.gluon_lean import GLUON_LEAN
 from tilewright.ops.attention_backward.pipelines.gluon_roles import GLUON_ROLES
-from tilewright.ops.attention_backward.pipelines.gluon_wide import GLUON_WIDE
 from tilewright.ops.attention_backward.pipelines.gluon_ws import GLUON_WS
 from tilewright.ops.attention_backward.pipelines.record import Pipeline
 
 PIPELINES: dict[str, Pipeline] = {
-    record.name: record for record in (BASIC, GLUON_WS, GLUON_LEAN, GLUON_ROLES, GLUON_WIDE)
+    record.name: record for record in (BASIC, GLUON_WS, GLUON_LEAN, GLUON_ROLES)
 }
 
 

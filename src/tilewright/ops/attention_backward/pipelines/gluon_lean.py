@@ -9,18 +9,16 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK, ROWS, WARPGROUP
-from tilewright.ops.attention.pipelines.record import Box
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines import gluon_ws
-from tilewright.ops.attention_backward.pipelines.gluon_wide import tiles
 from tilewright.ops.attention_backward.pipelines.gluon_ws import (
     GLUON_WS,
     GROUPS,
     SPECIALISATION_BYTES,
     STAGES,
-    SUMS_BOX,
 )
 from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline
+from tilewright.ops.attention_backward.pipelines.tiles import boxes, tiles
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 
 MOST_TILES = 5
@@ -65,21 +63,6 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
-def width(dim: int) -> int:
-    """Columns of a tile of rows of `dim` elements."""
-    return CHUNK if tiles(dim) % 2 else 2 * CHUNK
-
-
-def boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
-    return {
-        **dict.fromkeys(("q", "k"), (1, 1, ROWS, width(c.head_dim))),
-        **dict.fromkeys(("v", "do"), (1, 1, ROWS, width(c.head_dim_v))),
-        "log_sums": (ROWS,),
-        "deltas": (ROWS,),
-        "dq_sums": SUMS_BOX,
-    }
-
-
 def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     if max(p.head_dim, p.head_dim_v) <= gluon_ws.MOST_DIM or _dims(p) is not None:
         return []
@@ -114,6 +97,6 @@ GLUON_LEAN = Pipeline(
     supports=GLUON_WS.supports,
     temporaries=GLUON_WS.temporaries,
     repeats=GLUON_WS.repeats,
-    algorithms=lambda p, arch: (),  # not before a GPU has run it
-    tuned=_algorithms,
+    algorithms=_algorithms,
+    tuned=lambda p, arch: (),
 )

@@ -3,20 +3,53 @@ the other their gradients and dK."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
-from tilewright.ops.attention.pipelines.gluon_ws import CHUNK, ROWS
+from tilewright.ops.attention.pipelines.gluon_ws import CHUNK, ROWS, WARPGROUP
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
-from tilewright.ops.attention_backward.pipelines.gluon_lean import boxes
-from tilewright.ops.attention_backward.pipelines.gluon_wide import GLUON_WIDE, tiles
+from tilewright.ops.attention_backward.pipelines import gluon_ws
 from tilewright.ops.attention_backward.pipelines.gluon_ws import (
+    GLUON_WS,
     GROUPS,
     SPECIALISATION_BYTES,
     STAGES,
 )
-from tilewright.ops.attention_backward.pipelines.record import Part
+from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline
+from tilewright.ops.attention_backward.pipelines.tiles import boxes, tiles
+from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
+
+MOST_DIM = 256
+
+FIELDS = {
+    "tile_rows": ROWS,
+    "step_rows": ROWS,
+    "num_warps": GROUPS * WARPGROUP,
+    "num_stages": STAGES,
+}
+"""The only algorithm."""
+
+
+def _tile(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    for field, wanted in FIELDS.items():
+        if (value := getattr(c, field)) != wanted:
+            return f"pipeline gluon_roles has {field} {wanted}, not {value}"
+    return None
+
+
+def _dims(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    if c.head_dim <= CHUNK:
+        return f"head_dim = {c.head_dim} is no more than {CHUNK}, and groups share its columns"
+    for field in ("head_dim", "head_dim_v"):
+        size = getattr(c, field)
+        if size > MOST_DIM:
+            return f"{field} = {size} is over {MOST_DIM}"
+        if size % 8:
+            return f"{field} = {size} is no multiple of 8, the elements of 16 bytes"
+    return None
 
 
 def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
@@ -31,18 +64,40 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
+def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
+    if max(p.head_dim, p.head_dim_v) <= gluon_ws.MOST_DIM:
+        return []
+    return [{**FIELDS, "ordered": said} for said in (False, True)]
+
+
 def _roles(part: Part) -> Part:
     """The part in this pipeline."""
     if part.language != "gluon":
         return part
-    return replace(part, name="gradients_gluon_roles", module="gluon_roles", boxes=boxes)
+    return replace(
+        part,
+        name="gradients_gluon_roles",
+        module="gluon_roles",
+        constants=tuple(name for name in part.constants if name not in ("TILE", "STEP")),
+        boxes=boxes,
+    )
 
 
-GLUON_ROLES = replace(
-    GLUON_WIDE,
+GLUON_ROLES = Pipeline(
     name="gluon_roles",
-    parts=tuple(map(_roles, GLUON_WIDE.parts)),
-    rules={**GLUON_WIDE.rules, "shared_memory": _shared_memory},
-    algorithms=lambda p, arch: (),  # not before a GPU has run it
-    tuned=GLUON_WIDE.algorithms,
+    parts=tuple(map(_roles, GLUON_WS.parts)),
+    needs=GLUON_WS.needs,
+    rules={
+        "words": gluon_ws.words,
+        "dtypes": gluon_ws.dtypes,
+        "head_dim": _dims,
+        "copies": gluon_ws.copies,
+        "tile": _tile,
+        "shared_memory": _shared_memory,
+    },
+    supports=GLUON_WS.supports,
+    temporaries=GLUON_WS.temporaries,
+    repeats=GLUON_WS.repeats,
+    algorithms=_algorithms,
+    tuned=lambda p, arch: (),
 )
