@@ -59,6 +59,16 @@ def _features() -> Iterator[AttentionBackwardProblem]:
             yield _shape(8192, head_dim, right=0, **said)
 
 
+def _bias() -> Iterator[AttentionBackwardProblem]:
+    """Gradients of a bias as well, which the sequences share."""
+    for head_dim in (64, 128):
+        for mask in CAUSAL:
+            yield AttentionBackwardProblem(
+                2, HEADS[head_dim], 4096, 4096, head_dim, bias_shape=(1, HEADS[head_dim]),
+                grads="dq+dk+dv+dbias", **mask,
+            )  # fmt: skip
+
+
 def _varlen() -> Iterator[AttentionBackwardProblem]:
     """Sequences of up to `length` rows, of all lengths, packed."""
     for head_dim in (64, 128):
@@ -77,6 +87,7 @@ SETS: dict[str, Callable[[], Iterator[AttentionBackwardProblem]]] = {
     "256": lambda: _each((256,), (4096, 8192)),
     "192/128": lambda: _each((192,), (4096, 8192), head_dim_v=128),
     "features": _features,
+    "bias": _bias,
     "varlen": _varlen,
 }
 
@@ -97,7 +108,7 @@ def kernels(
 def torch_calls(p: AttentionBackwardProblem) -> list[Contender]:
     """Torch's calls that compute `p`."""
     calls = [Contender(name, None, bind) for name, bind in FAMILY.vendor(p).items()]
-    if p.softcap or p.left is not None or "alibi" in p.words:
+    if p.softcap or p.left is not None or p.words & {"alibi", "bias"}:
         calls.append(Contender(FLEX_BACKWARD, None, lambda i, o: _flex(p, i)))
     return calls
 
@@ -106,8 +117,9 @@ def _flex(p: AttentionBackwardProblem, inputs: Mapping[str, Any]) -> Callable[[]
     import torch
 
     said = {f.name: getattr(p, f.name) for f in fields(AttentionProblem)}
-    leaves = [inputs[name].detach().requires_grad_() for name in ("q", "k", "v")]
-    given = {**inputs, **dict(zip(("q", "k", "v"), leaves, strict=True))}
+    names = ("q", "k", "v", "bias") if "dbias" in p.grads else ("q", "k", "v")
+    leaves = [inputs[name].detach().requires_grad_() for name in names]
+    given = {**inputs, **dict(zip(names, leaves, strict=True))}
     out = flex(AttentionProblem(**said), given, None)()
     return lambda: torch.autograd.grad(out, leaves, inputs["do"], retain_graph=True)
 

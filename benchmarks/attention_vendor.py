@@ -142,7 +142,7 @@ def flex(p: AttentionProblem, inputs: Mapping[str, Any], outputs: Any) -> Callab
     q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))
     shift = p.kv_len - p.q_len if p.mask.bottom_right else 0
     left, right = (math.inf if bound is None else bound for bound in (p.left, p.right))
-    slopes, sinks = inputs.get("slopes"), inputs.get("sinks")
+    slopes, sinks, bias = (inputs.get(name) for name in ("slopes", "sinks", "bias"))
 
     def seen(b: Any, h: Any, i: Any, j: Any) -> Any:
         found = j <= i + shift + right
@@ -153,13 +153,15 @@ def flex(p: AttentionProblem, inputs: Mapping[str, Any], outputs: Any) -> Callab
             s = p.softcap * torch.tanh(s / p.softcap)
         if slopes is not None:
             s = s - slopes[h] * (i + shift - j).abs()
+        if bias is not None:
+            s = s + bias[b % bias.shape[0], h % bias.shape[1], i, j]
         return s
 
     blocks = None
     if p.mask.kind != "none":
         blocks = create_block_mask(seen, None, None, p.q_len, p.kv_len, device=q.device)
     how = {
-        "score_mod": changed if p.softcap or slopes is not None else None,
+        "score_mod": changed if p.softcap or slopes is not None or bias is not None else None,
         "block_mask": blocks,
         "scale": inputs["scale"],
         "enable_gqa": p.group > 1,
