@@ -84,6 +84,9 @@ IMAGES = gl.constexpr(8)
 SLAB = gl.constexpr(64)
 """Channels of a workgroup: a row of an atom, 128 bytes."""
 
+TAPS_AT_ONCE = gl.constexpr(9)
+"""Taps whose weights are on their way to registers together."""
+
 
 @jit
 def _box(atoms, at, view):
@@ -113,41 +116,58 @@ def _expand(
     else:
         places = (filters * weight_strides[0])[:, None]
         places += (col % EACH * weight_strides[1])[None, :]
-    for r in range(TAPS_H):
-        for s in range(TAPS_W):
-            tap_h = r
-            tap_w = s
+    for first in gl.static_range(0, TAPS_H * TAPS_W, TAPS_AT_ONCE):
+        past: gl.constexpr = min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)
+        found = ()
+        for tap in gl.static_range(first, past):
+            tap_h = tap // TAPS_W
+            tap_w = tap % TAPS_W
             if DATA:
-                tap_h = first_tap[0] + (TAPS_H - 1 - r) * taps_apart
-                tap_w = first_tap[1] + (TAPS_W - 1 - s) * taps_apart
+                tap_h = first_tap[0] + (TAPS_H - 1 - tap // TAPS_W) * taps_apart
+                tap_w = first_tap[1] + (TAPS_W - 1 - tap % TAPS_W) * taps_apart
             to = offset(0, tap_h, tap_w, weight_strides, NDIM)
-            found = gl.load(weights + (places + to), mask=there, other=0.0)
-            tiles.index(r * TAPS_W + s).store(found)
+            found += (gl.load(weights + (places + to), mask=there, other=0.0),)
+        for tap in gl.static_range(first, past):
+            tiles.index(tap).store(found[tap - first])
 
 
 @jit
 def _ask(
-    x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w, octets, slab,
-    origin_h, origin_w,
+    x, edge, atoms, full, rows_wanted, asked, strip, row, h, w, image, count, mine, apart, rows_in,
+    rows, tiles_w, octets, channel, origin_h, origin_w,
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Ask for input row `number` of this workgroup, if there is one, to go to its slot."""
+    """Ask for the next input rows of this workgroup, as many as are wanted or are left. Input row
+    `asked` is number `row` of this workgroup's strip `strip`, which begins at (h, w, image). Returns
+    the same of the next one.
+
+    What goes from one round of a loop to the next is counted up, never computed from the loop's
+    own variable: Triton 3.6 takes such a value to be what it was before the loop.
+    """
     BYTES: gl.constexpr = x.block_type.nbytes + (edge.block_type.nbytes if HALO > 0 else 0)
-    if number < limit:
-        tile_w, octet, segment = _strip(mine + number // rows_in * apart, tiles_w, octets)
-        h = segment * rows * STRIDE + number % rows_in + origin_h
-        w = tile_w * COLS * STRIDE + origin_w
-        slot = number % STAGES
-        ready = full.index(slot)
-        mbarrier.expect(ready, STRIDE * BYTES)
-        for phase in gl.static_range(STRIDE):
-            at = (slot * STRIDE + phase) * (COLS + HALO)
-            begin = w + phase
-            tma_load(x, (h, begin, octet * IMAGES, slab * SLAB), ready, _box(atoms, at, x))
-            if HALO > 0:
-                begin += COLS * STRIDE
-                to = _box(atoms, at + COLS, edge)
-                tma_load(edge, (h, begin, octet * IMAGES, slab * SLAB), ready, to)
+    for _ in range(rows_wanted):
+        if strip < count:
+            slot = asked % STAGES
+            ready = full.index(slot)
+            mbarrier.expect(ready, STRIDE * BYTES)
+            for phase in gl.static_range(STRIDE):
+                at = (slot * STRIDE + phase) * (COLS + HALO)
+                begin = w + phase
+                tma_load(x, (h + row, begin, image, channel), ready, _box(atoms, at, x))
+                if HALO > 0:
+                    begin += COLS * STRIDE
+                    to = _box(atoms, at + COLS, edge)
+                    tma_load(edge, (h + row, begin, image, channel), ready, to)
+            asked += 1
+            row += 1
+            if row == rows_in:
+                row = row * 0
+                strip += 1
+                tile_w, octet, segment = _strip(mine + strip * apart, tiles_w, octets)
+                h = segment * rows * STRIDE + origin_h
+                w = tile_w * COLS * STRIDE + origin_w
+                image = octet * IMAGES
+    return asked, strip, row, h, w, image
 
 
 @jit
@@ -321,15 +341,15 @@ def conv_gluon_grouped(
     apart = gl.num_programs(0) // slabs
     count = gl.cdiv(strips - mine, apart)
     rows_in = (rows - 1) * STRIDE + TAPS_H
-    limit = count * rows_in
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    for number in range(STAGES):
-        _ask(
-            x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w, octets, slab,
-            origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
-        )  # fmt: skip
-    asked = rows * 0 + STAGES
+    first_w, first_octet, first_segment = _strip(mine, tiles_w, octets)
+    asked, next_strip, next_row, h, w, image = _ask(
+        x, edge, atoms, full, STAGES, rows * 0, rows * 0, rows * 0,
+        first_segment * rows * STRIDE + origin_h, first_w * COLS * STRIDE + origin_w,
+        first_octet * IMAGES, count, mine, apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
+        COLS, HALO, STRIDE, STAGES,
+    )  # fmt: skip
     _expand(
         weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
         TAPS_H, TAPS_W, SLICE, MERGED, DATA, NDIM,
@@ -337,14 +357,16 @@ def conv_gluon_grouped(
     fence_async_shared()  # wgmma sees the weights
     thread_barrier()
 
-    waited = rows * 0
     for strip in range(count):
         tile_w, octet, segment = _strip(mine + strip * apart, tiles_w, octets)
         for row in range(rows):
             base = strip * rows_in + row * STRIDE
-            for number in range(waited, base + TAPS_H):
+            past = base + TAPS_H
+            new = STRIDE
+            if row == 0:
+                new = TAPS_H
+            for number in range(past - new, past):
                 mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
-            waited = base + TAPS_H
             out = _multiply(atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES)
             if MERGED > 1:  # noqa: SIM102 - the compiler decides the first alone
                 if gl.max(gl.max((out != out).to(gl.int32), 1), 0) > 0:
@@ -353,24 +375,24 @@ def conv_gluon_grouped(
                         STAGES,
                     )  # fmt: skip
             thread_barrier()  # all warps have read the rows that make room
-            done = base + STRIDE
+            over = STRIDE
             if row + 1 == rows:
-                done = (strip + 1) * rows_in
-            for number in range(asked, done + STAGES):
-                _ask(
-                    x, edge, atoms, full, number, limit, mine, apart, rows_in, rows, tiles_w,
-                    octets, slab, origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
-                )  # fmt: skip
-            asked = done + STAGES
+                over = TAPS_H
+            asked, next_strip, next_row, h, w, image = _ask(
+                x, edge, atoms, full, over, asked, next_strip, next_row, h, w, image, count, mine,
+                apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
+                COLS, HALO, STRIDE, STAGES,
+            )  # fmt: skip
 
             i = indices(out, 0)
             of_channel = slab * SLAB + indices(out, 1)
             here = of_channel < channels
-            h = segment * rows + row
-            w = tile_w * COLS + i // IMAGES
-            image = octet * IMAGES + i % IMAGES
-            there = (image < images) & (h < height) & (w < width)
-            places = begin + image * made_strides[0] + offset(0, h, w, made_strides, NDIM)
+            of_h = segment * rows + row
+            of_w = tile_w * COLS + i // IMAGES
+            of_image = octet * IMAGES + i % IMAGES
+            there = (of_image < images) & (of_h < height) & (of_w < width)
+            places = begin + of_image * made_strides[0]
+            places += offset(0, of_h, of_w, made_strides, NDIM)
             out = chained(
                 out, extra, places[:, None] + of_channel[None, :], of_channel,
                 there[:, None] & here[None, :], here, CHAIN, TAKES,
@@ -379,7 +401,7 @@ def conv_gluon_grouped(
             staging.store(rounded(out, made.dtype, LARGEST))
             fence_async_shared()
             tma_store(
-                made, (h, tile_w * COLS, octet * IMAGES, slab * SLAB),
+                made, (of_h, tile_w * COLS, octet * IMAGES, slab * SLAB),
                 reinterpreted(staging, made.dtype, made.block_type.shape, made.layout),
             )  # fmt: skip
     tma_store_wait(0)
