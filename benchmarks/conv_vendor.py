@@ -60,8 +60,13 @@ def _dense() -> Iterator[ConvProblem]:
 
 
 def _grouped() -> Iterator[ConvProblem]:
+    """Layers of ResNeXt and RegNet with groups of 8, 16, 4, 32 and, with a stride, 16 and 8."""
     yield _same(32, 256, 56, 256, groups=32)
     yield _same(32, 512, 28, 512, groups=32)
+    yield _same(64, 128, 56, 128, groups=32)
+    yield _same(64, 1024, 14, 1024, groups=32)
+    yield _same(32, 512, 56, 512, groups=32, stride=(2, 2))
+    yield _same(64, 256, 56, 256, groups=32, stride=(2, 2))
 
 
 def _depthwise() -> Iterator[ConvProblem]:

