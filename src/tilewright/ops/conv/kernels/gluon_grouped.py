@@ -102,8 +102,8 @@ def _expand(
     TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr,
     DATA: gl.constexpr, NDIM: gl.constexpr,
 ):  # fmt: skip
-    """Write the slab's weights to shared memory, [taps, columns, channels of a slice]: zero where a
-    column and a channel are of different groups, or past the last."""
+    """Write the slab's weights to shared memory, [taps, filters, channels of a slice]: zero where a
+    filter and a channel are of different groups, or past the last."""
     EACH: gl.constexpr = SLICE // MERGED
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 * 8 // SLICE, SLICE // 8], [4, 1], [1, 0])
     row = gl.arange(0, SLAB, gl.SliceLayout(1, LAYOUT))
@@ -111,13 +111,7 @@ def _expand(
     filters = slab * SLAB + row
     there = (row % SLICE // EACH)[:, None] == (col // EACH)[None, :]
     there = there & (filters < channels)[:, None]
-    if DATA:  # a column is a channel of x, and a channel here is a filter
-        rows = filters // SLICE * SLICE
-        places = (rows * weight_strides[0] + row % EACH * weight_strides[1])[:, None]
-        places += (col * weight_strides[0])[None, :]
-    else:
-        places = (filters * weight_strides[0])[:, None]
-        places += (col % EACH * weight_strides[1])[None, :]
+    places = (filters * weight_strides[0])[:, None] + (col % EACH * weight_strides[1])[None, :]
     for first in gl.static_range(0, TAPS_H * TAPS_W, TAPS_AT_ONCE):
         past: gl.constexpr = min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)
         found = ()
@@ -140,8 +134,8 @@ def _ask(
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Ask for the next input rows of this workgroup, as many as are wanted or are left. Input row
-    `asked` is number `row` of this workgroup's strip `strip`, which begins at (h, w, image). Returns
-    the same of the next one.
+    `asked` is number `row` of this workgroup's strip `strip`, which begins at (h, w, image).
+    Returns the same of the next one.
 
     No loop here begins at a value that a loop around it carries: see `tests/test_gluon_loops`.
     """
@@ -191,6 +185,15 @@ def _pixels(
 
 
 @jit
+def _weights(slices, tap, DATA: gl.constexpr):
+    """A slice's weights for a tap, [what is read, what is made]."""
+    found = slices.index(tap)
+    if not DATA:
+        found = found.permute((1, 0))
+    return found
+
+
+@jit
 def _sums(ROWS: gl.constexpr, SLICE: gl.constexpr):
     """Zero sums of a slice."""
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SLICE, 16])
@@ -209,7 +212,7 @@ def _joined(left, right):
 def _multiply(
     atoms, slices, base,
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
-    TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr,
+    TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
 ):  # fmt: skip
     """The sums of a row of the result, whose first input row is `base`."""
     PARTS: gl.constexpr = SLAB // SLICE
@@ -224,20 +227,20 @@ def _multiply(
             tap = (r * TAPS_W + s) * PARTS
             more = r + s > 0
             sums_0 = warpgroup_mma(
-                a.slice(0, SLICE, dim=1), slices.index(tap).permute((1, 0)), sums_0,
+                a.slice(0, SLICE, dim=1), _weights(slices, tap, DATA), sums_0,
                 use_acc=more, is_async=True,
             )  # fmt: skip
             sums_1 = warpgroup_mma(
-                a.slice(SLICE, SLICE, dim=1), slices.index(tap + 1).permute((1, 0)), sums_1,
+                a.slice(SLICE, SLICE, dim=1), _weights(slices, tap + 1, DATA), sums_1,
                 use_acc=more, is_async=True,
             )  # fmt: skip
             if PARTS == 4:
                 sums_2 = warpgroup_mma(
-                    a.slice(2 * SLICE, SLICE, dim=1), slices.index(tap + 2).permute((1, 0)), sums_2,
+                    a.slice(2 * SLICE, SLICE, dim=1), _weights(slices, tap + 2, DATA), sums_2,
                     use_acc=more, is_async=True,
                 )  # fmt: skip
                 sums_3 = warpgroup_mma(
-                    a.slice(3 * SLICE, SLICE, dim=1), slices.index(tap + 3).permute((1, 0)), sums_3,
+                    a.slice(3 * SLICE, SLICE, dim=1), _weights(slices, tap + 3, DATA), sums_3,
                     use_acc=more, is_async=True,
                 )  # fmt: skip
     if PARTS == 4:
@@ -256,6 +259,7 @@ def _slice_apart(
     atoms, slices, base, PART: gl.constexpr,
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
     TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
+    DATA: gl.constexpr,
 ):  # fmt: skip
     """The sums of slice PART, of which each group's elements were multiplied on their own."""
     PARTS: gl.constexpr = SLAB // SLICE
@@ -273,7 +277,7 @@ def _slice_apart(
             a = _pixels(atoms, slot, tap % TAPS_W, COLS, HALO, STRIDE)
             pixels = a.slice(PART * SLICE, SLICE, dim=1).load(PIXELS)
             pixels = gl.where((of_channel == one)[None, :], pixels, gl.zeros_like(pixels))
-            b = slices.index(tap * PARTS + PART).permute((1, 0)).load(WEIGHTS)
+            b = _weights(slices, tap * PARTS + PART, DATA).load(WEIGHTS)
             sums = mma_v2(pixels, b, sums)
         found = gl.where((of_column == one)[None, :], sums, found)
     return gl.convert_layout(found, _sums(COLS * IMAGES, SLICE).type.layout)
@@ -284,19 +288,20 @@ def _apart(
     atoms, slices, base,
     COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr, TAPS_H: gl.constexpr,
     TAPS_W: gl.constexpr, SLICE: gl.constexpr, MERGED: gl.constexpr, STAGES: gl.constexpr,
+    DATA: gl.constexpr,
 ):  # fmt: skip
     """As `_multiply`, but elements of one group meet no weights of another."""
     sums_0 = _slice_apart(
-        atoms, slices, base, 0, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+        atoms, slices, base, 0, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
     )
     sums_1 = _slice_apart(
-        atoms, slices, base, 1, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+        atoms, slices, base, 1, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
     )
     sums_2 = _slice_apart(
-        atoms, slices, base, 2, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+        atoms, slices, base, 2, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
     )
     sums_3 = _slice_apart(
-        atoms, slices, base, 3, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES
+        atoms, slices, base, 3, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED, STAGES, DATA
     )
     return _joined(_joined(sums_0, sums_1), _joined(sums_2, sums_3))
 
@@ -348,8 +353,8 @@ def conv_gluon_grouped(
     asked, next_strip, next_row, h, w, image = _ask(
         x, edge, atoms, full, STAGES, rows * 0, rows * 0, rows * 0,
         first_segment * rows * STRIDE + origin_h, first_w * COLS * STRIDE + origin_w,
-        first_octet * IMAGES, count, mine, apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
-        COLS, HALO, STRIDE, STAGES,
+        first_octet * IMAGES, count, mine, apart, rows_in, rows, tiles_w, octets, slab * SLAB,
+        origin_h, origin_w, COLS, HALO, STRIDE, STAGES,
     )  # fmt: skip
     _expand(
         weights, tiles, weight_strides, slab, channels, first_tap, taps_apart,
@@ -368,12 +373,15 @@ def conv_gluon_grouped(
                 new = TAPS_H
             for number in range(past - new, past):
                 mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
-            out = _multiply(atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES)
-            if MERGED > 1:  # noqa: SIM102 - the compiler decides the first alone
-                if gl.max(gl.max((out != out).to(gl.int32), 1), 0) > 0:
+            out = _multiply(
+                atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES, DATA
+            )
+            if MERGED > 1:
+                dirt = gl.sum(gl.sum(out * 0.0, 1), 0)  # NaN if a sum is NaN or infinite
+                if dirt != dirt:
                     out = _apart(
                         atoms, slices, base, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, MERGED,
-                        STAGES,
+                        STAGES, DATA,
                     )  # fmt: skip
             thread_barrier()  # all warps have read the rows that make room
             over = STRIDE
