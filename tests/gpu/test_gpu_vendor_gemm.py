@@ -36,7 +36,6 @@ pytestmark = [
 ]
 
 FP8 = {"dtype_a": "e4m3fn", "dtype_c": "bf16"}
-BIASED = {"epilogue": "bias+gelu_tanh"}
 PROBLEMS = [
     GemmProblem(1, 4096, 4096),
     GemmProblem(64, 4096, 14336),
@@ -53,8 +52,8 @@ PROBLEMS = [
     GemmProblem(64, 96, 128, batch=3, batching="strided"),
     GemmProblem(64, 96, 128, batch=3, batching="strided", stride_b=0),
     GemmProblem(128, 1024, 512, epilogue="bias"),
-    GemmProblem(128, 1024, 512, "fp16", epilogue="gelu_tanh"),
-    GemmProblem(128, 1024, 512, **BIASED),
+    GemmProblem(128, 1024, 512, "fp16", epilogue="bias"),
+    GemmProblem(128, 1024, 64, epilogue="bias"),
     GemmProblem(64, 2112, 7168, **FP8),
     GemmProblem(64, 2112, 7168, **FP8, epilogue="scale"),
 ]
@@ -109,7 +108,7 @@ def test_splits_are_among_what_is_offered(offers):
     assert any(config.algorithm.parts > 1 and config.workspace for config in configs)
 
 
-@pytest.mark.parametrize("epilogue", ["", "bias", "gelu_tanh", "bias+gelu_tanh"])
+@pytest.mark.parametrize("epilogue", ["", "bias"])
 def test_nan_and_infinity_stay(epilogue):
     problem = GemmProblem(64, 256, 128, epilogue=epilogue)
     place = gpus()[0]
@@ -119,15 +118,12 @@ def test_nan_and_infinity_stay(epilogue):
     bias = [torch.randn(256, device="cuda", dtype=torch.bfloat16)] if "bias" in epilogue else []
     a[3, 5], a[7, 9] = float("nan"), float("inf")
     product = a.float() @ b.float() + (bias[0].float() if bias else 0)
-    wanted = (
-        torch.nn.functional.gelu(product, approximate="tanh") if "gelu" in epilogue else product
-    )
     for config in offered(group, [problem])[problem].configs:
         out = torch.zeros(64, 256, device="cuda", dtype=torch.bfloat16)
         named = {"epilogue": epilogue} if epilogue else {}
         Dispatcher().run_named(config.name, a, b, *bias, out=out, **named)
         assert out[3].isnan().all(), config.name
-        assert torch.equal(out.isposinf(), wanted.isposinf()), config.name
+        assert torch.equal(out.isposinf(), product.isposinf()), config.name
 
 
 @pytest.mark.parametrize("problem", [PROBLEMS[2], PROBLEMS[16]], ids=str)

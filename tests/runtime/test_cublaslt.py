@@ -84,8 +84,8 @@ def test_sums_of_fp32_may_meet_in_every_way(fake, library, driver):
     [
         ({"dtype_a": "fp32", "precision": "tf32"}, 0, 77),
         ({"dtype_a": "fp32"}, 0, 68),
-        ({"epilogue": "gelu_tanh"}, 7, 32),
-        ({"epilogue": "bias+gelu_tanh"}, 7, 36),
+        ({"epilogue": "bias"}, 7, 4),
+        ({"dtype_a": "e4m3fn", "epilogue": "scale"}, 7, 1),
         ({"dtype_a": "e4m3fn"}, 25, 1),
     ],
 )
@@ -256,14 +256,14 @@ def test_products_of_a_batch_are_right(gpu, fake, shared):
     assert fake.call.a.said()[5] == 3 and fake.call.a.said()[6] == (0 if shared else 192)
 
 
-def test_a_bias_and_gelu_are_right_and_each_call_has_its_own_bias(gpu, fake):
+def test_a_bias_is_right_and_each_call_has_its_own_bias(gpu, fake):
     a, b = random(8, 12), random(12, 16)
-    p = GemmProblem(8, 16, 12, "fp32", layout="rrr", epilogue="bias+gelu_tanh")
+    p = GemmProblem(8, 16, 12, "fp32", layout="rrr", epilogue="bias")
     name, out = vendors(p, SPLIT, 1, alignment=4).name, torch.zeros(8, 16)
     for seed in range(3):
         bias = torch.randn(16, generator=torch.Generator().manual_seed(seed))
-        gpu.dispatcher.run_named(name, a, b, bias, out=out, epilogue="bias+gelu_tanh")
-        wanted = torch.nn.functional.gelu(a.double() @ b.double() + bias, approximate="tanh")
+        gpu.dispatcher.run_named(name, a, b, bias, out=out, epilogue="bias")
+        wanted = a.double() @ b.double() + bias
         np.testing.assert_allclose(out.numpy(), wanted.numpy(), rtol=1e-4, atol=1e-6)
         assert fake.call.desc.said()[8] == bias.data_ptr()
 

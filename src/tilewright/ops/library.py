@@ -101,9 +101,9 @@ class Algorithm:
     cluster: int
 
 
-Chain = Literal["", "bias", "gelu_tanh", "bias+gelu_tanh", "scale"]
-"""What the library does to the sums before it stores them. scale: one factor, in memory of the
-device."""
+Chain = Literal["", "bias", "scale"]
+"""What the library does to the sums before it stores them: it adds a bias, or multiplies by one
+factor. The library takes either by its address on the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +131,6 @@ class Matmul:
     alignment: int = 16
     algorithm: Algorithm | None = None
     workspace: int = 0
-
-    @property
-    def extra(self) -> Literal["", "bias", "scale"]:
-        """The operand beside the matrices that the library takes by an address."""
-        if self.chain == "scale":
-            return "scale"
-        return "bias" if self.chain.startswith("bias") else ""
 
 
 @dataclass(frozen=True, slots=True)

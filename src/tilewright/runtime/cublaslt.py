@@ -35,7 +35,7 @@ ALGORITHMS = 8
 _TYPES = {"fp32": 0, "fp16": 2, "bf16": 14, "e4m3fn": 28}
 _FP32 = _TYPES["fp32"]
 _COMPUTE = {"ieee": 68, "tf32": 77}  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
-_CHAINS = {"": 1, "scale": 1, "bias": 4, "gelu_tanh": 32, "bias+gelu_tanh": 36}
+_CHAINS = {"": 1, "scale": 1, "bias": 4}
 
 # cublasLtMatmulDescAttributes_t
 _TRANSPOSE_FIRST, _TRANSPOSE_SECOND, _CHAIN, _FAST_ACCUMULATION = 3, 4, 7, 25
@@ -208,7 +208,7 @@ class CublasLt:
                 address_of(self._lib.cublasLtMatmul),
                 address_of(self._lib.cublasLtMatmulDescSetAttribute),
                 handle, description, first, second, out, algorithm, asked.workspace,
-                1.0, 0.0, _EXTRA[asked.extra], 0,
+                1.0, 0.0, _EXTRA[asked.chain], 0,
             )  # fmt: skip
             name = f"{self.name} for {_said(asked)}"
             return Prepared(name, self.error, context, stack.pop_all())
@@ -243,9 +243,9 @@ class CublasLt:
         ]
         if DTYPES[asked.first.dtype].bits == 8:  # as kernels here, and as torch by default
             wanted.append((_FAST_ACCUMULATION, ctypes.c_int8(1)))
-        if asked.extra:
-            element = 4 if asked.extra == "scale" else DTYPES[asked.result.dtype].bytes
-            wanted.append((_EXTRA[asked.extra], ctypes.c_void_p(_UNLIKELY + element)))
+        if asked.chain:
+            element = 4 if asked.chain == "scale" else DTYPES[asked.result.dtype].bytes
+            wanted.append((_EXTRA[asked.chain], ctypes.c_void_p(_UNLIKELY + element)))
         for attribute, value in wanted:
             self._set("MatmulDesc", made, attribute, value)
         matrices = (asked.first, asked.second, asked.result)
