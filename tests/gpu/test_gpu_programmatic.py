@@ -5,6 +5,7 @@ in every order with other kernels, on several streams and in graphs. `benchmarks
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 
 import pytest
 
@@ -15,6 +16,7 @@ from test_gpu_gemm_sharing import nodes  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
+from tilewright.compile import Store, build  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.ops.gemm import FAMILY  # noqa: E402
 
@@ -45,6 +47,27 @@ def test_chains_with_other_kernels_on_streams_and_in_graphs(dispatcher, kernels,
         assert not wrong, f"of the {done} chains so far, {wrong} were wrong: {chain}"
 
 
+def test_a_kernel_that_does_not_wait_is_found_out(tmp_path):
+    """Both in an eager chain and in a graph: what the chains here rely on."""
+    import chains
+
+    kernel = walking("ahead")
+    if kernel.dependent_launch != "ahead":
+        pytest.skip(f"{ARCH} has no kernels that load ahead")
+    follows = chains.Op("weights", 0, (1,), 2, 0, kernel.name, True)
+    chain = [chains.Op("late", 0, (0,), 1), follows]
+    found = []
+    for broken in (False, True):
+        store = Store(tmp_path / str(broken))
+        with chains.without_waits() if broken else nullcontext():
+            build([(kernel, ARCH)], store=store).raise_if_failed()
+            drawn = chains.Chains(Dispatcher(store=store), [kernel], size=256)
+            found.append([int(drawn.wrong(chain, replays)) for replays in (0, 9)])
+    right, (eager, replayed) = found
+    assert right == [0, 0]
+    assert eager == 1 and replayed > 5
+
+
 def walking(word: str, **fields: object):
     how = {"tile_m": 64, "tile_n": 64, "num_warps": 4, "num_stages": 4, "scheduler": "persistent"}
     pipeline = "gluon_ws" if "gluon_ws" in FAMILY.pipelines(arch(ARCH)) else "tma"
@@ -53,7 +76,7 @@ def walking(word: str, **fields: object):
 
 
 def test_a_product_reads_what_a_long_one_before_it_wrote_last(dispatcher):
-    """The long one lets it start behind its last loads, tens of microseconds before its end."""
+    """The long one lets it start behind its last loads, while its last tiles are multiplied."""
     long, short = walking("wait", num_stages=3), walking("ahead")
     n = 2048
     a, b = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(2))
