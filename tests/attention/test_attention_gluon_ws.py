@@ -167,13 +167,24 @@ EIGHT = replace(
                 "head_dim": 256, "head_dim_v": 256, "heads": 4, "right": 0, "others": "lse+hscale",
                 "v_strides": (2 * 256 * 208, 1, 256 * 208, 208),
             },
-            {"num_stages": 3},
+            {},
         ),
+        ({"right": 0, "others": "lse+alibi+hscale"}, {"tile_kv": 128, "num_stages": 4}),
     ],
     ids=str,
 )  # fmt: skip
 def test_fp8(fields, algorithm):
     assert right(replace(EIGHT, **fields), **algorithm)
+
+
+@pytest.mark.parametrize("q_len", [100, 2300])
+def test_fp8_sums_that_are_set_aside(q_len):
+    """Of 100 queries some see all keys; of 2300 the first few."""
+    p = replace(
+        EIGHT, heads=1, kv_heads=1, q_len=q_len, kv_len=2336, right=0,
+        v_strides=(64 * 2336, 1, 64 * 2336, 2336), others="sinks+hscale",
+    )  # fmt: skip
+    assert right(p, tile_kv=128)
 
 
 @pytest.mark.parametrize("scale", [-0.3, 0.0])
@@ -191,9 +202,16 @@ def test_scales_that_are_not_positive(scale, head_dim):
     [
         ({"head_dim": 128, "head_dim_v": 128}, {"tile_kv": 128}),
         ({"others": "lse+alibi+sinks+packedq+packedkv", "total_q": 9, "total_kv": 9}, {}),
+        (
+            {
+                "head_dim": 128, "head_dim_v": 128, "dtype": "e4m3fn", "dtype_kv": "e4m3fn",
+                "dtype_o": "bf16", "right": 0, "others": "lse+hscale",
+            },
+            {"tile_kv": 128, "num_stages": 3},
+        ),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_it_compiles_and_spills_nothing(fields, algorithm, store):
     config = config_of(replace(PLAIN, **fields), **algorithm)
     report = build_once([(config, "sm_90")], store)
@@ -232,6 +250,12 @@ def test_rules(fields, algorithm, rule):
         {"k_strides": (19200, 128, 9600, 2)},
         {"q_strides": (0, 128, 64, 1), "batch": 2},
         {"dtype": "e4m3fn", "dtype_kv": "e4m3fn"},  # whose values lie by rows
+        {
+            "dtype": "e4m3fn",
+            "dtype_kv": "e4m3fn",
+            "kv_len": 150,
+            "v_strides": (20480, 1, 10240, 160),
+        },
     ],
     ids=str,
 )

@@ -28,11 +28,19 @@ from tilewright.ops.device import gluon_api
 world: Any = None
 """The workgroup that is executed (`sim_world.World`)."""
 
+
+def _word(_: str, *values: Tensor) -> Tensor:
+    """Four numbers in e4m3, the first in the lowest byte of a word."""
+    each = [cast(x, gl.float8e4nv).data.view(np.uint8).astype(np.int64) for x in values]
+    return Tensor(sum(x << 8 * i for i, x in enumerate(each)), gl.int32, values[0].layout)
+
+
 ASSEMBLY: dict[str, Callable[..., Any]] = {
     "st.relaxed.gpu.global": lambda _, pointer, value: pointer.store(value),
     "ld.relaxed.gpu.global": lambda _, pointer: pointer.load(),
     "red.relaxed.gpu.global.add": lambda _, pointer, value: pointer.store(pointer.load() + value),
     "mov.b32 $0, 0;": lambda *_: Int(0),
+    "cvt.rn.satfinite.e4m3x2.f32": _word,
     "@never st.shared": lambda _, held: held,
     "cp.async.bulk.wait_group 0": lambda _, token: (world.wait_stores(0), token)[1],
 }
@@ -373,8 +381,17 @@ for _name, _function in (
     ("fence_async_shared", lambda **_: world.fence()),
 ):
     OBJECTS[id(getattr(hopper, _name))] = _function
+
+
+def _reinterpreted(tile: Shared, dtype: Any, shape: Any, layout: Any) -> Shared:
+    found = tile.reinterpret(dtype, shape, layout)
+    if found.root[1] is not tile.root[1]:  # fences see its marks too
+        world.shared.append(found)
+    return found
+
+
 for _name, _function in (
-    ("reinterpreted", lambda tile, dtype, shape, layout: tile.reinterpret(dtype, shape, layout)),
+    ("reinterpreted", _reinterpreted),
     ("tma_add", lambda view, at, tile: world.store(view, at, tile, add=True)),
 ):
     OBJECTS[id(getattr(gluon_api, _name))] = _function

@@ -124,7 +124,9 @@ class Tensor:
     def type(self) -> Kind:
         return Kind(self.dtype, self.shape, self.layout)
 
-    def to(self, dtype: Any, **_: Any) -> Tensor:
+    def to(self, dtype: Any, bitcast: bool = False, **_: Any) -> Tensor:
+        if bitcast:  # of 8 bits, as other integers are wider here than they say
+            return Tensor(self.data.view(numpy_of(dtype)), dtype, self.layout)
         return cast(self, dtype)
 
     def reshape(self, *shape: Any) -> Tensor:

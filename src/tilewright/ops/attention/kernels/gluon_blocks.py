@@ -1,15 +1,15 @@
 """Steps over blocks of keys, of one warp group's rows, in Gluon for sm_90; used by `gluon_ws`.
 
-A step of 16-bit types multiplies the weights of the block before by its values, under the scores of
-its own. One of 8-bit types ends with the values of its own block.
+A step multiplies the weights of the block before by its values, under the scores of its own.
 """
 
-from tilewright.ops.attention.kernels.gluon_scores import base2, changed, masked, weights_of
+from tilewright.ops.attention.kernels.gluon_scores import base2, changed, masked, rows, weights_of
 from tilewright.ops.attention.kernels.gluon_tiles import slot_before, turned
 from tilewright.ops.device.gluon_api import (
     gl,
     jit,
     mbarrier,
+    tma_store_wait,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -30,78 +30,98 @@ def products(q_tiles, k_tiles, q_at, stage, zero, PIECES: gl.constexpr):
     return s
 
 
-MOST = gl.constexpr(128)
-PART = gl.constexpr(32)
-"""Columns of O that 8-bit types are multiplied with at once: up to MOST all of them, else PART, as
-the sums of a block stand beside those of all, and take registers."""
+PACK = gl.constexpr(
+    "{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; "
+    "cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; mov.b32 $0, {low, high}; }"
+)
+"""Four numbers to e4m3, the first in the lowest byte."""
 
 
 @jit
-def _halves(acc):
-    """Left and right columns of sums; nothing moves."""
-    ROWS: gl.constexpr = acc.shape[0]
-    HALF: gl.constexpr = acc.shape[1] // 2
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 32])
-    left, right = gl.split(gl.permute(gl.reshape(acc, (ROWS, 2, HALF)), (0, 2, 1)))
-    left = gl.convert_layout(left, LAYOUT, assert_trivial=True)
-    return left, gl.convert_layout(right, LAYOUT, assert_trivial=True)
-
-
-@jit
-def _joined(left, right, LAYOUT: gl.constexpr):
-    """What `_halves` took apart."""
-    ROWS: gl.constexpr = left.shape[0]
-    COLUMNS: gl.constexpr = left.shape[1] * 2
-    acc = gl.reshape(gl.permute(gl.join(left, right), (0, 2, 1)), (ROWS, COLUMNS))
-    return gl.convert_layout(acc, LAYOUT, assert_trivial=True)
-
-
-@jit
-def _part(acc, weights, v_tile, AT: gl.constexpr):
-    """Sums with P·V of a block, of the columns from AT of the tile."""
-    columns = v_tile.slice(AT, acc.shape[1]).permute((1, 0))
-    more = warpgroup_mma(weights, columns, gl.zeros_like(acc), use_acc=False, is_async=True)
-    return acc + warpgroup_mma_wait(0, deps=(more,))
-
-
-@jit
-def _parts(acc, weights, v_tile, AT: gl.constexpr):
-    """The same, part by part."""
-    COLUMNS: gl.constexpr = acc.shape[1]
-    if COLUMNS > PART:
-        OF_O: gl.constexpr = acc.type.layout
-        left, right = _halves(acc)
-        left = _parts(left, weights, v_tile, AT)
-        right = _parts(right, weights, v_tile, AT + COLUMNS // 2)
-        acc = _joined(left, right, OF_O)
-    else:
-        acc = _part(acc, weights, v_tile, AT)
-    return acc
-
-
-@jit
-def rows(column, acc):
-    """A number for each row of the scores, for the rows of the sums `acc`."""
-    OF_O: gl.constexpr = acc.type.layout
-    return gl.expand_dims(
-        gl.convert_layout(column, gl.SliceLayout(1, OF_O), assert_trivial=True), 1
+def packed(p):
+    """Weights as words of four keys in e4m3. What passes from step to step takes a whole register
+    for each element, which words fill. Nothing moves between threads: see `keys`."""
+    ROWS: gl.constexpr = p.shape[0]
+    KEYS: gl.constexpr = p.shape[1]
+    p = gl.permute(gl.reshape(p, (ROWS, 2, KEYS // 4, 2)), (0, 2, 3, 1))
+    left, right = gl.split(p)
+    a, b = gl.split(left)
+    c, d = gl.split(right)
+    return gl.inline_asm_elementwise(
+        PACK, "=r,f,f,f,f", [a, b, c, d], gl.int32, is_pure=True, pack=1
     )
+
+
+@jit
+def unpacked(words, DTYPE: gl.constexpr, OF_P: gl.constexpr):
+    """What `packed` packed, as wgmma's left operand."""
+    ROWS: gl.constexpr = words.shape[0]
+    KEYS: gl.constexpr = words.shape[1] * 4
+    low = words.to(gl.int16)
+    high = (words >> 16).to(gl.int16)
+    left = gl.join(low.to(gl.int8), (low >> 8).to(gl.int8))
+    right = gl.join(high.to(gl.int8), (high >> 8).to(gl.int8))
+    p = gl.reshape(gl.permute(gl.join(left, right), (0, 1, 3, 2)), (ROWS, KEYS))
+    return gl.convert_layout(p.to(DTYPE, bitcast=True), OF_P, assert_trivial=True)
+
+
+@jit
+def settled(words):
+    """The same words, known before what follows: else ptxas moves the exponentials behind the wait
+    for P·V. It moves no computation behind a store, also if no workgroup ever stores."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .pred never;
+        .reg .b32 depth;
+        mov.u32 depth, %nctaid.z;
+        setp.eq.u32 never, depth, 0;
+        @never st.shared.v4.b32 [depth], {$4, $5, $6, $7};
+        mov.b32 $0, $4;
+        mov.b32 $1, $5;
+        mov.b32 $2, $6;
+        mov.b32 $3, $7;
+        }""",
+        "=r,=r,=r,=r,r,r,r,r", [words], gl.int32, is_pure=False, pack=4,
+    )  # fmt: skip
+
+
+@jit
+def held(p, DTYPE: gl.constexpr, OF_P: gl.constexpr):
+    """Weights as they pass from step to step."""
+    if DTYPE.primitive_bitwidth == 8:
+        weights = packed(p)
+    else:
+        weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
+    return weights
+
+
+@jit
+def summed(weights, v_tile, acc, OF_P: gl.constexpr):
+    """Sums with P·V of a block, started."""
+    DTYPE: gl.constexpr = v_tile.dtype
+    if DTYPE.primitive_bitwidth == 8:
+        p = unpacked(weights, DTYPE, OF_P)
+        more = warpgroup_mma(p, v_tile.permute((1, 0)), acc, is_async=True)
+    else:
+        more = warpgroup_mma(weights, v_tile, acc, is_async=True)
+    return more
 
 
 @jit
 def scored(
     s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    EDGES: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, RAISED: gl.constexpr,
+    EDGES: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, EIGHT: gl.constexpr,
 ):  # fmt: skip
     """See `weights_of`; from products. `edge`: some rows do not see some of the keys."""
     SCALED: gl.constexpr = SOFTCAP or ALIBI
     if SCALED:
-        s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI)
+        s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI, EIGHT)
     if EDGES:  # noqa: SIM102 - only the first is known when compiling
         if edge:
             left, right, first, _ = bounds
-            s = masked(s, row, col, n_kv, shift, left, right, first, MASK)
-    return weights_of(s, most, total, base2(scale), SCALED, EDGES, RAISED)
+            s = masked(s, row, col, n_kv, shift, left, right, first, MASK, EIGHT)
+    LIFT: gl.constexpr = RAISED if EIGHT else 0
+    return weights_of(s, most, total, base2(scale), SCALED, EDGES, LIFT, EIGHT)
 
 
 @jit
@@ -110,8 +130,10 @@ def step(
     total, again, q_at, stage, phase, turn, edge, row, col, n_kv, shift, bounds, scale, softcap,
     slope, MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, STAGES: gl.constexpr,
     GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr,
+    OF_P: gl.constexpr,
 ):  # fmt: skip
     """Scores and weights of one block, under the sum with the weights of the block before."""
+    DTYPE: gl.constexpr = v_tiles.dtype
     v_stage, v_phase = slot_before(stage, phase, STAGES)
     mbarrier.wait(k_full.index(stage), phase)
     if TURNS:
@@ -120,49 +142,44 @@ def step(
     s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
     acc = acc * rows(again, acc)
     mbarrier.wait(v_full.index(v_stage), v_phase)
-    more = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
+    more = summed(weights, v_tiles.index(v_stage), acc, OF_P)
     if TURNS:
         mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
     s = warpgroup_mma_wait(1, deps=(s,))
     mbarrier.arrive(k_empty.index(stage), count=1)
     p, most, total, again = scored(
         s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASK != "none", SOFTCAP, ALIBI, 0,
+        MASK, MASK != "none", SOFTCAP, ALIBI, DTYPE.primitive_bitwidth == 8,
     )  # fmt: skip
-    acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
+    if DTYPE.primitive_bitwidth == 8:
+        words = settled(packed(p))
+        acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
+        weights = words
+    else:
+        acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
+        weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
     mbarrier.arrive(v_empty.index(v_stage), count=1)
-    DTYPE: gl.constexpr = weights.dtype
-    OF_P: gl.constexpr = weights.type.layout
-    weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
     stage, phase = turned(stage, phase, STAGES)
     return acc, weights, most, total, again, stage, phase, turn
 
 
 @jit
-def step_of_eight(
-    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most, total, q_at,
-    stage, phase, edge, row, col, n_kv, shift, bounds, scale, softcap, slope, OF_P: gl.constexpr,
-    MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, STAGES: gl.constexpr,
-    PIECES: gl.constexpr,
-):  # fmt: skip
-    """The same of one block in an 8-bit type, from its scores to its sums. Weights that pass from
-    step to step would each take a whole register, since Triton holds them one by one; and wgmma
-    adds 8-bit products with about 14 bits, so a block is summed alone, and added in fp32."""
-    mbarrier.wait(k_full.index(stage), phase)
-    s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
-    s = warpgroup_mma_wait(0, deps=(s,))
-    mbarrier.arrive(k_empty.index(stage), count=1)
-    p, most, total, again = scored(
-        s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, True, SOFTCAP, ALIBI, RAISED,
-    )  # fmt: skip
-    p = gl.convert_layout(p.to(v_tiles.dtype), OF_P)
-    mbarrier.wait(v_full.index(stage), phase)
+def set_aside(acc, again, most, then, sums, more):
+    """Move sums to shared memory, to those there if there are some (`more`), and begin anew.
+
+    then: the maximum that the sums in memory are relative to. Returns (sums, what they are
+    multiplied by, maximum of those in memory).
+    """
     acc = acc * rows(again, acc)
-    if acc.shape[1] > MOST:
-        acc = _parts(acc, p, v_tiles.index(stage), 0)
-    else:
-        acc = _part(acc, p, v_tiles.index(stage), 0)
-    mbarrier.arrive(v_empty.index(stage), count=1)
-    stage, phase = turned(stage, phase, STAGES)
-    return acc, most, total, stage, phase
+    if more:
+        acc = brought_back(acc, most, then, sums)
+    tma_store_wait(0)  # O of the tile before may still be read there
+    sums.store(acc)
+    return gl.zeros_like(acc), gl.full_like(again, 1.0), most
+
+
+@jit
+def brought_back(acc, most, then, sums):
+    """Sums with those that were set aside."""
+    base = gl.where(most == float("-inf"), 0.0, most)
+    return acc + sums.load(acc.type.layout) * rows(gl.exp2(then - base), acc)

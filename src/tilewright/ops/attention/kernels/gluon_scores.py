@@ -19,8 +19,24 @@ def base2(scale):
 
 
 @jit
+def keys(s, col, EIGHT: gl.constexpr):
+    """The keys of the columns of scores `s` of the block from key `col` on.
+
+    EIGHT: the block's left half has keys 0, 1, 4, 5, 8, 9…, and its right half 2, 3, 6, 7…; so they
+    come from memory, as a thread then has the weights of four keys in a row, which is what one of
+    wgmma's registers holds of an 8-bit operand.
+    """
+    at = gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+    if EIGHT:
+        HALF: gl.constexpr = s.shape[1] // 2
+        at = at % HALF * 2 - at % 2 + at // HALF * 2
+    return col + at
+
+
+@jit
 def changed(
-    s, row, col, shift, scale, softcap, slope, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr
+    s, row, col, shift, scale, softcap, slope, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    EIGHT: gl.constexpr = False,
 ):  # fmt: skip
     """Scores in base 2 from products `s`, whose first is of query `row` and key `col`, with a soft
     cap and ALiBi.
@@ -34,16 +50,18 @@ def changed(
         s = s * base2(scale)
     if ALIBI:
         i = row + shift + gl.arange(0, s.shape[0], gl.SliceLayout(1, s.type.layout))
-        j = col + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+        j = keys(s, col, EIGHT)
         far = gl.abs(gl.expand_dims(i, 1) - gl.expand_dims(j, 0))
         s = s - (slope * LOG2E) * far.to(gl.float32)
     return s
 
 
 @jit
-def masked(s, row, col, n_kv, shift, left, right, first, MASK: gl.constexpr):
+def masked(
+    s, row, col, n_kv, shift, left, right, first, MASK: gl.constexpr, EIGHT: gl.constexpr
+):  # fmt: skip
     """Minus infinity where a query does not see a key."""
-    j = col + gl.arange(0, s.shape[1], gl.SliceLayout(0, s.type.layout))
+    j = keys(s, col, EIGHT)
     if MASK == "none":
         seen = gl.expand_dims(j < n_kv, 0)
     else:
@@ -57,9 +75,32 @@ def masked(s, row, col, n_kv, shift, left, right, first, MASK: gl.constexpr):
 
 
 @jit
+def sums_of(p, EIGHT: gl.constexpr):
+    """Sums of rows. EIGHT: of each row four sums, one in each of the threads that have parts of the
+    row, so that nothing moves between threads."""
+    if EIGHT:
+        ROWS: gl.constexpr = p.shape[0]
+        KEYS: gl.constexpr = p.shape[1]
+        p = gl.permute(gl.reshape(p, (ROWS, KEYS // 8, 4, 2)), (0, 2, 1, 3))
+        p = gl.reshape(p, (ROWS, 4, KEYS // 4))
+        total = gl.sum(p, 2)
+    else:
+        total = gl.sum(p, 1)
+    return total
+
+
+@jit
+def rows(column, like):
+    """A number for each row of the scores, for the rows of another tensor."""
+    OF: gl.constexpr = gl.SliceLayout(1, like.type.layout)
+    return gl.expand_dims(gl.convert_layout(column, OF, assert_trivial=True), 1)
+
+
+@jit
 def weights_of(
-    s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr, RAISED: gl.constexpr = 0
-):
+    s, most, total, scale, SCALED: gl.constexpr, MASKED: gl.constexpr,
+    RAISED: gl.constexpr = 0, EIGHT: gl.constexpr = False,
+):  # fmt: skip
     """(weights, maximum, sum, what earlier sums are multiplied by) after one more block.
 
     SCALED: `s` is in base 2 already. MASKED: a row may have seen nothing yet, and its maximum is
@@ -78,4 +119,8 @@ def weights_of(
         p = gl.exp2(s - below)
     else:
         p = gl.exp2(gl.fma(s, gl.full_like(s, scale), gl.full_like(s, 0.0) - below))
-    return p, new, total * again + gl.sum(p, 1), again
+    if EIGHT:
+        total = total * rows(again, total) + sums_of(p, EIGHT)
+    else:
+        total = total * again + sums_of(p, EIGHT)
+    return p, new, total, again

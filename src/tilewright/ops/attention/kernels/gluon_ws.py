@@ -35,24 +35,29 @@ Head dims. Q and K are computed in multiples of 64 columns (of 192 in three piec
 through Q's memory, and the next Q waits for it. fp32 O leaves from registers.
 
 fp8. wgmma reads 8-bit operands along the summed dimension alone, so values lie by columns in memory
-(a row stride of 1), and sequences have one length. wgmma adds 8-bit products with about 14 bits, so
-the sums of each block are taken alone and added in fp32; at head dim 256, 32 columns after the
-other, as there are no registers for all. Weights come to the right threads by shuffles, and are
-multiplied in the same step: from step to step each would take a whole register. They are multiplied
-by 256, of which the logarithm is told, so that small ones are not lost: with a sink above all
-scores, errors were 1.5 of what is tolerated without that, and 0.4 with it (in the simulation).
+(a row stride of 1), and sequences have one length. Keys are copied in another order, by two boxes
+of every second pair of rows, so that weights stand in the threads that wgmma wants them in, four to
+a register (see `keys`). They pass from step to step as such words: fp8 elements would each take a
+whole register. wgmma adds 8-bit products with about 14 bits, and cuts the rest off: in a NumPy
+model of that, values with a mean of 1 and a deviation of 1 lost 12 % of a row's rms over 16k keys,
+1 % if sums of 1,024 keys were taken alone, and 0.1 % with 128. So after 1,024 keys sums are set
+aside in shared memory, where O is later staged as well. Each thread adds up its own part of a row's
+weights; the parts meet at the end. Weights are multiplied by 256, of which the logarithm is told,
+so that small ones are not lost: with a sink above all scores, errors were 1.5 of what is tolerated
+without that, and 0.4 with it (in the simulation).
 
 What limits it. Registers decide the tiles: a thread holds scores, their weights and sums (64, 32
 and 64 at 128×128, head dim 128). Two groups have 232 registers each and three 160; the warp that
 loads needs 40 to walk sequences.
 
-Compiled (Triton 3.6, ptxas for sm_90a): at 256 with lengths 20 bytes are spilled, and of fp8 at 256
-16 to 24, all outside of the loop over keys. Less is spilled since the number of keys comes from the
-message also where it is an argument: the last block's mask was taken out of the loop over tiles,
-and spilled (224 bytes at head dim 64, three groups). Parts of 64 columns instead of 32 spill 24
-registers in the loop of fp8 at 256. The simulation (`tests/simulate`) ran it, and finds each of 18
-faults put into it. ptxas moves the wait for P·V above the exponentials, although PTX has them in
-order: within a group they do not overlap, only those of one group with the products of another.
+Compiled (Triton 3.6, ptxas for sm_90a): at 256 with lengths 20 bytes are spilled, outside of the
+loop over keys; of fp8 nothing is. Less is spilled since the number of keys comes from the message
+also where it is an argument: the last block's mask was taken out of the loop over tiles, and
+spilled (224 bytes at head dim 64, three groups). The simulation (`tests/simulate`) ran it, and
+finds each of 18 faults put into it. ptxas moves the wait for P·V above the exponentials, although
+PTX has them in order: within a group they do not overlap, only those of one group with the products
+of another. Of fp8, words of weights that are stored under a condition that never holds keep it
+where it is: then P·V of the block before ends under the exponentials.
 
 Measured on an H200, bf16, 16k tokens, as ratios to cuDNN, by single calls with L2 flushed; the
 records are benchmarks/results/attention_*.json. What was tried:
@@ -72,7 +77,11 @@ records are benchmarks/results/attention_*.json. What was tried:
 - An instruction that keeps ptxas from moving that wait: 0.96 to 1.03 of the speed.
 - 192x64 tiles at head dim 128: 0.89 to 0.97 of 128x128.
 
-The steps of fp8 were not timed.
+fp8, TFLOP/s at 4k, 8k, 16k, head dim 128, 16 heads: with the values of a block multiplied in the
+same step, block by block in fp32, and weights moved by shuffles, 722, 741, 757 without a mask and
+731, 774, 791 causal, where bf16 took 668, 682, 694 and 620, 662, 683. That step had about 430
+instructions of a warp beside the mask's, and nothing under its products; the present one was not
+timed.
 
 To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
 which are no powers of two and would be pieces here; named barriers for the turns; for fp8, rows of
@@ -82,13 +91,15 @@ multicast, which Gluon does not offer.
 
 from tilewright.ops.attention.kernels.gluon_blocks import (
     RAISED,
+    brought_back,
+    held,
     products,
-    rows,
     scored,
+    set_aside,
     step,
-    step_of_eight,
+    summed,
 )
-from tilewright.ops.attention.kernels.gluon_scores import LN2, LOG2E
+from tilewright.ops.attention.kernels.gluon_scores import LN2, LOG2E, rows, sums_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     MESSAGE,
     across,
@@ -117,7 +128,6 @@ from tilewright.ops.device.gluon_api import (
     tma_load,
     tma_store,
     tma_store_wait,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
@@ -125,6 +135,12 @@ OF_TWO_REGISTERS = gl.constexpr(232)
 OF_TWO_PRODUCER = gl.constexpr(40)
 OF_THREE_REGISTERS = gl.constexpr(160)
 OF_THREE_PRODUCER = gl.constexpr(32)
+
+KEYS_TOGETHER = gl.constexpr(1024)
+"""Keys of which 8-bit types are summed by wgmma alone."""
+
+OF_SUMS = gl.constexpr(gl.SwizzledSharedLayout(8, 1, 4, [1, 0]))
+"""Eight rows of a warp are written together, 32 bytes of each."""
 
 
 @jit
@@ -137,13 +153,14 @@ def _fill(
 ):  # fmt: skip
     """The producer: takes tiles, tells the consumers about them, and loads Q, K and V."""
     (
-        q, k, v, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
         message, counter, q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len,
         kv_len, new_kv, section,
     ) = data  # fmt: skip
     left, right, first, bottom_right = bounds
     ROWS: gl.constexpr = TILE_Q // GROUPS
     WIDTH: gl.constexpr = k.block_type.shape[-1]
+    K_BYTES: gl.constexpr = PIECES * TILE_KV * WIDTH * k.dtype.primitive_bitwidth // 8
     places, lines = lines_of(batch, heads, q_len, q_offsets, q_used, TILE_Q, PACKEDQ, USEDQ)
     last = places * lines
     q_stage = 0
@@ -183,10 +200,20 @@ def _fill(
             if i < count:
                 col = kv_begin + column_of(i, top, window, count, TILE_KV)
                 mbarrier.wait(k_empty.index(k_stage), k_phase)
-                mbarrier.expect(k_full.index(k_stage), PIECES * k.block_type.nbytes)
+                mbarrier.expect(k_full.index(k_stage), K_BYTES)
                 for c in gl.static_range(PIECES):
-                    tile = k_tiles.index(k_stage * PIECES + c)
-                    tma_load(k, (kv_b, g, col, c * WIDTH), k_full.index(k_stage), tile)
+                    tile = k_stage * PIECES + c
+                    if k.dtype.primitive_bitwidth == 8:  # see `keys`
+                        for half in gl.static_range(2):
+                            tma_load(
+                                k, (kv_b, g, col // 4, 2 * half, c * WIDTH),
+                                k_full.index(k_stage), k_boxes.index(2 * tile + half),
+                            )  # fmt: skip
+                    else:
+                        tma_load(
+                            k, (kv_b, g, col, c * WIDTH), k_full.index(k_stage),
+                            k_boxes.index(tile),
+                        )  # fmt: skip
                 k_stage, k_phase = turned(k_stage, k_phase, STAGES)
             if i > 0:
                 col = kv_begin + column_of(i - 1, top, window, count, TILE_KV)
@@ -252,7 +279,7 @@ def _attend(
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     (
-        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
+        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
         q_empty, k_full, k_empty, v_full, v_empty, turns, message, q_scale,
         k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
         scale,
@@ -266,6 +293,7 @@ def _attend(
     OF_P: gl.constexpr = gl.DotOperandLayout(0, OF_O, 32 // DTYPE.primitive_bitwidth)
     OF_ROWS: gl.constexpr = gl.SliceLayout(1, OF_S)
     EIGHT: gl.constexpr = DTYPE.primitive_bitwidth == 8
+    APART: gl.constexpr = KEYS_TOGETHER // TILE_KV
     zero = gl.zeros((ROWS, TILE_KV), gl.float32, OF_S)
     negative = scale < 0
     scale = gl.abs(scale)
@@ -294,11 +322,15 @@ def _attend(
             row, top, window, count, n_kv, shift, left, right, ROWS, TILE_KV, MASK
         )  # fmt: skip
         most = gl.full((ROWS,), float("-inf"), gl.float32, OF_ROWS)
-        total = gl.zeros((ROWS,), gl.float32, OF_ROWS)
+        total = sums_of(zero, EIGHT)
         if SINKS:
             sink = gl.load(sinks + h)
             most = gl.full((ROWS,), sink * LOG2E, gl.float32, OF_ROWS)
-            total = gl.where(most == float("-inf"), 0.0, 2.0**RAISED if EIGHT else 1.0)
+            one = gl.where(most == float("-inf"), 0.0, 1.0)
+            if EIGHT:  # in four sums
+                total += rows(one * 2.0 ** (RAISED - 2), total)
+            else:
+                total = one
         factor = scale
         if SCALED:
             at = b * scale_strides[0] + h // group * scale_strides[1]
@@ -311,56 +343,55 @@ def _attend(
             for c in gl.static_range(PIECES):
                 _negate(q_tiles.index(q_at + c))
 
-        if EIGHT:
-            for i in range(count):
-                col = column_of(i, top, window, count, TILE_KV)
-                edge = (i < begin) | (i >= end)
-                acc, most, total, stage, phase = step_of_eight(
-                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, most,
-                    total, q_at, stage, phase, edge, row, col, n_kv, shift, bounds, factor, softcap,
-                    slope, OF_P, MASK, SOFTCAP, ALIBI, STAGES, PIECES,
-                )  # fmt: skip
-            if STAGING != "q":
-                mbarrier.arrive(q_empty.index(q_stage), count=1)
-        else:
-            # The first block has the mask's or the sequence's edge.
-            mbarrier.wait(k_full.index(stage), phase)
-            if TURNS:
-                mbarrier.wait(turns.index(GROUP), turn)
-                turn ^= 1
-            s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
-            if TURNS:
-                mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
-            s = warpgroup_mma_wait(0, deps=(s,))
-            mbarrier.arrive(k_empty.index(stage), count=1)
-            col = column_of(0, top, window, count, TILE_KV)
-            p, most, total, again = scored(
-                s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
-                MASK, True, SOFTCAP, ALIBI, 0,
+        # The first block has the mask's or the sequence's edge.
+        mbarrier.wait(k_full.index(stage), phase)
+        if TURNS:
+            mbarrier.wait(turns.index(GROUP), turn)
+            turn ^= 1
+        s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
+        if TURNS:
+            mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
+        s = warpgroup_mma_wait(0, deps=(s,))
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        col = column_of(0, top, window, count, TILE_KV)
+        p, most, total, again = scored(
+            s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
+            MASK, True, SOFTCAP, ALIBI, EIGHT,
+        )  # fmt: skip
+        weights = held(p, DTYPE, OF_P)
+        if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
+            if col + TILE_KV > n_kv:
+                mbarrier.wait(v_full.index(stage), phase)
+                clear(v_tiles.index(stage), n_kv - col)
+        stage, phase = turned(stage, phase, STAGES)
+        then = most
+        for i in range(1, count):
+            if EIGHT:  # noqa: SIM102 - only this is known when compiling
+                if i % APART == 0:
+                    acc, again, then = set_aside(
+                        acc, again, most, then, sums.index(GROUP), i > APART
+                    )
+            col = column_of(i, top, window, count, TILE_KV)
+            edge = (i < begin) | (i >= end)
+            acc, weights, most, total, again, stage, phase, turn = step(
+                q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
+                weights, most, total, again, q_at, stage, phase, turn, edge, row, col, n_kv,
+                shift, bounds, factor, softcap, slope,
+                MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS, OF_P,
             )  # fmt: skip
-            weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
-            if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
-                if col + TILE_KV > n_kv:
-                    mbarrier.wait(v_full.index(stage), phase)
-                    clear(v_tiles.index(stage), n_kv - col)
-            stage, phase = turned(stage, phase, STAGES)
-            for i in range(1, count):
-                col = column_of(i, top, window, count, TILE_KV)
-                edge = (i < begin) | (i >= end)
-                acc, weights, most, total, again, stage, phase, turn = step(
-                    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                    weights, most, total, again, q_at, stage, phase, turn, edge, row, col, n_kv,
-                    shift, bounds, factor, softcap, slope,
-                    MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS,
-                )  # fmt: skip
-            if STAGING != "q":
-                mbarrier.arrive(q_empty.index(q_stage), count=1)
-            v_stage, v_phase = slot_before(stage, phase, STAGES)
-            mbarrier.wait(v_full.index(v_stage), v_phase)
-            acc = acc * rows(again, acc)
-            more = warpgroup_mma(weights, v_tiles.index(v_stage), acc, is_async=True)
-            acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
-            mbarrier.arrive(v_empty.index(v_stage), count=1)
+        if STAGING != "q":
+            mbarrier.arrive(q_empty.index(q_stage), count=1)
+        v_stage, v_phase = slot_before(stage, phase, STAGES)
+        mbarrier.wait(v_full.index(v_stage), v_phase)
+        acc = acc * rows(again, acc)
+        more = summed(weights, v_tiles.index(v_stage), acc, OF_P)
+        acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
+        mbarrier.arrive(v_empty.index(v_stage), count=1)
+        if EIGHT:  # noqa: SIM102 - only this is known when compiling
+            if count > APART:
+                acc = brought_back(acc, most, then, sums.index(GROUP))
+        if EIGHT:
+            total = gl.convert_layout(gl.sum(total, 1), OF_ROWS)
         share = 1.0 / gl.where(total == 0.0, 1.0, total)
         if SCALED:
             share *= gl.load(v_scale + at)
@@ -377,7 +408,8 @@ def _attend(
         else:
             # In Q's memory, within the group's own rows of Q.
             WIDTH: gl.constexpr = PIECES * q_tiles.shape[-1] if STAGING == "q" else COLUMNS
-            o_tile = o_tiles.index((GROUP * WIDTH + COLUMNS - 1) // COLUMNS)
+            NUMBER: gl.constexpr = 2 * GROUP if STAGING == "sums" else GROUP
+            o_tile = o_tiles.index((NUMBER * WIDTH + COLUMNS - 1) // COLUMNS)
             if PACKEDQ or USEDQ:
                 if row + ROWS <= n_q:
                     _write_tile(o, out, o_tile, o_b, h, q_begin + row)
@@ -404,6 +436,17 @@ def _tiles(described, COUNT: gl.constexpr):
 
 
 @jit
+def _half_tiles(described, COUNT: gl.constexpr):
+    """The same for halves of COUNT tiles of keys in an 8-bit type: see `keys`."""
+    PAIRS: gl.constexpr = described.block_type.shape[-3]
+    COLUMNS: gl.constexpr = described.block_type.shape[-1]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
+        [PAIRS, 2, COLUMNS], described.dtype
+    )
+    return gl.allocate_shared_memory(described.dtype, [2 * COUNT, PAIRS, 2, COLUMNS], LAYOUT)
+
+
+@jit
 def attention_gluon_ws(
     q, k, v, o, o_rows, lse, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, q_scale,
     k_scale, v_scale, counter, o_strides, kv_scale_strides, batch, heads, group, q_len, kv_len,
@@ -416,16 +459,27 @@ def attention_gluon_ws(
     COUNTED: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr, Q_STAGES: gl.constexpr,
 ):  # fmt: skip
     """O = softmax(mask(scale·Q·Kᵀ))·V, multiplied by GROUPS warp groups."""
+    ROWS: gl.constexpr = TILE_Q // GROUPS
     q_tiles = _tiles(q, Q_STAGES * GROUPS * PIECES)
-    k_tiles = _tiles(k, STAGES * PIECES)
+    if k.dtype.primitive_bitwidth == 8:
+        k_boxes = _half_tiles(k, STAGES * PIECES)
+        WIDTH: gl.constexpr = k.block_type.shape[-1]
+        OF_K: gl.constexpr = gl.NVMMASharedLayout.get_default_for([TILE_KV, WIDTH], k.dtype)
+        k_tiles = reinterpreted(k_boxes, k.dtype, [STAGES * PIECES, TILE_KV, WIDTH], OF_K)
+        sums = gl.allocate_shared_memory(gl.float32, [GROUPS, ROWS, COLUMNS], OF_SUMS)
+    else:
+        k_tiles = _tiles(k, STAGES * PIECES)
+        k_boxes = k_tiles
+        sums = k_tiles
     v_tiles = _tiles(v, STAGES)
+    OF_STAGED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], o.dtype)
     if STAGING == "own":
         o_tiles = _tiles(o, GROUPS)
+    elif STAGING == "sums":  # of which a group has two tiles of O
+        o_tiles = reinterpreted(sums, o.dtype, [2 * GROUPS, ROWS, COLUMNS], OF_STAGED)
     elif STAGING == "q":
-        ROWS: gl.constexpr = TILE_Q // GROUPS
-        LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, COLUMNS], o.dtype)
         COUNT: gl.constexpr = GROUPS * PIECES * q.block_type.shape[-1] // COLUMNS
-        o_tiles = reinterpreted(q_tiles, o.dtype, [COUNT, ROWS, COLUMNS], LAYOUT)
+        o_tiles = reinterpreted(q_tiles, o.dtype, [COUNT, ROWS, COLUMNS], OF_STAGED)
     else:
         o_tiles = q_tiles
     q_full, q_empty = ring(Q_STAGES, GROUPS)
@@ -440,13 +494,13 @@ def attention_gluon_ws(
     SCALED: gl.constexpr = TSCALE or HSCALE
     scale_strides = kv_scale_strides
     attended = (
-        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, q_full,
+        o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
         q_empty, k_full, k_empty, v_full, v_empty, turns, message, q_scale,
         k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
         scale,
     )  # fmt: skip
     filled = (
-        q, k, v, q_tiles, k_tiles, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+        q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
         message, counter, q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len,
         kv_len, new_kv, section,
     )  # fmt: skip

@@ -27,6 +27,9 @@ multiples of it."""
 
 MOST_DIM = 256
 
+QUAD = 4
+"""Keys whose weights are neighbours in a register of wgmma's 8-bit operand."""
+
 ANY_STRIDE = 1024
 """Of a dimension of one element: what the copy engine takes."""
 
@@ -64,19 +67,30 @@ def _q_bytes(c: AttentionConfig) -> int:
     return c.tile_q * width(c) * DTYPES[c.dtype].bytes
 
 
+def _sums(c: AttentionConfig) -> int:
+    """Bytes of the sums that are set aside: of 8-bit types."""
+    return c.tile_q * columns(c) * 4 if DTYPES[c.dtype].bytes == 1 else 0
+
+
 def _ring(c: AttentionConfig) -> int:
     return c.num_stages * c.tile_kv * (width(c) + columns(c)) * DTYPES[c.dtype].bytes
 
 
 def staging(c: AttentionConfig, arch: Arch) -> str:
-    """How O leaves: through shared memory of its own; through Q's, if that is all there is; or, if
-    it is as wide as registers make whole sectors of, straight from them (``none``)."""
+    """How O leaves: through shared memory of its own; of 8-bit types, that of sums which are set
+    aside; through Q's, if that is all there is; or, if it is as wide as registers make whole
+    sectors of, straight from them (``none``)."""
     if DTYPES[c.dtype_o].bytes > 2:
         return "none"
-    own = c.tile_q * columns(c) * DTYPES[c.dtype_o].bytes
-    if _q_bytes(c) + _ring(c) + own + SPECIALISATION_BYTES <= arch.shared_memory:
+    if _sums(c):
+        return "sums"
+    if _q_bytes(c) + _ring(c) + _own(c) + SPECIALISATION_BYTES <= arch.shared_memory:
         return "own"
     return "q" if columns(c) <= width(c) else "none"
+
+
+def _own(c: AttentionConfig) -> int:
+    return c.tile_q * columns(c) * DTYPES[c.dtype_o].bytes
 
 
 def q_stages(c: AttentionConfig, arch: Arch) -> int:
@@ -86,8 +100,8 @@ def q_stages(c: AttentionConfig, arch: Arch) -> int:
 
 
 def _with_q(c: AttentionConfig, arch: Arch, slots: int) -> int:
-    own = c.tile_q * columns(c) * DTYPES[c.dtype_o].bytes if staging(c, arch) == "own" else 0
-    return slots * _q_bytes(c) + _ring(c) + own + SPECIALISATION_BYTES
+    own = _own(c) if staging(c, arch) == "own" else 0
+    return slots * _q_bytes(c) + _ring(c) + _sums(c) + own + SPECIALISATION_BYTES
 
 
 def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
@@ -95,13 +109,10 @@ def _shared_memory(c: AttentionConfig, arch: Arch) -> int:
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> int:
-    """Scores and sums in fp32, and weights; of fp8, also a block's sums by themselves: of all
-    columns, or of the parts that the kernel multiplies one after the other."""
+    """Scores and sums in fp32, and weights."""
     bytes_of = DTYPES[c.dtype].bytes
-    alone = 0 if bytes_of > 1 else columns(c) if columns(c) <= 128 else 32
-    sums = columns(c) + alone
     threads = WARPGROUP * arch.warp_size
-    return ROWS * (c.tile_kv + c.tile_kv * bytes_of // 4 + sums) // threads
+    return ROWS * (c.tile_kv + c.tile_kv * bytes_of // 4 + columns(c)) // threads
 
 
 def _warpgroups(c: AttentionConfig, arch: Arch) -> str | None:
@@ -157,6 +168,8 @@ def _views_exist(c: AttentionConfig, p: AttentionProblem) -> str | None:
         inner, what = (1, "rows") if _by_columns(c) and name == "v" else (3, "elements of a row")
         if strides[inner] != 1:
             return f"{what} of {name} are {strides[inner]} apart; the copy engine needs 1"
+        if _by_columns(c) and name == "k" and shape[1] % QUAD:
+            return f"{shape[1]} keys are no multiple of {QUAD}, by which keys of fp8 are copied"
         if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
             return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
     return None
@@ -177,7 +190,11 @@ def _rows(p: AttentionProblem, name: str) -> tuple[tuple[int, ...], tuple[int, .
 def _boxes(c: AttentionConfig) -> Mapping[str, Box]:
     return {
         "q": (1, 1, ROWS, _box_width(c)),
-        "k": (1, 1, c.tile_kv, _box_width(c)),
+        "k": (
+            (1, 1, c.tile_kv // 4, 2, _box_width(c))
+            if _by_columns(c)
+            else (1, 1, c.tile_kv, _box_width(c))
+        ),
         "v": (1, 1, columns(c), c.tile_kv) if _by_columns(c) else (1, 1, c.tile_kv, columns(c)),
         "o": (1, 1, ROWS, columns(c)),
     }
@@ -192,6 +209,9 @@ def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
         fit = [s if n > 1 else ANY_STRIDE for n, s in zip((b, row, h, dim), strides, strict=True)]
         if _by_columns(c) and name == "v":
             found[name] = Described((b, h, dim, row), (fit[0], fit[2], fit[3], 1))
+        elif _by_columns(c) and name == "k":
+            strides = (fit[0], fit[2], QUAD * fit[1], fit[1], 1)
+            found[name] = Described((b, h, row // QUAD, QUAD, dim), strides)
         else:
             found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
     return found
@@ -237,7 +257,7 @@ def _algorithms(p: AttentionProblem, arch: Arch) -> Sequence[Mapping[str, Any]]:
     elif wide <= 128 and p.dtype == "e4m3fn":
         tiles = ((128, 128, 8, 3), (128, 64, 8, 4))
     elif p.dtype == "e4m3fn":
-        tiles = ((128, 64, 8, 3),)
+        tiles = ((128, 64, 8, 2),)
     elif wide <= 128:
         tiles = ((128, 128, 8, 2),)
     elif p.head_dim_v <= 128:
