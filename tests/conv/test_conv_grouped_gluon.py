@@ -79,6 +79,26 @@ CASES = {
     "1-D classes": ConvProblem(
         9, 64, 64, (21,), (5,), 4, stride=(2,), pad=(2,), direction="data"
     ),
+    "weights": replace(ODD, direction="weights"),
+    "weights of 4": replace(ODD, groups=20, direction="weights", dtype="fp16", dtype_out="fp16"),
+    "weights of 16": replace(ODD, groups=5, direction="weights", pad=(2, 0)),
+    "weights of 32": replace(ODD, c=96, k=96, groups=3, n=3, direction="weights"),
+    "weights, padding": replace(
+        ODD, filter=(2, 4), pad=(0, 3), pad_after=(2, -1), direction="weights", groups=5
+    ),
+    "weights, strides": replace(
+        ODD, stride=(2, 2), filter=(4, 3), spatial=(9, 21), direction="weights"
+    ),
+    "weights, one tap": replace(
+        ODD, stride=(2, 2), filter=(1, 1), pad=(0, 0), spatial=(9, 21), direction="weights"
+    ),
+    "1-D weights": ConvProblem(
+        9, 64, 64, (21,), (5,), 4, pad=(2,), pad_after=(1,), direction="weights"
+    ),
+    "weights, gaps": replace(
+        ODD, direction="weights", x_strides=(8800, 1, 1056, 96), y_strides=(5280, 1, 1056, 96),
+        w_strides=(99, 1, 30, 10),
+    ),
     "gaps": replace(
         ODD, x_strides=(8800, 1, 1056, 96), y_strides=(5280, 1, 1056, 96),
         w_strides=(99, 1, 30, 10),
@@ -115,6 +135,44 @@ def test_what_is_infinite_stays_in_its_group(direction):
     assert np.allclose(got[:, others], np.asarray(plain)[:, others], atol=0.1, rtol=0.02)
 
 
+@pytest.mark.parametrize("name", ["x", "y"])
+def test_what_is_infinite_stays_in_its_groups_weights(name):
+    """Tiles go beyond the pixels: beside what y lacks, there is x."""
+    p = replace(ODD, n=2, direction="weights")
+    data = verify.operands_of(p, 4)
+    plain = np.asarray(verify.reference(p, data.inputs)["w"])
+    inputs = {}
+    for one in FAMILY.operands(p):
+        if one.read:
+            values = np.array(data.inputs[one.name], np.float32)
+            if one.name == name:
+                values[:, 8:16] = np.inf
+            inputs[one.name] = np.ascontiguousarray(values.transpose(0, 2, 3, 1))
+    got = np.asarray(simulated_run(narrow(p), p, TWO, inputs)["w"], np.float32)
+    assert not np.isfinite(got[8:16]).any()
+    others = np.r_[0:8, 16:80]
+    assert np.allclose(got[others], plain[others], atol=0.1, rtol=0.02)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_pixels_that_y_lacks_meet_none_of_x(monkeypatch, masked):
+    """The last columns of x are infinite, and y's last pixels do not see them; those that a tile
+    has behind them would."""
+    p = replace(ODD, n=2, direction="weights", pad_after=(1, -3))
+    if not masked:
+        monkeypatch.setitem(language.FUNCTIONS, "where", lambda condition, a, b: a)
+    data = verify.operands_of(p, 4)
+    inputs = {}
+    for one in FAMILY.operands(p):
+        if one.read:
+            values = np.array(data.inputs[one.name], np.float32)
+            if one.name == "x":
+                values[..., -3:] = np.inf
+            inputs[one.name] = np.ascontiguousarray(values.transpose(0, 2, 3, 1))
+    got = np.asarray(simulated_run(narrow(p), p, TWO, inputs)["w"], np.float32)
+    assert np.isfinite(got).all() == masked
+
+
 def test_a_row_that_is_overwritten_while_it_is_read_is_found(monkeypatch):
     """Products are not waited for before the next row is asked for."""
     monkeypatch.setitem(
@@ -146,7 +204,7 @@ def test_tensor_maps_are_ones_that_the_driver_takes(case):
     for c in configs(p):
         for step in FAMILY.launch(c, p, TWO).steps:
             views = [one for one in step.arguments if isinstance(one, Descriptor)]
-            assert len(views) == 3
+            assert len(views) == 3 or not views  # sums of parts
             for view in views:
                 steps = view.element_strides or (1,) * len(view.shape)
                 assert all(n >= 1 for n in view.shape) and view.strides[-1] == 1
@@ -174,14 +232,19 @@ def test_strips_cover_the_result(units, spatial):
 
 # --- rules -------------------------------------------------------------------------------------
 
+OF_WEIGHTS = {"direction": "weights", "scheduler": "split", "reduction": "linear"}
+
 
 @pytest.mark.parametrize(
     ("fields", "rule", "why"),
     [
-        ({"direction": "weights"}, "boxes", "makes no gradients of weights"),
+        ({"direction": "weights"}, "boxes", "scheduler and reduction split linear"),
+        ({**OF_WEIGHTS, "reduction": "tree"}, "boxes", "scheduler and reduction split linear"),
+        ({**OF_WEIGHTS, "tile_m": 128, "box": "8x1x16"}, "boxes", "rows of 8 pixels, not 16"),
+        ({**OF_WEIGHTS, "held": "5x5s1x1"}, "boxes", "25 taps of 16 channels are over 288 sums"),
         ({"spatial_dims": 3}, "boxes", "1 or 2 dimensions, not of 3"),
         ({"dtype_out": "fp32"}, "boxes", "is for 16-bit types, not for bf16 to fp32"),
-        ({"scheduler": "tile"}, "boxes", "scheduler persistent"),
+        ({"scheduler": "tile"}, "boxes", "scheduler and reduction persistent none"),
         ({"merged": True}, "boxes", "and merged steps"),
         ({"alignment": 8}, "boxes", "aligned to 16 bytes, not 8 and 16"),
         ({"num_warps": 8}, "boxes", "has 4 warps, not 8"),
@@ -238,13 +301,13 @@ def test_other_architectures_do_not_have_it():
 
 
 def test_names_say_the_filter():
-    for c in configs(RESNEXT, (1, 2, 4)):
+    for c in configs(RESNEXT, (1, 2, 3)):
         assert f"_b{c.box}_f3x3s1x1_mg2" in c.name and FAMILY.parse_name(c.name) == c
     for c in configs(replace(RESNEXT, stride=(2, 2))):
         assert f"_b{c.box}_f3x3s2x2_mg2" in c.name and FAMILY.parse_name(c.name) == c
 
 
-@pytest.mark.parametrize("direction", ["forward", "data"])
+@pytest.mark.parametrize("direction", ["forward", "data", "weights"])
 @pytest.mark.parametrize("groups", [64, 32, 16, 8])
 def test_layers_of_groups_prefer_it(direction, groups):
     p = replace(RESNEXT, groups=groups, direction=direction)
@@ -268,8 +331,9 @@ def test_nothing_spills_and_shared_memory_is_as_said(store):
     problems = [
         RESNEXT, replace(RESNEXT, groups=16, stride=(2, 2)),
         replace(RESNEXT, groups=8, direction="data", epilogue="bias+add"),
+        replace(RESNEXT, direction="weights"), replace(RESNEXT, groups=8, direction="weights"),
     ]  # fmt: skip
-    built = [narrow(p) for p in problems] + configs(RESNEXT)[-1:]
+    built = [*map(narrow, problems), configs(RESNEXT)[-1]]
     report = build_once([(c, "sm_90") for c in built], store)
     results = {r.name: r for r in report.results if r.part == MAIN}
     for c in built:

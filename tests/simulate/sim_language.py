@@ -198,8 +198,8 @@ def warpgroup_mma(
 def mma_v2(a: Tensor, b: Tensor, acc: Tensor) -> Tensor:
     """The product of two tiles in registers, finished at once."""
     with np.errstate(invalid="ignore"):
-        product = a.data.astype(np.float32) @ b.data.astype(np.float32)
-    return Tensor(acc.data + product, acc.dtype, acc.layout)
+        found = acc.data + a.data.astype(np.float32) @ b.data.astype(np.float32)
+    return Tensor(found, acc.dtype, acc.layout)
 
 
 def warpgroup_mma_wait(num_outstanding: Any = 0, deps: Any = None) -> Any:

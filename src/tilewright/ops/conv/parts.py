@@ -27,6 +27,7 @@ from tilewright.ops.conv.pipelines import (
     boxed_weights,
     grouped,
     grouped_launch,
+    grouped_weights,
     runs,
     windows,
 )
@@ -225,9 +226,7 @@ def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
 
 def parts_of(c: ConvConfig) -> dict[str, Part]:
     """The kernels through pointers of a config, by part."""
-    if c.pipeline == grouped.PIPELINE:
-        return {}
-    if c.pipeline in boxed.PIPELINES:
+    if c.pipeline in (grouped.PIPELINE, *boxed.PIPELINES):
         return {TOTALS: SUM} if c.two_stage else {}
     kind = ("row" if windows.of_row(c) else "filter") if c.window else c.pipeline
     if c.direction != "weights":
@@ -242,6 +241,8 @@ def parts_of(c: ConvConfig) -> dict[str, Part]:
 def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
     """What to compile for `config` on `arch`, by part."""
     found = {name: _source(part, config, arch) for name, part in parts_of(config).items()}
+    if config.pipeline == grouped.PIPELINE and config.direction == "weights":
+        return {MAIN: grouped_weights.source(config), **found}
     if config.pipeline == grouped.PIPELINE:
         return grouped_launch.sources(config, arch)
     if config.pipeline in boxed.PIPELINES:
@@ -363,6 +364,8 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
         steps = [boxed_weights.step(config, problem, device, splits, programs)]
     elif config.pipeline in boxed.PIPELINES:
         steps = boxed_launch.steps(config, problem, device)
+    elif config.pipeline == grouped.PIPELINE and config.direction == "weights":
+        steps = [grouped_weights.step(config, problem, device)]
     elif config.pipeline == grouped.PIPELINE:
         steps = grouped_launch.steps(config, problem, device)
     for name, part in parts_of(config).items():

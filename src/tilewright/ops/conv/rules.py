@@ -296,6 +296,8 @@ def alignments(p: ConvProblem, pipeline: str, of_runs: bool = False) -> tuple[in
     """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
     if of_runs:
         return runs.alignment(p), p.rows_alignment(p.output_name)
+    if pipeline == grouped.PIPELINE and p.direction == "weights":
+        return min(p.rows_alignment(name, True) for name in "xy"), p.rows_alignment("w")
     if pipeline == grouped.PIPELINE:  # weights are read one by one
         read_name = "x" if p.output_name == "y" else "y"
         return p.rows_alignment(read_name, True), p.rows_alignment(p.output_name, True)

@@ -12,7 +12,14 @@ from tilewright.arch.model import Device
 from tilewright.ops.conv.arguments import PARTIALS
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
-from tilewright.ops.conv.pipelines import boxed, boxed_weights, runs, windows
+from tilewright.ops.conv.pipelines import (
+    boxed,
+    boxed_weights,
+    grouped,
+    grouped_weights,
+    runs,
+    windows,
+)
 from tilewright.ops.conv.problem import ConvProblem
 from tilewright.ops.gemm.launch import FLAGS
 from tilewright.ops.gemm.sizes import MAX_FLAGS, shared_tiles, slots
@@ -64,6 +71,8 @@ def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
         return shared_tiles(c, tiles(c, p), max(1, programs(c, p, device)))
     if c.scheduler != "split":
         return 1
+    if c.pipeline == grouped.PIPELINE:
+        return grouped_weights.cut(c, p, device).programs
     count = max(1, tiles(c, p))
     if c.pipeline in boxed.PIPELINES:
         wanted = boxed_weights.splits(c, p, device.compute_units)

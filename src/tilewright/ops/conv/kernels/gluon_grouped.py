@@ -43,7 +43,7 @@ inside an atom, so each column of the filter would need its own copy of each row
 read three times as much from L2.
 
 As compiled by Triton 3.6: an atom becomes a larger view by reading its bytes as a tile that goes
-beyond it (`_pixels`). Descriptors in the PTX have the atom's address, a distance of 1024 bytes
+beyond it (`pixels_at`). Descriptors in the PTX have the atom's address, a distance of 1024 bytes
 between atoms, and 32 bytes from slice to slice. All products of a row are in flight together, and
 nothing spills. Warps have no roles: one loop waits, multiplies, asks for the next row and stores;
 other workgroups on the same compute unit fill the gaps.
@@ -91,7 +91,7 @@ TAPS_AT_ONCE = gl.constexpr(9)
 
 
 @jit
-def _box(atoms, at, view):
+def box_at(atoms, at, view):
     """The atoms from number `at` on, as many as one copy of `view` moves."""
     return reinterpreted(atoms.index(at), view.dtype, view.block_type.shape, view.layout)
 
@@ -122,7 +122,8 @@ def _expand(
                 tap_h = first_tap[0] + (TAPS_H - 1 - tap // TAPS_W) * taps_apart
                 tap_w = first_tap[1] + (TAPS_W - 1 - tap % TAPS_W) * taps_apart
             to = offset(0, tap_h, tap_w, weight_strides, NDIM)
-            found += (gl.load(weights + (places + to), mask=there, other=0.0),)
+            one = gl.load(weights + (places + to), mask=there, other=0.0)
+            found += (one,)  # type: ignore[assignment]
         for tap in gl.static_range(first, past):
             tiles.index(tap).store(found[tap - first])
 
@@ -148,17 +149,17 @@ def _ask(
             for phase in gl.static_range(STRIDE):
                 at = (slot * STRIDE + phase) * (COLS + HALO)
                 begin = w + phase
-                tma_load(x, (h + row, begin, image, channel), ready, _box(atoms, at, x))
+                tma_load(x, (h + row, begin, image, channel), ready, box_at(atoms, at, x))
                 if HALO > 0:
                     begin += COLS * STRIDE
-                    to = _box(atoms, at + COLS, edge)
+                    to = box_at(atoms, at + COLS, edge)
                     tma_load(edge, (h + row, begin, image, channel), ready, to)
             asked += 1
             row += 1
             if row == rows_in:
                 row = row * 0
                 strip += 1
-                tile_w, octet, segment = _strip(mine + strip * apart, tiles_w, octets)
+                tile_w, octet, segment = place_of(mine + strip * apart, tiles_w, octets)
                 h = segment * rows * STRIDE + origin_h
                 w = tile_w * COLS * STRIDE + origin_w
                 image = octet * IMAGES
@@ -166,14 +167,14 @@ def _ask(
 
 
 @jit
-def _strip(number, tiles_w, octets):
+def place_of(number, tiles_w, octets):
     """The tile along the width, the eight images and the part of the height of a strip."""
     rest = number // tiles_w
     return number % tiles_w, rest % octets, rest // octets
 
 
 @jit
-def _pixels(
+def pixels_at(
     atoms, slot, tap, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr
 ):  # fmt: skip
     """The pixels of the row in a slot that a tap joins with those of the result, as rows of a
@@ -223,7 +224,7 @@ def _multiply(
     for r in gl.static_range(TAPS_H):
         slot = (base + r) % STAGES
         for s in gl.static_range(TAPS_W):
-            a = _pixels(atoms, slot, s, COLS, HALO, STRIDE)
+            a = pixels_at(atoms, slot, s, COLS, HALO, STRIDE)
             tap = (r * TAPS_W + s) * PARTS
             more = r + s > 0
             sums_0 = warpgroup_mma(
@@ -274,7 +275,7 @@ def _slice_apart(
         sums = gl.zeros((COLS * IMAGES, SLICE), gl.float32, LAYOUT)
         for tap in range(TAPS_H * TAPS_W):
             slot = (base + tap // TAPS_W) % STAGES
-            a = _pixels(atoms, slot, tap % TAPS_W, COLS, HALO, STRIDE)
+            a = pixels_at(atoms, slot, tap % TAPS_W, COLS, HALO, STRIDE)
             pixels = a.slice(PART * SLICE, SLICE, dim=1).load(PIXELS)
             pixels = gl.where((of_channel == one)[None, :], pixels, gl.zeros_like(pixels))
             b = _weights(slices, tap * PARTS + PART, DATA).load(WEIGHTS)
@@ -349,7 +350,7 @@ def conv_gluon_grouped(
     rows_in = (rows - 1) * STRIDE + TAPS_H
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    first_w, first_octet, first_segment = _strip(mine, tiles_w, octets)
+    first_w, first_octet, first_segment = place_of(mine, tiles_w, octets)
     asked, next_strip, next_row, h, w, image = _ask(
         x, edge, atoms, full, STAGES, rows * 0, rows * 0, rows * 0,
         first_segment * rows * STRIDE + origin_h, first_w * COLS * STRIDE + origin_w,
@@ -364,7 +365,7 @@ def conv_gluon_grouped(
     thread_barrier()
 
     for strip in range(count):
-        tile_w, octet, segment = _strip(mine + strip * apart, tiles_w, octets)
+        tile_w, octet, segment = place_of(mine + strip * apart, tiles_w, octets)
         for row in range(rows):
             base = strip * rows_in + row * STRIDE
             past = base + TAPS_H

@@ -1,5 +1,6 @@
 """Pipeline ``gluon_grouped``: groups of 4 to 32 channels, whose pixels come into shared memory once
-for all taps (kernels/gluon_grouped.py). What it needs of an architecture and a problem."""
+for all taps (kernels/gluon_grouped.py, gluon_grouped_weights.py). What it needs of an architecture
+and a problem."""
 
 from __future__ import annotations
 
@@ -34,6 +35,9 @@ WARPS = 4
 
 OVERHEAD_BYTES = 256
 """Shared memory beside tiles: barriers, and what a sum over threads takes."""
+
+MOST_SUMS = 288
+"""Of a filter that the gradient of the weights keeps: 144 registers of each thread."""
 
 MOST_STRIDE = 2
 MOST_TAPS = 9
@@ -104,10 +108,13 @@ def row_atoms(c: ConvConfig, width: int) -> int:
 
 
 def shared_memory(c: ConvConfig) -> int:
-    """Bytes of the ring, the weights and the staging buffer, and a little more."""
+    """Bytes of the ring, the weights and the staging buffer, or y's ring, and a little more."""
     height, width = classes(c)[MAIN]
     elements = c.num_stages * row_atoms(c, width) * IMAGES * SLAB
-    elements += height * width * SLAB * c.tile_k + c.tile_m * SLAB
+    if c.direction == "weights":
+        elements += c.num_stages * c.tile_m * SLAB
+    else:
+        elements += height * width * SLAB * c.tile_k + c.tile_m * SLAB
     return elements * DTYPES[c.dtype].bytes + OVERHEAD_BYTES
 
 
@@ -121,18 +128,19 @@ def objection(c: ConvConfig, arch: Arch) -> str | None:
     for word in NEEDS:
         if not arch.has(word):
             return f"{arch.name} has no {word}, which pipeline {c.pipeline} needs"
-    if c.direction == "weights":
-        return f"pipeline {c.pipeline} makes no gradients of weights"
     if c.spatial_dims > 2:
         return f"pipeline {c.pipeline} walks rows of 1 or 2 dimensions, not of {c.spatial_dims}"
     if DTYPES[c.dtype].bytes != 2 or c.dtype_out != c.dtype:
         return f"pipeline {c.pipeline} is for 16-bit types, not for {c.dtype} to {c.dtype_out}"
-    if c.scheduler != "persistent" or c.merged or c.group_m != 1:
+    of_weights = c.direction == "weights"
+    wanted = "split linear" if of_weights else "persistent none"
+    if f"{c.scheduler} {c.reduction}" != wanted or c.merged or c.group_m != 1:
         return (
-            f"pipeline {c.pipeline} has scheduler persistent, group_m 1 and steps of one tap, not "
-            f"{c.scheduler}, {c.group_m}{' and merged steps' if c.merged else ''}"
+            f"pipeline {c.pipeline} has scheduler and reduction {wanted}, group_m 1 and steps of "
+            f"one tap, not {c.scheduler} {c.reduction}, {c.group_m}"
+            f"{' and merged steps' if c.merged else ''}"
         )
-    if (c.alignment, c.alignment_out) != (16, 16):
+    if c.alignment != 16 or (c.alignment_out != 16 and not of_weights):
         return (
             f"the copy engine takes pixels aligned to 16 bytes, not {c.alignment} and "
             f"{c.alignment_out}"
@@ -145,6 +153,8 @@ def _tile(c: ConvConfig) -> str | None:
         return f"pipeline {c.pipeline} has {WARPS} warps, not {c.num_warps}"
     if c.tile_n != SLAB or c.tile_k not in SLICES or columns(c) not in COLUMNS:
         return f"tile {c.tile_m}x{c.tile_n}x{c.tile_k} is not 64 or 128 x 64 x 16 or 32"
+    if c.direction == "weights" and columns(c) != COLUMNS[0]:
+        return f"gradients of weights are made from rows of {COLUMNS[0]} pixels, not {columns(c)}"
     if c.tile_m % IMAGES or c.merged_groups & (c.merged_groups - 1) or channels(c) < LEAST:
         return f"{c.merged_groups} groups do not make a slice of {c.tile_k} channels, {LEAST} each"
     if c.merged_groups > 1 and c.tile_k != SLICES[0]:
@@ -166,6 +176,8 @@ def _filter(c: ConvConfig) -> str | None:
     height, width = classes(c)[MAIN]
     if width > MOST_TAPS:
         return f"{width} taps along the width, over {MOST_TAPS}"
+    if c.direction == "weights" and height * width * c.tile_k > MOST_SUMS:
+        return f"{height * width} taps of {c.tile_k} channels are over {MOST_SUMS} sums of a filter"
     if height >= c.num_stages:
         return f"{c.num_stages} rows in the ring are not more than the filter's {height}"
     return None
@@ -190,7 +202,8 @@ def refusal(c: ConvConfig, p: ConvProblem) -> str | None:
 
 def sibling(c: ConvConfig) -> ConvConfig:
     """A config in Triton that computes the same, for the interpreter."""
+    scheduler = "split" if c.direction == "weights" else "tile"
     return replace(
-        c, pipeline="implicit", scheduler="tile", box="", held="", tile_m=64, tile_n=32,
+        c, pipeline="implicit", scheduler=scheduler, box="", held="", tile_m=64, tile_n=32,
         tile_k=32, num_stages=2,
     )  # fmt: skip

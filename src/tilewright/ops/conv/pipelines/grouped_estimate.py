@@ -1,10 +1,10 @@
 """How long pipeline ``gluon_grouped`` should take, from sizes and the data sheet's rates. Nothing
 was fitted or timed.
 
-A workgroup walks the rows of its strips: wgmma read pixels and weights from shared memory, which
+A workgroup walks the rows of its strips: products read pixels and weights from shared memory, which
 limits slices of few filters; the copy engine brings rows from L2, those between strips twice. The
 memory moves each array once. The two overlap like the legs of a right triangle, as in the other
-estimates.
+estimates. Parts of a gradient of weights are added up afterwards.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 from tilewright.arch import arch
 from tilewright.arch.model import Device
 from tilewright.dtypes import DTYPES
+from tilewright.ops.conv import totals
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.pipelines import boxes
 from tilewright.ops.conv.pipelines.grouped import IMAGES, SLAB, forward_stride, row_atoms
@@ -25,6 +26,10 @@ from tilewright.ops.gemm import rates
 SECOND_US = 2.0
 """A kernel that follows another without a gap on the host, as in `estimate`."""
 
+OLDER_PER_CLOCK = 1340
+"""Multiply-adds of a compute unit by the matrix instruction that reads registers: 0.65 of wgmma's,
+a guess."""
+
 ROW_US = 0.4
 """Of a row beside products: the wait for them, the epilogue, the store. Other workgroups on the
 compute unit hide it: a guess."""
@@ -34,10 +39,8 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     """What `c` should take for `p` on `device`."""
     at_once = resident(c, arch(device.arch))
     size = DTYPES[c.dtype].bytes
-    # For each tap and slice: 64 rows of pixels by a slice's channels, and the slice's weights.
-    operands = (c.tile_m + c.tile_m // 64 * c.tile_k) * c.tile_k * size
     through = device.clock_mhz * rates.PORT_BYTES_PER_CLOCK * rates.PORT_SHARE
-    shared = port = steps = 0.0
+    shared = products = port = steps = 0.0
     workgroups = 0
     for residue in boxes.residues(p):
         of = boxes.walks(p, residue)
@@ -46,10 +49,14 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         count = cut.slabs * cut.programs
         workgroups += count
         rounds = -(-cut.each // cut.programs) * -(-count // device.compute_units)
-        read = height * width * SLAB // c.tile_k * operands
         row_bytes = row_atoms(c, width) * IMAGES * SLAB * size
         rows_in = (cut.rows - 1) * forward_stride(c) + height
+        read = _read(c, height * width) * size
         shared += rounds * cut.rows * read / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
+        if c.direction == "weights":
+            made = c.tile_m * SLAB * c.tile_k * height * width
+            products += rounds * cut.rows * made / (OLDER_PER_CLOCK * device.clock_mhz)
+            port += rounds * cut.rows * c.tile_m * SLAB * size / through
         port += rounds * rows_in * row_bytes / through
         steps += rounds * cut.rows * ROW_US / min(at_once, rounds)
     memory = p.min_bytes / (device.bandwidth_gbs * 1e3)
@@ -58,6 +65,19 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     terms = {
         "shared memory": shared, "L2": port, "rows": steps, "memory": memory, "launch": launch,
     }  # fmt: skip
-    total = math.hypot(max(shared, port, steps), memory) + launch
+    total = math.hypot(max(shared, products, port, steps), memory) + launch
+    if c.direction == "weights":
+        terms["products"] = products
+        terms["sum of parts"] = totals.us(c, p, cut.programs, device)
+        total += terms["sum of parts"]
     limiter = max(terms, key=lambda term: terms[term])
     return Estimate(total, limiter, tuple(terms.items()), (f"{workgroups} workgroups",))
+
+
+def _read(c: ConvConfig, taps: int) -> int:
+    """Elements that a row's products read from shared memory. Of pixels, for each tap and slice: 64
+    rows of pixels at a time by a slice's channels, and the slice's weights. Of weights, for each
+    warp: 16 filters, and for each tap a slice's channels."""
+    if c.direction == "weights":
+        return c.num_warps * c.tile_m * (16 + taps * c.tile_k)
+    return taps * SLAB * (c.tile_m + c.tile_m // 64 * c.tile_k)

@@ -40,7 +40,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def _blocks(c: ConvConfig, taps: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def blocks(c: ConvConfig, taps: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What one copy moves of a row of a tile, and of the pixels behind it."""
     return (1, columns(c), IMAGES, SLAB), (1, max(1, halo(c, taps[1])), IMAGES, SLAB)
 
@@ -52,7 +52,7 @@ def sources(c: ConvConfig, arch: Arch) -> dict[str, KernelSource]:
 
 def _source(c: ConvConfig, taps: tuple[int, int]) -> KernelSource:
     """The kernel for so many taps along the height and the width."""
-    row, edge = _blocks(c, taps)
+    row, edge = blocks(c, taps)
     signature = [
         ("x", view(c.dtype, row)), ("edge", view(c.dtype, edge)), ("made", view(c.dtype_out, row)),
         ("weights", ARGUMENTS["weights"].types(c)[0]),
@@ -173,12 +173,12 @@ def _step(
 ) -> Step:  # fmt: skip
     cut = strips(c, p, of, device.compute_units, resident(c, arch_called(device.arch)))
     height, width, *taps = _of_walks(of)
-    row, edge = _blocks(c, (taps[0], taps[1]))
+    row, edge = blocks(c, (taps[0], taps[1]))
     context, kind = Context(c, p), index_type(c)
     read, apart = source_of(p.direction), forward_stride(c)
     made_strides, begin = class_strides(p, residue)
     arguments: list[Argument] = [
-        _described(p, read, row, apart), _described(p, read, edge, apart),
+        described(p, read, row, apart), described(p, read, edge, apart),
         _of_class(p, (height, width), made_strides, begin, row),
     ]  # fmt: skip
     for name in ("weights", "extra", "weight_strides"):
@@ -194,7 +194,7 @@ def _step(
     return Step((cut.slabs * cut.programs, 1, 1), tuple(arguments), part)
 
 
-def _described(p: ConvProblem, name: str, block: tuple[int, ...], apart: int) -> Descriptor:
+def described(p: ConvProblem, name: str, block: tuple[int, ...], apart: int) -> Descriptor:
     """The tensor map of x or y as [height, width, image, channel]. apart: pixels of the width from
     one pixel of a box to the next."""
     (images, channels, *spatial), (outer, _, *strides) = p.shape_of(name), dense(p, name)

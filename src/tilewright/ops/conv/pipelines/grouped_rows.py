@@ -28,7 +28,7 @@ _TILES: Sequence[tuple[int, int]] = ((128, 4),)
 _MORE_TILES: Sequence[tuple[int, int]] = ((64, 4), (128, 4), (128, 8), (256, 8))
 """Pixels of a tile, and warps. Of weights, `_PIXELS` of a step."""
 
-_AHEAD = (1, 2, 4)
+_AHEAD = (1, 2, 3)
 """Rows that are on their way, beside those that a filter sees."""
 
 _PIXELS, _MORE_PIXELS = (64,), (32, 64, 128)
@@ -51,6 +51,7 @@ def tuned(p: ConvProblem, arch: Arch) -> Iterator[Row]:
     """Rows of a tuning's space."""
     if p.direction == "weights":
         yield from _of_weights(p, arch, _MORE_WIDTHS, _MORE_PIXELS)
+        yield from _in_shared_memory(p, arch)
     else:
         yield from _of_pixels(p, arch, _MORE_WIDTHS, _MORE_TILES, (False, True))
         yield from _in_shared_memory(p, arch)
@@ -103,8 +104,9 @@ def _in_shared_memory(p: ConvProblem, arch: Arch) -> Iterator[Row]:
     slices = [n for n in grouped.SLICES if n % p.group_c == 0][:1]
     for slice, width, ahead in itertools.product(slices, grouped.COLUMNS, _AHEAD):
         stages = math.prod(p.filter[:-1]) + ahead
+        scheduler = "split" if p.direction == "weights" else "persistent"
         yield (grouped.IMAGES * width, grouped.SLAB, slice, grouped.WARPS, stages,
-               grouped.PIPELINE, "persistent", 1, False, *alignments(p, grouped.PIPELINE),
+               grouped.PIPELINE, scheduler, 1, False, *alignments(p, grouped.PIPELINE),
                grouped.box(p, width), windows.word(p), slice // p.group_c)  # fmt: skip
 
 
