@@ -105,6 +105,9 @@ def test_what_cannot_be_compared(cli):
     assert "not the name" in cli.fails(2, "compare", NAME, "nonsense", *problem)
     assert "no call" in cli.fails(2, "compare", "vendor", NAME, *problem, "epilogue=relu")
     assert "runs on GPUs" in cli.fails(2, "compare", "vendor", NAME, *problem)
+    words = ("compare", NAME, NAME, *problem, "--settings")
+    assert "there is method" in cli.fails(2, *words, "cache=rotated")
+    assert "no method 'wall'" in cli.fails(2, *words, "method=wall")
 
 
 def test_demo_does_the_main_job_and_starts_warm_again(cli, store):

@@ -213,6 +213,8 @@ def test_the_second_sweep_is_told_who_is_at_it(cli, crew, space, shapes, tmp_pat
         (("--retry", "time_out"), 2, "no status 'time_out' (did you mean 'timeout'?)"),
         (("--settings", "precision=high"), 2, "precision: "),
         (("--settings", "cache=warm"), 2, "cache: "),
+        (("--settings", "method=graphs"), 2, "no method 'graphs' (did you mean 'graph'?)"),
+        (("--settings", "method=graph", "--settings", "cache=flushed"), 2, "says the cache too"),
         (("--settings", "precision=2"), 2, "not between 0 and 1"),
         (("--where", "tile_q > 3"), 2, "no field 'tile_q'"),
         (("--where", "exit()"), 2, "only fields"),

@@ -16,9 +16,12 @@ from test_gpu_gemm_sharing import nodes  # noqa: E402
 
 from tilewright import verify  # noqa: E402
 from tilewright.arch import arch  # noqa: E402
+from tilewright.arch.detect import live_device  # noqa: E402
 from tilewright.compile import Store, build  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.ops.gemm import FAMILY  # noqa: E402
+from tilewright.measure.compare import compare  # noqa: E402
+from tilewright.measure.contenders import contender, prepared  # noqa: E402
+from tilewright.ops.gemm import FAMILY, GemmProblem  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -153,3 +156,20 @@ def test_a_graph_holds_one_kernel_for_each_call_and_nothing_else(kernels, kernel
         out.fill_(float("nan"))
         graph.replay()
         torch.testing.assert_close(out.float(), a.float() @ b.float(), rtol=2e-2, atol=1.0)
+
+
+@pytest.mark.parametrize("method", ["single", "graph"])
+def test_compared_in_both_ways_of_timing(kernels, method):
+    """In graphs one call of a kernel that loads ahead follows another."""
+    pair = [walking("ahead"), walking("none")]
+    kernels.need(pair)
+    problem = GemmProblem(64, 2048, 4096, constant_b=True)
+    here = live_device(0)
+    sides = [contender(one.name, problem, here, kernels.store) for one in pair]
+    sides.append(contender("vendor", problem, here, kernels.store))
+    calls, timer = prepared(sides, problem, 7, "cuda:0", here.l2_bytes, method)
+    for call in calls[1:]:
+        found = compare(calls[0], call, timer, rounds=20)
+        print(f"{method}: {found}; {found.medians_us}")
+        floor = problem.min_bytes / here.bandwidth_gbs / 1e3
+        assert floor < min(found.medians_us) and max(found.medians_us) < 20 * floor

@@ -13,7 +13,6 @@ from tilewright.compile import Store
 from tilewright.errors import BadArgument
 from tilewright.measure.compare import judge
 from tilewright.measure.devices import interpreted_device
-from tilewright.measure.timing import Wall
 from tilewright.tables.table import Table
 from tilewright.tune import changes as module
 from tilewright.tune.changes import Bench, changed, updated
@@ -33,7 +32,7 @@ def test_only_rows_of_this_device_whose_kernels_differ():
 
 @pytest.fixture
 def bench(tmp_path):
-    return Bench(HERE, "cpu", Store(tmp_path), Wall(), 7, 6)
+    return Bench(HERE, "cpu", Store(tmp_path), "graph", 7, 6)  # by the wall clock all the same
 
 
 def test_both_run_as_dispatchers_run_them(bench):
@@ -45,7 +44,7 @@ def test_what_is_wrong_is_told_and_never_taken(bench, monkeypatch):
     def wrong(*_):
         raise BadArgument("planted")
 
-    monkeypatch.setattr(module, "verified", wrong)
+    monkeypatch.setattr(module, "prepared", wrong)
     [one] = bench.measured(changed(BEFORE, AFTER, HERE), BEFORE, AFTER)
     assert one.found is None and one.failed == "planted" and not one.improves(0.0)
     assert updated(BEFORE, [one], 0.0) == BEFORE

@@ -15,6 +15,7 @@ import pytest
 from fake_crew import GROUP, SETTINGS, FakeCrew
 from tune_cases import PROBLEMS, SM90
 
+from tilewright.cli.sweep_request import read_settings
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile
@@ -30,7 +31,7 @@ from tilewright.tune import tuner as tuner_module
 from tilewright.tune.finals import LEAST_TAKES, TAKES
 from tilewright.tune.jobs import jobs_of
 from tilewright.tune.search import EFFORTS, Effort
-from tilewright.tune.tuner import FINAL, Tuner
+from tilewright.tune.tuner import FINAL, SEARCH, Tuner, final_of
 
 SPACE = KernelSpace(
     "gemm",
@@ -424,3 +425,13 @@ def test_two_tunings_choose_the_same(tmp_path):
         table, _ = tune(tmp_path / str(seed), crew, problems=problems, effort=EFFORTS["exhaustive"])
         chosen.append([row.kernel for row in table])
     assert chosen[0] == chosen[1]
+
+
+def test_finals_time_as_their_search_does():
+    assert final_of(SEARCH) == FINAL
+    graphs = read_settings({"method": "graph"}, SEARCH)
+    assert replace(graphs, timer="events", cache="flushed") == SEARCH
+    final = final_of(graphs)
+    assert (final.timer, final.cache, final.places) == ("graph", "rotated", 1)
+    assert replace(final, timer="events", cache="flushed", places=FINAL.places) == FINAL
+    assert read_settings({"method": "single"}, graphs) == SEARCH

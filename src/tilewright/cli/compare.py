@@ -12,6 +12,7 @@ from tilewright.cli import output
 from tilewright.cli.options import (
     Family,
     Json,
+    MethodWord,
     ProblemWords,
     StorePath,
     TrustStore,
@@ -24,7 +25,6 @@ from tilewright.cli.vocabulary import FEW, LARGE, SMALL
 
 if TYPE_CHECKING:
     from tilewright.measure.compare import Comparison
-    from tilewright.measure.timing import Timer
 
 
 def add_to(app: typer.Typer) -> None:
@@ -39,6 +39,8 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(compare)
 
+
+_SAID = {"single": "events, L2 flushed", "graph": "graphs, operands rotated"}
 
 _CONTENDER = "KERNEL|REGISTRY.json|TABLE.twt|STORE|vendor"
 
@@ -75,6 +77,7 @@ def compare(
             "--on", help="Where to run: a GPU as cuda:0, or cpu (wall time of the interpreter)."
         ),
     ] = "cuda:0",
+    settings: MethodWord = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Seed of the operands [default: random]")
     ] = None,
@@ -92,8 +95,9 @@ def compare(
     from tilewright import ops
     from tilewright.arch import arch, device
     from tilewright.arch.detect import live_device
+    from tilewright.cli.sweep_request import read_method
     from tilewright.measure import compare as tune
-    from tilewright.measure.contenders import contender, verified
+    from tilewright.measure.contenders import contender, prepared
     from tilewright.plan import PLANNING_DEVICE
 
     index = gpu_index(on)
@@ -102,29 +106,19 @@ def compare(
     kept = open_store(store, trust_store)
     sides = [contender(word, problem, target, kept, kernel) for word in (first, second)]
     seed = secrets.randbits(31) if seed is None else seed
-    calls = verified(sides, problem, seed, on)
-    found = tune.compare(
-        calls[0], calls[1], timer_on(index, target.l2_bytes), rounds, confidence, margin
-    )
-    document = _document(problem, sides[0].label, sides[1].label, on, seed, found)
+    method = read_method(words(settings))
+    calls, timer = prepared(sides, problem, seed, on, target.l2_bytes, method)
+    found = tune.compare(calls[0], calls[1], timer, rounds, confidence, margin)
+    said = "wall" if index is None else _SAID[method]
+    document = _document(problem, sides[0].label, sides[1].label, on, seed, found, said)
     if as_json:
         output.emit(document)
     else:
         _show(document, problem, found)
 
 
-def timer_on(index: int | None, l2_bytes: int) -> Timer:
-    """A timer of the device with L2 flushed, or of the interpreter's wall clock."""
-    from tilewright.measure import timing
-
-    if index is None:
-        return timing.Wall()
-    place = f"cuda:{index}"
-    return timing.Events(timing.flusher(l2_bytes, place), place)
-
-
 def _document(
-    problem: Any, first: str, second: str, on: str, seed: int, found: Comparison
+    problem: Any, first: str, second: str, on: str, seed: int, found: Comparison, timer: str
 ) -> dict[str, Any]:
     return {
         "problem": {"family": problem.family, **asdict(problem)},
@@ -140,7 +134,7 @@ def _document(
         "medians_us": found.medians_us,
         "first_us": found.first_us,
         "second_us": found.second_us,
-        "timer": "wall" if on == "cpu" else "events, L2 flushed",
+        "timer": timer,
     }
 
 

@@ -46,6 +46,16 @@ SomeArchs = Annotated[
         metavar="ARCH",
     ),
 ]
+MethodWord = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--settings",
+        help="How to time: method=single, one call at a time behind a flush of L2, or "
+        "method=graph, calls back to back in a CUDA graph, over copies of the inputs "
+        "[default: method=single]",
+        metavar="KEY=VALUE",
+    ),
+]
 StorePath = Annotated[
     Path | None,
     typer.Option(

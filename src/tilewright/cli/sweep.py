@@ -115,7 +115,8 @@ def sweep(
         list[str] | None,
         typer.Option(
             "--settings",
-            help="How to measure, as budget_seconds=0.5 or verify=false; may be repeated.",
+            help="How to measure, as budget_seconds=0.5, verify=false, or method=graph: calls in "
+            "CUDA graphs, over copies of the inputs; may be repeated.",
             metavar="KEY=VALUE",
         ),
     ] = None,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tilewright.cli.selection import Selection
     from tilewright.compile import Store
     from tilewright.measure.filters import Filters, LeftOut
-    from tilewright.measure.measurement import Settings, Status
+    from tilewright.measure.measurement import Method, Settings, Status
     from tilewright.measure.problems import Problems
     from tilewright.measure.sweep import Group, Plan
 
@@ -134,16 +134,48 @@ def read_statuses(words: Sequence[str]) -> tuple[Status, ...]:
     return tuple(status for status in STATUSES if status in words)
 
 
+METHOD = "method"
+"""The word among settings that names one of `METHODS`."""
+
+
+def read_method(given: Mapping[str, str]) -> Method:
+    """The method that settings say, where they may say nothing else; ``single`` if none."""
+    for word in given:
+        if word != METHOD:
+            raise BadArgument(f"--settings: there is no '{word}' here; there is {METHOD}")
+    return _method(given.get(METHOD, "single"))
+
+
+def _method(word: str) -> Method:
+    from tilewright.errors import nearest
+    from tilewright.measure.measurement import METHODS
+
+    for method in METHODS:
+        if word == method:
+            return method
+    raise BadArgument(
+        f"--settings: there is no {METHOD} '{word}'{nearest(word, METHODS)}; there are "
+        f"{', '.join(METHODS)}"
+    )
+
+
 def read_settings(given: Mapping[str, str], usual: Settings | None = None) -> Settings:
-    """`usual` settings (by default those of sweeps), with the given values replaced."""
+    """`usual` settings (by default those of sweeps), with the given values replaced. ``method``
+    stands for a timer and a cache (`METHODS`)."""
     from dataclasses import asdict, fields
 
     import msgspec
 
     from tilewright.errors import nearest
-    from tilewright.measure.measurement import Settings
+    from tilewright.measure.measurement import METHODS, Settings
 
-    known = [f.name for f in fields(Settings)]
+    if METHOD in given:
+        of_method = METHODS[_method(given[METHOD])]
+        for word in of_method:
+            if word in given:
+                raise BadArgument(f"--settings: {METHOD} says the {word} too; give one of the two")
+        given = {**{w: v for w, v in given.items() if w != METHOD}, **of_method}
+    known = [METHOD, *(f.name for f in fields(Settings))]
     for word in given:
         if word not in known:
             raise BadArgument(

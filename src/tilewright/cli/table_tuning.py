@@ -11,7 +11,15 @@ import typer
 
 from tilewright.cli import output
 from tilewright.cli.errors import FAILED
-from tilewright.cli.options import Json, StorePath, TrustStore, examples, gpu_index
+from tilewright.cli.options import (
+    Json,
+    MethodWord,
+    StorePath,
+    TrustStore,
+    examples,
+    gpu_index,
+    words,
+)
 from tilewright.cli.options import store as open_store
 from tilewright.errors import BadArgument
 
@@ -62,6 +70,7 @@ def compare(
             "--on", help="Where to run: a GPU as cuda:0, or cpu (wall time of the interpreter)."
         ),
     ] = "cuda:0",
+    settings: MethodWord = None,
     store: StorePath = None,
     trust_store: TrustStore = False,
     as_json: Json = False,
@@ -76,7 +85,7 @@ def compare(
     """
     from tilewright.arch import device as known_device
     from tilewright.arch.detect import live_device
-    from tilewright.cli.compare import timer_on
+    from tilewright.cli.sweep_request import read_method
     from tilewright.measure.devices import interpreted_device
     from tilewright.plan import PLANNING_DEVICE
     from tilewright.tables.file import load, save
@@ -92,8 +101,8 @@ def compare(
     pairs = changed(first, second, device)
     seed = secrets.randbits(31)
     changes: list[Changed] = []
-    kept, timer = open_store(store, trust_store), timer_on(index, device.l2_bytes)
-    bench = Bench(device, on, kept, timer, seed, rounds)
+    method = read_method(words(settings))
+    bench = Bench(device, on, open_store(store, trust_store), method, seed, rounds)
     with output.busy(f"comparing {len(pairs)} problems"):
         for one in bench.measured(pairs, first, second):
             changes.append(one)

@@ -79,7 +79,8 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--settings",
-        help="How the search measures, as budget_seconds=0.5; may be repeated.",
+        help="How the search measures, as budget_seconds=0.5; may be repeated. method=graph: "
+        "search and finals time calls in CUDA graphs, over copies of the inputs.",
         metavar="KEY=VALUE",
     ),
 ]
@@ -351,7 +352,7 @@ class Work:
         from tilewright.measure.progress import show_measuring
         from tilewright.measure.results import Results
         from tilewright.tune.search import EFFORTS
-        from tilewright.tune.tuner import FINAL, Tuner
+        from tilewright.tune.tuner import Tuner, final_of
 
         chosen = EFFORTS[effort]
         # Times of the interpreter say nothing about a GPU, so the finals are measured at most once.
@@ -368,7 +369,7 @@ class Work:
                 self.settings,
                 self.save,
                 chosen,
-                final=self.settings if played else FINAL,
+                final=self.settings if played else final_of(self.settings),
                 seconds=None if budget is None else 60 * budget,
                 building=show_progress,
                 measuring=show_measuring,

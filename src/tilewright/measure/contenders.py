@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tilewright import calls, ops, verify
+from tilewright import arrays, calls, ops, verify
 from tilewright.arch.model import Device
 from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, VerificationFailed
+from tilewright.measure import timing
+from tilewright.measure.measurement import Method
 from tilewright.measure.vendor import VENDOR, vendor_bind, vendor_names
 from tilewright.ops.protocols import Bind
 from tilewright.registry import Registry
@@ -94,15 +96,59 @@ def results(problem: Any, operands: verify.Operands, returned: Any) -> dict[str,
     return in_place | dict(zip(names, outputs, strict=True)) if names else in_place
 
 
+def bytes_of(operands: Iterable[Any]) -> int:
+    """Bytes of the arrays' spans; scalars have none."""
+    there = [x for x in operands if not isinstance(x, int | float)]
+    low_high = [arrays.span(arrays.view(x)) for x in there]
+    return sum(high - low for low, high in low_high)
+
+
+def prepared(
+    contenders: Sequence[Contender],
+    problem: Any,
+    seed: int,
+    on: str,
+    l2_bytes: int,
+    method: Method,
+) -> tuple[list[Callable[[], Any]], timing.Timer]:
+    """Verified calls of the contenders on the same fresh random operands, and what times them.
+
+    on: ``cuda:0``, or ``cpu``, where calls are timed by the wall clock, whatever the method.
+    l2_bytes: of the device.
+
+    Raises the errors of `verified`.
+    """
+    operands = verify.operands_of(problem, seed, on)
+    if on == "cpu":
+        return verified(contenders, problem, seed, [operands], on), timing.Wall()
+    if method == "single":
+        flush = timing.flusher(l2_bytes, on)
+        return verified(contenders, problem, seed, [operands], on), timing.Events(flush, on)
+    count = timing.copies_to_rotate(bytes_of(operands.inputs.values()), l2_bytes)
+    copies = [operands]
+    for _ in range(count - 1):
+        made = verify.operands_of(problem, seed, on)
+        copies.append(verify.Operands(made.inputs, operands.outputs))
+    timer = timing.Graphs(timing.pause, on, timing.whole_turns(count))
+    return verified(contenders, problem, seed, copies, on), timer
+
+
 def verified(
-    contenders: Sequence[Contender], problem: Any, seed: int, device: str
+    contenders: Sequence[Contender],
+    problem: Any,
+    seed: int,
+    copies: Sequence[verify.Operands],
+    device: str,
 ) -> list[Callable[[], Any]]:
-    """Calls of the contenders on the same fresh random operands. Each is first checked against the
-    float64 reference, on a poisoned output. Raises `VerificationFailed`, and `BadArgument` for the
-    vendor's library on a CPU."""
+    """Calls of the contenders, which take the copies of the operands in turns. Each is first
+    checked against the float64 reference, on the first copy and a poisoned output. Raises
+    `VerificationFailed`, and `BadArgument` for the vendor's library on a CPU.
+
+    seed: that made the operands.
+    """
     if device == "cpu" and any(c.config is None for c in contenders):
         raise BadArgument("the vendor's library runs on GPUs: compare with it on cuda:0")
-    operands = verify.operands_of(problem, seed, device)
+    operands = copies[0]
     before = verify.snapshot(problem, operands.inputs)
     wanted = verify.reference(problem, operands.inputs)
     made: list[Callable[[], Any]] = []
@@ -113,5 +159,6 @@ def verified(
         check = verify.compare_all(problem, one.config, written, wanted)
         if not check.ok:
             raise VerificationFailed(f"{one.label} on {problem} is {check} (seed {seed})")
-        made.append(call)
+        others = [one.bind(each.inputs, each.outputs) for each in copies[1:]]
+        made.append(timing.rotated([call, *others]) if others else call)
     return made

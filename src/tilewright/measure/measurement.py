@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, get_args
@@ -64,6 +65,18 @@ late: the GPU waited for the host within samples, even after retaking them (`tim
     times are too long.
 """
 
+
+Method = Literal["single", "graph"]
+METHODS: Mapping[Method, Mapping[str, str]] = {
+    "single": {"timer": "events", "cache": "flushed"},
+    "graph": {"timer": "graph", "cache": "rotated"},
+}
+"""The two ways to time calls on a GPU that a command takes by one word, as fields of `Settings`.
+
+single: one call at a time, behind a flush of L2.
+graph: as a server replays a model: calls back to back in one CUDA graph, each on other copies of
+    its inputs, so that nothing stays in L2.
+"""
 
 MOST_SAMPLES = 10**6
 """Largest number of samples of a measurement, of kernels that take turns, and of places."""

@@ -17,6 +17,7 @@ is not shown that this matters. An effect that seemed to show it came from a ker
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -342,6 +343,12 @@ def copies_to_rotate(input_bytes: int, l2_bytes: int) -> int:
     """The number of sets of inputs that guarantees that none is in L2 when its turn comes again: an
     even number, because half of them have their turns in between."""
     return min(COPIES, 4 * (l2_bytes // max(1, input_bytes) + 1))
+
+
+def whole_turns(copies: int) -> int:
+    """How many calls a graph has that rotate through so many copies: whole turns. Otherwise its
+    replays would find some copies in L2."""
+    return copies * math.ceil(GRAPH_CALLS / copies)
 
 
 def rotated(calls: Sequence[Call]) -> Call:

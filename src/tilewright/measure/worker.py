@@ -10,7 +10,6 @@ are imported first: they register the user's own operations.
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import resource
 import secrets
@@ -42,7 +41,7 @@ from tilewright.errors import (
 )
 from tilewright.jsonfile import convert
 from tilewright.measure import timing
-from tilewright.measure.contenders import kernel_bind, results
+from tilewright.measure.contenders import bytes_of, kernel_bind, results
 from tilewright.measure.devices import CPU, PRELOAD_VARIABLE
 from tilewright.measure.measurement import Settings, Status
 from tilewright.measure.results import read_problem
@@ -321,7 +320,8 @@ class Worker:
 
         torch.cuda.empty_cache()  # otherwise the new operands would get the same memory
         room = int(torch.cuda.mem_get_info()[0] * PLACES_SHARE / self._settings.places)
-        if _bytes_of([*work.operands.inputs.values(), *work.operands.outputs.values()]) <= room:
+        operands = (*work.operands.inputs.values(), *work.operands.outputs.values())
+        if bytes_of(operands) <= room:
             between = []
             for _ in range(self._settings.places - 1):
                 gap = secrets.randbelow(room)
@@ -363,8 +363,8 @@ class Worker:
             return timing.Wall()
         l2 = self._l2_bytes
         if self._settings.cache == "rotated":
-            inputs = [*work.operands.inputs.values()]
-            count = timing.copies_to_rotate(_bytes_of(inputs), l2)
+            inputs = work.operands.inputs.values()
+            count = timing.copies_to_rotate(bytes_of(inputs), l2)
             while len(work.rotated) < count:
                 made = verify.operands_of(work.problem, work.seed, _GPU)
                 work.rotated.append(verify.Operands(made.inputs, work.operands.outputs))
@@ -372,10 +372,7 @@ class Worker:
         else:
             self._flush = flush = self._flush or timing.flusher(l2, _GPU)
         if self._settings.timer == "graph":
-            # Each graph has whole turns of the copies. Otherwise its replays would find some copies
-            # in L2.
-            turns = math.ceil(timing.GRAPH_CALLS / len(work.rotated))
-            return timing.Graphs(flush, _GPU, turns * len(work.rotated))
+            return timing.Graphs(flush, _GPU, timing.whole_turns(len(work.rotated)))
         return timing.Events(flush, _GPU)
 
 
@@ -393,13 +390,6 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, int | float):
         return bool(one == other)
     return bool((arrays.to_float64(one) == arrays.to_float64(other)).all())
-
-
-def _bytes_of(operands: Sequence[Any]) -> int:
-    """Bytes of the arrays' spans; scalars have none."""
-    there = [x for x in operands if not isinstance(x, int | float)]
-    low_high = [arrays.span(arrays.view(x)) for x in there]
-    return sum(high - low for low, high in low_high)
 
 
 def _stray_nans(out: Any, reference: Any) -> int:

@@ -12,8 +12,8 @@ from tilewright.compile import Store
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadArgument, TilewrightError
 from tilewright.measure.compare import Comparison, compare
-from tilewright.measure.contenders import dispatched, verified
-from tilewright.measure.timing import Timer
+from tilewright.measure.contenders import dispatched, prepared
+from tilewright.measure.measurement import Method
 from tilewright.tables.row import Row
 from tilewright.tables.table import Table
 
@@ -51,6 +51,7 @@ class Bench:
 
     device: the fingerprint of the device at `on`.
     on: ``cuda:0``, ``cpu``.
+    method: how kernels are timed.
     seed: for the operands.
     rounds: number of pairs of samples.
     """
@@ -58,7 +59,7 @@ class Bench:
     device: Device
     on: str
     store: Store
-    timer: Timer
+    method: Method
     seed: int
     rounds: int
 
@@ -79,8 +80,9 @@ class Bench:
     ) -> tuple[Comparison | None, str]:
         try:
             sides = [dispatched("after", after, problem), dispatched("before", before, problem)]
-            calls = verified(sides, problem, self.seed, self.on)
-            return compare(calls[0], calls[1], self.timer, self.rounds), ""
+            l2 = self.device.l2_bytes
+            calls, timer = prepared(sides, problem, self.seed, self.on, l2, self.method)
+            return compare(calls[0], calls[1], timer, self.rounds), ""
         except TilewrightError as error:
             return None, str(error)
 

@@ -53,11 +53,19 @@ FINAL = Settings(
 )
 """How the finals measure in each take. Takes differ by more than this precision. A kernel that is
 out of the race is too slow to win (`finals.ties`), whatever more samples would show."""
+
 FINALISTS = 12
 """At most this many, plus the proven kernel; all run in turns (`Settings.interleave`)."""
 
 TOGETHER = 32
 """Number of problems that are measured and saved before the next ones."""
+
+
+def final_of(search: Settings) -> Settings:
+    """How the finals measure behind a search of these settings: by the same timer, with the same
+    state of L2. Copies of the inputs that rotate are places enough."""
+    places = 1 if search.cache == "rotated" else FINAL.places
+    return replace(FINAL, timer=search.timer, cache=search.cache, places=places)
 
 
 @dataclass(frozen=True, slots=True)
