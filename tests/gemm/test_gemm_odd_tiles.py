@@ -116,3 +116,17 @@ def test_the_estimate_chooses_the_tile_that_just_fits():
     configs = [c for c in tuned(problem) if FAMILY.supports(c, problem, SM_90)]
     best = FAMILY.rank(problem, configs, H200)[0][0]
     assert (best.tile_m, best.swap_ab) in ((72, True), (80, True))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "columns"),
+    [(512, 2304, 2048, 160), (256, 2304, 2048, 96), (112, 5120, 1024, 96)],
+)
+def test_the_default_space_has_what_won_such_sizes(m, n, k, columns):
+    """As the shipped table for bf16 has it, which is from an H200: the estimate alone chooses the
+    same tile."""
+    problem = GemmProblem(m, n, k)
+    space = FAMILY.default_space(problem, SM_90).expand(SM_90)
+    first, _ = FAMILY.rank(problem, space.configs, H200)[0]
+    assert (first.pipeline, first.tile_m, first.tile_n) == ("gluon_ws", 64, columns)
+    assert (first.scheduler, first.swap_ab) == ("persistent", False)
