@@ -5,7 +5,8 @@
 Each row's winner and the vendor's call take turns in one worker, verified first, as a sweep
 measures, in several places of memory; not the times by which the winner was chosen, of which it is
 the least. Rows of other devices, and problems that the vendor's library has no call for, are
-counted and left out. A ratio is the vendor's time over the winner's, by rounds
+counted and left out. With `--method graph`, calls are timed in replayed CUDA graphs over copies of
+the operands (`Settings`). A ratio is the vendor's time over the winner's, by rounds
 (`tilewright.tune.finals`): above 1, the winner is faster. A run that is stopped tells what it has,
 and goes on there. `all`: of all tables together, each problem counting once for each table that has
 it.
@@ -27,8 +28,9 @@ from analytical import by_rows
 from environment import environment
 from tilewright import ops
 from tilewright.compile import Store
+from tilewright.jsonfile import convert
 from tilewright.measure.groups import groups
-from tilewright.measure.measurement import Settings
+from tilewright.measure.measurement import METHODS, Settings
 from tilewright.measure.progress import show_measuring
 from tilewright.measure.results import Results
 from tilewright.measure.statistics import midmean, ratios
@@ -65,12 +67,14 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, required=True)
     parser.add_argument("--devices", default="all")
     parser.add_argument("--store", type=Path)
+    parser.add_argument("--method", choices=[*METHODS], default="single")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     # A race of one: the vendor's call, which is beside it, does not leave before.
     settings = Settings(
         warm_up_seconds=0.03, budget_seconds=0.3, race=1.0, places=FINAL.places, take=1
     )
+    settings = convert({**asdict(settings), **METHODS[options.method]}, Settings, "settings")
     store, tables = Store(options.store), {path.stem: file.load(path) for path in options.tables}
     found, crew = groups(options.devices, store, settings, timeout=60.0)
     wanted = []
@@ -84,6 +88,8 @@ def main() -> None:
             sweep(todo, results, store, crew, measuring=show_measuring)
         taken: dict[Any, dict[str, Sequence[float]]] = {}
         for m in results.measurements("status = 'ok'"):
+            if m.settings != settings:
+                continue  # the other method's
             name = VENDOR if is_vendor(m.kernel) else m.kernel
             taken.setdefault(m.problem, {})[name] = m.samples_us
     rows = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright.arch import arch, archs
@@ -70,11 +72,22 @@ def test_tiles_keep_their_bytes_whatever_the_dtype():
     assert any("_64x64x128_w4_s13_gluon_ws_" in name for name in names(fp8, "sm_90"))
 
 
+SCALED = GemmProblem(65, 512, 1024, "e4m3fn", "e4m3fn", "bf16", scale_a="1x128", scale_b="128x128")
+
+
 def test_of_problems_with_scales_or_packed_operands_it_is_the_default_space():
-    scaled = GemmProblem(
-        64, 512, 1024, "e4m3fn", "e4m3fn", "bf16", scale_a="1x128", scale_b="128x128"
-    )
     packed = GemmProblem(64, 512, 1024, "bf16", "int4", "bf16", scale_b="128x1")
-    for problem in (scaled, packed):
+    for problem in (SCALED, packed):
         this = arch("sm_90")
         assert FAMILY.tuning_spaces(problem, this) == [FAMILY.default_space(problem, this)]
+
+
+def test_for_few_rows_with_scales_it_has_deep_rings_of_small_tiles_whole_and_shared():
+    few = replace(SCALED, m=16, k=8192, lda=0, ldb=0, strides_sa=(), strides_sb=())
+    this = arch("sm_90")
+    default, more = (space.expand(this) for space in FAMILY.tuning_spaces(few, this))
+    assert not more.dropped and all(FAMILY.supports(c, few, this) for c in more.configs)
+    assert {c.split_k for c in more.configs} == {1, 2, 3, 4, 8}
+    assert max(c.num_stages for c in more.configs) > max(c.num_stages for c in default.configs)
+    (alone,) = FAMILY.tuning_spaces(few, arch("sm_100"))
+    assert alone == FAMILY.default_space(few, arch("sm_100"))
