@@ -65,9 +65,10 @@ def test_a_kernel_that_does_not_wait_is_found_out(tmp_path):
         with chains.without_waits() if broken else nullcontext():
             build([(kernel, ARCH)], store=store).raise_if_failed()
             drawn = chains.Chains(Dispatcher(store=store), [kernel], size=256)
-            found.append([int(drawn.wrong(chain, replays)) for replays in (0, 9)])
-    right, (eager, replayed) = found
-    assert right == [0, 0]
+            # The first run loads the kernels, which takes longer than the late one is late.
+            found.append([int(drawn.wrong(chain, replays)) for replays in (0, 0, 9)])
+    right, (_, eager, replayed) = found
+    assert right == [0, 0, 0]
     assert eager == 1 and replayed > 5
 
 
