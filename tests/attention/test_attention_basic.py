@@ -4,6 +4,7 @@ feature with others, every mask, and sizes at which kernels break."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from attention_cases import drawn
@@ -98,6 +99,26 @@ def test_sizes_under_masks(q_len, kv_len, algorithm):
 def test_head_dims(dims, dtype):
     problem = AttentionProblem(1, 1, 20, 40, dims[0], head_dim_v=dims[1], dtype=dtype, right=0)
     check(problem, config(problem, tile_q=16))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"head_dim": 59, "left": 9, "right": 2, "first": 3},
+        {"head_dim": 64, "page_size": 4, "pages": 24, "page_entries": 11,
+         "others": "usedkv+pagetable+vectorised"},
+        {"head_dim": 80, "head_dim_v": 40, "q_strides": (20 * 2 * 240, 2 * 240, 240, 3),
+         "others": "lse"},
+    ],
+)  # fmt: skip
+def test_products_that_load_q_again(fields):
+    """On RDNA, where Q does not stay in registers."""
+    problem = AttentionProblem(1, 2, 20, 40, **{"dtype": "fp32", "kv_heads": 1, **fields})
+    chosen = replace(config(problem, tile_q=16, tile_kv=16), num_stages=1)
+    on = Dispatcher(Registry("basic").register_all([chosen]), device="rx_7900_xtx")
+    assert dict(FAMILY.sources(chosen, arch("gfx1100"))["main"].constants)["ROLLED"]
+    found = verify(on, problem, chosen.name, seed=1)
+    assert found.ok, str(found)
 
 
 def test_equal_splits():

@@ -34,14 +34,21 @@ def built(store):
     return {(r.arch.name, r.name): r for r in report.results if r.part == MAIN}
 
 
-WINDOW = replace(PROBLEM, left=512, others="")
-
-
-@pytest.mark.parametrize(("name", "head_dim"), [("gfx1250", 64), ("gfx1250", 256)])
-def test_no_tile_spills_where_products_take_most_registers(name, head_dim, store):
-    """Vector units hold all operands of a product, and a window takes most beside them."""
+@pytest.mark.parametrize(
+    ("name", "dtype", "head_dim"),
+    [
+        ("gfx1250", "bf16", 64),
+        ("gfx1250", "bf16", 256),
+        ("gfx1100", "bf16", 256),
+        ("gfx1100", "fp32", 64),
+        ("gfx1201", "fp32", 128),
+    ],
+)
+def test_no_tile_spills_where_products_take_most_registers(name, dtype, head_dim, store):
+    """Vector units hold all operands of a product, RDNA 3 two copies of them, and a window takes
+    most beside them."""
     this = arch(name)
-    p = replace(WINDOW, head_dim=head_dim, head_dim_v=head_dim)
+    p = AttentionProblem(2, 8, 1024, 1024, head_dim, 2, left=512, right=0, dtype=dtype)
     found = [c for c in FAMILY.default_space(p, this).expand(this).configs if c.pack]
     built = [r for r in build_once([(c, name) for c in found], store).results if r.part == MAIN]
     assert built and all(r.kernel is not None for r in built)
@@ -88,6 +95,20 @@ def test_steps_must_fit(wrong, right):
     verdict = FAMILY.judge(config(**wrong), arch("sm_90"))
     assert verdict.rule == "steps"
     assert FAMILY.judge(config(**right), arch("sm_90"))
+
+
+def test_long_products_of_vector_units_are_refused():
+    """Of fp32 on RDNA: Triton unrolls them, and they spill."""
+    gfx1100 = arch("gfx1100")
+    fields = {**FAMILY.axes(), "dtype": "fp32", "head_dim": 128, "tile_q": 16, "tile_kv": 16}
+    fits = FAMILY.make_config({**fields, "num_stages": 1, "num_warps": 4}, gfx1100)
+    assert FAMILY.judge(fits, gfx1100)
+    verdict = FAMILY.judge(replace(fits, tile_kv=32), gfx1100)
+    assert verdict.rule == "vector_products"
+    assert "512 weights" in verdict.reason
+    assert FAMILY.judge(
+        FAMILY.make_config({**fields, "dtype": "bf16", "tile_kv": 32}, gfx1100), gfx1100
+    )
 
 
 def test_rows_whose_elements_are_apart_need_alignment_1():

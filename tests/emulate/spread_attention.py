@@ -90,8 +90,7 @@ def axes(arch: Arch) -> Axes:
 def _signatures(arch: Arch) -> list[tuple[str, str, str]]:
     """Dtypes of Q, of K and V, and of O, the usual ones first."""
     eight = [d for d in FP8 if arch.dtypes.get(d) and arch.dtypes[d].support != "refused"]
-    wide = ("fp32",) if arch.dtypes["fp32"].via != "fma" else ()  # see rule vector_products
-    found = [(d, d, OUTPUTS[d][0]) for d in ("bf16", "fp16", *wide, *eight)]
+    found = [(d, d, OUTPUTS[d][0]) for d in ("bf16", "fp16", "fp32", *eight)]
     found += [("bf16", d, "bf16") for d in eight] + [("fp16", "fp16", "fp32")]
     return found + [(d, d, d) for d in eight]
 

@@ -21,6 +21,11 @@ keys start first.
 fp8. Weights are multiplied by 2^7 before they are rounded to the dtype of V, which keeps small
 ones; so is their sum. 8-bit keys and values under 16-bit queries are converted when loaded.
 
+ROLLED. Matrix and vector units of AMD's waves of 32 take whole rows of both operands from each
+wave's registers, RDNA 3 twice. There long rows of Q do not stay: Q·Kᵀ is a loop along the head dim
+that loads 32 columns of Q and K at a time. The compiler cannot unroll it, because it does not know
+the grid's second size, 1.
+
 What limits it. By its code: addresses and conversions take issue slots from the exponentials, and
 on sm_90 one warp group waits for its own products. Long prompts were not timed with it.
 
@@ -45,6 +50,7 @@ from tilewright.ops.attention.kernels.keys import (
     located,
     pages_of,
     pieces,
+    places,
     ragged,
     row_places,
     sequence,
@@ -75,19 +81,42 @@ def same_piece(k_widths, v_widths, n):
     return n < len(k_widths) and k_widths[n] == v_widths[n] and k_widths[:n] == v_widths[:n]
 
 
+@triton.constexpr_function
+def leaves_rest(size, step):
+    """Whether the last of equal steps is longer than what is left."""
+    return size % step != 0
+
+
+ROLLED_COLUMNS = tl.constexpr(32)
+
+
+@triton.jit
+def _load_q(at, d, DIM: tl.constexpr, RAGGED: tl.constexpr, UNIT: tl.constexpr):
+    """Elements `d` of a tile's rows of Q; 0 in rows that are not there. at: a pointer, how far the
+    rows are from it (see `row_places`), strides, which rows are there, and the scale of scores."""
+    base, rows, strides, there, scale = at
+    far = places(base, strides, d, 0, False, False, UNIT)
+    found = load_piece(base, rows, d, far, there, DIM, RAGGED, True)
+    # The largest product is that of the largest score only if the scale is positive.
+    return tl.where(scale < 0, -found.to(tl.float32), found.to(tl.float32)).to(found.dtype)
+
+
 @triton.jit
 def _step(
-    x, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
+    x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
     kv_heads, entries, bias, slope, q_scale, k_scale, v_scale, kv_scale_strides, scale_block,
     kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
     TILE_Q: tl.constexpr, TILE_KV: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr,
     K_WIDTHS: tl.constexpr, V_WIDTHS: tl.constexpr, MASK: tl.constexpr, PAGE: tl.constexpr,
     SOFTCAP: tl.constexpr, BIAS: tl.constexpr, ALIBI: tl.constexpr, DROPOUT: tl.constexpr,
     LEFTPAD: tl.constexpr, VECTORISED: tl.constexpr, LATENT: tl.constexpr, BSCALE: tl.constexpr,
-    UNIT: tl.constexpr, BY_FP16: tl.constexpr, MASKED: tl.constexpr,
+    UNIT: tl.constexpr, BY_FP16: tl.constexpr, ROLLED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The sums, maxima and totals after keys `j0` to `j0 + TILE_KV`."""
-    LIFT: tl.constexpr = lift(x[0].dtype.primitive_bitwidth)
+    """The sums, maxima and totals after keys `j0` to `j0 + TILE_KV`.
+
+    x: the tile of Q; with ROLLED, (). x_at: where it is, see `_load_q`."""
+    DTYPE: tl.constexpr = x_at[0].dtype.element_ty
+    LIFT: tl.constexpr = lift(DTYPE.primitive_bitwidth)
     PRECISION: tl.constexpr = "ieee"
     j = j0 + tl.arange(0, TILE_KV)
     outer, row, keys = located(j0, b, kv_start, n_kv, entries, TILE_KV, PAGE, LEFTPAD, MASKED)
@@ -96,14 +125,24 @@ def _step(
     )  # fmt: skip
     y = ()
     s = tl.zeros((TILE_Q, TILE_KV), tl.float32)
-    for n in tl.static_range(len(K_WIDTHS)):
-        d, far = columns(k, k_strides, K_WIDTHS, n, PAGE, VECTORISED, False, UNIT)
-        piece = load_piece(
-            k_base, k_rows, d, far, j < n_kv, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), MASKED
-        )
-        piece = converted(piece, x[0].dtype, BY_FP16)
-        s = tl.dot(x[n], piece.T, s, input_precision=PRECISION)
-        y += (piece,)
+    if ROLLED:
+        for d0 in range(0, HEAD_DIM * tl.num_programs(1), ROLLED_COLUMNS):
+            d = d0 + tl.arange(0, ROLLED_COLUMNS)
+            far = places(k, k_strides, d, PAGE, VECTORISED, False, UNIT)
+            RAGGED: tl.constexpr = leaves_rest(HEAD_DIM, ROLLED_COLUMNS)
+            piece = load_piece(k_base, k_rows, d, far, j < n_kv, HEAD_DIM, RAGGED, MASKED)
+            piece = converted(piece, DTYPE, BY_FP16)
+            mine = _load_q(x_at, d, HEAD_DIM, RAGGED, UNIT)
+            s = tl.dot(mine, piece.T, s, input_precision=PRECISION)
+    else:
+        for n in tl.static_range(len(K_WIDTHS)):
+            d, far = columns(k, k_strides, K_WIDTHS, n, PAGE, VECTORISED, False, UNIT)
+            piece = load_piece(
+                k_base, k_rows, d, far, j < n_kv, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), MASKED
+            )
+            piece = converted(piece, DTYPE, BY_FP16)
+            s = tl.dot(x[n], piece.T, s, input_precision=PRECISION)
+            y += (piece,)
 
     if MASKED or SOFTCAP or BIAS or ALIBI or BSCALE:
         if BSCALE:
@@ -136,7 +175,7 @@ def _step(
         v_base, v_rows = key_places(
             v, v_strides, outer, row, keys, g, kv_heads, HEAD_DIM_V, PAGE, VECTORISED, True
         )
-    p = p.to(x[0].dtype)
+    p = p.to(DTYPE)
     found = ()
     for n in tl.static_range(len(V_WIDTHS)):
         if LATENT and same_piece(K_WIDTHS, V_WIDTHS, n):
@@ -153,7 +192,7 @@ def _step(
                 ragged(V_WIDTHS, n, HEAD_DIM_V),
                 MASKED,
             )
-            z = converted(z, x[0].dtype, BY_FP16)
+            z = converted(z, DTYPE, BY_FP16)
         if BSCALE:
             at = (j0 // scale_block) * kv_scale_strides[2]
             product = tl.dot(p, z, input_precision=PRECISION) * tl.load(v_scale + at)
@@ -179,7 +218,7 @@ def attention_basic(
     PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr, VECTORISED: tl.constexpr,
     LATENT: tl.constexpr, TSCALE: tl.constexpr, HSCALE: tl.constexpr, BSCALE: tl.constexpr,
     OSCALE: tl.constexpr, APPEND: tl.constexpr, LARGEST_O: tl.constexpr, UNIT: tl.constexpr,
-    BY_FP16: tl.constexpr,
+    BY_FP16: tl.constexpr, ROLLED: tl.constexpr,
 ):  # fmt: skip
     """A tile of O = softmax(mask(scale · Q·Kᵀ))·V, or, with SPLIT, what a part of the keys gives.
 
@@ -219,15 +258,12 @@ def attention_basic(
     shift = (n_kv - n_q) * bottom_right
 
     q_base, q_rows = row_places(q, q_strides, b, q_start, i0, r, head)
+    x_at = (q_base, q_rows, q_strides, there, scale)
     x = ()
-    for n in tl.static_range(len(K_WIDTHS)):
-        d, far = columns(q, q_strides, K_WIDTHS, n, 0, False, False, UNIT)
-        piece = load_piece(
-            q_base, q_rows, d, far, there, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), True
-        )
-        # The largest product is that of the largest score only if the scale is positive.
-        piece = tl.where(scale < 0, -piece.to(tl.float32), piece.to(tl.float32)).to(piece.dtype)
-        x += (piece,)
+    if not ROLLED:
+        for n in tl.static_range(len(K_WIDTHS)):
+            d = begins(K_WIDTHS, n) + tl.arange(0, width(K_WIDTHS, n))
+            x += (_load_q(x_at, d, HEAD_DIM, ragged(K_WIDTHS, n, HEAD_DIM), UNIT),)
 
     factor = tl.abs(scale) * LOG2E
     v_factor = 1.0
@@ -280,20 +316,20 @@ def attention_basic(
         sums += (tl.zeros((TILE_Q, width(V_WIDTHS, n)), tl.float32),)
     for j0 in range(full_lo, full_hi, TILE_KV):
         sums, m, total = _step(
-            x, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
-            kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
+            x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q,
+            n_kv, kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
             scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
             TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
-            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, False,
+            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, ROLLED, False,
         )  # fmt: skip
     for t in range(firsts + lefts + rights):
         j0 = masked_tile(t, begin, lo, full_hi, firsts, lefts, TILE_KV, MASK)
         sums, m, total = _step(
-            x, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q, n_kv,
-            kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
+            x, x_at, sums, m, total, j0, i, line, k, v, k_strides, v_strides, b, g, kv_start, n_q,
+            n_kv, kv_heads, entries, bias, slope, q_scales, k_scale, v_scale, kv_scale_strides,
             scale_block, kv_len, shift, left, right, first, softcap, dropped, factor, seed, offset,
             TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
-            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, True,
+            ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, ROLLED, True,
         )  # fmt: skip
     if RANDOM:
         to = random + (line.to(tl.int64) * q_len + i) * kv_len

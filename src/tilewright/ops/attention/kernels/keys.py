@@ -171,6 +171,15 @@ def columns(
 ):  # fmt: skip
     """The elements of piece PIECE of a row: their numbers, and how far they are from the first."""
     d = tl.arange(0, width(WIDTHS, PIECE)) + begins(WIDTHS, PIECE)
+    return d, places(x, strides, d, PAGE, VECTORISED, IS_V, UNIT)
+
+
+@triton.jit
+def places(
+    x, strides, d, PAGE: tl.constexpr, VECTORISED: tl.constexpr, IS_V: tl.constexpr,
+    UNIT: tl.constexpr,
+):  # fmt: skip
+    """How far elements `d` of a row are from the first."""
     far = d
     if VECTORISED:
         N: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
@@ -180,7 +189,7 @@ def columns(
             far = (d // N) * (PAGE * N) + d % N
     elif not UNIT:
         far = d * strides[3]
-    return d, far
+    return far
 
 
 @triton.jit

@@ -48,7 +48,7 @@ _TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
     "rdna3": (
         (64, ((16, 32, 4), (64, 32, 4), (128, 32, 8))),
         (128, ((16, 16, 8), (64, 32, 8), (128, 16, 8))),
-        (256, ((16, 16, 8),)),
+        (256, ((16, 16, 8), (64, 32, 8))),
     ),
     "rdna4": (
         (64, ((16, 32, 4), (64, 64, 4), (128, 64, 8))),
@@ -62,14 +62,18 @@ _TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
         (256, ((16, 16, 4), (16, 16, 8))),
     ),
     "fp32": ((64, ((16, 32, 4), (64, 32, 8))), (256, ((16, 32, 4), (32, 32, 4)))),
+    "vector fp32": (
+        (64, ((16, 16, 4), (32, 32, 8))),
+        (128, ((16, 16, 8), (32, 16, 8))),
+        (256, ((16, 16, 8),)),
+    ),
 }
 """Tiles by how an architecture multiplies, for head dims up to some size: those that do not spill
 in bf16 under a causal mask and a window, which take most registers
 (`benchmarks/attention_builds.py`). They are small for the registers, of which Q and O take most.
 Vector units (gfx1250) hold a whole product's Q, K and V: tiles beyond these spilled 168 bytes to
-6 KB. Known to spill: head dim 256 on gfx1100 under a mask, 20 to 68 bytes. It is kept, for there is
-no other: 4 warps spill 108, longer and taller tiles 52 to 916, and 16 warps, which spill none, do
-not fit a compute unit."""
+6 KB. At head dim 256 on gfx1100, 16x16 spilled 20 to 68 bytes under a mask while Q stayed in
+registers; loaded again at each step (`_rolled`), it takes 117 registers, and 64x32 takes 240."""
 
 _LONG: dict[str, tuple[Tile, ...]] = {
     "cuda": ((16, 32, 4), (32, 32, 8)),
@@ -86,11 +90,16 @@ _GATHERS = (16, 128, 4, 3)
 took 78 µs on an H200, and 116 with 16x64 in two stages."""
 
 
+def _on_vectors(dtype: str, arch: Arch) -> bool:
+    """Whether AMD's vector units multiply: Triton unrolls such a product completely."""
+    return arch.backend == "hip" and arch.dtypes[dtype].via == "fma"
+
+
 def _multiplier(dtype: str, arch: Arch) -> str:
     """The key of `_TILES`: how tiles are multiplied. On RDNA 3 each half of a wave holds all of Q
-    and K."""
+    and K, unless they are loaded in pieces (`_rolled`)."""
     if dtype == "fp32":
-        return "fp32"
+        return "vector fp32" if _on_vectors(dtype, arch) else "fp32"
     if arch.dot == "vector":
         return "vector"
     if arch.backend == "cuda":
@@ -177,12 +186,12 @@ def widths(dim: int, size: int) -> tuple[int, ...]:
 
 
 def _registers(c: AttentionConfig, arch: Arch) -> int:
-    """Scores and sums; and Q, where matrix instructions take it from registers: of the rows that a
-    warp has, at least 16."""
+    """Scores and sums; and Q, where it stays and matrix instructions take it from registers: of the
+    rows that a warp has, at least 16."""
     size = DTYPES[c.dtype].bytes
     threads = c.num_warps * arch.warp_size
     found = c.tile_q * (c.tile_kv + sum(widths(c.head_dim_v, size))) // threads
-    if (arch.async_mma and c.tile_q >= ASYNC_ROWS) or c.dtype == "fp32":
+    if (arch.async_mma and c.tile_q >= ASYNC_ROWS) or c.dtype == "fp32" or _rolled(c, arch):
         return found
     rows = max(16, c.tile_q // c.num_warps)
     held = rows * sum(widths(c.head_dim, size)) * size // 4
@@ -196,11 +205,33 @@ def _by_fp16(c: AttentionConfig, arch: Arch) -> bool:
     return fnuz and arch.dtypes[c.dtype_kv].support != "native"
 
 
+def _rolled(c: AttentionConfig, arch: Arch) -> bool:
+    """Whether Q·Kᵀ is a loop along the head dim that loads Q again at each step. Unrolled, long
+    rows and a mask do not fit the registers of RDNA 3, where each half of a wave holds all of Q and
+    K, and no rows of fp32 fit those of vector units."""
+    if "latent" in c.words:
+        return False
+    return _on_vectors(c.dtype, arch) or (arch.operand_copies > 1 and c.head_dim > 128)
+
+
+MOST_UNROLLED = 256
+"""Multiplications of weights by values that a thread may do in a step on AMD's vector units. Tiles
+with as many take up to 256 registers; of those with 512 most spilled, 20 to 956 bytes (head dims 32
+to 256, window, gfx1100)."""
+
+
 def _vector_products(c: AttentionConfig, arch: Arch) -> str | None:
-    """On AMD's vector units every tile of fp32 that was tried spilled 3 to 10 KB, and one kernel
-    (gfx1100 and gfx1201, head dim 80, window, pages) gave NaN in emulation: why is not known."""
-    if c.dtype == "fp32" and arch.backend == "hip" and arch.dtypes[c.dtype].via == "fma":
-        return f"{arch.name} multiplies fp32 on its vector units, where kernels spill kilobytes"
+    if not _on_vectors(c.dtype, arch):
+        return None
+    columns = sum(widths(c.head_dim_v, DTYPES[c.dtype].bytes))
+    unrolled = c.tile_q * c.tile_kv * columns // (c.num_warps * arch.warp_size)
+    if unrolled > MOST_UNROLLED:
+        return (
+            f"a thread multiplies {unrolled} weights by values in each step, over {MOST_UNROLLED}: "
+            f"{arch.name} multiplies {c.dtype} on its vector units, and larger tiles spill"
+        )
+    if "latent" in c.words:
+        return f"{arch.name} multiplies {c.dtype} on its vector units, and latent rows are too long"
     return None
 
 
@@ -259,7 +290,7 @@ BASIC = Pipeline(
         "USEDKV", "LEFTPAD", "PAGETABLE", "PAGELIST", "VECTORISED", "LATENT", "TSCALE", "HSCALE",
         "BSCALE", "OSCALE", "APPEND", "LARGEST_O", "UNIT",
     ),
-    own_constants={"BY_FP16": _by_fp16},
+    own_constants={"BY_FP16": _by_fp16, "ROLLED": _rolled},
     options=common.triton_options,
     grid=common.by_tile,
     counter=False,
