@@ -20,7 +20,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,15 @@ def problem(form: str, batch: int, kv_len: int, **more: Any) -> AttentionProblem
     return AttentionProblem(**fields)
 
 
-def large(form: str) -> Iterator[AttentionProblem]:
-    """The problems of a form that are timed."""
+def large(
+    form: str, batches: Sequence[int], lengths: Sequence[int] | None, heads: Sequence[int] | None
+) -> Iterator[AttentionProblem]:
+    """The problems of a form that are timed. None: those of its kind."""
     latent = "latent" in form
-    for heads in LATENT_HEADS if latent else (32,):
-        for batch in BATCHES:
-            for kv_len in LATENT_LENGTHS if latent else LENGTHS:
-                p = problem(form, batch, kv_len, heads=heads)
+    for each in (heads or LATENT_HEADS) if latent else (32,):
+        for batch in batches:
+            for kv_len in lengths or (LATENT_LENGTHS if latent else LENGTHS):
+                p = problem(form, batch, kv_len, heads=each)
                 if p.min_bytes <= MOST_BYTES:
                     yield p
 
@@ -109,13 +112,23 @@ def full(p: AttentionProblem, on: str) -> verify.Operands:
     return made
 
 
-def configs_of(p: AttentionProblem, name: str, wide: bool) -> list[AttentionConfig]:
-    """Every kernel of its spaces that can win: few rows, and all heads of a group in a tile."""
+def configs_of(
+    p: AttentionProblem, name: str, wide: bool, lengths: Sequence[int] = ()
+) -> list[AttentionConfig]:
+    """Every kernel of its spaces that can win: few rows, and all heads of a group in a tile.
+
+    lengths: of splits, in keys; those kernels that split equally are there with each of them too.
+    """
     this, found = arch(name), dict[AttentionConfig, None]()
     for space in FAMILY.tuning_spaces(p, this) if wide else [FAMILY.default_space(p, this)]:
         with contextlib.suppress(EmptySpace):
             found |= dict.fromkeys(space.expand(this).configs)
-    return [c for c in found if c.tile_q <= 64 and (c.pack or p.group == 1)]
+    kernels = [c for c in found if c.tile_q <= 64 and (c.pack or p.group == 1)]
+    equal = [c for c in kernels if c.scheduler == "split" and not c.split_len]
+    for length in lengths:
+        cut = [replace(c, split_len=length) for c in equal]
+        kernels += [c for c in cut if FAMILY.judge(c, this) and length < p.kv_len]
+    return list(dict.fromkeys(kernels))
 
 
 def right(
@@ -171,6 +184,13 @@ def main() -> None:
     parser.add_argument("--forms", nargs="+", default=[*FORMS], choices=FORMS)
     parser.add_argument("--on", default="cuda:0", help="cuda:0, or cpu: check and time nothing")
     parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
+    parser.add_argument("--lengths", nargs="+", type=int, help="of caches, in tokens")
+    parser.add_argument("--heads", nargs="+", type=int, help="of latent attention")
+    parser.add_argument(
+        "--split-lengths", nargs="+", type=int, default=(), help="further lengths of splits"
+    )
+    parser.add_argument("--pipelines", nargs="+", help="of the kernels; by default all")
     options = parser.parse_args()
 
     gpu = device("h200") if options.on == "cpu" else live_device(0)
@@ -183,8 +203,10 @@ def main() -> None:
         lines.append({"environment": environment(), "copy_gbs": round(copy, 1)})
     for form in options.forms:
         checked: dict[AttentionConfig, bool] = {}
-        for p in large(form):
-            configs = configs_of(p, gpu.arch, options.wide)
+        for p in large(form, options.batches, options.lengths, options.heads):
+            configs = configs_of(p, gpu.arch, options.wide, options.split_lengths)
+            if options.pipelines:
+                configs = [c for c in configs if c.pipeline in options.pipelines]
             new = [c for c in configs if c not in checked]
             if options.on != "cpu":
                 report = build([(c, gpu.arch) for c in new], store=store)

@@ -8,7 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from shared_builds import build_once
 from tilewright.arch import arch, device
+from tilewright.compile import inspect
 from tilewright.ops.attention import FAMILY, AttentionConfig, AttentionProblem, parts
 from tilewright.ops.attention.splits import splits_of
 from tilewright.ops.nouns import Launch
@@ -34,6 +36,7 @@ def config_of(p: AttentionProblem, **algorithm) -> AttentionConfig:
         (37, {"others": "lse", "q_len": 3, "layout": "bhsd"}),
         (40, {"others": "lse+sinks+oscale", "dtype_o": "e4m3fn", "dtype": "e4m3fn"}),
         (17, {"others": "lse+packedq+usedq", "q_len": 3, "total_q": 7}),
+        (130, {"others": "lse", "head_dim": 200, "q_len": 2}),
     ],
 )
 def test_it_is_the_sum_of_what_splits_saw(splits, fields):
@@ -117,6 +120,30 @@ def _shape(p):
 
 def _numpy(name):
     return np.dtype({"bf16": ml_dtypes.bfloat16, "e4m3fn": ml_dtypes.float8_e4m3fn}[name])
+
+
+def test_it_may_start_early_where_an_architecture_can():
+    """It is marked so, and waits; what runs before lets it start."""
+    c = config_of(AttentionProblem(1, 2, 1, 640, 32), split_len=64)
+    for name, can in (("sm_80", False), ("sm_90", True), ("gfx942", False)):
+        sources = FAMILY.sources(c, arch(name))
+        combining = sources[parts.COMBINE.name]
+        assert dict(combining.constants)["DEPENDENT"] is can
+        assert dict(combining.options).get("launch_pdl", False) is can
+        assert dict(sources["main"].constants)["DEPENDENT"] is can
+        assert "launch_pdl" not in dict(sources["main"].options)
+    alone = FAMILY.sources(replace(c, scheduler="tile", split_len=0), arch("sm_90"))
+    assert not dict(alone["main"].constants)["DEPENDENT"]
+
+
+def test_it_is_built_to_wait(store):
+    c = config_of(AttentionProblem(1, 2, 1, 640, 32), split_len=64)
+    report = build_once([(c, "sm_90")], store)
+    kernels = {r.part: r.kernel for r in report.results}
+    assert kernels[parts.COMBINE.name].pdl and not kernels["main"].pdl
+    text = inspect(kernels[parts.COMBINE.name], store, "ptx")
+    assert text.index("griddepcontrol.wait") < text.index("ld.global")
+    assert "griddepcontrol.launch_dependents" in inspect(kernels["main"], store, "ptx")
 
 
 # --- how many ----------------------------------------------------------------------------------

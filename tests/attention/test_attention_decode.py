@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sim_world import World
 
 from shared_builds import build_once
 from simulate import worst_error
@@ -68,6 +69,11 @@ CASES = {
     "cache of fp8, window, no scales": (
         {"dtype_kv": "e4m3fn", "dtype": "fp16", "left": 90, "right": 0}, SPLIT,
     ),
+    "more pages than are looked up at once": (
+        {"others": "usedkv+pagetable", "batch": 2, "kv_heads": 8, "page_size": 8, "pages": 120,
+         "page_entries": 75, "kv_len": 600},
+        {"tile_kv": 128},
+    ),
     "new keys, rotated": (
         {"others": "usedkv+pagetable+rotaryh", **TABLE, "q_len": 2, "new_kv": 2, "right": 0,
          "rotary_dim": 32, "rotary_len": 300},
@@ -105,6 +111,24 @@ def test_the_kernel_is_right(problem, algorithm):
 def test_in_whatever_order_partitions_run(seed):
     p = problem_of({"others": "usedkv+pagetable", **TABLE, "batch": 1, "kv_heads": 1})
     assert worst_error(config_of(p, {"tile_kv": 32}), p, H200, seed) <= 1
+
+
+@pytest.mark.parametrize("algorithm", [{}, SPLIT], ids=["alone", "split"])
+def test_the_kernel_behind_may_start_once_nothing_is_asked_for(monkeypatch, algorithm):
+    """`World.load` refuses a copy behind that. A kernel that nobody combines lets nobody start."""
+    let = []
+    real = World.let_next_kernel_start
+
+    def counted(self):
+        let.append(self.program)
+        real(self)
+
+    monkeypatch.setattr(World, "let_next_kernel_start", counted)
+    p = problem_of({"others": "usedkv+pagetable", **TABLE})
+    c = config_of(p, algorithm)
+    assert worst_error(c, p, H200) <= 1
+    grids = [one.grid for one in FAMILY.launch(c, p, H200).steps]
+    assert len(let) == (sum(x * y for x, y, _ in grids) if algorithm else 0)
 
 
 def test_the_compiler_takes_it(store):

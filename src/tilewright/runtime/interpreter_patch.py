@@ -23,7 +23,9 @@ overridden:
   process; so do stores to an input or between the elements of a strided output. One access must
   stay within one operand.
 
-Unsupported, as in Triton: inline assembly, libdevice functions, and rounding modes other than
+Programmatic dependent launch does nothing: kernels run one after another.
+
+Unsupported, as in Triton: other inline assembly, libdevice functions, and rounding modes other than
 nearest even.
 """
 
@@ -39,6 +41,7 @@ import numpy as np
 import triton
 import triton.language as tl
 from triton._C.libtriton import ir
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as base
 
@@ -313,6 +316,10 @@ class _PatchLang:
         self._done: set[frozenset[int]] = set()
 
     def __call__(self, fn: Any) -> _PatchLang:
+        for name, value in list(fn.__globals__.items()):
+            if value is gdc_wait or value is gdc_launch_dependents:
+                # Kernels run one after another here.
+                fn.__globals__[name] = lambda: None
         modules = frozenset(id(m) for m in fn.__globals__.values() if m is tl or m is tl.core)
         if modules not in self._done:
             _triton_patch_lang(fn)

@@ -23,6 +23,9 @@ from tilewright.ops.nouns import (
 APPENDED_ROWS = 8
 """Rows that a workgroup of the appending kernel has; a constant of that kernel."""
 
+COMBINED_COLUMNS = 128
+"""Columns that a workgroup of the combining kernel has; a constant of that kernel."""
+
 
 def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -> Launch:
     """The launch of `config` for `problem` on `device`, over the operands of `operands`."""
@@ -56,7 +59,8 @@ def launch(config: AttentionConfig, problem: AttentionProblem, device: Device) -
         rows = math.prod(lse_shape(problem))
         temporaries.append(Temporary("partial_o", (splits, rows, problem.head_dim_v), "fp32"))
         temporaries.append(Temporary("partial_lse", (splits, rows), "fp32"))
-        grid = (problem.q_len * problem.heads * problem.batch, 1, 1)
+        columns = -(-problem.head_dim_v // COMBINED_COLUMNS)
+        grid = (problem.q_len * problem.heads * problem.batch, columns, 1)
         steps.append(_part(parts.COMBINE, context, grid))
     return Launch(tuple(steps), tuple(temporaries))
 

@@ -11,6 +11,8 @@ class Part:
 
     name: of the part. module, function: where it is. num_warps: it runs with.
     arguments, constants: names in the catalogue (`arguments`), in the kernel's order.
+    dependent: whether it may start before the kernel before it has ended, where an architecture has
+        programmatic dependent launch; its constant DEPENDENT says so.
     """
 
     name: str
@@ -19,6 +21,7 @@ class Part:
     num_warps: int
     arguments: tuple[str, ...]
     constants: tuple[str, ...]
+    dependent: bool = False
 
 
 APPEND = Part(
@@ -51,5 +54,6 @@ COMBINE = Part(
         "o_strides", "batch", "heads", "q_len", "total_q", "rows", "splits",
     ),
     constants=("HEAD_DIM_V", "LSE", "SINKS", "PACKEDQ", "USEDQ", "OSCALE", "LARGEST_O", "UNIT"),
+    dependent=True,
 )  # fmt: skip
 """Adds up what the splits of each row found."""

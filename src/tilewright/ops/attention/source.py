@@ -53,13 +53,17 @@ def main(config: AttentionConfig, arch: Arch) -> KernelSource:
 
 def _of_part(part: parts.Part, config: AttentionConfig, arch: Arch) -> KernelSource:
     constants = {name: CONSTANTS[name](config) for name in part.constants}
+    options: tuple[tuple[str, Value], ...] = (("num_warps", part.num_warps), ("num_stages", 1))
+    if part.dependent:
+        constants["DEPENDENT"] = arch.has("pdl")
+        options += (("launch_pdl", True),) if arch.has("pdl") else ()
     return kernel_source(
         config,
         (f"{KERNELS}.{part.module}", part.function, "triton"),
         part.arguments,
         constants,
         {},
-        (("num_warps", part.num_warps), ("num_stages", 1)),
+        options,
     )
 
 

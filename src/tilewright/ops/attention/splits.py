@@ -12,9 +12,9 @@ START = 2
 """What a workgroup takes beside its steps, in steps: the first block of keys arrives after two
 loads, and its result is written."""
 
-COMBINE, COMBINED = 3.0, 16
-"""What combining takes, in steps: to begin, and one more for so many splits, the kernel's own
-number."""
+COMBINE, COMBINED = 2.0, 64
+"""What combining takes, in steps: to begin, which programmatic dependent launch hides in part, and
+one more for so many splits, the kernel's own number. Not fitted to measurements."""
 
 NEARLY = 1.05
 """The fewest splits are taken whose time is within this factor of the best: others may run better

@@ -39,6 +39,7 @@ speed.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from tilewright.ops.attention.kernels.dropout import random_bytes
 from tilewright.ops.attention.kernels.keys import (
@@ -218,7 +219,7 @@ def attention_basic(
     PAGETABLE: tl.constexpr, PAGELIST: tl.constexpr, VECTORISED: tl.constexpr,
     LATENT: tl.constexpr, TSCALE: tl.constexpr, HSCALE: tl.constexpr, BSCALE: tl.constexpr,
     OSCALE: tl.constexpr, APPEND: tl.constexpr, LARGEST_O: tl.constexpr, UNIT: tl.constexpr,
-    BY_FP16: tl.constexpr, ROLLED: tl.constexpr,
+    BY_FP16: tl.constexpr, ROLLED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """A tile of O = softmax(mask(scale · Q·Kᵀ))·V, or, with SPLIT, what a part of the keys gives.
 
@@ -331,6 +332,8 @@ def attention_basic(
             TILE_Q, TILE_KV, HEAD_DIM, HEAD_DIM_V, K_WIDTHS, V_WIDTHS, MASK, PAGE, SOFTCAP, BIAS,
             ALIBI, DROPOUT, LEFTPAD, VECTORISED, LATENT, BSCALE, UNIT, BY_FP16, ROLLED, True,
         )  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()  # the kernel that combines splits, which waits for the end of this
     if RANDOM:
         to = random + (line.to(tl.int64) * q_len + i) * kv_len
         for j0 in range(begin, end, TILE_KV):

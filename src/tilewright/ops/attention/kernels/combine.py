@@ -1,27 +1,32 @@
 """The results of splits, put together.
 
 Each split gives, for each row, O of its own keys (normalised) and the logarithm of its sum of
-exponentials. A split that saw nothing has -inf there, and its O is not read. A sink joins here, and
-only here.
+exponentials. A split that saw nothing has -inf there, and its O may be anything. A sink joins here,
+and only here.
 
-A workgroup takes one row: splits are made where rows are few, so that a workgroup for several
-queries would have nearly none, and the time is that of one load after another. It looks at the
-logarithms first, SPLITS at a time, and then adds up O of SPLITS splits at once, weighted by what
-each one's sum is of all. So the loads of a step do not wait for each other, and there are as many
-steps as splits / SPLITS.
+A workgroup takes COLUMNS columns of one row: splits are made where rows are few, so that the time
+is that of one load after another, and an SM reads no more than 64 bytes a cycle. SPLITS splits at a
+time, it loads their logarithms and their O at once, and renormalises its sums by the largest
+logarithm so far. So there are as many loads one after another as splits / SPLITS.
 
-What limits it: it reads [splits, rows, head dim] numbers of fp32 once; with one row, the time of
-two loads, and of one more for each further SPLITS. It was timed only together with the kernel
-before it: a launch in splits takes about 6 µs more (fitted to decoding on an H200).
+DEPENDENT: programmatic dependent launch. The workgroups may start while the splits' last ones run,
+and wait for the end of all of them; what a launch costs is then hidden.
+
+What limits it: it reads [splits, rows, head dim] numbers of fp32 once; with few rows, a launch and
+a load. It was timed only together with the kernel before it, and before it was as it is now: with
+16 splits at a time, a load for the logarithms before that of O, and no dependent launch, a launch
+in splits took about 6 µs more (fitted to decoding on an H200).
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tilewright.ops.attention.kernels.scores import LOG2E
 from tilewright.ops.device.epilogue import rounded
 
-SPLITS = tl.constexpr(16)
+SPLITS = tl.constexpr(64)
+COLUMNS = tl.constexpr(128)
 
 
 @triton.constexpr_function
@@ -36,10 +41,16 @@ def combine(
     q_len, total_q, rows, splits,
     HEAD_DIM_V: tl.constexpr, LSE: tl.constexpr, SINKS: tl.constexpr, PACKEDQ: tl.constexpr,
     USEDQ: tl.constexpr, OSCALE: tl.constexpr, LARGEST_O: tl.constexpr, UNIT: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    WIDTH: tl.constexpr = min(COLUMNS, wide(HEAD_DIM_V))
     i = tl.program_id(0) % q_len
     head = tl.program_id(0) // q_len % heads
     b = tl.program_id(0) // q_len // heads
+    at = tl.arange(0, SPLITS)
+    d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    if DEPENDENT:
+        gdc_wait()
     q_start = b * 0
     n_q = b * 0 + q_len
     if PACKEDQ:
@@ -51,49 +62,42 @@ def combine(
         row = (b.to(tl.int64) * heads + head) * q_len + i
         if PACKEDQ:
             row = head.to(tl.int64) * total_q + q_start + i
-        at = tl.arange(0, SPLITS)
         each = at.to(tl.int64) * rows + row
         step = SPLITS * rows.to(tl.int64)
-        # Maxima and sums of each place in a step, put together at the end.
-        m = tl.full((SPLITS,), float("-inf"), tl.float32)
-        total = tl.zeros((SPLITS,), tl.float32)
+        m = tl.full((), float("-inf"), tl.float32)
+        total = tl.full((), 0.0, tl.float32)
+        if SINKS:
+            m = tl.load(sinks + head) * LOG2E
+            total = tl.where(m == float("-inf"), 0.0, 1.0)
+        sums = tl.zeros((WIDTH,), tl.float32)
         for first in range(0, splits, SPLITS):
             here = each + first // SPLITS * step
-            log = tl.load(partial_lse + here, mask=first + at < splits, other=float("-inf")) * LOG2E
-            most = tl.maximum(m, log)
-            base = tl.where(most == float("-inf"), 0.0, most)
-            total = total * tl.exp2(m - base) + tl.exp2(log - base)
-            m = most
-        most = tl.max(m, 0)
-        if SINKS:
-            sink = tl.load(sinks + head) * LOG2E
-            most = tl.maximum(most, sink)
-        base = tl.where(most == float("-inf"), 0.0, most)
-        whole = tl.sum(total * tl.exp2(m - base), 0)
-        if SINKS:
-            whole += tl.exp2(sink - base)
-
-        d = tl.arange(0, wide(HEAD_DIM_V))
-        sums = tl.zeros((wide(HEAD_DIM_V),), tl.float32)
-        for first in range(0, splits, SPLITS):
-            here = each + first // SPLITS * step
-            log = tl.load(partial_lse + here, mask=first + at < splits, other=float("-inf")) * LOG2E
+            inside = first + at < splits
+            log = tl.load(partial_lse + here, mask=inside, other=float("-inf")) * LOG2E
             part = tl.load(
                 partial_o + here[:, None] * HEAD_DIM_V + d[None, :],
-                mask=(log > float("-inf"))[:, None] & (d < HEAD_DIM_V)[None, :],
+                mask=inside[:, None] & (d < HEAD_DIM_V)[None, :],
                 other=0.0,
             )
-            sums += tl.sum(part * tl.exp2(log - base)[:, None], 0)
-        sums = sums / tl.where(whole == 0.0, 1.0, whole)
+            part = tl.where((log > float("-inf"))[:, None], part, 0.0)
+            most = tl.maximum(m, tl.max(log, 0))
+            base = tl.where(most == float("-inf"), 0.0, most)
+            again = tl.exp2(m - base)
+            weights = tl.exp2(log - base)
+            total = total * again + tl.sum(weights, 0)
+            sums = sums * again + tl.sum(part * weights[:, None], 0)
+            m = most
+        sums = sums / tl.where(total == 0.0, 1.0, total)
         if OSCALE:
             sums = sums / tl.load(o_scale)
         if LSE:
-            tl.store(
-                lse + row, tl.where(whole == 0.0, float("-inf"), (base + tl.log2(whole)) / LOG2E)
-            )
+            found = tl.where(total == 0.0, float("-inf"), (m + tl.log2(total)) / LOG2E)
+            tl.store(lse + row, found, mask=tl.program_id(1) == 0)
         far = d
         if not UNIT:
             far = d * o_strides[3]
         place = b.to(tl.int64) * o_strides[0] + (q_start + i).to(tl.int64) * o_strides[1]
         out = rounded(sums, o.dtype.element_ty, LARGEST_O)
         tl.store(o + place + head.to(tl.int64) * o_strides[2] + far, out, mask=d < HEAD_DIM_V)
+    if DEPENDENT:
+        gdc_launch_dependents()

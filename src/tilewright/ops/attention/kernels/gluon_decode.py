@@ -3,16 +3,21 @@
 Idea. With one query, or a few, attention takes as long as its keys and values take to come from
 memory. So the query heads that share a head of keys are the rows of one tile, and each key and
 value is read once for all of them; splits of the keys fill the device where sequences and heads do
-not. One warp asks the copy engine for keys and values, as far ahead as shared memory has room; a
-group of four warps multiplies. The tile has 64 rows, wgmma's least, most of them without a query:
-the matrix units wait for memory all the same. In a step of 64 keys of head dim 128, 32 KB arrive in
-0.9 µs at an SM's share of 4.8 TB/s, and the two products take 0.3 µs.
+not. Two warps ask the copy engine, one for keys and one for values, as far ahead as shared memory
+has room; a group of four warps multiplies. The tile has 64 rows, wgmma's least, most of them
+without a query: the matrix units wait for memory all the same. In a step of 64 keys of head dim
+128, 32 KB arrive in 0.9 µs at an SM's share of 4.8 TB/s, and the two products take 0.3 µs.
 
 Data movement. K and V have a ring of STAGES blocks each. A block of a paged cache comes in boxes of
 as many rows as a page and a block have in common, at least eight; each box lies at its rows' place
 in the block's tile, so what is multiplied looks as if it had come at once. Boxes are 128 bytes
-wide, the widest that is swizzled. A page's entry is looked up one block ahead, the entries of a
-block in one load. Boxes whose rows lie wholly behind the last key are not asked for.
+wide, the widest that is swizzled. Entries of the page table are read 32 at once, one by each lane,
+and one such load ahead. Boxes whose rows lie wholly behind the last key are not asked for; a block
+that the last key cuts is announced to its barrier with fewer bytes.
+
+One warp for both, which looked up one block ahead and announced each box, took longer than memory
+where boxes are small: with pages of 16 tokens and one workgroup on an SM, a step took 1.23 µs
+(H200), in place of 0.97 with one box for each of K and V.
 
 Two workgroups fit on an SM if their rings leave room (3 stages of 64 keys at head dim 128): one
 multiplies while the other waits for its reductions.
@@ -25,7 +30,8 @@ slot into registers, which releases the slot, converted, and stored to a tile of
 have such a tile each. The scale of K is multiplied into that of the scores, and the scale of V into
 the last division.
 
-Splits. A split without keys writes a logarithm of -inf, and zeros.
+Splits. A split without keys writes a logarithm of -inf, and zeros. The kernel that combines splits
+may start once all workgroups have what they read (`combine`).
 
 Not here: pages of fewer than 8 rows, queries in fp8, scales of blocks, left padding: `basic` has
 them.
@@ -35,12 +41,13 @@ It compiles without spills; the loop of whole blocks has 300 instructions at 64 
 With 256 columns, a cache of fp8 spilled 16 to 32 bytes, and is refused. The simulation ran it
 (`tests/simulate`).
 
-Measured on an H200 (benchmarks/results/attention_decode_h200.json), bf16, 32 heads over 4, as
-shares of a large copy's 4,222 GB/s: contiguous caches of 268 MB 0.88, of 537 MB and more 1.02 to
-1.09; in pages of 64 tokens 0.86, and 1.00 to 1.10; of 16, where `basic` is as fast or faster from
-537 MB on, 0.82, and 0.94 to 1.08. What is left at 268 MB (73 to 78 µs) is the launch, the first
-loads and the combining of splits. One sequence of 65,536 tokens takes 42 µs in splits and 631
-without. 64x32 and 64x64 tiles in 2 to 4 stages are within 4 % of each other there.
+Measured on an H200 (benchmarks/results/attention_decode_h200.json) while one warp asked for both
+and `combine` began behind the last workgroup, bf16, 32 heads over 4, as shares of a large copy's
+4,222 GB/s: contiguous caches of 268 MB 0.88, of 537 MB and more 1.02 to 1.09; in pages of 64 tokens
+0.86, and 1.00 to 1.10; of 16, where `basic` was as fast or faster from 537 MB on, 0.82, and 0.94 to
+1.08. What was left at 268 MB (73 to 78 µs) was the launch, the first loads and the combining of
+splits. One sequence of 65,536 tokens took 42 µs in splits and 631 without. 64x32 and 64x64 tiles in
+2 to 4 stages were within 4 % of each other there.
 """
 
 from tilewright.ops.attention.kernels.gluon_rows import (
@@ -57,10 +64,12 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     ONE_WARP,
     keys_of,
     queries_of,
+    ring,
     turned,
 )
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
+    gdc_launch_dependents,
     gl,
     jit,
     mbarrier,
@@ -75,17 +84,8 @@ WIDE_PRODUCER_REGISTERS = gl.constexpr(72)
 """With sums of 256 columns in the consumer, which has what is left."""
 LINE = gl.constexpr(128)
 """Bytes of a box's rows at most."""
-
-
-@jit
-def _ring(COUNT: gl.constexpr, BOXES: gl.constexpr):
-    """The barriers `full`, at which BOXES boxes arrive, and `empty`, of COUNT slots."""
-    full = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(full.index(i), count=BOXES)
-        mbarrier.init(empty.index(i), count=1)
-    return full, empty
+LOOKED_UP = gl.constexpr(32)
+"""Entries of a page table that are read at once, one by each lane."""
 
 
 @jit
@@ -102,50 +102,53 @@ def _lowest(tile, n_q, n_kv, group, left, bottom_right, MASK: gl.constexpr):
 def _entries(
     step, n_kv, pages, TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr
 ):  # fmt: skip
-    """The pages of a block's boxes, of LINES rows each; 0 behind the last key."""
-    at = step * TILE_KV + LINES * gl.arange(0, TILE_KV // LINES, ONE_WARP)
+    """The pages of LOOKED_UP boxes, of LINES rows each, from block `step` on; 0 behind the last
+    key."""
+    at = step * TILE_KV + LINES * gl.arange(0, LOOKED_UP, ONE_WARP)
     return gl.load(pages + at // PAGE, mask=at < n_kv, other=0)
 
 
 @jit
 def _ask(
-    described, tile, bar, entries, b, g, start, step, n_kv,
+    described, tile, bar, entries, first, b, g, start, step, n_kv,
     TILE_KV: gl.constexpr, PAGE: gl.constexpr, LINES: gl.constexpr, DIM: gl.constexpr,
 ):  # fmt: skip
-    """Ask for one block of K or V. Each box arrives at the barrier once, with keys or without."""
+    """Ask for one block of K or V. The pages of its boxes are entries `first`…"""
     BOXES: gl.constexpr = TILE_KV // LINES
     BYTES: gl.constexpr = tile.dtype.primitive_bitwidth // 8
     WIDTH: gl.constexpr = min(LINE // BYTES, DIM)
+    rows = n_kv - step * TILE_KV
+    for count in gl.static_range(1, BOXES + 1):
+        whole = rows > (count - 1) * LINES
+        if count < BOXES:
+            whole = whole & (rows <= count * LINES)
+        mbarrier.expect(bar, count * LINES * DIM * BYTES, pred=whole)
     for box in gl.static_range(BOXES):
         row = step * TILE_KV + box * LINES
-        if row < n_kv:
-            mbarrier.expect(bar, LINES * DIM * BYTES)
-            outer = b
-            if PAGE > 0:
-                which = gl.arange(0, BOXES, ONE_WARP) == box
-                outer = gl.sum(gl.where(which, entries, 0), 0)
-                row = row % PAGE
-            for c in gl.static_range(0, DIM, WIDTH):
-                part = tile.slice(box * LINES, LINES).slice(c, WIDTH, 1)
-                tma_load(described, (outer, g, start + row, c), bar, part)
-        else:
-            mbarrier.arrive(bar, count=1)
+        outer = b
+        if PAGE > 0:
+            which = gl.arange(0, LOOKED_UP, ONE_WARP) == first + box
+            outer = gl.sum(gl.where(which, entries, 0), 0)
+            row = row % PAGE
+        for c in gl.static_range(0, DIM, WIDTH):
+            part = tile.slice(box * LINES, LINES).slice(c, WIDTH, 1)
+            tma_load(described, (outer, g, start + row, c), bar, part, rows > box * LINES)
 
 
 @jit
 def _fill(
     data, left, bottom_right,
-    TILE_KV: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
-    PAGE: gl.constexpr, LINES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr,
-    PACKEDQ: gl.constexpr, USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr,
-    PAGETABLE: gl.constexpr, APPEND: gl.constexpr,
+    TILE_KV: gl.constexpr, DIM: gl.constexpr, MASK: gl.constexpr, PAGE: gl.constexpr,
+    LINES: gl.constexpr, SPLIT: gl.constexpr, STAGES: gl.constexpr, PACKEDQ: gl.constexpr,
+    USEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDKV: gl.constexpr, PAGETABLE: gl.constexpr,
+    APPEND: gl.constexpr,
 ):  # fmt: skip
-    """The producer: asks for blocks of K and V."""
+    """A producer: asks for blocks of K, or of V."""
+    described, tiles, full, empty, lengths = data
     (
-        k, v, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used,
-        kv_used, page_table, page_list, page_starts, page_entries, kv_heads, group, q_len, kv_len,
-        new_kv, splits, split_len,
-    ) = data  # fmt: skip
+        q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, page_entries,
+        kv_heads, group, q_len, kv_len, new_kv, splits, split_len,
+    ) = lengths  # fmt: skip
     tile, g, split, b = place_of(q_len, group, kv_heads, splits, SPLIT)
     _, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     start, n_kv = keys_of(b, kv_len, new_kv, kv_offsets, kv_used, PACKEDKV, USEDKV, APPEND)
@@ -153,29 +156,29 @@ def _fill(
     begin, end = span_of(tile, split, n_q, low, n_kv, group, splits, split_len, TILE_KV, SPLIT)
     kv_b = 0 if PACKEDKV else b
     pages = page_table
-    entries = 0
+    ahead = 0
+    STEPS: gl.constexpr = LOOKED_UP // (TILE_KV // LINES)
     if PAGE > 0:
         if PAGETABLE:
             pages = page_table + b.to(gl.int64) * page_entries
         else:
             pages = page_list + gl.load(page_starts + b)
-        entries = _entries(begin, n_kv, pages, TILE_KV, PAGE, LINES)
+        ahead = _entries(begin, n_kv, pages, TILE_KV, PAGE, LINES)
+    entries = ahead
     stage = 0
     phase = 1  # an unused slot counts as released
-    for step in range(begin, end):
-        mbarrier.wait(k_empty.index(stage), phase)
-        _ask(
-            k, k_tiles.index(stage), k_full.index(stage), entries, kv_b, g, start, step, n_kv,
-            TILE_KV, PAGE, LINES, HEAD_DIM,
-        )  # fmt: skip
-        mbarrier.wait(v_empty.index(stage), phase)
-        _ask(
-            v, v_tiles.index(stage), v_full.index(stage), entries, kv_b, g, start, step, n_kv,
-            TILE_KV, PAGE, LINES, HEAD_DIM_V,
-        )  # fmt: skip
+    for group_begin in range(begin, end, STEPS):
         if PAGE > 0:
-            entries = _entries(step + 1, n_kv, pages, TILE_KV, PAGE, LINES)
-        stage, phase = turned(stage, phase, STAGES)
+            entries = ahead
+            ahead = _entries(group_begin + STEPS, n_kv, pages, TILE_KV, PAGE, LINES)
+        for step in range(group_begin, gl.minimum(group_begin + STEPS, end)):
+            mbarrier.wait(empty.index(stage), phase)
+            _ask(
+                described, tiles.index(stage), full.index(stage), entries,
+                (step - group_begin) * (TILE_KV // LINES), kv_b, g, start, step, n_kv,
+                TILE_KV, PAGE, LINES, DIM,
+            )  # fmt: skip
+            stage, phase = turned(stage, phase, STAGES)
 
 
 @jit
@@ -309,6 +312,8 @@ def _attend(
             MASK, True, SOFTCAP, STAGES,
         )  # fmt: skip
 
+    if SPLIT:
+        gdc_launch_dependents()  # all that this workgroup reads has come
     if SPLIT or LSE:
         line = lines_of(r, b, g, q_begin, heads, group, q_len, total_q, PACKEDQ)
         log = (most + gl.log2(total)) * LN2
@@ -360,8 +365,8 @@ def attention_gluon_decode(
     if k.dtype != DTYPE:
         k_wide = _tiles(DTYPE, 1, TILE_KV, HEAD_DIM).index(0)
         v_wide = _tiles(DTYPE, 1, TILE_KV, HEAD_DIM_V).index(0)
-    k_full, k_empty = _ring(STAGES, TILE_KV // LINES)
-    v_full, v_empty = _ring(STAGES, TILE_KV // LINES)
+    k_full, k_empty = ring(STAGES, 1)
+    v_full, v_empty = ring(STAGES, 1)
     fence_async_shared()  # the copy engine sees the barriers too
     attended = (
         q, o, lse, partial_o, partial_lse, k_scale, v_scale, q_strides, o_strides, kv_scale_strides,
@@ -369,10 +374,9 @@ def attention_gluon_decode(
         kv_offsets, q_used, kv_used, heads, kv_heads, group, q_len, kv_len, total_q, rows, new_kv,
         splits, split_len, softcap, scale,
     )  # fmt: skip
-    filled = (
-        k, v, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, q_offsets, kv_offsets, q_used,
-        kv_used, page_table, page_list, page_starts, page_entries, kv_heads, group, q_len, kv_len,
-        new_kv, splits, split_len,
+    lengths = (
+        q_offsets, kv_offsets, q_used, kv_used, page_table, page_list, page_starts, page_entries,
+        kv_heads, group, q_len, kv_len, new_kv, splits, split_len,
     )  # fmt: skip
     gl.warp_specialize(
         [
@@ -381,10 +385,16 @@ def attention_gluon_decode(
                 LSE, SOFTCAP, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, APPEND, TSCALE or HSCALE,
             )),
             (_fill, (
-                filled, left, bottom_right, TILE_KV, HEAD_DIM, HEAD_DIM_V, MASK, PAGE, LINES, SPLIT,
-                STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE, APPEND,
+                (k, k_tiles, k_full, k_empty, lengths), left, bottom_right, TILE_KV, HEAD_DIM,
+                MASK, PAGE, LINES, SPLIT, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE,
+                APPEND,
+            )),
+            (_fill, (
+                (v, v_tiles, v_full, v_empty, lengths), left, bottom_right, TILE_KV, HEAD_DIM_V,
+                MASK, PAGE, LINES, SPLIT, STAGES, PACKEDQ, USEDQ, PACKEDKV, USEDKV, PAGETABLE,
+                APPEND,
             )),
         ],
-        [1],
-        [WIDE_PRODUCER_REGISTERS if HEAD_DIM_V > 128 else PRODUCER_REGISTERS],
+        [1, 1],
+        [WIDE_PRODUCER_REGISTERS if HEAD_DIM_V > 128 else PRODUCER_REGISTERS] * 2,
     )  # fmt: skip

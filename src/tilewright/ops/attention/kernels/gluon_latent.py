@@ -61,6 +61,7 @@ from tilewright.ops.attention.kernels.gluon_scores import LN2, base2
 from tilewright.ops.attention.kernels.gluon_tiles import keys_of, queries_of, ring, turned
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
+    gdc_launch_dependents,
     gl,
     jit,
     mbarrier,
@@ -158,6 +159,8 @@ def _fill(
                 outer_0 = 0
                 outer_1 = 0
             stage, phase = turned(stage, phase, STAGES)
+    if SPLIT:
+        gdc_launch_dependents()
 
 
 @jit

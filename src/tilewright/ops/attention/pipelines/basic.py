@@ -214,6 +214,11 @@ def _rolled(c: AttentionConfig, arch: Arch) -> bool:
     return _on_vectors(c.dtype, arch) or (arch.operand_copies > 1 and c.head_dim > 128)
 
 
+def _dependent(c: AttentionConfig, arch: Arch) -> bool:
+    """Whether the kernel that combines splits may start before this one has ended."""
+    return c.scheduler == "split" and arch.has("pdl")
+
+
 MOST_UNROLLED = 256
 """Multiplications of weights by values that a thread may do in a step on AMD's vector units. Tiles
 with as many take up to 256 registers; of those with 512 most spilled, 20 to 956 bytes (head dims 32
@@ -290,7 +295,7 @@ BASIC = Pipeline(
         "USEDKV", "LEFTPAD", "PAGETABLE", "PAGELIST", "VECTORISED", "LATENT", "TSCALE", "HSCALE",
         "BSCALE", "OSCALE", "APPEND", "LARGEST_O", "UNIT",
     ),
-    own_constants={"BY_FP16": _by_fp16, "ROLLED": _rolled},
+    own_constants={"BY_FP16": _by_fp16, "ROLLED": _rolled, "DEPENDENT": _dependent},
     options=common.triton_options,
     grid=common.by_tile,
     counter=False,
