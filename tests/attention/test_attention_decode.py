@@ -136,9 +136,15 @@ def test_the_compiler_takes_it(store):
         config_of(problem_of({"others": "usedkv+pagetable+lse", **TABLE, "head_dim": 128}), SPLIT),
         config_of(problem_of({"right": 0, "left": 128, "head_dim": 256}), {"num_stages": 2}),
         config_of(problem_of({"others": "tscale", "dtype_kv": "e4m3fn", "head_dim": 128}), SPLIT),
+        config_of(  # the producers have 16 boxes of each block
+            problem_of({"others": "usedkv+pagetable", **TABLE, "page_size": 8, "head_dim": 128}),
+            {"tile_kv": 128},
+        ),
     ]
     report = build_once([(c, "sm_90") for c in configs], store)
     assert report.results and not report.failures, report.failures
+    kernels = [r.kernel for r in report.results if r.part == "main"]
+    assert [one.resources.spill_bytes for one in kernels] == [0] * len(configs)
 
 
 def test_two_workgroups_have_room_on_a_unit():

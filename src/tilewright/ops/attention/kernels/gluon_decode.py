@@ -124,15 +124,16 @@ def _ask(
             whole = whole & (rows <= count * LINES)
         mbarrier.expect(bar, count * LINES * DIM * BYTES, pred=whole)
     for box in gl.static_range(BOXES):
-        row = step * TILE_KV + box * LINES
-        outer = b
-        if PAGE > 0:
-            which = gl.arange(0, LOOKED_UP, ONE_WARP) == first + box
-            outer = gl.sum(gl.where(which, entries, 0), 0)
-            row = row % PAGE
-        for c in gl.static_range(0, DIM, WIDTH):
-            part = tile.slice(box * LINES, LINES).slice(c, WIDTH, 1)
-            tma_load(described, (outer, g, start + row, c), bar, part, rows > box * LINES)
+        if rows > box * LINES:
+            row = step * TILE_KV + box * LINES
+            outer = b
+            if PAGE > 0:
+                which = gl.arange(0, LOOKED_UP, ONE_WARP) == first + box
+                outer = gl.sum(gl.where(which, entries, 0), 0)
+                row = row % PAGE
+            for c in gl.static_range(0, DIM, WIDTH):
+                part = tile.slice(box * LINES, LINES).slice(c, WIDTH, 1)
+                tma_load(described, (outer, g, start + row, c), bar, part)
 
 
 @jit
