@@ -18,7 +18,7 @@ from tilewright.ops.conv import vendor as vendor_module
 from tilewright.ops.conv import words as words_module
 from tilewright.ops.conv.config import GEMM, PIPELINES, SHARING, ConvConfig
 from tilewright.ops.conv.formats import tile_engine
-from tilewright.ops.conv.pipelines import boxed, by_gemm, grouped
+from tilewright.ops.conv.pipelines import bands, boxed, by_gemm, grouped
 from tilewright.ops.conv.problem import ConvProblem, outputs
 from tilewright.ops.defaults import Defaults
 from tilewright.ops.estimate import Estimate
@@ -59,7 +59,8 @@ class ConvFamily(Defaults):
         return alike.nearby(problem)
 
     def pipelines(self, arch: Arch) -> Sequence[str]:
-        needs = dict.fromkeys(boxed.PIPELINES, boxed.NEEDS) | {grouped.PIPELINE: grouped.NEEDS}
+        needs = dict.fromkeys(boxed.PIPELINES, boxed.NEEDS)
+        needs |= {one.PIPELINE: one.NEEDS for one in (bands, grouped)}
         return (*(n for n in PIPELINES if all(map(arch.has, needs.get(n, ())))), GEMM)
 
     def axes(self) -> Mapping[str, Any]:
@@ -102,6 +103,8 @@ class ConvFamily(Defaults):
     def interpreted(self, config: ConvConfig) -> ConvConfig:
         if config.pipeline == grouped.PIPELINE:
             return grouped.sibling(config)
+        if config.pipeline == bands.PIPELINE:
+            return bands.sibling(config)
         if config.pipeline == GEMM:
             return by_gemm.interpreted(config)
         return boxed.sibling(config) if config.pipeline in boxed.PIPELINES else config

@@ -31,10 +31,13 @@ from tilewright.ops.gemm import epilogues, names
 from tilewright.ops.gemm.config import REDUCTIONS, GemmConfig
 from tilewright.ops.gemm.problem import PRECISIONS
 
-PIPELINES = ("implicit", "depthwise", "window", "gluon_ws", "gluon_pingpong", "gluon_grouped")
+PIPELINES = (
+    "implicit", "depthwise", "window", "gluon_bands", "gluon_ws", "gluon_pingpong", "gluon_grouped",
+)  # fmt: skip
 """``implicit``: an implicit GEMM on the matrix units, through pointers. ``depthwise``: vectors of
 channels on the vector units, where every channel has one filter of its own. ``window``: the same
-with a window that slides over pixels, which stay in registers. ``gluon_ws``,
+with a window that slides over pixels, which stay in registers. ``gluon_bands``: rows of such
+filters as bands of matrices, on the matrix units (`bands`). ``gluon_ws``,
 ``gluon_pingpong``: an implicit GEMM of boxes of pixels that the copy engine brings (`boxed`).
 ``gluon_grouped``: groups of few channels, whose pixels all taps read in shared memory
 (`grouped`)."""
@@ -42,10 +45,10 @@ with a window that slides over pixels, which stay in registers. ``gluon_ws``,
 GEMM = "gemm"
 """The pipeline of GEMM's kernels (`by_gemm`)."""
 
-DEPTHWISE = ("depthwise", "window")
+DEPTHWISE = ("depthwise", "window", "gluon_bands")
 """Pipelines for one filter of its own for every channel."""
 
-HOLDING = ("window", "gluon_grouped")
+HOLDING = ("window", "gluon_bands", "gluon_grouped")
 """Pipelines whose kernels are written out for a filter."""
 
 SCHEDULERS = ("tile", "split", "persistent", "stream_k")

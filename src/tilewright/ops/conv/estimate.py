@@ -21,6 +21,8 @@ from tilewright.ops.conv.config import SHARING, ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.parts import tiles
 from tilewright.ops.conv.pipelines import (
+    bands,
+    bands_estimate,
     boxed,
     boxed_estimate,
     grouped,
@@ -68,6 +70,8 @@ def estimate(config: ConvConfig, problem: ConvProblem, device: Device) -> Estima
     c, p, this = config, problem, arch(device.arch)
     if c.pipeline == grouped.PIPELINE:
         return grouped_estimate.estimate(c, p, device)
+    if c.pipeline == bands.PIPELINE:
+        return bands_estimate.estimate(c, p, device)
     if c.pipeline in boxed.PIPELINES:
         return boxed_estimate.estimate(c, p, device)
     units = device.compute_units

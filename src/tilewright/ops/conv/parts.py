@@ -22,6 +22,8 @@ from tilewright.ops.conv.arguments import (
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import (
+    bands,
+    bands_launch,
     boxed,
     boxed_launch,
     boxed_weights,
@@ -221,12 +223,14 @@ def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
         return boxed_weights.tiles(c, p) * splits if weights else boxed_launch.all_tiles(c, p)
     if c.pipeline == grouped.PIPELINE:
         return grouped_launch.all_tiles(c, p)
+    if c.pipeline == bands.PIPELINE:
+        return bands_launch.all_tiles(c, p)
     return parts_of(c)[MAIN].grid(c, p, splits)
 
 
 def parts_of(c: ConvConfig) -> dict[str, Part]:
     """The kernels through pointers of a config, by part."""
-    if c.pipeline in (grouped.PIPELINE, *boxed.PIPELINES):
+    if c.pipeline in (grouped.PIPELINE, *boxed.PIPELINES, bands.PIPELINE):
         return {TOTALS: SUM} if c.two_stage else {}
     kind = ("row" if windows.of_row(c) else "filter") if c.window else c.pipeline
     if c.direction != "weights":
@@ -245,6 +249,8 @@ def sources(config: ConvConfig, arch: Arch) -> Mapping[str, KernelSource]:
         return {MAIN: grouped_weights.source(config), **found}
     if config.pipeline == grouped.PIPELINE:
         return grouped_launch.sources(config, arch)
+    if config.pipeline == bands.PIPELINE:
+        return {MAIN: bands_launch.source(config, arch), **found}
     if config.pipeline in boxed.PIPELINES:
         of = boxed_weights if config.direction == "weights" else boxed_launch
         return {MAIN: of.source(config, arch), **found}
@@ -368,6 +374,8 @@ def launch(config: ConvConfig, problem: ConvProblem, device: Device) -> Launch:
         steps = [grouped_weights.step(config, problem, device)]
     elif config.pipeline == grouped.PIPELINE:
         steps = grouped_launch.steps(config, problem, device)
+    elif config.pipeline == bands.PIPELINE:
+        steps = [bands_launch.step(config, problem, device)]
     for name, part in parts_of(config).items():
         groups = part.grid(config, problem, splits)
         if name == MAIN and config.scheduler == "stream_k":

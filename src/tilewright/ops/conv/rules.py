@@ -18,7 +18,7 @@ from tilewright.ops.conv.config import (
     of_weights,
 )
 from tilewright.ops.conv.parts import pixels, tiles
-from tilewright.ops.conv.pipelines import boxed, by_gemm, grouped, runs, windows
+from tilewright.ops.conv.pipelines import bands, boxed, by_gemm, grouped, runs, windows
 from tilewright.ops.conv.problem import DIRECTIONS, GRADIENT_DTYPES, ConvProblem
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import outputs
@@ -66,6 +66,8 @@ def _dtype(c: ConvConfig, arch: Arch) -> str | None:
 def _boxed(c: ConvConfig, arch: Arch) -> str | None:
     if c.pipeline == grouped.PIPELINE:
         return grouped.objection(c, arch)
+    if c.pipeline == bands.PIPELINE:
+        return bands.objection(c, arch)
     if c.pipeline in boxed.PIPELINES:
         return boxed.objection(c, arch)
     if c.box or c.spread or c.scheduler == "persistent":
@@ -164,6 +166,8 @@ def sums(c: ConvConfig) -> int:
     """Sums that a workgroup keeps in registers."""
     if c.window:
         return c.tile_m * c.tile_n * windows.registers(c)
+    if c.pipeline == bands.PIPELINE:
+        return bands.registers(c) * c.num_warps * windows.LEAST_LANES
     if c.depthwise and c.direction == "weights":
         return c.tile_m * c.tile_n * c.tile_k
     if c.pipeline in boxed.PIPELINES:
@@ -208,6 +212,8 @@ def _dot(c: ConvConfig, arch: Arch) -> str | None:
 def shared_memory(c: ConvConfig, arch: Arch) -> int:
     """Bytes of the buffers that the compiler makes for a step's operands: one for each stage, one
     less where matrix instructions do not read shared memory on their own."""
+    if c.pipeline == bands.PIPELINE:
+        return bands.shared_memory(c)
     if c.depthwise:
         return 0
     if c.pipeline in boxed.PIPELINES:
@@ -273,6 +279,8 @@ def _depthwise(c: ConvConfig, p: ConvProblem) -> str | None:
 def _described(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.pipeline == grouped.PIPELINE:
         return grouped.refusal(c, p)
+    if c.pipeline == bands.PIPELINE:
+        return bands.refusal(c, p)
     return boxed.refusal(c, p) if c.pipeline in boxed.PIPELINES else None
 
 

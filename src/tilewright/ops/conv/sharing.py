@@ -13,6 +13,8 @@ from tilewright.ops.conv.arguments import PARTIALS
 from tilewright.ops.conv.config import ConvConfig
 from tilewright.ops.conv.geometry import cdiv
 from tilewright.ops.conv.pipelines import (
+    bands,
+    bands_launch,
     boxed,
     boxed_weights,
     grouped,
@@ -36,6 +38,8 @@ def tiles(c: ConvConfig, p: ConvProblem) -> int:
     """Tiles of the gradient."""
     if c.pipeline in boxed.PIPELINES:
         return boxed_weights.tiles(c, p)
+    if c.pipeline == bands.PIPELINE:
+        return cdiv(p.c, c.tile_n)
     if c.window:
         return cdiv(p.c, c.tile_n) * (p.taps // p.filter[-1] if windows.of_row(c) else 1)
     if c.depthwise:
@@ -73,6 +77,8 @@ def splits(c: ConvConfig, p: ConvProblem, device: Device) -> int:
         return 1
     if c.pipeline == grouped.PIPELINE:
         return grouped_weights.cut(c, p, device).programs
+    if c.pipeline == bands.PIPELINE:
+        return bands_launch.cut(c, p, device).programs
     count = max(1, tiles(c, p))
     if c.pipeline in boxed.PIPELINES:
         wanted = boxed_weights.splits(c, p, device.compute_units)

@@ -20,7 +20,7 @@ from tilewright.ops.conv.config import (
     ConvConfig,
 )
 from tilewright.ops.conv.geometry import power_of_two
-from tilewright.ops.conv.pipelines import boxed_rows, by_gemm, grouped_rows, runs, windows
+from tilewright.ops.conv.pipelines import bands, boxed_rows, by_gemm, grouped_rows, runs, windows
 from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.rules import SIGNATURE, alignments, index_bits
 from tilewright.ops.gemm.config import REDUCTIONS
@@ -133,6 +133,7 @@ def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
         _depthwise(problem, tuned=True),
         boxed_rows.rows(problem, arch, tuned=True),
         _held(problem, arch, tuned=True),
+        bands.rows(problem, alignments(problem, bands.PIPELINE)),
         grouped_rows.tuned(problem, arch),
         runs.rows(problem, arch),
     )

@@ -1,0 +1,467 @@
+"""Depthwise convolutions in all directions on the matrix units, in Gluon (sm_90): a row of each
+channel's filter is a band of a matrix.
+
+Idea. On the vector units a product of a pixel and a tap is an instruction of a lane, and a 7×7
+filter has 49 for each pixel. The matrix units have no use for one channel's filter as it is. But a
+strip of 8 neighbouring pixels of the result sees 16 pixels of each row of the source (up to 9 taps
+along the width), and their products with a row of the filter are those with a matrix [pixels seen,
+pixels of the strip] that has the row's taps on its diagonals and zeros elsewhere. 16 strips of
+several images are the rows of the other operand. So an instruction of 16×8×16 makes 128 sums of one
+channel and one row of the filter: 44 % of its products are of taps for 7×7, 19 % for 3×3.
+
+A workgroup has SLAB channels of 16 strips and walks down the rows. Each row of the source comes
+once (`x`, and `edge` for the 8 pixels behind the last strip), and is joined at once with all rows
+of the filter: the sums of as many rows of the result as the filter has rows are in registers, as
+are the bands. A row that is complete leaves through a staging buffer and the copy engine, which
+also reads zeros for the padding and writes nothing outside the result. The gradient of the data is
+the same with taps in the reverse order.
+
+In the gradient of the weights, sums and bands change places: the product of 16 pixels of x and 8 of
+dY, summed over strips and images, has on its diagonals what the taps of a row sum up. Registers
+hold these products for all rows of the filter, and as many rows of dY. Diagonals are summed once,
+at the end; parts of the strips are added by `conv_totals`.
+
+Threads hold neighbouring channels of a pixel, which are read at once; registers of one channel come
+from two pixels (a permutation for each register). Pixel k of a strip and pixel k + 8 are neighbours
+in the operand, because a thread can have both. Channels of a thread are numbered first, then warps,
+so that no layout is converted.
+
+Bands have zeros, and a pixel that is infinite or NaN would spoil the whole strip. Each thread
+remembers whether a sum was not finite; then the strip is computed again, tap by tap from memory.
+
+Data movement. A row of SLAB channels, 16 strips and 8 pixels on the side moves once from memory to
+shared memory, STAGES rows ahead. Segments of the height read TAPS_H - 1 rows of the next one.
+"""
+
+from tilewright.ops.device.epilogue import rounded
+from tilewright.ops.device.gluon_api import (
+    constexpr_function,
+    fence_async_shared,
+    gl,
+    jit,
+    mbarrier,
+    mma_v2,
+    reinterpreted,
+    thread_barrier,
+    tma_load,
+    tma_store,
+    tma_store_wait,
+)
+
+STRIP = gl.constexpr(8)
+"""Neighbouring pixels of a strip."""
+
+LINES = gl.constexpr(16)
+"""Strips that one instruction multiplies."""
+
+
+@constexpr_function
+def _bits(size, axis, first=1):
+    """Bases of the numbers below `size` along an axis, from `first` on."""
+    found = []
+    while first < size:
+        found.append([first * (i == axis) for i in range(4)])
+        first *= 2
+    return found
+
+
+@constexpr_function
+def strips_in_registers(strips, images, slab, warps, of_lines):
+    """How threads hold a row of strips, [strips, pixels of a strip, images, channels].
+
+    A thread has neighbouring channels, which are read at once. of_lines: lines (strips of images)
+    are the dimension that products are summed over, else pixels are."""
+    each = slab // warps
+    channels = _bits(slab, 3)
+    inner = len(_bits(each, 3))
+    lines = _bits(images, 2) + _bits(strips, 0)
+    pixels = _bits(8, 1)
+    if of_lines:
+        registers, lanes = [lines[0], lines[3]], [lines[1], lines[2], *pixels]
+    else:
+        registers, lanes = [pixels[2], lines[3]], [pixels[0], pixels[1], *lines[:3]]
+    return gl.DistributedLinearLayout(
+        channels[:inner] + registers, lanes, channels[inner:], [], [strips, 8, images, slab]
+    )
+
+
+@jit
+def _view(tile, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr):
+    """STRIPS atoms from the first on."""
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
+        [STRIPS, 8, IMAGES, SLAB], tile.dtype
+    )
+    return reinterpreted(tile, tile.dtype, [STRIPS, 8, IMAGES, SLAB], LAYOUT)
+
+
+@jit
+def _by_channel(
+    tile, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr,
+    WARPS: gl.constexpr, OF_LINES: gl.constexpr,
+):  # fmt: skip
+    """A row of strips as [channels, lines, pixels], or [channels, pixels, lines]. A channel's
+    number here is that in its thread, then its warp's."""
+    HELD: gl.constexpr = strips_in_registers(STRIPS, IMAGES, SLAB, WARPS, OF_LINES)
+    found = _view(tile, STRIPS, IMAGES, SLAB).load(HELD)
+    found = found.reshape((STRIPS, 8, IMAGES, WARPS, SLAB // WARPS))
+    return found.permute((4, 3, 0, 2, 1)).reshape((SLAB, 16, 8))
+
+
+@jit
+def _pixels_of_lines(
+    atoms, at, LEFT: gl.constexpr, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """The pixels that strips see, [channels, lines, pixels]: pixel k of a strip and the one eight
+    behind it are neighbours here."""
+    near = _by_channel(atoms.index(at), STRIPS, IMAGES, SLAB, WARPS, False)
+    far = _by_channel(atoms.index(at + 1), STRIPS, IMAGES, SLAB, WARPS, False)
+    found = gl.join(near, far).reshape((SLAB, 16, 16))
+    return gl.convert_layout(found, LEFT, assert_trivial=True)
+
+
+@jit
+def _lines_of_pixels(
+    atoms, at, LEFT: gl.constexpr, STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr,
+    WARPS: gl.constexpr,
+):  # fmt: skip
+    """The same as [channels, pixels, lines], pixels in their order."""
+    near = _by_channel(atoms.index(at), STRIPS, IMAGES, SLAB, WARPS, True).permute((0, 2, 1))
+    far = _by_channel(atoms.index(at + 1), STRIPS, IMAGES, SLAB, WARPS, True).permute((0, 2, 1))
+    found = gl.join(near, far).permute((0, 3, 1, 2)).reshape((SLAB, 16, 16))
+    return gl.convert_layout(found, LEFT, assert_trivial=True)
+
+
+@jit
+def _channels(slab, LAYOUT: gl.constexpr, SLAB: gl.constexpr, WARPS: gl.constexpr):
+    """The channels along the first of three axes."""
+    i = gl.arange(0, SLAB, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    return slab * SLAB + i % WARPS * (SLAB // WARPS) + i // WARPS
+
+
+@jit
+def _band(
+    weights, strides, slab, channels, RIGHT: gl.constexpr, TAP_H: gl.constexpr,
+    TAPS_W: gl.constexpr, DATA: gl.constexpr, SLAB: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """A row of each channel's filter as a band, [channels, pixels seen, pixels of a strip]."""
+    channel = _channels(slab, RIGHT, SLAB, WARPS)
+    k = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, RIGHT)))
+    tap = (k // 2 + k % 2 * 8)[None, :, None]
+    tap = tap - gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, RIGHT)))[None, None, :]
+    there = (tap >= 0) & (tap < TAPS_W) & (channel < channels)[:, None, None]
+    if DATA:
+        tap = TAPS_W - 1 - tap
+    places = (channel * strides[0])[:, None, None] + (TAP_H * strides[3] + tap * strides[4])
+    return gl.load(weights + places, mask=there, other=0.0)
+
+
+@jit
+def _strip(number, tiles_w, sets, rows, slab, STRIPS: gl.constexpr, IMAGES: gl.constexpr,
+           SLAB: gl.constexpr):  # fmt: skip
+    """The first pixel of a numbered strip of the result: height, width, image and channel."""
+    rest = number // tiles_w
+    first_w = number % tiles_w * (STRIPS * 8)
+    return rest // sets * rows, first_w, rest % sets * IMAGES, slab * SLAB
+
+
+@jit
+def _slots(slot, phase, STAGES: gl.constexpr):
+    """The slot and the phase of the row behind this one."""
+    slot += 1
+    if slot == STAGES:
+        slot *= 0
+        phase ^= 1
+    return slot, phase
+
+
+@jit
+def _ask(
+    x, edge, atoms, ready, h, w, image, channel, slot,
+    STRIPS: gl.constexpr,
+):  # fmt: skip
+    """Ask for the row of x at these pixels to go to a slot."""
+    at = slot * (STRIPS + 1)
+    tma_load(x, (h, w, image, channel), ready, _box(atoms, at, x))
+    tma_load(edge, (h, w + STRIPS * 8, image, channel), ready, _box(atoms, at + STRIPS, edge))
+
+
+@jit
+def _ask_next(
+    x, edge, y, atoms, others, full, going, mine, apart, strips, rows_in, rows, height, tiles_w,
+    sets, slab, origin_h, origin_w,
+    STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr, STAGES: gl.constexpr,
+    WITH_Y: gl.constexpr,
+):  # fmt: skip
+    """Ask for the next row of this workgroup, if there is one. Returns the one behind it.
+
+    going: the strip's number, the row in it, its slot, and the strip's first pixel. y, others: dY
+    and its ring, in the gradient of the weights; behind a segment's last row dY is zero."""
+    strip, row, slot, place = going
+    if strip < strips:
+        ready = full.index(slot)
+        mbarrier.expect(
+            ready, x.block_type.nbytes + edge.block_type.nbytes + y.block_type.nbytes * WITH_Y
+        )
+        _ask(
+            x, edge, atoms, ready, place[0] + row + origin_h, place[1] + origin_w, place[2],
+            place[3], slot, STRIPS,
+        )  # fmt: skip
+        if WITH_Y:
+            of_y = place[0] + row
+            if row >= rows:
+                of_y = height  # outside
+            tma_load(
+                y, (of_y, place[1], place[2], place[3]), ready,
+                reinterpreted(others.index(slot), y.dtype, y.block_type.shape, y.layout),
+            )  # fmt: skip
+    slot += 1
+    if slot == STAGES:
+        slot *= 0
+    row += 1
+    if row == rows_in:
+        row *= 0
+        strip += apart
+        place = _strip(strip, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
+    return strip, row, slot, place
+
+
+@jit
+def _box(atoms, at, view):
+    """The atoms from number `at` on, as one copy of `view` moves them."""
+    return reinterpreted(atoms.index(at), view.dtype, view.block_type.shape, view.layout)
+
+
+@jit
+def _zeros(COUNT: gl.constexpr, like):
+    found = ()
+    for _ in gl.static_range(COUNT):
+        found = found + (gl.zeros_like(like),)  # type: ignore[assignment]  # noqa: RUF005
+    return found
+
+
+@jit
+def _written(token):
+    """Wait until what this thread had the copy engine store is in memory."""
+    return gl.inline_asm_elementwise(
+        "cp.async.bulk.wait_group 0; mov.b32 $0, $1;",
+        "=r,r", [token], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@jit
+def _tap_by_tap(
+    source, weights, result, source_strides, weight_strides, result_strides, slab, place, rows,
+    images, channels, sizes, full, origin_h, origin_w,
+    PRODUCTS: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, DATA: gl.constexpr,
+    STRIPS: gl.constexpr, IMAGES: gl.constexpr, SLAB: gl.constexpr, WARPS: gl.constexpr,
+    LARGEST: gl.constexpr,
+):  # fmt: skip
+    """A strip again, without a band's zeros."""
+    channel = _channels(slab, PRODUCTS, SLAB, WARPS)[:, None, None]
+    line = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, PRODUCTS)))[None, :, None]
+    w = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, PRODUCTS)))[None, None, :]
+    w = place[1] + line // IMAGES * 8 + w
+    image = place[2] + line % IMAGES
+    here = (channel < channels) & (image < images)
+    for row in range(rows):
+        h = place[0] + row
+        total = gl.zeros((SLAB, 16, 8), gl.float32, PRODUCTS)
+        for r in range(TAPS_H):
+            for s in range(TAPS_W):
+                at_h = h + r + origin_h
+                at_w = w + s + origin_w
+                seen = here & (at_h >= 0) & (at_h < sizes[0]) & (at_w >= 0) & (at_w < sizes[1])
+                places = image * source_strides[0] + at_h * source_strides[3]
+                places = channel + (places + at_w * source_strides[4])
+                pixel = gl.load(source + places, mask=seen, other=0.0)
+                tap = r * weight_strides[3] + s * weight_strides[4]
+                if DATA:
+                    tap = (TAPS_H - 1 - r) * weight_strides[3]
+                    tap += (TAPS_W - 1 - s) * weight_strides[4]
+                factor = gl.load(
+                    weights + (channel * weight_strides[0] + tap), mask=channel < channels,
+                    other=0.0,
+                )  # fmt: skip
+                total += pixel.to(gl.float32) * factor.to(gl.float32)
+        there = here & (h < full[0]) & (w < full[1])
+        places = image * result_strides[0] + h * result_strides[3]
+        places = channel + (places + w * result_strides[4])
+        gl.store(result + places, rounded(total, result.dtype.element_ty, LARGEST), mask=there)
+
+
+@jit
+def conv_gluon_bands(
+    x, edge, made, source, weights, result, source_strides, weight_strides, result_strides, images,
+    channels, sizes, full_sizes, slabs, tiles_w, sets, strips, rows, origin_h, origin_w,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, STRIPS: gl.constexpr, IMAGES: gl.constexpr,
+    SLAB: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr, DATA: gl.constexpr,
+    LARGEST: gl.constexpr,
+):  # fmt: skip
+    """This workgroup's part of the result: one slab of channels of its sets of images, tiles of
+    the width, and segments of the height.
+
+    x, edge, made: tensor descriptors of [height, width, image, channel]; `edge` of the pixels
+        behind those of a row of strips. source, weights, result: the same arrays, and the weights.
+    images, channels: of the result. sizes, full_sizes: height and width of the source and of the
+        result. slabs, tiles_w, sets: that cover the channels, the width and the images. strips: of
+        a slab. rows: of a segment. origin_h, origin_w: the first pixel that pixel 0 sees.
+    """
+    PRODUCTS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, PRODUCTS, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, PRODUCTS, 2)
+    ATOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([8, IMAGES, SLAB], x.dtype)
+    ROW: gl.constexpr = gl.NVMMASharedLayout.get_default_for([STRIPS, 8, IMAGES, SLAB], x.dtype)
+    atoms = gl.allocate_shared_memory(x.dtype, [STAGES * (STRIPS + 1), 8, IMAGES, SLAB], ATOM)
+    staging = gl.allocate_shared_memory(made.dtype, [2, STRIPS, 8, IMAGES, SLAB], ROW)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+    slab = gl.program_id(0) % slabs
+    mine = gl.program_id(0) // slabs
+    apart = gl.num_programs(0) // slabs
+    rows_in = rows + TAPS_H - 1
+    fence_async_shared()  # the copy engine sees the barriers too
+    thread_barrier()
+    begin = _strip(mine, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
+    going = (mine, rows * 0, rows * 0, begin)
+    for _ in range(STAGES):
+        going = _ask_next(
+            x, edge, x, atoms, atoms, full, going, mine, apart, strips, rows_in, rows, rows,
+            tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB, STAGES, False,
+        )  # fmt: skip
+    none = gl.zeros((SLAB, 16, 8), gl.float32, PRODUCTS)
+    bands = _zeros(0, none)
+    for r in gl.static_range(TAPS_H):
+        bands = bands + (  # noqa: RUF005
+            _band(
+                weights, weight_strides, slab, channels, RIGHT, TAPS_H - 1 - r if DATA else r,
+                TAPS_W, DATA, SLAB, WARPS,
+            ),
+        )  # fmt: skip
+
+    slot = rows * 0
+    phase = rows * 0
+    for strip in range(mine, strips, apart):
+        place = _strip(strip, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
+        sums = _zeros(TAPS_H, none)
+        odd = gl.sum(none.reshape((SLAB // WARPS, WARPS, 16, 8)), 0)
+        for first in range(0, rows_in, TAPS_H):
+            for u in gl.static_range(TAPS_H):
+                if first + u < rows_in:
+                    mbarrier.wait(full.index(slot), phase)
+                    pixels = _pixels_of_lines(
+                        atoms, slot * (STRIPS + 1), LEFT, STRIPS, IMAGES, SLAB, WARPS
+                    )
+                    slot, phase = _slots(slot, phase, STAGES)
+                    tma_store_wait(1)  # the row before the last has left its buffer
+                    thread_barrier()  # and all warps have read this one
+                    going = _ask_next(
+                        x, edge, x, atoms, atoms, full, going, mine, apart, strips, rows_in, rows,
+                        rows, tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB,
+                        STAGES, False,
+                    )  # fmt: skip
+                    more = _zeros(0, none)
+                    for i in gl.static_range(TAPS_H):  # rows of the result, by number % TAPS_H
+                        before = none if i == u else sums[i]
+                        band = bands[(u - i + TAPS_H) % TAPS_H]
+                        more = more + (mma_v2(pixels, band, before),)  # noqa: RUF005
+                    sums = more
+                    row = first + u - (TAPS_H - 1)
+                    if row >= 0:
+                        out = sums[(u + 1) % TAPS_H]
+                        # NaN where a sum is not finite.
+                        odd += gl.sum((out * 0.0).reshape((SLAB // WARPS, WARPS, 16, 8)), 0)
+                        kept = rounded(out, made.dtype, LARGEST)
+                        kept = kept.reshape((SLAB // WARPS, WARPS, STRIPS, IMAGES, 8))
+                        kept = kept.permute((2, 4, 3, 1, 0)).reshape((STRIPS, 8, IMAGES, SLAB))
+                        buffer = staging.index(row % 2)
+                        buffer.store(kept)
+                        fence_async_shared()
+                        tma_store(
+                            made, (place[0] + row, place[1], place[2], place[3]),
+                            reinterpreted(buffer, made.dtype, made.block_type.shape, made.layout),
+                        )  # fmt: skip
+        found = gl.sum(gl.sum(gl.sum(odd, 2), 1), 0)
+        if found != found:
+            _written(rows)
+            thread_barrier()
+            _tap_by_tap(
+                source, weights, result, source_strides, weight_strides, result_strides, slab,
+                place, rows, images, channels, sizes, full_sizes, origin_h, origin_w, PRODUCTS,
+                TAPS_H, TAPS_W, DATA, STRIPS, IMAGES, SLAB, WARPS, LARGEST,
+            )  # fmt: skip
+    tma_store_wait(0)
+
+
+@jit
+def conv_gluon_bands_weights(
+    x, edge, y, partials, channels, height, slabs, tiles_w, sets, strips, rows, origin_h, origin_w,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, STRIPS: gl.constexpr, IMAGES: gl.constexpr,
+    SLAB: gl.constexpr, WARPS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """All taps of a slab of channels, from a part of the strips. The arguments are those of
+    `conv_gluon_bands`; height: of dY."""
+    PRODUCTS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, PRODUCTS, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, PRODUCTS, 2)
+    ATOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([8, IMAGES, SLAB], x.dtype)
+    ROW: gl.constexpr = gl.NVMMASharedLayout.get_default_for([STRIPS, 8, IMAGES, SLAB], x.dtype)
+    atoms = gl.allocate_shared_memory(x.dtype, [STAGES * (STRIPS + 1), 8, IMAGES, SLAB], ATOM)
+    others = gl.allocate_shared_memory(y.dtype, [STAGES, STRIPS, 8, IMAGES, SLAB], ROW)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+    slab = gl.program_id(0) % slabs
+    mine = gl.program_id(0) // slabs
+    apart = gl.num_programs(0) // slabs
+    rows_in = rows + TAPS_H - 1
+    fence_async_shared()  # the copy engine sees the barriers too
+    thread_barrier()
+    begin = _strip(mine, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
+    going = (mine, rows * 0, rows * 0, begin)
+    for _ in range(STAGES):
+        going = _ask_next(
+            x, edge, y, atoms, others, full, going, mine, apart, strips, rows_in, rows, height,
+            tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB, STAGES, True,
+        )  # fmt: skip
+    sums = _zeros(TAPS_H, gl.zeros((SLAB, 16, 8), gl.float32, PRODUCTS))
+    slot = rows * 0
+    phase = rows * 0
+    for _ in range(mine, strips, apart):
+        rows_y = _zeros(TAPS_H, gl.zeros((SLAB, 16, 8), y.dtype, RIGHT))
+        for first in range(0, rows_in, TAPS_H):
+            for u in gl.static_range(TAPS_H):
+                if first + u < rows_in:
+                    mbarrier.wait(full.index(slot), phase)
+                    pixels = _lines_of_pixels(
+                        atoms, slot * (STRIPS + 1), LEFT, STRIPS, IMAGES, SLAB, WARPS
+                    )
+                    newest = _by_channel(others.index(slot), STRIPS, IMAGES, SLAB, WARPS, True)
+                    newest = gl.convert_layout(newest, RIGHT, assert_trivial=True)
+                    slot, phase = _slots(slot, phase, STAGES)
+                    thread_barrier()  # all warps have read the rows
+                    going = _ask_next(
+                        x, edge, y, atoms, others, full, going, mine, apart, strips, rows_in, rows,
+                        height, tiles_w, sets, slab, origin_h, origin_w, STRIPS, IMAGES, SLAB,
+                        STAGES, True,
+                    )  # fmt: skip
+                    kept = _zeros(0, sums[0])
+                    for i in gl.static_range(TAPS_H):  # rows of dY, by number % TAPS_H
+                        kept = kept + (newest if i == u else rows_y[i],)  # noqa: RUF005
+                    rows_y = kept
+                    more = _zeros(0, sums[0])
+                    for r in gl.static_range(TAPS_H):
+                        more = more + (  # noqa: RUF005
+                            mma_v2(pixels, rows_y[(u - r + TAPS_H) % TAPS_H], sums[r]),
+                        )
+                    sums = more
+    pixel = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, PRODUCTS)))[None, :, None]
+    pixel = pixel - gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(1, PRODUCTS)))[None, None, :]
+    channel = _channels(slab, PRODUCTS, SLAB, WARPS)
+    places = (mine * channels + channel) * (TAPS_H * TAPS_W)
+    for s in range(TAPS_W):
+        for r in gl.static_range(TAPS_H):
+            # Diagonal s: products of a pixel of dY and the pixel of x that is s further.
+            total = gl.sum(gl.sum(gl.where(pixel == s, sums[r], 0.0), 2), 1)
+            gl.store(partials + (places + (r * TAPS_W + s)), total, mask=channel < channels)
