@@ -4,6 +4,7 @@ interleaved run.
     python benchmarks/conv_vendor.py --json benchmarks/results/conv_h200.json
     python benchmarks/conv_vendor.py --set dense --direction forward --wide
     python benchmarks/conv_vendor.py --set layers --every 20
+    python benchmarks/conv_vendor.py --set depthwise --only "filter 5x5" --wide
     python benchmarks/conv_vendor.py --build
 
 For each problem of the sets and each direction, every kernel of the default space (`--wide`: of the
@@ -146,6 +147,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", choices=SETS, default=[*USUAL], dest="sets")
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=[*DIRECTIONS])
     parser.add_argument("--every", type=int, default=1, help="each how many problems of a set")
+    parser.add_argument("--only", default="", help="problems whose words have this, of a set's")
     parser.add_argument("--wide", action="store_true", help="the tuning's spaces too")
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--build", action="store_true", help="build, without a GPU")
@@ -154,6 +156,7 @@ def main() -> None:
         f"{name} {direction}": [
             (p, kernels(p, options.wide))
             for p in (replace(p, direction=direction) for p in [*SETS[name]()][:: options.every])
+            if options.only in str(p)
         ]
         for name in options.sets
         for direction in options.direction

@@ -342,6 +342,7 @@ def conv_gluon_bands(
 
     slot = rows * 0
     phase = rows * 0
+    turn = rows * 0
     for strip in range(mine, strips, apart):
         place = _strip(strip, tiles_w, sets, rows, slab, STRIPS, IMAGES, SLAB)
         sums = _zeros(TAPS_H, none)
@@ -375,7 +376,8 @@ def conv_gluon_bands(
                         kept = rounded(out, made.dtype, LARGEST)
                         kept = kept.reshape((SLAB // WARPS, WARPS, STRIPS, IMAGES, 8))
                         kept = kept.permute((2, 4, 3, 1, 0)).reshape((STRIPS, 8, IMAGES, SLAB))
-                        buffer = staging.index(row % 2)
+                        turn ^= 1
+                        buffer = staging.index(turn)
                         buffer.store(kept)
                         fence_async_shared()
                         tma_store(
