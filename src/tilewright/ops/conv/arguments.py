@@ -226,6 +226,9 @@ ARGUMENTS: Mapping[str, Argument] = {
 BLOCK = 256
 """Weights of a workgroup that adds up parts."""
 
+FEW_BLOCK, WAYS = 64, 32
+"""The same of depthwise filters, and the parts that it reads at once."""
+
 CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "TILE_M": lambda c: c.tile_m,
     "TILE_N": lambda c: c.tile_n,
@@ -245,7 +248,8 @@ CONSTANTS: Mapping[str, Callable[[ConvConfig], Value]] = {
     "INT_ACC": lambda c: accumulator(c.dtype) == "int32",
     "TAKES": lambda c: takes(c.epilogue),
     "LARGEST": lambda c: int(DTYPES[c.dtype_out].largest),
-    "BLOCK": lambda _: BLOCK,
+    "BLOCK": lambda c: FEW_BLOCK if c.depthwise else BLOCK,
+    "WAYS": lambda _: WAYS,
     "TAPS_D": lambda c: windows.held(c).taps[0],
     "TAPS_H": lambda c: windows.held(c).taps[1],
     "TAPS_W": lambda c: windows.held(c).taps[2],

@@ -14,6 +14,7 @@ from tilewright.ops.conv.arguments import (
     BLOCK,
     CONSTANTS,
     DONE,
+    FEW_BLOCK,
     PROMISED,
     Context,
     Value,
@@ -204,6 +205,15 @@ SUM = Part(
     tiled=False,
 )
 
+DEPTHWISE_SUM = replace(
+    SUM,
+    module="depthwise",
+    function="conv_depthwise_totals",
+    grid=lambda c, p, _: cdiv(p.k * p.taps, FEW_BLOCK),
+    arguments=("partials", "made", "made_strides", "splits", "count", "taps"),
+    constants=("BLOCK", "WAYS", "NDIM"),
+)
+
 TOTALS_WARPS = 4
 
 _GATHERING = {"implicit": GATHER, "depthwise": DEPTHWISE, "filter": HELD, "row": ROWS}
@@ -231,12 +241,17 @@ def tiles(c: ConvConfig, p: ConvProblem, splits: int) -> int:
 def parts_of(c: ConvConfig) -> dict[str, Part]:
     """The kernels through pointers of a config, by part."""
     if c.pipeline in (grouped.PIPELINE, *boxed.PIPELINES, bands.PIPELINE):
-        return {TOTALS: SUM} if c.two_stage else {}
+        return {TOTALS: _sum_of(c)} if c.two_stage else {}
     kind = ("row" if windows.of_row(c) else "filter") if c.window else c.pipeline
     if c.direction != "weights":
         return {MAIN: _GATHERING[kind]}
     main = _WEIGHING[kind]
-    return {MAIN: main, TOTALS: SUM} if c.two_stage else {MAIN: main}
+    return {MAIN: main, TOTALS: _sum_of(c)} if c.two_stage else {MAIN: main}
+
+
+def _sum_of(c: ConvConfig) -> Part:
+    """The kernel that adds parts."""
+    return DEPTHWISE_SUM if c.depthwise else SUM
 
 
 # --- what to compile ---------------------------------------------------------------------------
