@@ -216,6 +216,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "common": _each(lambda dim: dim.common),
     "inverse": _each(lambda dim: dim.inverse),
     "lines": _of_window(3, windows.lines),
+    "steps": _int(lambda x: windows.steps(x.config, x.problem)),
     "origin": _of_window(2, windows.origin),
     "runs": _runs(),
     "splits": _int(lambda x: x.splits),

@@ -128,7 +128,7 @@ def _steps(c: ConvConfig, p: ConvProblem, splits: int) -> float:
     """Steps of a workgroup, on average over classes."""
     if c.window:
         lines = cdiv(windows.count(c, p), c.tile_m) / splits if c.direction == "weights" else 1
-        each: float = c.tile_k + windows.held(c).ahead
+        each: float = windows.steps(c, p) + windows.held(c).ahead
         if windows.of_row(c) and c.direction != "weights":
             each = p.taps / p.filter[-1] / windows.classes(c, p)
         return max(1.0, lines * each)

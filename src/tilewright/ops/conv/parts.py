@@ -135,10 +135,10 @@ HELD = replace(
     arguments=(
         "source", "weights", "made", "extra", "source_strides", "weight_strides", "made_strides",
         "images", "channels_out=channels", "sizes", "full", "stride", "dilation", "before",
-        "lines", "origin",
+        "lines", "steps", "origin",
     ),
     constants=(
-        "TILE_M", "TILE_N", "TILE_K", "NDIM", "DATA", *_HELD, "UNIT", "UNIT_OUT", "INT_ACC", *_LAST,
+        "TILE_M", "TILE_N", "NDIM", "DATA", *_HELD, "UNIT", "UNIT_OUT", "INT_ACC", *_LAST,
     ),
 )  # fmt: skip
 
@@ -184,9 +184,10 @@ HELD_WEIGHTS = replace(
     function="conv_held_weights",
     arguments=(
         "x", "y", "made=sums", "x_strides", "y_strides", "made_strides", "images",
-        "channels_out=channels", "sizes", "outs", "stride", "dilation", "before", "lines", "splits",
+        "channels_out=channels", "sizes", "outs", "stride", "dilation", "before", "lines", "steps",
+        "splits",
     ),
-    constants=("TILE_M", "TILE_N", "TILE_K", "NDIM", *_HELD, "UNIT", "TWO_STAGE"),
+    constants=("TILE_M", "TILE_N", "NDIM", *_HELD, "UNIT", "TWO_STAGE"),
 )  # fmt: skip
 
 ROWS_WEIGHTS = replace(

@@ -246,12 +246,17 @@ def _depthwise(p: ConvProblem, *, tuned: bool = False) -> Iterator[tuple[Any, ..
             yield (taps, n, pixels, warps, 1, "depthwise", scheduler, 1, False, *width)
 
 
+def _widths(p: ConvProblem, tuned: bool) -> Sequence[int]:
+    """Channels of a window's tile: in a tuning also half, where the last would be half empty."""
+    wide = min(64, max(16, power_of_two(p.c)))
+    return (wide, wide // 2) if tuned and 0 < p.c % wide <= wide // 2 else (wide,)
+
+
 def _held(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple[Any, ...]]:
     """Windows that hold a filter, or of a large one a row, where registers do."""
     if not p.depthwise or p.precision == "tf32" or p.taps == 1:
         return
     width = alignments(p, "window")
-    n = min(64, max(16, power_of_two(p.c)))
     for word in windows.words(p):
         row = windows.is_row(word, len(p.spatial))
         if row and p.taps <= _SMALL and not tuned:
@@ -261,8 +266,8 @@ def _held(p: ConvProblem, arch: Arch, *, tuned: bool = False) -> Iterator[tuple[
             forms = [*itertools.product((1, 2, 4, 8), (4, 8, 16, 32, 64))]
         if row:
             forms = [(each, 1) for each in (1, 2, 4)]
-        for (each, down), warps, scheduler in itertools.product(
-            forms, (2, 4, 8) if tuned else (4,), _schedulers(p)
+        for n, (each, down), warps, scheduler in itertools.product(
+            _widths(p, tuned), forms, (2, 4, 8) if tuned else (4,), _schedulers(p)
         ):
             m = max(1, each * warps * arch.warp_size // n)
             yield (m, n, down, warps, 1, "window", scheduler, 1, False, *width, "", word)

@@ -5,7 +5,7 @@ channels. It walks down the image. Each pixel of the source that the strip meets
 converted once, and added at once to all results that see it: the sums of the rows that are not
 complete yet are in registers, and move up by a row with each step. So are the filters, which torch
 keeps with taps innermost: reading a channel's tap is a load of 2 bytes, and one load serves
-TILE_K rows of the result. Sizes and strides of the filter are constants, so that all of this
+the rows of a segment (`steps`). Sizes and strides of the filter are constants, so that all of this
 is unrolled.
 
 In the gradient of the data, a row of y is added to the rows of x that it sees; strides move
@@ -21,9 +21,9 @@ In 1-D, strips walk along the width, and are one pixel wide.
 Memory is far: under EARLY a step's pixels are asked for one step before, and are on their way while
 the sums of the step are added up. Stores keep the compiler from doing so on its own.
 
-Data movement. Each strip reads the columns beside it and the rows before its first (of `TILE_K`),
+Data movement. Each strip reads the columns beside it and the rows before its first (of `steps`),
 which others read too, from L1 or L2. Loads of a pixel's channels for each pixel of the result, at
-stride 1 with TILE_K = 16 (x for y; of the weights' gradient, x and dY):
+stride 1 with 16 steps (x for y; of the weights' gradient, x and dY):
 
     filter      3×3    5×5    7×7    tap by tap
     loads       1.7    2.5    3.4    9, 25, 49
@@ -123,14 +123,14 @@ def _rows_of_step(
 @triton.jit
 def conv_held(
     source, weights, made, extra, source_strides, weight_strides, made_strides, images,
-    channels_out, sizes, full, stride, dilation, before, lines, origin,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
+    channels_out, sizes, full, stride, dilation, before, lines, steps, origin,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr,
     DATA: tl.constexpr, TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr,
     STEP_H: tl.constexpr, STEP_W: tl.constexpr, STRIP: tl.constexpr, EARLY: tl.constexpr,
     UNIT: tl.constexpr, UNIT_OUT: tl.constexpr, INT_ACC: tl.constexpr,
     TAKES: tl.constexpr, LARGEST: tl.constexpr, CHAIN: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the result: TILE_M strips of TILE_N channels, TILE_K steps down. The arguments are
+    """A tile of the result: TILE_M strips of TILE_N channels, `steps` down. The arguments are
     those of the catalogue (`arguments`)."""
     AHEAD: tl.constexpr = (TAPS_H + STEP_H - 1) // STEP_H - 1
     MADE: tl.constexpr = STEP_H if DATA else 1
@@ -156,7 +156,7 @@ def conv_held(
     to = to + channel(cols, made_strides[1], UNIT_OUT)[None, :]
     # The first step's row of the source (of y, in the gradient of the data) in units of STEP_H, and
     # the first pixel of the strip, counted from the padding in the gradient of the data.
-    first = origin[0] + segment * TILE_K
+    first = origin[0] + segment * steps
     w = origin[1] + strip * STRIP
     if DATA:
         first -= AHEAD
@@ -184,12 +184,12 @@ def conv_held(
             source, base, d, from_h, from_w, there, cols_there, along, source_sizes, pad_d,
             stride[0], dilation[0], DATA, TAPS_D, READ, PIXELS,
         )  # fmt: skip
-    for step in range(TILE_K + AHEAD):
+    for step in range(steps + AHEAD):
         now = later
         if EARLY:
             later = _rows_of_step(
                 source, base, d, from_h + (step + 1) * READ, from_w,
-                there & (step + 1 < TILE_K + AHEAD), cols_there, along, source_sizes, pad_d,
+                there & (step + 1 < steps + AHEAD), cols_there, along, source_sizes, pad_d,
                 stride[0], dilation[0], DATA, TAPS_D, READ, PIXELS,
             )  # fmt: skip
         for j_d in tl.static_range(TAPS_D):
@@ -241,8 +241,8 @@ def conv_held(
 @triton.jit
 def conv_held_weights(
     x, y, made, x_strides, y_strides, made_strides, images, channels_out, sizes, outs, stride,
-    dilation, before, lines, splits,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, NDIM: tl.constexpr,
+    dilation, before, lines, steps, splits,
+    TILE_M: tl.constexpr, TILE_N: tl.constexpr, NDIM: tl.constexpr,
     TAPS_D: tl.constexpr, TAPS_H: tl.constexpr, TAPS_W: tl.constexpr, STEP_H: tl.constexpr,
     STEP_W: tl.constexpr, STRIP: tl.constexpr, EARLY: tl.constexpr, UNIT: tl.constexpr,
     TWO_STAGE: tl.constexpr,
@@ -268,7 +268,7 @@ def conv_held_weights(
         number = line + tl.arange(0, TILE_M)
         there = number < all_lines
         image, d, segment, strip = _line(number, lines)
-        first = segment * TILE_K
+        first = segment * steps
         w = strip * STRIP
         from_y = (image * y_strides[0] + d * y_d)[:, None]
         from_y = from_y + channel(cols, y_strides[1], UNIT)[None, :]
@@ -289,20 +289,20 @@ def conv_held_weights(
                 x, from_x, d, from_h, from_w, there, cols_there, along, x_sizes, pad_d, stride[0],
                 dilation[0], False, TAPS_D, STEP_H, PIXELS,
             )  # fmt: skip
-        for step in range(TILE_K + AHEAD):
+        for step in range(steps + AHEAD):
             now = later
             now_y = later_y
             ahead = step + EARLY
             rows_y = pixels_of_row(
                 y, from_y + ((first + ahead) * y_h)[:, None], w,
-                there & (first + ahead < out_h) & (ahead < TILE_K), cols_there, out_w, y_w, raw,
+                there & (first + ahead < out_h) & (ahead < steps), cols_there, out_w, y_w, raw,
                 STRIP,
             )  # fmt: skip
             if EARLY:
                 later_y = rows_y
                 later = _rows_of_step(
                     x, from_x, d, from_h + ahead * STEP_H, from_w,
-                    there & (ahead < TILE_K + AHEAD), cols_there, along, x_sizes, pad_d, stride[0],
+                    there & (ahead < steps + AHEAD), cols_there, along, x_sizes, pad_d, stride[0],
                     dilation[0], False, TAPS_D, STEP_H, PIXELS,
                 )  # fmt: skip
             else:

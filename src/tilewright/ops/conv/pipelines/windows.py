@@ -113,13 +113,33 @@ def lines(c: ConvConfig, p: ConvProblem) -> tuple[int, int, int]:
     if of_row(c):
         each = [-(-dim.size // dim.stride) if c.direction == "data" else dim.out for dim in p.three]
         return each[0], each[1], -(-each[2] // of.strip)
-    if c.direction != "data":
-        depth, height, width = _turned(tuple(dim.out for dim in p.three), c)
-        return depth, -(-height // c.tile_k), -(-width // of.strip)
-    depth, height, width = _turned(tuple(dim.size for dim in p.three), c)
-    _, pad_h, pad_w = _turned(tuple(dim.pad for dim in p.three), c)
-    steps = -(-(height + pad_h - _down(pad_h, of.step_h)) // of.step_h)
-    return depth, -(-steps // c.tile_k), -(-(width + pad_w - _down(pad_w, of.strip)) // of.strip)
+    depth, _, width = _turned(_made(c, p), c)
+    if c.direction == "data":
+        _, _, pad = _turned(tuple(dim.pad for dim in p.three), c)
+        width += pad - _down(pad, of.strip)
+    return depth, _segments(c, p)[0], -(-width // of.strip)
+
+
+def _made(c: ConvConfig, p: ConvProblem) -> tuple[int, ...]:
+    """Sizes of the result; of the weights' gradient, those of y."""
+    return tuple(dim.size if c.direction == "data" else dim.out for dim in p.three)
+
+
+def _segments(c: ConvConfig, p: ConvProblem) -> tuple[int, int]:
+    """Segments of the rows, of `tile_k` steps or fewer, and the steps of each: as even as they can
+    be."""
+    of = held(c)
+    _, every, _ = _turned(_made(c, p), c)
+    if c.direction == "data":
+        _, pad, _ = _turned(tuple(dim.pad for dim in p.three), c)
+        every = -(-(every + pad - _down(pad, of.step_h)) // of.step_h)
+    segments = -(-every // c.tile_k)
+    return segments, -(-every // max(1, segments))
+
+
+def steps(c: ConvConfig, p: ConvProblem) -> int:
+    """Steps that a strip walks down, where the filter is held, but those ahead of its first row."""
+    return _segments(c, p)[1]
 
 
 def count(c: ConvConfig, p: ConvProblem) -> int:
