@@ -264,7 +264,7 @@ OF_WEIGHTS = {"direction": "weights", "scheduler": "split", "reduction": "linear
         (
             {"pipeline": "implicit", "scheduler": "tile", "box": ""},
             "combination",
-            "window and gluon_grouped are written out for a filter",
+            "are written out for a filter",
         ),
     ],
 )
