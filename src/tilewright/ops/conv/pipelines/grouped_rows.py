@@ -28,7 +28,7 @@ _TILES: Sequence[tuple[int, int]] = ((128, 4),)
 _MORE_TILES: Sequence[tuple[int, int]] = ((64, 4), (128, 4), (128, 8), (256, 8))
 """Pixels of a tile, and warps. Of weights, `_PIXELS` of a step."""
 
-_AHEAD = (1, 2, 3)
+_AHEAD, _MORE_AHEAD = (1, 2), (1, 2, 3)
 """Rows that are on their way, beside those that a filter sees."""
 
 _PIXELS, _MORE_PIXELS = (64,), (32, 64, 128)
@@ -45,16 +45,17 @@ def default(p: ConvProblem, arch: Arch) -> Iterator[Row]:
         yield from _of_weights(p, arch, _WIDTHS, _PIXELS)
     else:
         yield from _of_pixels(p, arch, _WIDTHS, _TILES, (False,))
+        yield from _in_shared_memory(p, arch, _AHEAD)
 
 
 def tuned(p: ConvProblem, arch: Arch) -> Iterator[Row]:
     """Rows of a tuning's space."""
     if p.direction == "weights":
         yield from _of_weights(p, arch, _MORE_WIDTHS, _MORE_PIXELS)
-        yield from _in_shared_memory(p, arch)
+        yield from _in_shared_memory(p, arch, _MORE_AHEAD)
     else:
         yield from _of_pixels(p, arch, _MORE_WIDTHS, _MORE_TILES, (False, True))
-        yield from _in_shared_memory(p, arch)
+        yield from _in_shared_memory(p, arch, _MORE_AHEAD)
 
 
 def bundles(p: ConvProblem, widths: Sequence[int]) -> list[int]:
@@ -94,15 +95,15 @@ def _of_weights(
                merged, *alignments(p, "implicit"), "", "", count)  # fmt: skip
 
 
-def _in_shared_memory(p: ConvProblem, arch: Arch) -> Iterator[Row]:
-    """Of the kernel that keeps rows of pixels in shared memory. The default space has none: a GPU
-    has run its first version only, which hung on large problems."""
+def _in_shared_memory(p: ConvProblem, arch: Arch, rows_ahead: Sequence[int]) -> Iterator[Row]:
+    """Of the kernel that keeps rows of pixels in shared memory. The default space has none for
+    gradients of the weights, which no GPU has run."""
     if p.group_c != p.group_k or p.precision == "tf32" or not all(map(arch.has, grouped.NEEDS)):
         return
     if not p.group_c or len({*p.stride}) > 1:
         return
     slices = [n for n in grouped.SLICES if n % p.group_c == 0][:1]
-    for slice, width, ahead in itertools.product(slices, grouped.COLUMNS, _AHEAD):
+    for slice, width, ahead in itertools.product(slices, grouped.COLUMNS, rows_ahead):
         stages = math.prod(p.filter[:-1]) + ahead
         scheduler = "split" if p.direction == "weights" else "persistent"
         yield (grouped.IMAGES * width, grouped.SLAB, slice, grouped.WARPS, stages,
