@@ -1,0 +1,45 @@
+"""Groups of few channels on a real GPU: problems with every kind of edge, rings that come round
+many times, real sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from gpu_arch import ARCH  # noqa: E402
+from grouped_gluon_cases import CASES as SMALL  # noqa: E402
+from grouped_gluon_cases import RESNEXT, configs  # noqa: E402
+
+from tilewright import verify  # noqa: E402
+from tilewright.arch import arch  # noqa: E402
+from tilewright.ops.conv.pipelines import grouped  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not all(map(arch(ARCH).has, grouped.NEEDS)), reason=f"{ARCH} lacks {grouped.NEEDS}"
+    ),
+]
+
+TALL = replace(RESNEXT, n=9, c=64, k=64, groups=8, spatial=(300, 11))
+LARGE = [
+    replace(p, direction=direction)
+    for direction in ("forward", "data", "weights")
+    for p in (
+        TALL, RESNEXT, replace(RESNEXT, groups=64), replace(RESNEXT, groups=8, spatial=(28, 28)),
+        replace(RESNEXT, groups=16, stride=(2, 2)),
+    )
+]  # fmt: skip
+PROBLEMS = [*SMALL.values(), *LARGE]
+
+
+@pytest.mark.parametrize("number", range(len(PROBLEMS)))
+def test_it_is_right(dispatcher, number):
+    problem = PROBLEMS[number]
+    kernels = configs(problem, (1, 2, 3))
+    assert kernels
+    for kernel in kernels:
+        result = verify.verify(dispatcher, problem, kernel.name, seed=number, device="cuda:0")
+        assert result.ok, f"{kernel.name} on {problem}: {result}"
