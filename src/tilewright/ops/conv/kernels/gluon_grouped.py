@@ -19,7 +19,7 @@ channels.
 
 The weights lie in shared memory in this form for as long as the workgroup runs, which stays with
 its 64 channels; threads write them there when it begins. The gradient of the data is the same with
-taps in the reverse order, and filters and channels exchanged.
+taps in the reverse order, and wgmma reads the weights along their other side.
 
 With a stride of 2, an input row is two rows of atoms: its even pixels and its odd ones, which the
 copy engine picks by its element strides. Taps alternate between them, and views still begin at
@@ -27,9 +27,9 @@ atoms. The gradient of the data then has residue classes (see `geometry`), which
 stride 1: a launch for each, of a kernel that is written out for the class's taps.
 
 An infinite element of one group times these zeros is NaN in another group's sums. If a row's sums
-have NaN, the kernel multiplies the row again, group by group, with the other groups' elements set
-to zero: from registers, by the older matrix instruction. (With wgmma there too, the compiler waited
-after every product of the kernel.)
+have NaN or infinity, the kernel multiplies the row again, group by group, with other groups'
+elements set to zero: from registers, by the older matrix instruction. (With wgmma there too, the
+compiler waited after every product of the kernel.)
 
 Data movement. STAGES rows are in the ring or on their way. After a row's products have ended, its
 oldest input row makes room for the next; rows of the next strip follow those of the last without a
@@ -56,9 +56,17 @@ number of the row that was waited for last. Triton 3.6 took that number to be 0 
 row waited for all rows before it too: right while the ring had not come round twice, a hang
 afterwards. This version has not run on a GPU.
 
-What limits it: not timed. By counting, a row of 64 pixels and 64 channels of a 3×3 filter is 36
-wgmma that read 2 KB of pixels and 512 bytes of weights each, 90 KB of shared memory at 128 bytes a
-clock. With fewer than eight images, atoms are partly empty.
+What limits it: not timed. By counting, a row of 64 pixels and 64 channels of a 3×3 filter:
+
+    groups of    wgmma           read from shared memory        at 128 bytes a clock
+    4, 8, 16     36 of 64x16x16  2 KB of pixels, 0.5 of weights   720 clocks
+    32           36 of 64x32x16  2 KB of pixels, 1 KB of weights  864 clocks
+
+The row's 8 KB of x and 8 KB of y take 900 clocks of a 132nd of 4.2 TB/s, so memory should limit it
+where workgroups on the same compute unit overlap. Products that are not of one group, a half of
+groups of 8 and three quarters of groups of 4, cost nothing more: the reads take as long. One wgmma
+of 64 columns for 64 channels would read 4 KB for each 16 channels, and take 1,152 clocks. With
+fewer than eight images, atoms are partly empty.
 """
 
 from tilewright.ops.conv.kernels.finish import chained
