@@ -42,6 +42,7 @@ def built(store):
         ("gfx1100", "bf16", 256),
         ("gfx1100", "fp32", 64),
         ("gfx1201", "fp32", 128),
+        ("sm_90", "fp32", 128),
     ],
 )
 def test_no_tile_spills_where_products_take_most_registers(name, dtype, head_dim, store):

@@ -17,7 +17,8 @@ Data movement. A third partition, one warp, asks the copy engine for blocks. A b
 memory as 32 keys × 256 elements, four times, and 32 keys × 64, twice: the pieces that one product
 reads are tiles of their own. With Q (72 KB) there is room for two blocks: while one is multiplied
 the next arrives. A block is released when both groups have multiplied by its values. The page of
-the next block is looked up before the warp waits for room.
+the next block is looked up before the warp waits for room. Behind the last request the kernel that
+combines splits may start (`combine`).
 
 Edges. The last block is cut by the number of keys. Scores behind it are masked. Values behind it
 may be NaN, which times a weight of zero would be NaN; each group sets those of its columns to zero
@@ -38,7 +39,8 @@ The loops of whole blocks have 435 and 480 instructions; in their registers the 
 group are a few too few: eleven values around its loops lie in local memory, of which the loop of
 whole blocks loads one. The simulation ran it (`tests/simulate`).
 
-Measured on an H200 (benchmarks/results/attention_decode_h200.json), pages of 64 tokens: with 128
+Measured on an H200 (benchmarks/results/attention_decode_h200.json) while `combine` began behind the
+last workgroup and splits were counted for a slower one, pages of 64 tokens: with 128
 heads 446 to 515 TFLOP/s for 128 sequences of 4,096 to 65,536 tokens, 354 to 494 for 32, and 298 for
 one of 65,536; with 64 heads 3.2 to 3.8 TB/s for 128 sequences, 2.3 to 3.4 for 32; with 16 heads 3.4
 to 4.1 and 2.6 to 3.7. A step takes 2.3 µs where there are many, in which the matrix units could

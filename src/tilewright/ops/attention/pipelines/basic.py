@@ -62,6 +62,11 @@ _TILES: dict[str, tuple[tuple[int, tuple[Tile, ...]], ...]] = {
         (256, ((16, 16, 4), (16, 16, 8))),
     ),
     "fp32": ((64, ((16, 32, 4), (64, 32, 8))), (256, ((16, 32, 4), (32, 32, 4)))),
+    "cuda fp32": (
+        (64, ((16, 32, 4), (64, 32, 8))),
+        (128, ((16, 32, 8), (32, 16, 8))),
+        (256, ((16, 32, 8),)),
+    ),
     "vector fp32": (
         (64, ((16, 16, 4), (32, 32, 8))),
         (128, ((16, 16, 8), (32, 16, 8))),
@@ -73,7 +78,9 @@ in bf16 under a causal mask and a window, which take most registers
 (`benchmarks/attention_builds.py`). They are small for the registers, of which Q and O take most.
 Vector units (gfx1250) hold a whole product's Q, K and V: tiles beyond these spilled 168 bytes to
 6 KB. At head dim 256 on gfx1100, 16x16 spilled 20 to 68 bytes under a mask while Q stayed in
-registers; loaded again at each step (`_rolled`), it takes 117 registers, and 64x32 takes 240."""
+registers; loaded again at each step (`_rolled`), it takes 117 registers, and 64x32 takes 240. In
+fp32 on NVIDIA, 32x32 with 4 warps spilled 24 to 760 bytes at head dim 128 and up to 9 KB at 256.
+Known to spill: fp32 at head dims 192 and 128 on sm_120, 8 bytes of 80 registers."""
 
 _LONG: dict[str, tuple[Tile, ...]] = {
     "cuda": ((16, 32, 4), (32, 32, 8)),
@@ -98,6 +105,8 @@ def _on_vectors(dtype: str, arch: Arch) -> bool:
 def _multiplier(dtype: str, arch: Arch) -> str:
     """The key of `_TILES`: how tiles are multiplied. On RDNA 3 each half of a wave holds all of Q
     and K, unless they are loaded in pieces (`_rolled`)."""
+    if dtype == "fp32" and arch.backend == "cuda":
+        return "cuda fp32"
     if dtype == "fp32":
         return "vector fp32" if _on_vectors(dtype, arch) else "fp32"
     if arch.dot == "vector":
