@@ -40,10 +40,22 @@ tiles of 4 strips by 64 channels, forward and weights, at stride 1; nothing spil
     5×5         156, 163      118, 95       123, 129
     7×7         246, 255      170, 131      193, 192
 
-Measured on an H200 before steps asked early, cuDNN's time over this kernel's, L2 flushed: forward
-1.13 (3×3, 256 channels of 32 images of 28×28: 17 µs, where the memory takes 6), 1.06 (3×3 by 2),
-1.15 (5×5) and 0.98 (7×7); data 1.4 to 3.3; weights 0.79, 0.90, 0.57 and 0.47; 4 taps in 1-D 24 to
-39. A step waited for its loads with nothing else to do. With EARLY nothing was timed yet.
+Measured on an H200, bf16, L2 flushed, launch included, in microseconds; cuDNN's time over it in
+brackets (segments were of whole TILE_K steps then, and parts were added eight at a time):
+
+    problem                               forward       data          weights
+    32 images, 256 of 28×28, 3×3          15.4 (1.25)   16.1 (1.58)   27.9 (0.89)
+    32 images, 96 of 112×112, 3×3 by 2    41.6 (0.95)   35.1 (3.58)   67.3 (0.91)
+    32 images, 240 of 28×28, 5×5          30.5 (1.03)   32.8 (1.42)   55.3 (0.59)
+    128 images, 96 of 56×56, 7×7          279 (1.03)    306 (2.17)    not timed
+    1 image, 8192 of 8192, 4 taps         83.3 (37.6)   84.6 (36.7)   not timed
+
+Counted in sm_90's code, products in all instructions of a step: 144 of 298 (3×3), 200 of 346 (5×5),
+392 of 555 (7×7); the others are masks, addresses, loads, conversions and stores. For 7×7 the
+products alone are 64 µs of the device's multiply-adds at 1.755 GHz (as many as pixels of the result
+times taps). The other instructions, the steps ahead of 16-row segments (22 for 16, and 64 rows for
+56) and tiles of 64 channels for 96 make that about 190 µs; with 244 registers, two warps of a
+scheduler do not fill all slots. `gluon_bands` has the matrix units multiply.
 """
 
 import triton

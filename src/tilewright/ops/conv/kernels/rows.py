@@ -19,7 +19,10 @@ of pixels and 31 of taps, which in torch's layout lie 2 bytes apart, and 1922 fr
 channel. The matrix units would take a Toeplitz matrix of each row, one for each channel; that is
 not here. Compiled for sm_90, bf16, 31 taps: forward 208 registers, the gradient of the data 241,
 of the weights 93, and no spills; with 2 channels in a thread
-255 registers and 40 bytes of spills, so the rule `registers` refuses that. Not timed.
+255 registers and 40 bytes of spills, so the rule `registers` refuses that.
+
+Measured on an H200, bf16, L2 flushed, 32 images of 512 channels of 14×14, 31×31: forward 716 µs and
+the gradient of the data 713 µs, where cuDNN takes 3363 and 2151 µs.
 """
 
 import triton
