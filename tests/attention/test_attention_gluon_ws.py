@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import sim_language
 from attention_cases import drawn
+from sim_values import Fault
+from triton.experimental.gluon import language as gl
 
 from shared_builds import build_once
 from simulate import simulated_run, worst_error
@@ -15,6 +19,7 @@ from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.ops.attention import AttentionConfig, AttentionProblem
 from tilewright.ops.attention.launch import launch
+from tilewright.ops.attention.pipelines import gluon_ws
 from tilewright.ops.attention.pipelines.gluon_ws import GLUON_WS, staging
 from tilewright.ops.nouns import MAIN, Scalar
 
@@ -177,14 +182,47 @@ def test_fp8(fields, algorithm):
     assert right(replace(EIGHT, **fields), **algorithm)
 
 
-@pytest.mark.parametrize("q_len", [100, 2300])
+@pytest.mark.parametrize("dims", [(80, 80), (192, 128)], ids=str)
+def test_fp8_of_odd_dims(dims):
+    p = replace(EIGHT, head_dim=dims[0], head_dim_v=dims[1], right=0)
+    assert right(replace(p, v_strides=(2 * dims[1] * 208, 1, dims[1] * 208, 208)))
+
+
+def test_fp8_boxes_of_keys_that_are_wider_than_a_span(monkeypatch):
+    """Two boxes of a tile then bring their slabs in turns, which is no tile of slabs."""
+    monkeypatch.setattr(gluon_ws, "_box_width", gluon_ws.width)
+    wide = {"head_dim": 256, "head_dim_v": 256, "v_strides": (2 * 256 * 208, 1, 256 * 208, 208)}
+    with pytest.raises(Fault, match="slabs of"):
+        right(replace(EIGHT, **wide))
+
+
+@pytest.fixture
+def few_keys_together(monkeypatch):
+    """Sums are set aside every 256 keys."""
+    monkeypatch.setattr(sim_language, "known_functions", {})
+    kernel = importlib.import_module("tilewright.ops.attention.kernels.gluon_ws")
+    monkeypatch.setattr(kernel, "KEYS_TOGETHER", gl.constexpr(256))
+
+
+@pytest.mark.usefixtures("few_keys_together")
+@pytest.mark.parametrize("q_len", [100, 700])
 def test_fp8_sums_that_are_set_aside(q_len):
-    """Of 100 queries some see all keys; of 2300 the first few."""
+    """Of 100 queries some see all keys; of 700 the first few."""
     p = replace(
-        EIGHT, heads=1, kv_heads=1, q_len=q_len, kv_len=2336, right=0,
-        v_strides=(64 * 2336, 1, 64 * 2336, 2336), others="sinks+hscale",
+        EIGHT, heads=1, kv_heads=1, q_len=q_len, kv_len=720, right=0,
+        v_strides=(64 * 720, 1, 64 * 720, 720), others="sinks+hscale",
     )  # fmt: skip
     assert right(p, tile_kv=128)
+
+
+@pytest.mark.usefixtures("few_keys_together")
+def test_fp8_maxima_that_rise_when_sums_are_set_aside():
+    """The farther a key the less ALiBi gives it, and the last keys come first."""
+    p = replace(
+        EIGHT, heads=1, kv_heads=1, q_len=64, kv_len=720, corner="top_left",
+        v_strides=(64 * 720, 1, 64 * 720, 720), others="alibi",
+    )  # fmt: skip
+    assert right(p)
 
 
 @pytest.mark.parametrize("scale", [-0.3, 0.0])

@@ -75,6 +75,10 @@ class Shared:
             if count > flat.size:
                 raise Fault(f"{shape} is read of {self.shape} in shared memory")
             slab = self.data.shape[-1]
+            if slab > SPAN // flat.itemsize and _height(self.shape, self.layout) != _height(
+                shape, layout
+            ):
+                raise Fault(f"slabs of {self.shape} are read as those of {shape}")
             if shape[-1] > slab == SPAN // flat.itemsize:
                 slabs = [*shape[:-2], shape[-1] // slab, shape[-2], slab]
                 return Slabs(
@@ -105,6 +109,13 @@ class Shared:
     def store(self, value: Tensor) -> None:
         self.data[...] = cast(value, self.dtype).data
         self.written[...] = True
+
+
+def _height(shape: Any, layout: Any) -> int:
+    """Rows of a slab: of wide rows, each span of columns lies in a slab of its own, behind the one
+    before. A copy brings the slabs of its own box."""
+    rank = getattr(layout, "rank", 2)
+    return math.prod(shape[-rank:-1])
 
 
 class Slabs(Shared):

@@ -22,8 +22,10 @@ ROWS = 64
 """Rows of a tile that a group of warps multiplies."""
 
 CHUNK = 64
-"""Elements of 128 bytes, the widest rows that the copy engine swizzles: head dims are computed in
-multiples of it."""
+"""Elements of which head dims are computed in multiples."""
+
+SPAN = 128
+"""Bytes of the widest rows that the copy engine swizzles. Wider ones lie in slabs of so many."""
 
 MOST_DIM = 256
 
@@ -59,8 +61,11 @@ def columns(c: AttentionConfig) -> int:
 
 
 def _box_width(c: AttentionConfig) -> int:
-    """Tiles of shared memory have powers of two for sides; others lie in several."""
-    return CHUNK if width(c) & (width(c) - 1) else width(c)
+    """Tiles of shared memory have powers of two for sides; others lie in several. Keys of 8-bit
+    types come in two boxes for a tile, which only follow each other in rows of one span."""
+    if width(c) & (width(c) - 1):
+        return CHUNK
+    return min(width(c), SPAN) if _by_columns(c) else width(c)
 
 
 def _q_bytes(c: AttentionConfig) -> int:
