@@ -233,16 +233,17 @@ def join(a: Tensor, b: Tensor) -> Tensor:
 def inline_asm_elementwise(
     asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int
 ) -> Any:
-    for piece, meaning in ASSEMBLY.items():
-        if piece in asm:
-            return meaning(asm, *args)
     words = asm.replace(";", " ").replace(",", " ").split()
     for word in ("bar.sync", "bar.arrive"):
         if word in words:
             name, threads = words[words.index(word) + 1 : words.index(word) + 3]
+            name = str(int(args[0])) if name == "$1" else name
             # 128 threads are a warp group, which is a partition here.
             world.meet(name, int(threads) // 128, stays=word == "bar.sync")
             return args[0] if args else None
+    for piece, meaning in ASSEMBLY.items():
+        if piece in asm:
+            return meaning(asm, *args)
     raise Fault(f"the simulation does not know the assembly {asm!r}")
 
 

@@ -4,7 +4,12 @@ A step multiplies the weights of the block before by its values, under the score
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import base2, changed, masked, rows, weights_of
-from tilewright.ops.attention.kernels.gluon_tiles import slot_before, turned
+from tilewright.ops.attention.kernels.gluon_tiles import (
+    give_turn,
+    slot_before,
+    turned,
+    wait_for_turn,
+)
 from tilewright.ops.device.gluon_api import (
     gl,
     jit,
@@ -126,8 +131,8 @@ def scored(
 
 @jit
 def step(
-    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc, weights, most,
-    total, again, q_at, stage, phase, turn, edge, row, col, n_kv, shift, bounds, scale, softcap,
+    q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc, weights, most,
+    total, again, q_at, stage, phase, edge, row, col, n_kv, shift, bounds, scale, softcap,
     slope, MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, STAGES: gl.constexpr,
     GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr,
     OF_P: gl.constexpr,
@@ -137,14 +142,13 @@ def step(
     v_stage, v_phase = slot_before(stage, phase, STAGES)
     mbarrier.wait(k_full.index(stage), phase)
     if TURNS:
-        mbarrier.wait(turns.index(GROUP), turn)
-        turn ^= 1
+        wait_for_turn(GROUP)
     s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
     acc = acc * rows(again, acc)
     mbarrier.wait(v_full.index(v_stage), v_phase)
     more = summed(weights, v_tiles.index(v_stage), acc, OF_P)
     if TURNS:
-        mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
+        give_turn((GROUP + 1) % GROUPS)
     s = warpgroup_mma_wait(1, deps=(s,))
     mbarrier.arrive(k_empty.index(stage), count=1)
     p, most, total, again = scored(
@@ -160,7 +164,7 @@ def step(
         weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
     mbarrier.arrive(v_empty.index(v_stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
-    return acc, weights, most, total, again, stage, phase, turn
+    return acc, weights, most, total, again, stage, phase
 
 
 @jit

@@ -36,6 +36,9 @@ FOUR_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 MESSAGE = gl.constexpr(8)
 """Numbers that tell the consumers about a tile; see `tell`."""
 
+TURN = gl.constexpr(8)
+"""The hardware barrier of the first group's turn. Triton takes those of low numbers."""
+
 
 @jit
 def _add(a, b):
@@ -234,6 +237,24 @@ def slot_before(stage, phase, STAGES: gl.constexpr):
     """What `turned` made (stage, phase) from."""
     wrapped = gl.where(stage == 0, 1, 0)
     return stage - 1 + wrapped * STAGES, phase ^ wrapped
+
+
+@jit
+def wait_for_turn(GROUP: gl.constexpr):
+    """Wait for `give_turn` to this group: a hardware barrier of the threads of both."""
+    return gl.inline_asm_elementwise(
+        "bar.sync $1, 256; mov.b32 $0, 0;", "=r,r", [gl.to_tensor(TURN + GROUP)], gl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@jit
+def give_turn(GROUP: gl.constexpr):
+    """Let group number GROUP take its turn, and go on."""
+    return gl.inline_asm_elementwise(
+        "bar.arrive $1, 256; mov.b32 $0, 0;", "=r,r", [gl.to_tensor(TURN + GROUP)], gl.int32,
+        is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @jit

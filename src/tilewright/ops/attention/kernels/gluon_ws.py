@@ -84,9 +84,9 @@ instructions of a warp beside the mask's, and nothing under its products; the pr
 timed.
 
 To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
-which are no powers of two and would be pieces here; named barriers for the turns; for fp8, rows of
-values turned by the warps that load, as FlashAttention-3 does; K and V for two workgroups by
-multicast, which Gluon does not offer.
+which are no powers of two and would be pieces here; for fp8, rows of values turned by the warps
+that load, as FlashAttention-3 does; K and V for two workgroups by multicast, which Gluon does not
+offer.
 """
 
 from tilewright.ops.attention.kernels.gluon_blocks import (
@@ -105,6 +105,7 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     across,
     clear,
     column_of,
+    give_turn,
     heard,
     keys_of,
     lines_of,
@@ -117,6 +118,7 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     tell,
     tile_of,
     turned,
+    wait_for_turn,
 )
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
@@ -280,7 +282,7 @@ def _attend(
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, turns, message, q_scale,
+        q_empty, k_full, k_empty, v_full, v_empty, message, q_scale,
         k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
         scale,
     ) = data  # fmt: skip
@@ -301,7 +303,9 @@ def _attend(
     phase = 0
     q_stage = 0
     q_phase = 0
-    turn = 1 if GROUP == 0 else 0  # the first group's turn comes without anybody's leave
+    if TURNS:  # noqa: SIM102 - so that both are known when compiling
+        if GROUP == GROUPS - 1:
+            give_turn(0)
     mbarrier.wait(q_full.index(q_stage), q_phase)
     tile_row = heard(message, q_stage, 0)
     while tile_row >= 0:
@@ -346,11 +350,10 @@ def _attend(
         # The first block has the mask's or the sequence's edge.
         mbarrier.wait(k_full.index(stage), phase)
         if TURNS:
-            mbarrier.wait(turns.index(GROUP), turn)
-            turn ^= 1
+            wait_for_turn(GROUP)
         s = products(q_tiles, k_tiles, q_at, stage, zero, PIECES)
         if TURNS:
-            mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
+            give_turn((GROUP + 1) % GROUPS)
         s = warpgroup_mma_wait(0, deps=(s,))
         mbarrier.arrive(k_empty.index(stage), count=1)
         col = column_of(0, top, window, count, TILE_KV)
@@ -373,9 +376,9 @@ def _attend(
                     )
             col = column_of(i, top, window, count, TILE_KV)
             edge = (i < begin) | (i >= end)
-            acc, weights, most, total, again, stage, phase, turn = step(
-                q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, turns, zero, acc,
-                weights, most, total, again, q_at, stage, phase, turn, edge, row, col, n_kv,
+            acc, weights, most, total, again, stage, phase = step(
+                q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc,
+                weights, most, total, again, q_at, stage, phase, edge, row, col, n_kv,
                 shift, bounds, factor, softcap, slope,
                 MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS, OF_P,
             )  # fmt: skip
@@ -485,7 +488,6 @@ def attention_gluon_ws(
     q_full, q_empty = ring(Q_STAGES, GROUPS)
     k_full, k_empty = ring(STAGES, GROUPS)
     v_full, v_empty = ring(STAGES, GROUPS)
-    turns, _ = ring(GROUPS, 1)
     message = gl.allocate_shared_memory(
         gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
@@ -495,7 +497,7 @@ def attention_gluon_ws(
     scale_strides = kv_scale_strides
     attended = (
         o, o_rows, lse, slopes, sinks, o_strides, q_tiles, k_tiles, v_tiles, o_tiles, sums, q_full,
-        q_empty, k_full, k_empty, v_full, v_empty, turns, message, q_scale,
+        q_empty, k_full, k_empty, v_full, v_empty, message, q_scale,
         k_scale, v_scale, scale_strides, heads, group, q_len, total_q, slopes_stride, softcap,
         scale,
     )  # fmt: skip
