@@ -6,6 +6,7 @@ A step multiplies the weights of the block before by its values, under the score
 from tilewright.ops.attention.kernels.gluon_scores import base2, changed, masked, rows, weights_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     give_turn,
+    release,
     slot_before,
     turned,
     wait_for_turn,
@@ -150,7 +151,7 @@ def step(
     if TURNS:
         give_turn((GROUP + 1) % GROUPS)
     s = warpgroup_mma_wait(1, deps=(s,))
-    mbarrier.arrive(k_empty.index(stage), count=1)
+    release(k_empty.index(stage))
     p, most, total, again = scored(
         s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
         MASK, MASK != "none", SOFTCAP, ALIBI, DTYPE.primitive_bitwidth == 8,
@@ -162,7 +163,7 @@ def step(
     else:
         acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
         weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
-    mbarrier.arrive(v_empty.index(v_stage), count=1)
+    release(v_empty.index(v_stage))
     stage, phase = turned(stage, phase, STAGES)
     return acc, weights, most, total, again, stage, phase
 
