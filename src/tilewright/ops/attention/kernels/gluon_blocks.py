@@ -6,7 +6,6 @@ A step multiplies the weights of the block before by its values, under the score
 from tilewright.ops.attention.kernels.gluon_scores import base2, changed, masked, rows, weights_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     give_turn,
-    release,
     slot_before,
     turned,
     wait_for_turn,
@@ -151,7 +150,7 @@ def step(
     if TURNS:
         give_turn((GROUP + 1) % GROUPS)
     s = warpgroup_mma_wait(1, deps=(s,))
-    release(k_empty.index(stage))
+    mbarrier.arrive(k_empty.index(stage), count=1)
     p, most, total, again = scored(
         s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
         MASK, MASK != "none", SOFTCAP, ALIBI, DTYPE.primitive_bitwidth == 8,
@@ -163,7 +162,7 @@ def step(
     else:
         acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
         weights = gl.convert_layout(p.to(DTYPE), OF_P, assert_trivial=True)
-    release(v_empty.index(v_stage))
+    mbarrier.arrive(v_empty.index(v_stage), count=1)
     stage, phase = turned(stage, phase, STAGES)
     return acc, weights, most, total, again, stage, phase
 

@@ -20,7 +20,6 @@ sequences, 32 at a time.
 
 from tilewright.ops.device.gluon_api import (
     constexpr_function,
-    copy_arrive,
     fence_async_shared,
     gl,
     jit,
@@ -36,9 +35,6 @@ FOUR_WARPS = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
 MESSAGE = gl.constexpr(8)
 """Numbers that tell the consumers about a tile; see `tell`."""
-
-THREADS = gl.constexpr(128)
-"""Of a group that multiplies."""
 
 TURN = gl.constexpr(8)
 """The hardware barrier of the first group's turn. Triton takes those of low numbers."""
@@ -259,14 +255,6 @@ def give_turn(GROUP: gl.constexpr):
         "bar.arrive $1, 256; mov.b32 $0, 0;", "=r,r", [gl.to_tensor(TURN + GROUP)], gl.int32,
         is_pure=False, pack=1,
     )  # fmt: skip
-
-
-@jit
-def release(empty):
-    """Release a slot of K or V. Every thread of the group arrives: before an arrival of one thread,
-    Gluon makes the group meet. The instruction is one that waits for the thread's own copies, of
-    which there are none."""
-    copy_arrive(empty, increment_count=False)
 
 
 @jit

@@ -108,7 +108,6 @@ from tilewright.ops.attention.kernels.gluon_blocks import (
 from tilewright.ops.attention.kernels.gluon_scores import LN2, LOG2E, rows, sums_of
 from tilewright.ops.attention.kernels.gluon_tiles import (
     MESSAGE,
-    THREADS,
     across,
     clear,
     column_of,
@@ -119,7 +118,6 @@ from tilewright.ops.attention.kernels.gluon_tiles import (
     masked_steps,
     next_tile,
     queries_of,
-    release,
     ring,
     slot_before,
     steps_of,
@@ -363,7 +361,7 @@ def _attend(
         if TURNS:
             give_turn((GROUP + 1) % GROUPS)
         s = warpgroup_mma_wait(0, deps=(s,))
-        release(k_empty.index(stage))
+        mbarrier.arrive(k_empty.index(stage), count=1)
         col = column_of(0, top, window, count, TILE_KV)
         p, most, total, again = scored(
             s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
@@ -397,7 +395,7 @@ def _attend(
         acc = acc * rows(again, acc)
         more = summed(weights, v_tiles.index(v_stage), acc, OF_P)
         acc, weights = warpgroup_mma_wait(0, deps=(more, weights))
-        release(v_empty.index(v_stage))
+        mbarrier.arrive(v_empty.index(v_stage), count=1)
         if EIGHT:  # noqa: SIM102 - only this is known when compiling
             if count > APART:
                 acc = brought_back(acc, most, then, sums.index(GROUP))
@@ -494,8 +492,8 @@ def attention_gluon_ws(
     else:
         o_tiles = q_tiles
     q_full, q_empty = ring(Q_STAGES, GROUPS)
-    k_full, k_empty = ring(STAGES, GROUPS * THREADS)
-    v_full, v_empty = ring(STAGES, GROUPS * THREADS)
+    k_full, k_empty = ring(STAGES, GROUPS)
+    v_full, v_empty = ring(STAGES, GROUPS)
     message = gl.allocate_shared_memory(
         gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
