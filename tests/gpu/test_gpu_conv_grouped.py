@@ -35,11 +35,11 @@ LARGE = [
 PROBLEMS = [*SMALL.values(), *LARGE]
 
 
-@pytest.mark.parametrize("number", range(len(PROBLEMS)))
-def test_it_is_right(dispatcher, number):
-    problem = PROBLEMS[number]
+@pytest.mark.parametrize("place", range(len(PROBLEMS)))
+def test_it_is_right(dispatcher, place):
+    problem = PROBLEMS[place]
     kernels = configs(problem, (1, 2, 3))
     assert kernels
     for kernel in kernels:
-        result = verify.verify(dispatcher, problem, kernel.name, seed=number, device="cuda:0")
+        result = verify.verify(dispatcher, problem, kernel.name, seed=place, device="cuda:0")
         assert result.ok, f"{kernel.name} on {problem}: {result}"

@@ -120,6 +120,7 @@ def default_space(problem: ConvProblem, arch: Arch) -> KernelSpace:
         _depthwise(problem),
         boxed_rows.rows(problem, arch),
         _held(problem, arch),
+        bands.rows(problem, alignments(problem, bands.PIPELINE)),
         grouped_rows.default(problem, arch),
         runs.rows(problem, arch),
     )
@@ -133,7 +134,7 @@ def tuning_spaces(problem: ConvProblem, arch: Arch) -> Sequence[KernelSpace]:
         _depthwise(problem, tuned=True),
         boxed_rows.rows(problem, arch, tuned=True),
         _held(problem, arch, tuned=True),
-        bands.rows(problem, alignments(problem, bands.PIPELINE)),
+        bands.rows(problem, alignments(problem, bands.PIPELINE), tuned=True),
         grouped_rows.tuned(problem, arch),
         runs.rows(problem, arch),
     )

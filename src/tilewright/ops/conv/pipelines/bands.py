@@ -37,8 +37,8 @@ OVERHEAD_BYTES = 256
 FORMS = ((32, 8), (16, 4), (32, 4), (64, 8))
 """Channels and warps of a workgroup."""
 
-AHEAD = (8, 4)
-"""Rows in the ring."""
+AHEAD, MORE_AHEAD = (4,), (4, 8)
+"""Rows in the ring: of the default space, of a tuning's."""
 
 
 def images(c: ConvConfig) -> int:
@@ -146,12 +146,14 @@ def box(p: ConvProblem) -> str:
     return f"{best}x1x{LINES // best * STRIP}"
 
 
-def rows(p: ConvProblem, width: tuple[int, int]) -> Iterator[tuple[Any, ...]]:
-    """Rows of a tuning's space. width: alignment of what is read, and of what is made."""
+def rows(
+    p: ConvProblem, width: tuple[int, int], *, tuned: bool = False
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of a space. width: alignment of what is read, and of what is made."""
     if not p.depthwise or p.precision == "tf32" or len(p.spatial) != 2 or p.stride != (1, 1):
         return
     if p.taps == 1 or p.filter[-1] > MOST_WIDTH or p.taps > windows.MOST_TAPS:
         return
-    for (channels, warps), stages in itertools.product(FORMS, AHEAD):
+    for (channels, warps), stages in itertools.product(FORMS, MORE_AHEAD if tuned else AHEAD):
         yield (LINES, channels, 1, warps, stages, PIPELINE, SCHEDULERS[p.direction], 1, False,
                *width, box(p), windows.word(p))  # fmt: skip

@@ -45,17 +45,16 @@ def default(p: ConvProblem, arch: Arch) -> Iterator[Row]:
         yield from _of_weights(p, arch, _WIDTHS, _PIXELS)
     else:
         yield from _of_pixels(p, arch, _WIDTHS, _TILES, (False,))
-        yield from _in_shared_memory(p, arch, _AHEAD)
+    yield from _in_shared_memory(p, arch, _AHEAD)
 
 
 def tuned(p: ConvProblem, arch: Arch) -> Iterator[Row]:
     """Rows of a tuning's space."""
     if p.direction == "weights":
         yield from _of_weights(p, arch, _MORE_WIDTHS, _MORE_PIXELS)
-        yield from _in_shared_memory(p, arch, _MORE_AHEAD)
     else:
         yield from _of_pixels(p, arch, _MORE_WIDTHS, _MORE_TILES, (False, True))
-        yield from _in_shared_memory(p, arch, _MORE_AHEAD)
+    yield from _in_shared_memory(p, arch, _MORE_AHEAD)
 
 
 def bundles(p: ConvProblem, widths: Sequence[int]) -> list[int]:
@@ -96,8 +95,7 @@ def _of_weights(
 
 
 def _in_shared_memory(p: ConvProblem, arch: Arch, rows_ahead: Sequence[int]) -> Iterator[Row]:
-    """Of the kernel that keeps rows of pixels in shared memory. The default space has none for
-    gradients of the weights, which no GPU has run."""
+    """Of the kernel that keeps rows of pixels in shared memory."""
     if p.group_c != p.group_k or p.precision == "tf32" or not all(map(arch.has, grouped.NEEDS)):
         return
     if not p.group_c or len({*p.stride}) > 1:
