@@ -270,6 +270,7 @@ def test_nothing_spills_and_shared_memory_is_as_said(store):
         RESNEXT, replace(RESNEXT, groups=16, stride=(2, 2)),
         replace(RESNEXT, groups=8, direction="data", epilogue="bias+add"),
         replace(RESNEXT, direction="weights"), replace(RESNEXT, groups=8, direction="weights"),
+        replace(RESNEXT, filter=(4, 5)),  # more taps than are loaded at once
     ]  # fmt: skip
     built = [*map(narrow, problems), configs(RESNEXT)[-1]]
     report = build_once([(c, "sm_90") for c in built], store)

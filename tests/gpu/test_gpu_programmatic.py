@@ -50,8 +50,10 @@ def test_chains_with_other_kernels_on_streams_and_in_graphs(dispatcher, kernels,
         assert not wrong, f"of the {done} chains so far, {wrong} were wrong: {chain}"
 
 
+@pytest.mark.alone
 def test_a_kernel_that_does_not_wait_is_found_out(tmp_path):
-    """Both in an eager chain and in a graph: what the chains here rely on."""
+    """In a graph: what the chains here rely on. An eager launch may come after the late kernel's
+    end."""
     import chains
 
     kernel = walking("ahead")
@@ -65,11 +67,11 @@ def test_a_kernel_that_does_not_wait_is_found_out(tmp_path):
         with chains.without_waits() if broken else nullcontext():
             build([(kernel, ARCH)], store=store).raise_if_failed()
             drawn = chains.Chains(Dispatcher(store=store), [kernel], size=256)
-            # The first run loads the kernels, which takes longer than the late one is late.
-            found.append([int(drawn.wrong(chain, replays)) for replays in (0, 0, 9)])
-    right, (_, eager, replayed) = found
-    assert right == [0, 0, 0]
-    assert eager == 1 and replayed > 5
+            # The first run loads the kernels.
+            found.append([int(drawn.wrong(chain, replays)) for replays in (0, 9)])
+    right, (_, replayed) = found
+    assert right == [0, 0]
+    assert replayed > 5
 
 
 def walking(word: str, **fields: object):

@@ -126,9 +126,8 @@ def _expand(
     there = there & (filters < channels)[:, None]
     places = (filters * weight_strides[0])[:, None] + (col % EACH * weight_strides[1])[None, :]
     for first in gl.static_range(0, TAPS_H * TAPS_W, TAPS_AT_ONCE):
-        past: gl.constexpr = min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)
         found = ()
-        for tap in gl.static_range(first, past):
+        for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)):
             tap_h = tap // TAPS_W
             tap_w = tap % TAPS_W
             if DATA:
@@ -137,7 +136,7 @@ def _expand(
             to = offset(0, tap_h, tap_w, weight_strides, NDIM)
             one = gl.load(weights + (places + to), mask=there, other=0.0)
             found += (one,)  # type: ignore[assignment]
-        for tap in gl.static_range(first, past):
+        for tap in gl.static_range(first, min(first + TAPS_AT_ONCE, TAPS_H * TAPS_W)):
             tiles.index(tap).store(found[tap - first])
 
 
