@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,11 +20,14 @@ from typing import Any
 
 from analytical import ROWS
 from shipped import by_m
+from tilewright.ops.gemm import GemmProblem
 from tilewright.tables import file
 from tilewright.tables.row import Row, meant, said
 
 RANGES = (*(f"M to {most}" for most in ROWS), f"M over {ROWS[-1]}", "all")
 LEAST = 20
+SIZES = re.compile(r"[bh]\d+(:\d+)?|\d+×\d+")
+"""Batch, heads and lengths, as they are printed."""
 
 Compared = tuple[Any, dict[str, Any]]
 """A problem, and what the result says of it."""
@@ -31,9 +35,12 @@ Compared = tuple[Any, dict[str, Any]]
 
 @cache
 def alike(problem: Any) -> str:
-    """What a problem has besides its sizes, as it is printed."""
+    """What a problem has besides its sizes, as it is printed. Of attention the head dim counts as
+    none of them."""
+    if not isinstance(problem, GemmProblem):
+        return " ".join(word for word in str(problem).split() if not SIZES.fullmatch(word))
     rest = {key: value for key, value in said(problem).items() if key not in ("family", *"mnk")}
-    return " ".join(str(type(problem)(128, 128, 128, **rest)).split()[2:])
+    return " ".join(str(GemmProblem(128, 128, 128, **rest)).split()[2:])
 
 
 def line(cells: Iterable[object]) -> str:

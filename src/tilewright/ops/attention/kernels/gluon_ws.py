@@ -76,6 +76,14 @@ records are benchmarks/results/attention_*.json. What was tried:
   product, because weights move between registers while they are read.
 - An instruction that keeps ptxas from moving that wait: 0.96 to 1.03 of the speed.
 - 192x64 tiles at head dim 128: 0.89 to 0.97 of 128x128.
+- Turns by hardware barriers instead of barriers in memory, 1k, without a mask and causal: head dim
+  64 0.963 and 0.982 before, 0.971 and 0.982 after; 128 0.961, 1.031 and 0.970, 1.039; 256 0.985,
+  0.992 and 0.987, 1.002. Kept.
+- Slots of K and V released by every thread, without a workgroup barrier before: 0.960 and 0.957,
+  0.934 and 1.030, 0.932 and 0.973 of the same. Not kept.
+
+With turns by barriers (attention_gqa_h200.jsonl), of 8 heads to a group: 1k 0.97 to 1.10, 4k and
+16k 1.03 to 1.15.
 
 fp8, TFLOP/s at head dim 128, 16 heads: 761 at 4k and 808 at 8k without a mask, 752 and 817 causal,
 where bf16 took 668, 682 and 620, 662. Before, with the values of a block multiplied in the same
@@ -84,10 +92,14 @@ tried at 8k, without a mask and causal:
 
 - 2, 3 and 4 stages of 128x128: within 1 %. 192x64: 784, 736. 128x64: 678, 661.
 - Without turns: 805, 799.
-- Sums set aside every 1,024 keys, as in all of these: 808, 817; never: 829, 835. The present 2,048
-  were not timed.
+- Sums set aside every 1,024 keys, as in all of these: 808, 817; never: 829, 835. Every 2,048, in
+  another run: 796, 799, where 1,024 took 797, 772.
 - A quarter of the exponentials by multiply-adds (a polynomial): 790, 753; half of them: 713, 701.
   Not kept.
+
+At head dim 256, in another run: 888 at 4k and 931 at 8k, causal 850 and 907
+(attention_fp8_h200.json; slots were released by every thread). bf16 took 730, 760 and 627, 709
+(attention_dense_h200.json).
 
 To be tried: 128x176 tiles at head dim 128 without a mask, and 128x80 at 256, FlashAttention-3's,
 which are no powers of two and would be pieces here; for fp8, rows of values turned by the warps
