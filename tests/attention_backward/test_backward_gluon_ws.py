@@ -261,7 +261,7 @@ def noticed(
     ids=str,
 )
 def test_groups_that_do_not_wait_for_each_other_are_found(monkeypatch, problem, pipeline):
-    monkeypatch.setitem(language.ASSEMBLY, "bar.sync 8", lambda _, token: token)
+    monkeypatch.setitem(language.ASSEMBLY, "bar.sync", lambda _, token: token)
     assert noticed(monkeypatch, problem, pipeline)
 
 

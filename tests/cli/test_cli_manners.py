@@ -117,7 +117,7 @@ def test_archs_is_quick():
         spent = after.children_user - before.children_user
         return spent + after.children_system - before.children_system
 
-    assert min(once() for _ in range(3)) < 1.0  # it takes 0.25
+    assert min(once() for _ in range(3)) < 2.0  # it takes 0.25, and 1.2 where all is slow
 
 
 @pytest.mark.parametrize(

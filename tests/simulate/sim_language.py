@@ -35,7 +35,19 @@ def _word(_: str, *values: Tensor) -> Tensor:
     return Tensor(sum(x << 8 * i for i, x in enumerate(each)), gl.int32, values[0].layout)
 
 
+def _barrier(asm: str, *args: Any) -> Any:
+    """A hardware barrier of warp groups, each 128 threads and a partition here."""
+    words = asm.replace(";", " ").replace(",", " ").split()
+    word = next(word for word in words if word in ("bar.sync", "bar.arrive"))
+    name, threads = words[words.index(word) + 1 : words.index(word) + 3]
+    name = str(int(args[0])) if name == "$1" else name
+    world.meet(name, int(threads) // 128, stays=word == "bar.sync")
+    return args[0] if args else None
+
+
 ASSEMBLY: dict[str, Callable[..., Any]] = {
+    "bar.sync": _barrier,
+    "bar.arrive": _barrier,
     "st.relaxed.gpu.global": lambda _, pointer, value: pointer.store(value),
     "ld.relaxed.gpu.global": lambda _, pointer: pointer.load(),
     "red.relaxed.gpu.global.add": lambda _, pointer, value: pointer.store(pointer.load() + value),
@@ -177,6 +189,8 @@ def warpgroup_mma(
     for tile in (a, b):
         if isinstance(tile, Shared):
             fenced(tile, "a wgmma")
+            if tile.torn:
+                raise Fault(tile.torn)
             reads.append((tile, tile.data.copy()))
             values.append(reads[-1][1])
         else:
@@ -233,14 +247,6 @@ def join(a: Tensor, b: Tensor) -> Tensor:
 def inline_asm_elementwise(
     asm: str, constraints: str, args: Any, dtype: Any, is_pure: bool, pack: int
 ) -> Any:
-    words = asm.replace(";", " ").replace(",", " ").split()
-    for word in ("bar.sync", "bar.arrive"):
-        if word in words:
-            name, threads = words[words.index(word) + 1 : words.index(word) + 3]
-            name = str(int(args[0])) if name == "$1" else name
-            # 128 threads are a warp group, which is a partition here.
-            world.meet(name, int(threads) // 128, stays=word == "bar.sync")
-            return args[0] if args else None
     for piece, meaning in ASSEMBLY.items():
         if piece in asm:
             return meaning(asm, *args)

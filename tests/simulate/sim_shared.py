@@ -24,8 +24,10 @@ class Shared:
 
     data: a view of the bytes' array, with `written`: which elements were stored by threads since
     the last fence, and so are not seen by copies and products. root: both of the whole allocation;
-    None is these.
+    None is these. torn: why no product may read it: copies bring other slabs.
     """
+
+    torn = ""
 
     def __init__(
         self, data: Any, dtype: Any, layout: Any, written: Any, root: tuple[Any, Any] | None = None
@@ -46,7 +48,9 @@ class Shared:
         return int(self.data.size)
 
     def _view(self, how: Callable[[Any], Any]) -> Shared:
-        return Shared(how(self.data), self.dtype, self.layout, how(self.written), self.root)
+        view = Shared(how(self.data), self.dtype, self.layout, how(self.written), self.root)
+        view.torn = self.torn
+        return view
 
     def index(self, i: Any) -> Shared:
         if not 0 <= int(i) < self.data.shape[0]:
@@ -75,20 +79,20 @@ class Shared:
             if count > flat.size:
                 raise Fault(f"{shape} is read of {self.shape} in shared memory")
             slab = self.data.shape[-1]
-            if slab > SPAN // flat.itemsize and _height(self.shape, self.layout) != _height(
-                shape, layout
-            ):
-                raise Fault(f"slabs of {self.shape} are read as those of {shape}")
             if shape[-1] > slab == SPAN // flat.itemsize:
                 slabs = [*shape[:-2], shape[-1] // slab, shape[-2], slab]
                 return Slabs(
                     flat[:count].reshape(slabs), dtype, layout, written[:count].reshape(slabs),
                     self.root,
                 )  # fmt: skip
-            return Shared(
+            view = Shared(
                 flat[:count].reshape(shape), dtype, layout, written[:count].reshape(shape),
                 self.root,
             )  # fmt: skip
+            heights = (_height(*of) for of in ((self.shape, self.layout), (shape, layout)))
+            if slab > SPAN // flat.itemsize and len({*heights}) > 1:
+                view.torn = f"slabs of {self.shape} are read as those of {shape}"
+            return view
         flat = self.data.reshape(-1).view(numpy_of(dtype))[: math.prod(shape)]
         return Shared(flat.reshape(shape), dtype, layout, np.zeros(shape, bool))
 

@@ -148,10 +148,11 @@ def test_what_is_wrong_is_not_timed(tmp_path):
 
         return Contender(one.label, one.config, bind)
 
-    assert len(verified([on_torch(right), on_torch(right)], problem, 0, "cpu")) == 2
+    operands = [verify.operands_of(problem, 0, "cpu")]
+    assert len(verified([on_torch(right), on_torch(right)], problem, 0, operands, "cpu")) == 2
     for bad in (wrong, nothing):
         with pytest.raises(VerificationFailed, match=bad.label):
-            verified([on_torch(right), on_torch(bad)], problem, 0, "cpu")
+            verified([on_torch(right), on_torch(bad)], problem, 0, operands, "cpu")
 
 
 @pytest.mark.parametrize(
