@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from table_cases import H20, H200, PLAIN, WIDE, gemm, row
 
-from tilewright import tables
+from tilewright import ops, tables
 from tilewright.arch import device
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import BadFile
@@ -79,7 +79,7 @@ def test_a_table_in_the_package_stands_where_it_is_looked_for_and_its_kernels_se
     table = file.load(path)
     for one in table:
         assert one.device.arch == path.parent.name
-        assert path.name == f"{one.problem.family}_{one.problem.dtype_a}.json"
+        assert path.stem == ops.family(one.problem.family).table(one.problem)
         for kernel in (one.kernel, *one.ties):
             assert still_serves(kernel, one), (kernel, one.problem)
     # Written anew it is the same, so that a change is one of rows.
