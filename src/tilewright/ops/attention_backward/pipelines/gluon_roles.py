@@ -12,14 +12,14 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK, ROWS, WARPGROUP
 from tilewright.ops.attention_backward.config import AttentionBackwardConfig
 from tilewright.ops.attention_backward.pipelines import gluon_ws
+from tilewright.ops.attention_backward.pipelines.gluon_lean import GLUON_LEAN
 from tilewright.ops.attention_backward.pipelines.gluon_ws import (
-    GLUON_WS,
     GROUPS,
     SPECIALISATION_BYTES,
     STAGES,
 )
-from tilewright.ops.attention_backward.pipelines.record import Part, Pipeline
-from tilewright.ops.attention_backward.pipelines.tiles import boxes, tiles
+from tilewright.ops.attention_backward.pipelines.record import Part
+from tilewright.ops.attention_backward.pipelines.tiles import tiles
 from tilewright.ops.attention_backward.problem import AttentionBackwardProblem
 
 MOST_DIM = 256
@@ -74,30 +74,13 @@ def _roles(part: Part) -> Part:
     """The part in this pipeline."""
     if part.language != "gluon":
         return part
-    return replace(
-        part,
-        name="gradients_gluon_roles",
-        module="gluon_roles",
-        constants=tuple(name for name in part.constants if name not in ("TILE", "STEP")),
-        boxes=boxes,
-    )
+    return replace(part, name="gradients_gluon_roles", module="gluon_roles")
 
 
-GLUON_ROLES = Pipeline(
+GLUON_ROLES = replace(
+    GLUON_LEAN,
     name="gluon_roles",
-    parts=tuple(map(_roles, GLUON_WS.parts)),
-    needs=GLUON_WS.needs,
-    rules={
-        "words": gluon_ws.words,
-        "dtypes": gluon_ws.dtypes,
-        "head_dim": _dims,
-        "copies": gluon_ws.copies,
-        "tile": _tile,
-        "shared_memory": _shared_memory,
-    },
-    supports=GLUON_WS.supports,
-    temporaries=GLUON_WS.temporaries,
-    repeats=GLUON_WS.repeats,
+    parts=tuple(map(_roles, GLUON_LEAN.parts)),
+    rules={**GLUON_LEAN.rules, "head_dim": _dims, "tile": _tile, "shared_memory": _shared_memory},
     algorithms=_algorithms,
-    tuned=lambda p, arch: (),
 )
