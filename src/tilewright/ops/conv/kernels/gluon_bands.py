@@ -38,7 +38,7 @@ Measured on an H200, bf16, by single calls with L2 flushed
 channels of 56×56) 66.9 µs forward, 67.3 for data and 111 for weights, which is 4.30, 9.77 and 1.85
 times cuDNN's speed; 5×5 (32 of 240 of 28×28) 17.3, 17.1 and 28.1, 1.81, 2.75 and 1.13. Of 3×3 (32
 of 256 of 28×28) only the gradient of the weights is faster than windows: 20.3, 1.18. 32 channels
-take 9 to 18 % longer, rings of 8 rows up to 11 %.
+take up to 19 % longer, rings of 8 rows up to 11 %.
 
 What limits it. Counted for 7×7 with 32 channels and 8 warps, a row of 16 strips (4096
 sums) is 28 matrix instructions in each warp, 8 loads of 8 bytes in each thread, about 260
