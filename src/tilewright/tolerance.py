@@ -8,7 +8,7 @@ kernel's own: rounding of the output, and of the partial sums.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.dtypes import DTYPES
 
@@ -226,4 +226,12 @@ def cancelling(one: Tolerance, operands: str, depth: int, magnitude: float) -> T
     """`one`, of sums whose terms may cancel to nothing: they are differences of sums of `depth`
     products, and are multiplied by something of up to `magnitude`, all of them together."""
     error = _MOST_SIGMAS * _SUM_ERROR[operands] * math.sqrt(depth)
-    return Tolerance(one.relative, one.scaled, one.absolute + magnitude * error)
+    return replace(one, absolute=one.absolute + magnitude * error)
+
+
+def heavy_element(one: Tolerance, operands: str, elements: int) -> Tolerance:
+    """`one`, of elements that are weights times a difference of sums of products with something
+    rounded to `operands`. In a row of `elements`, one may have most of the weight; it is then off
+    by a share of itself, which is the row's rms times the root of `elements`."""
+    share = _WEIGHT_ERROR * DTYPES[operands].eps * math.sqrt(elements)
+    return replace(one, by_row=one.by_row + share)

@@ -14,6 +14,7 @@ from tilewright.tolerance import (
     SCORES,
     Tolerance,
     cancelling,
+    heavy_element,
     score_error,
     softmax_tolerance,
 )
@@ -41,7 +42,8 @@ def tolerances(
     rows = p.batch * p.kv_len * p.kv_heads
     spread = _SPREAD * uneven(p) * math.sqrt(max(1.0, rows / max(1, p.batch * n_q)))
     unseen = math.sqrt(p.kv_len / max(1, _keys_seen(p)))
-    if DTYPES[p.dtype_o].bytes > DTYPES[p.dtype].bytes:
+    wider = DTYPES[p.dtype_o].bytes > DTYPES[p.dtype].bytes
+    if wider:
         spread *= 2.0  # dO loses as many bits as the weights do
     if config is None:
         spread *= _ELSEWHERE
@@ -58,6 +60,8 @@ def tolerances(
             usual = softmax_tolerance(p.dtype, one.dtype, count, scores, among)
             magnitude = factors.get(one.name, 0.0) * math.sqrt(count)
             # A query of one key has dP = delta: its gradients are nothing but rounding.
+            if wider and one.name == "dbias":
+                usual = heavy_element(usual, p.dtype, p.kv_len)  # sums of few terms: nothing evens
             found[one.name] = cancelling(usual, p.dtype, p.head_dim_v, magnitude)
     return found
 
