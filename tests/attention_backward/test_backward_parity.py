@@ -4,6 +4,7 @@ what is wrong. All of it: `benchmarks/attention_parity.py --backward`, and
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from backward_cases import FEATURES
 from backward_parity import COUNT, compute, coverage, grid, parity, toy
@@ -83,6 +84,21 @@ def test_the_tolerances_refuse_another_problems_gradients(dtype, said, computed)
     for name, one in wanted.items():
         assert verify.compare(one.copy(), one, allowed[name]).ok
         assert not verify.compare(other[name], one, allowed[name]).ok, name
+
+
+@pytest.mark.parametrize("seed", [10, 11])
+def test_rounding_do_to_16_bits_is_within_the_biass_tolerance(seed):
+    """With these seeds one key has most of a query's weight."""
+    p = AttentionBackwardProblem(
+        1, 1, 512, 512, 64, head_dim_v=24, right=0, dtype="fp16", dtype_o="fp32",
+        bias_shape=(1, 1), others="sinks", grads="dbias",
+    )  # fmt: skip
+    inputs = verify.operands_of(p, seed).inputs
+    rounded = {**inputs, "do": inputs["do"].astype(np.float16).astype(np.float32)}
+    found, wanted = verify.reference(p, rounded)["dbias"], verify.reference(p, inputs)["dbias"]
+    allowed = family("attention_backward").tolerances(p, object())["dbias"]
+    assert verify.compare(found, wanted, allowed).ok
+    assert not verify.compare(found * 1.05, wanted, allowed).ok
 
 
 def test_each_problem_of_the_grid_has_a_kernel():
