@@ -136,6 +136,8 @@ def test_tolerance_grows_with_the_sum_and_the_splits():
     short, long = tolerance("bf16", "bf16", 64), tolerance("bf16", "bf16", 65536)
     assert long.scaled > short.scaled and long.relative == short.relative
     assert tolerance("bf16", "bf16", 64, splits=8).scaled > short.scaled
+    cut = [tolerance("bf16", "bf16", terms).scaled / terms**0.5 for terms in (1 << 12, 1 << 20)]
+    assert cut[1] > 1.5 * cut[0], "in a very long sum what is cut off adds up"
     empty = tolerance("bf16", "bf16", 0, combined=1.0)
     assert empty.scaled <= tolerance("bf16", "bf16", 1, combined=1.0).scaled
     assert tolerance("int8", "int32", 10**6) == EXACT
