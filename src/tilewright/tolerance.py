@@ -50,9 +50,9 @@ _SUM_ERROR: dict[str, float] = {
 
 _CUT = 2.0**-24 / 16
 """Share of rms(ref) by which each term of 16 bits moves a sum, beside that. Matrix units cut the
-last bits of a sum after every 16 terms instead of rounding them: the error has the sum's sign, so it
-grows with the number of terms. On an H200, sums of 200,704 terms in one accumulator were off by up to
-4.7e-4, and as a few partial sums by 1.5e-4; random errors may be 4.3e-4."""
+last bits of a sum after every 16 terms instead of rounding them: the error has the sum's sign, so
+it grows with the number of terms. On an H200, sums of 200,704 terms in one accumulator were off
+by up to 4.7e-4, and as a few partial sums by 1.5e-4; random errors may be 4.3e-4."""
 
 _OPERAND_ERROR: dict[str, float] = {"tf32": 2.0**-7}
 """Share of rms(ref) lost because the matrix unit reads fewer bits than were stored: tf32 keeps 10
