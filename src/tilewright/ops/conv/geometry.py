@@ -12,8 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 MOST_DIMS = 3
+
+Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,19 @@ def out_size(size: int, filter: int, stride: int, dilation: int, pad: int, pad_a
     """The size of y along a dimension; negative if the filter is longer than padded x."""
     room = size + pad + pad_after - reach(filter, dilation)
     return room // stride + 1 if room >= 0 else -1
+
+
+@lru_cache(maxsize=4096)  # a choice of a kernel asks for them thousands of times
+def dims(
+    spatial: Sizes, filter: Sizes, stride: Sizes, dilation: Sizes, pad: Sizes, pad_after: Sizes
+) -> tuple[Dim, ...]:
+    """The dimensions of a problem with these fields."""
+    return tuple(
+        Dim(size, taps, step, apart, before, out_size(size, taps, step, apart, before, after))
+        for size, taps, step, apart, before, after in zip(
+            spatial, filter, stride, dilation, pad, pad_after, strict=True
+        )
+    )
 
 
 def whole_padding(dim: Dim) -> int:

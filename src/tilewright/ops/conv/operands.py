@@ -17,7 +17,8 @@ from typing import Any
 
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.conv import geometry
-from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem, Sizes
+from tilewright.ops.conv.geometry import Sizes
+from tilewright.ops.conv.problem import DIRECTIONS, ConvProblem
 from tilewright.ops.conv.problem import outputs as out_dtypes
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.operands import chain_names

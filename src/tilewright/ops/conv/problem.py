@@ -11,7 +11,7 @@ from tilewright import checks
 from tilewright.dtypes import DTYPES, dtype
 from tilewright.errors import BadArgument, nearest
 from tilewright.ops.conv import geometry, stated
-from tilewright.ops.conv.geometry import MOST_DIMS, UNUSED, Dim
+from tilewright.ops.conv.geometry import MOST_DIMS, UNUSED, Dim, Sizes
 from tilewright.ops.gemm import epilogues
 from tilewright.ops.gemm.problem import OUTPUTS as OF_SUMS
 from tilewright.ops.gemm.problem import PRECISIONS
@@ -37,8 +37,6 @@ MOST_SPATIAL = 2**30
 MOST_PAD = 2**24
 MOST_TAPS = 2**15
 """Most taps and the longest stride in a dimension: kernels multiply two strides in 32 bits."""
-
-Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,14 +181,8 @@ class ConvProblem(Problem):
     @property
     def dims(self) -> tuple[Dim, ...]:
         """Its dimensions."""
-        each = zip(
-            self.spatial, self.filter, self.stride, self.dilation, self.pad, self.pad_after,
-            strict=True,
-        )  # fmt: skip
-        return tuple(
-            Dim(size, taps, step, apart, before, geometry.out_size(size, taps, step, apart, *pads))
-            for size, taps, step, apart, *pads in each
-            for before in pads[:1]
+        return geometry.dims(
+            self.spatial, self.filter, self.stride, self.dilation, self.pad, self.pad_after
         )
 
     @property

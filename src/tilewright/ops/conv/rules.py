@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
@@ -300,6 +301,7 @@ def _window(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)  # of each problem for hundreds of kernels
 def alignments(p: ConvProblem, pipeline: str, of_runs: bool = False) -> tuple[int, int]:
     """Bytes of alignment of what a pipeline's kernels read in vectors, and of what they make."""
     if of_runs:
@@ -331,15 +333,20 @@ def _aligned(c: ConvConfig, p: ConvProblem) -> str | None:
     return None
 
 
+@lru_cache(maxsize=256)
+def _largest_span(p: ConvProblem) -> int:
+    """Bytes of the longest array, from its first to past its last element."""
+    return max(p.spans().values())
+
+
 def index_bits(p: ConvProblem) -> int:
     """Bits of the indices that reach all elements."""
-    return 32 if max(p.spans().values()) < INT32_SPAN else 64
+    return 32 if _largest_span(p) < INT32_SPAN else 64
 
 
 def _index(c: ConvConfig, p: ConvProblem) -> str | None:
     if c.index_bits < index_bits(p):
-        largest = max(p.spans().values())
-        return f"an array spans {largest} bytes, which 32-bit indices do not reach"
+        return f"an array spans {_largest_span(p)} bytes, which 32-bit indices do not reach"
     weights = math.prod(p.shape_of("w"))
     for what, count in (
         ("pixels", pixels(p) if p.direction != "weights" else p.n * math.prod(p.out_sizes)),

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
+from tilewright.ops.attention.arguments import Value
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.features import FEATURES
 from tilewright.ops.attention.mask import MASKS
@@ -80,7 +81,7 @@ Vector units (gfx1250) hold a whole product's Q, K and V: tiles beyond these spi
 6 KB. At head dim 256 on gfx1100, 16x16 spilled 20 to 68 bytes under a mask while Q stayed in
 registers; loaded again at each step (`_rolled`), it takes 117 registers, and 64x32 takes 240. In
 fp32 on NVIDIA, 32x32 with 4 warps spilled 24 to 760 bytes at head dim 128 and up to 9 KB at 256.
-Known to spill: fp32 at head dims 192 and 128 on sm_120, 8 bytes of 80 registers."""
+Known to spill: fp32 at head dim 160 under a window on sm_89, 8 bytes, whatever the tile."""
 
 _LONG: dict[str, tuple[Tile, ...]] = {
     "cuda": ((16, 32, 4), (32, 32, 8)),
@@ -234,6 +235,18 @@ with as many take up to 256 registers; of those with 512 most spilled, 20 to 956
 to 256, window, gfx1100)."""
 
 
+_AIMED = (96, 192)
+"""Head dims at which ptxas aims at 64 to 80 registers for fp32, and spills 8 to 16 bytes to get
+there (sm_89, sm_120). Told that a thread has 128, it spills none."""
+
+
+def _options(c: AttentionConfig, arch: Arch) -> tuple[tuple[str, Value], ...]:
+    found = common.triton_options(c, arch)
+    if arch.backend == "cuda" and c.dtype == "fp32" and max(c.head_dim, c.head_dim_v) in _AIMED:
+        found += (("maxnreg", 128),)
+    return found
+
+
 def _vector_products(c: AttentionConfig, arch: Arch) -> str | None:
     if not _on_vectors(c.dtype, arch):
         return None
@@ -305,7 +318,7 @@ BASIC = Pipeline(
         "BSCALE", "OSCALE", "APPEND", "LARGEST_O", "UNIT",
     ),
     own_constants={"BY_FP16": _by_fp16, "ROLLED": _rolled, "DEPENDENT": _dependent},
-    options=common.triton_options,
+    options=_options,
     grid=common.by_tile,
     counter=False,
     shared_memory=_shared_memory,
