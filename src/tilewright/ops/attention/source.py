@@ -20,7 +20,7 @@ KERNELS = "tilewright.ops.attention.kernels"
 
 TEMPORARIES = (
     "partial_o", "partial_lse", "counter", "rotated_q", "delta", "distances", "log_sums", "deltas",
-    "dq_sums", "turns", "order",
+    "dq_sums", "turns", "order", "ds",
 )  # fmt: skip
 """Arguments that are temporaries, of attention and of its backward pass."""
 

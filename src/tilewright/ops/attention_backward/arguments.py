@@ -5,6 +5,8 @@ up. Both lie as LSE does. `log_sums` and `deltas`: see `kernels.around`. `dq_sum
 yet scaled: for each 64 of the padded rows of `log_sums`, tiles of 64 columns, in the order of
 `gluon_ws`. `turns`: of each block of dQ, the tiles of keys that have been added, if they add in
 order. `order`: see `kernels.order`.
+`ds`: the gradients of scores as bias and mask leave them, [batch, heads, q_len, kv_len], where some
+query sees some key.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention import arguments as forward
 from tilewright.ops.attention.arguments import Argument, Context, Value
+from tilewright.ops.attention_backward.problem import GRADIENTS
 from tilewright.ops.nouns import Argument as Passed
 from tilewright.ops.nouns import Pointer, Scalar
 
@@ -96,6 +99,7 @@ ARGUMENTS: dict[str, Argument] = {
     "deltas": _fp32("deltas"),
     "dq_sums": _fp32("dq_sums"),
     "turns": _pointer("turns", lambda _: "int32", "ordered"),
+    "ds": _pointer("ds", forward.float_of, "dbias"),
     "order": _pointer("order", lambda _: "int32", *OWN_LENGTHS),
     "do_strides": _strides("do"),
     "dq_strides": _strides("dq", "dq"),
@@ -123,13 +127,15 @@ CONSTANTS: Mapping[str, Callable[[Any], Value]] = {
     "SUMS": sums_width,
     "ORDERED": lambda c: c.ordered,
     "BY_LENGTH": lambda c: not c.words.isdisjoint(OWN_LENGTHS),
-    **{word.upper(): _has(word) for word in ("dlse", "dq", "dk", "dv", "dsinks", "dslopes")},
+    **{word.upper(): _has(word) for word in ("dlse", *GRADIENTS)},
 }
 """Every constant by the name that kernels give it."""
 
 
 def described_type(c: Any, name: str) -> str:
     """The dtype of an argument that a kernel reaches by a descriptor."""
+    if name in ("bias", "ds"):
+        return forward.float_of(c)
     return "fp32" if name in ("log_sums", "deltas", "dq_sums") else str(aligned(c)[name])
 
 

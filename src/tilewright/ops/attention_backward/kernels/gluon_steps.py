@@ -142,14 +142,15 @@ def spread(row, ROWS: gl.constexpr):
 @jit
 def weights_of(
     s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
-    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, bias_tile=None,
 ):  # fmt: skip
     """(P, P times the derivative of the soft cap) of a tile of products whose first is of key `j0`
     and query `i0`.
 
     log_tile: with a soft cap, LSE of the queries times log₂e, in shared memory. Without one it is
     in the products already: they began with minus LSE, divided by the scale.
-    slope: of the queries' head, times log₂e."""
+    slope: of the queries' head, times log₂e.
+    bias_tile: what is added to the scores, [queries, keys] in shared memory; None: nothing."""
     left, right, first, _ = bounds
     OF: gl.constexpr = s.type.layout
     j = j0 + gl.arange(0, s.shape[0], gl.SliceLayout(1, OF))
@@ -161,6 +162,8 @@ def weights_of(
         s = tanh * (softcap * LOG2E) - gl.expand_dims(log_sums, 0)
     else:
         s = s * base2(scale)
+    if bias_tile is not None:
+        s += bias_tile.permute((1, 0)).load(OF).to(gl.float32) * LOG2E
     if ALIBI:
         ahead = (i0 + shift - j).to(gl.float32)
         far = gl.abs(gl.expand_dims(ahead, 1) + gl.expand_dims(i.to(gl.float32), 0))

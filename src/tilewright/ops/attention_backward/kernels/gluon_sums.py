@@ -56,13 +56,16 @@ def _pass_on(turns, t, begin, end, more, apart):
 
 @jit
 def add_blocks(
-    data, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
+    data, stored, steps, sizes, bounds, TILE: gl.constexpr, STEP: gl.constexpr, MASK: gl.constexpr,
     GROUPS: gl.constexpr, PIECES: gl.constexpr, PACKEDQ: gl.constexpr, ORDERED: gl.constexpr,
+    DBIAS: gl.constexpr,
 ):  # fmt: skip
     """The warp that adds blocks of dQ to the sums in memory, PIECES tiles each. Groups have equal
     shares of them, of which each hands over one at a time; the last group may have fewer.
     ORDERED: each block's in turns, of which `turns` counts those that are over. The first writes,
-    so sums need not be zero before; a block without turns is nothing."""
+    so sums need not be zero before; a block without turns is nothing.
+    DBIAS: it also writes the gradients of scores, [queries, keys], from the slot that groups filled
+    before they handed dQ over; they fill it again after they heard that dQ was read."""
     PASSES: gl.constexpr = (PIECES + GROUPS - 1) // GROUPS
     dq_sums, turns, dq_tiles, dq_full, dq_empty, heads, group, padded = data
     b, g, j0, _, terms_begin, _, begin, end = steps
@@ -90,6 +93,11 @@ def add_blocks(
                                 tma_add(dq_sums, (row, 0), dq_tiles.index(r))
                         else:
                             tma_add(dq_sums, (row, 0), dq_tiles.index(r))
+                if DBIAS:
+                    ds, ds_tiles = stored
+                    for r in gl.static_range(GROUPS):
+                        at = (b, g * group + m, t * STEP, j0 + r * ds_tiles.shape[2])
+                        tma_store(ds, at, ds_tiles.index(phase * GROUPS + r))
                 tma_store_wait(0)
                 mbarrier.arrive(dq_empty.index(0), count=1)
                 phase ^= 1

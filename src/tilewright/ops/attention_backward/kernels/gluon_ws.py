@@ -99,10 +99,10 @@ OTHERS_REGISTERS = gl.constexpr(24)
 
 @jit
 def _fill(
-    data, steps, STEP: gl.constexpr, GROUPS: gl.constexpr,
+    data, biases, steps, STEP: gl.constexpr, GROUPS: gl.constexpr, BIAS: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
 ):  # fmt: skip
-    """The producer: loads K and V, then Q, dO, LSE and delta step by step."""
+    """The producer: loads K and V, then Q, dO, LSE, delta and the bias step by step."""
     (
         q, k, v, do, log_sums, deltas, q_tiles, k_tiles, v_tiles, do_tiles, log_tiles, delta_tiles,
         k_full, v_full, q_full, do_full, empty, heads, group, padded,
@@ -133,16 +133,25 @@ def _fill(
             mbarrier.expect(do_full.index(stage), do.block_type.nbytes + STEP * 4)
             tma_load(do, (q_b, h, q_begin + i0, 0), do_full.index(stage), do_tiles.index(stage))
             tma_load(deltas, (line + i0,), do_full.index(stage), delta_tiles.index(stage))
+            if BIAS:
+                bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty = biases
+                mbarrier.wait(bias_empty.index(0), stage ^ 1)
+                mbarrier.expect(bias_full.index(0), GROUPS * bias.block_type.nbytes)
+                bias_b = gl.minimum(b, bias_batch - 1)
+                bias_h = gl.minimum(h, bias_heads - 1)
+                for r in gl.static_range(GROUPS):
+                    at = (bias_b, bias_h, i0, j0 + r * ROWS)
+                    tma_load(bias, at, bias_full.index(0), bias_tiles.index(r))
             stage, phase = turned(stage, phase, STAGES)
 
 
 @jit
 def _step(
-    tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, i0, j0, n_q, n_kv, shift, bounds, scale,
-    softcap, slope,
+    tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, i0, j0, n_q, n_kv, shift, bounds,
+    scale, softcap, slope,
     MASK: gl.constexpr, MASKED: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
     RAGGED: gl.constexpr, GROUPS: gl.constexpr, GROUP: gl.constexpr,
-    BY_ROWS: gl.constexpr,
+    BY_ROWS: gl.constexpr, BIAS: gl.constexpr, DBIAS: gl.constexpr,
 ):  # fmt: skip
     """The sums after one block of queries."""
     (
@@ -178,30 +187,46 @@ def _step(
             clear(do_tile, n_q - i0)
     start = spread(delta_tiles.index(stage).load(OF_COLUMNS), ROWS)
     dp = warpgroup_mma(v_tiles.index(none + GROUP), do_tile.permute((1, 0)), start, is_async=True)
+    bias_tile = None
+    if BIAS:
+        _, _, _, bias_tiles, bias_full, bias_empty = biases
+        bias_tile = bias_tiles.index(GROUP)
+        mbarrier.wait(bias_full.index(0), stage)
+        if RAGGED:  # noqa: SIM102 - only the first is known when compiling
+            if i0 + STEP > n_q:
+                clear(bias_tile, n_q - i0)
     s = warpgroup_mma_wait(1, deps=(s,))
     p, through = weights_of(
         s, log_tile, i0, j0, n_kv, shift, bounds, scale, softcap, slope,
-        MASK, MASKED, SOFTCAP, ALIBI,
+        MASK, MASKED, SOFTCAP, ALIBI, bias_tile,
     )  # fmt: skip
     weights = gl.convert_layout(p.to(DTYPE), OF_DV, assert_trivial=True)
+    if BIAS:
+        mbarrier.arrive(bias_empty.index(0), count=1)
     # Started before the wait for dP: else ptxas moves the exponentials behind that.
     dv_sums = warpgroup_mma(weights, do_tile, dv_sums, is_async=True)
     dp = warpgroup_mma_wait(1, deps=(dp,))
     ds = (through * dp).to(DTYPE)
     # In one of two buffers: when all groups meet, all have multiplied what was in the other.
-    ds_tiles.index(stage * GROUPS + GROUP).store(ds)
+    ds_tile = ds_tiles.index(stage * GROUPS + GROUP)
+    if DBIAS:
+        ds_tile.permute((1, 0)).store(ds)
+    else:
+        ds_tile.store(ds)
     fence_async_shared()
     gradients = gl.convert_layout(ds, OF_DK, assert_trivial=True)
     meet(i0)
     dq = zero_q
     for r in gl.static_range(GROUPS):
-        ds_tile = ds_tiles.index(stage * GROUPS + r)
+        left = ds_tiles.index(stage * GROUPS + r)
+        if not DBIAS:
+            left = left.permute((1, 0))
+        part = k_tiles.index(none + r)
         if BY_ROWS:
-            part = ds_tile.slice(GROUP * ROWS, ROWS, dim=1).permute((1, 0))
-            dq = warpgroup_mma(part, k_tiles.index(none + r), dq, use_acc=r > 0, is_async=True)
+            left = left.slice(GROUP * ROWS, ROWS)
         else:
-            part = k_tiles.index(none + r).slice(GROUP * ROWS, ROWS, dim=1)
-            dq = warpgroup_mma(ds_tile.permute((1, 0)), part, dq, use_acc=r > 0, is_async=True)
+            part = part.slice(GROUP * ROWS, ROWS, dim=1)
+        dq = warpgroup_mma(left, part, dq, use_acc=r > 0, is_async=True)
     dv_sums, weights = warpgroup_mma_wait(GROUPS, deps=(dv_sums, weights))
     dk_sums = warpgroup_mma(gradients, q_tile, dk_sums, is_async=True)
     dq = warpgroup_mma_wait(1, deps=(dq,))
@@ -217,11 +242,11 @@ def _step(
 
 @jit
 def _multiply(
-    data, tiles, steps, sizes, bounds,
+    data, tiles, biases, steps, sizes, bounds,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, STEP: gl.constexpr,
     MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, PACKEDQ: gl.constexpr,
     PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr, GROUPS: gl.constexpr,
-    GROUP: gl.constexpr, BY_ROWS: gl.constexpr,
+    GROUP: gl.constexpr, BY_ROWS: gl.constexpr, BIAS: gl.constexpr, DBIAS: gl.constexpr,
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its 64 keys of the tile."""
     (
@@ -258,22 +283,25 @@ def _multiply(
             slope = gl.load(slopes + b * slopes_stride + g * group + n) * LOG2E
         for t in range(begin, low):
             dk_sums, dv_sums, stage, phase = _step(
-                tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q, n_kv,
-                shift, bounds, scale, softcap, slope,
-                MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS,
+                tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q,
+                n_kv, shift, bounds, scale, softcap, slope,
+                MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS, BIAS,
+                DBIAS,
             )  # fmt: skip
         for t in range(low, high):
             dk_sums, dv_sums, stage, phase = _step(
-                tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q, n_kv,
-                shift, bounds, scale, softcap, slope,
-                MASK, False, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS,
+                tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q,
+                n_kv, shift, bounds, scale, softcap, slope,
+                MASK, False, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS, BIAS,
+                DBIAS,
             )  # fmt: skip
         if MASK == "window":
             for t in range(high, end):
                 dk_sums, dv_sums, stage, phase = _step(
-                    tiles, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q, n_kv,
-                    shift, bounds, scale, softcap, slope,
-                    MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS,
+                    tiles, biases, dk_sums, dv_sums, zero, zero_q, stage, phase, t * STEP, j0, n_q,
+                    n_kv, shift, bounds, scale, softcap, slope,
+                    MASK, True, SOFTCAP, ALIBI, RAGGED, GROUPS, GROUP, BY_ROWS, BIAS,
+                    DBIAS,
                 )  # fmt: skip
     kv_b = 0 if PACKEDKV else b
     write_rows(
@@ -286,11 +314,13 @@ def _multiply(
 
 @jit
 def gradients_gluon_ws(
-    q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, q_offsets, kv_offsets,
-    q_used, kv_used, dk_strides, dv_strides, batch, heads, kv_heads, group, q_len, kv_len, total_kv,
-    padded, kv_section, slopes_stride, accumulate, left, right, first, bottom_right, softcap, scale,
+    q, k, v, do, log_sums, deltas, dq_sums, turns, order, dk, dv, slopes, bias, ds, q_offsets,
+    kv_offsets, q_used, kv_used, dk_strides, dv_strides, bias_batch, bias_heads, batch, heads,
+    kv_heads, group, q_len, kv_len, total_kv, padded, kv_section, slopes_stride, accumulate, left,
+    right, first, bottom_right, softcap, scale,
     TILE: gl.constexpr, STEP: gl.constexpr, HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr,
-    MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr,
+    MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, BIAS: gl.constexpr,
+    DBIAS: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
     PAD: gl.constexpr, ORDERED: gl.constexpr, BY_LENGTH: gl.constexpr,
 ):  # fmt: skip
@@ -315,8 +345,13 @@ def gradients_gluon_ws(
     do_tiles = tiles_like(do, STAGES)
     k_tiles = tiles_like(k, GROUPS)
     v_tiles = tiles_like(v, GROUPS)
-    OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, STEP], q.dtype)
-    ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, STEP], OF_DS)
+    stored = ()
+    if DBIAS:
+        ds_tiles = tiles_like(ds, 2 * GROUPS)
+        stored = (ds, ds_tiles)
+    else:
+        OF_DS: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, STEP], q.dtype)
+        ds_tiles = gl.allocate_shared_memory(q.dtype, [2 * GROUPS, ROWS, STEP], OF_DS)
     dq_tiles = tiles_like(dq_sums, GROUPS)
     log_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
     delta_tiles = gl.allocate_shared_memory(gl.float32, [STAGES, STEP], log_sums.layout)
@@ -325,6 +360,11 @@ def gradients_gluon_ws(
     q_full, empty = ring(STAGES, GROUPS)
     do_full, _ = ring(STAGES, GROUPS)
     dq_empty, dq_full = ring(1, GROUPS)
+    biases = ()
+    if BIAS:
+        bias_tiles = tiles_like(bias, GROUPS)
+        bias_full, bias_empty = ring(1, GROUPS)
+        biases = (bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty)
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
     steps = (b, g, j0, q_begin, terms_begin, kv_begin, begin, end)
@@ -346,16 +386,17 @@ def gradients_gluon_ws(
     gl.warp_specialize(
         [
             (_multiply, (
-                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK,
-                SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 0, BY_ROWS,
+                own, tiles, biases, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK, SOFTCAP,
+                ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 0, BY_ROWS, BIAS, DBIAS,
             )),
             (_multiply, (
-                own, tiles, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK,
-                SOFTCAP, ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 1, BY_ROWS,
+                own, tiles, biases, steps, sizes, bounds, HEAD_DIM, HEAD_DIM_V, STEP, MASK, SOFTCAP,
+                ALIBI, PACKEDQ, PACKEDKV, USEDQ, USEDKV, GROUPS, 1, BY_ROWS, BIAS, DBIAS,
             )),
-            (_fill, (filled, steps, STEP, GROUPS, PACKEDQ, PACKEDKV)),
+            (_fill, (filled, biases, steps, STEP, GROUPS, BIAS, PACKEDQ, PACKEDKV)),
             (add_blocks, (
-                added, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, GROUPS, PACKEDQ, ORDERED,
+                added, stored, steps, sizes, bounds, TILE, STEP, MASK, GROUPS, GROUPS, PACKEDQ,
+                ORDERED, DBIAS,
             )),
         ],
         [4, 1, 1],

@@ -69,6 +69,10 @@ def _algorithms(p: AttentionBackwardProblem, arch: Arch) -> Sequence[Mapping[str
     return [{**FIELDS, "ordered": said} for said in (False, True)]
 
 
+def _without(names: tuple[str, ...], *others: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in others)
+
+
 def _lean(part: Part) -> Part:
     """The part in this pipeline."""
     if part.language != "gluon":
@@ -77,7 +81,8 @@ def _lean(part: Part) -> Part:
         part,
         name="gradients_gluon_lean",
         module="gluon_lean",
-        constants=tuple(name for name in part.constants if name not in ("TILE", "STEP")),
+        arguments=_without(part.arguments, "bias", "ds", "bias_batch", "bias_heads"),
+        constants=_without(part.constants, "TILE", "STEP", "BIAS", "DBIAS"),
         boxes=boxes,
     )
 

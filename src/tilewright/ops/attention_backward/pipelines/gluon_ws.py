@@ -7,6 +7,7 @@ head dim 128, 528 at 64, 248 at 256."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from tilewright.arch.model import Arch
 from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.arguments import Value
+from tilewright.ops.attention.operands import dense
 from tilewright.ops.attention.pipelines.gluon_ws import ANY_STRIDE, CHUNK, ROWS, WARPGROUP
 from tilewright.ops.attention.pipelines.record import Box, Described
 from tilewright.ops.attention_backward.arguments import BLOCK, padded, sums_width
@@ -43,8 +45,17 @@ FEATURES = frozenset(
      "dq", "dk", "dv", "dsinks", "dslopes", "ordered"}
 )  # fmt: skip
 
+BIAS_ROWS, BIAS_COLUMNS = 16, 256
+"""Tile of a workgroup of `bias_sums`."""
+
+MOST_SCORES = 2**32
+"""Bytes of memory that gradients of scores may take on their way to the bias's."""
+
 SUMS_BOX = (128, 32)
 """A tile of dQ's sums, 64×64, in the order in which threads hold it."""
+
+MATRICES = {"bias": "bias", "ds": "dbias"}
+"""Descriptors of a number for each score, by the words for which there are any."""
 
 TERM_ROWS = 32
 """Rows of a workgroup of `row_terms`; a constant of the kernel's."""
@@ -90,12 +101,18 @@ def _dims(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     return None
 
 
-def words(c: AttentionBackwardConfig, arch: Arch) -> str | None:
-    for word in sorted(c.words - FEATURES):
+def words(c: AttentionBackwardConfig, arch: Arch, known: frozenset[str] = FEATURES) -> str | None:
+    for word in sorted(c.words - known):
         return f"pipeline {c.pipeline} does not know {word}"
     if not c.words >= {"dq", "dk", "dv"}:
         return f"pipeline {c.pipeline} computes dq, dk and dv together"
     return None
+
+
+def _words(c: AttentionBackwardConfig, arch: Arch) -> str | None:
+    if c.words >= {"softcap", "dbias"}:
+        return "pipeline gluon_ws stores gradients of scores before a soft cap, not behind it"
+    return words(c, arch, FEATURES | {"bias", "dbias"})
 
 
 def dtypes(c: AttentionBackwardConfig, arch: Arch) -> str | None:
@@ -122,6 +139,8 @@ def _shared_memory(c: AttentionBackwardConfig, arch: Arch) -> str | None:
     need += 2 * c.tile_rows * c.step_rows * size  # gradients of scores, twice
     need += c.step_rows * sums_width(c) * 4  # dQ
     need += c.num_stages * c.step_rows * 8 + SPECIALISATION_BYTES
+    if "bias" in c.words:
+        need += c.tile_rows * c.step_rows * size
     if need > arch.shared_memory:
         return f"{need} bytes of shared memory, over {arch.shared_memory}"
     return None
@@ -139,6 +158,20 @@ def views_exist(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str 
     if (terms := _lines(p) * padded(p)) >= 2**31:
         return f"{terms} rows are more than a descriptor has places for"
     return None
+
+
+def _bias(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None:
+    size = DTYPES[p.dtype].bytes
+    if "bias" in p.words and p.kv_len * size % 16:
+        return f"rows of the bias are {p.kv_len * size} bytes, no multiple of the copy engine's 16"
+    if "dbias" in p.words and (need := math.prod(_scores(p)) * size) > MOST_SCORES:
+        return f"gradients of scores take {need} bytes of memory, over {MOST_SCORES}"
+    return None
+
+
+def _scores(p: AttentionBackwardProblem) -> tuple[int, ...]:
+    """The shape of gradients of scores."""
+    return p.batch, p.heads, p.q_len, p.kv_len
 
 
 def _rows(p: AttentionBackwardProblem, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -166,6 +199,7 @@ def _boxes(c: AttentionBackwardConfig) -> Mapping[str, Box]:
         "log_sums": (c.step_rows,),
         "deltas": (c.step_rows,),
         "dq_sums": SUMS_BOX,
+        **{name: (1, 1, c.step_rows, ROWS) for name in MATRICES if MATRICES[name] in c.words},
     }
 
 
@@ -183,6 +217,10 @@ def views(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> Mapping[st
     width = SUMS_BOX[1]
     rows = _lines(p) * padded(p) * sums_width(c) // width
     found["dq_sums"] = Described((rows, width), (width, 1))
+    for name, word in MATRICES.items():
+        if word in c.words:
+            shape = _scores(p) if name == "ds" else (*p.bias_shape, p.q_len, p.kv_len)
+            found[name] = Described(shape, dense(shape))
     return found
 
 
@@ -190,11 +228,13 @@ def temporaries(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> tupl
     rows = _lines(p) * padded(p)
     blocks = (rows // c.step_rows,)
     turns = (Temporary("turns", blocks, "int32", "zero"),) if c.ordered else ()
+    ds = (Temporary("ds", _scores(p), c.dtype),) if "dbias" in c.words else ()
     return (
         Temporary("log_sums", (rows,), "fp32"),
         Temporary("deltas", (rows,), "fp32"),
         Temporary("dq_sums", (rows, sums_width(c)), "fp32", "anything" if c.ordered else "zero"),
         *turns,
+        *ds,
     )
 
 
@@ -261,14 +301,15 @@ GLUON_WS = Pipeline(
             grid=_grid,
             arguments=(
                 "q", "k", "v", "do", "log_sums", "deltas", "dq_sums", "turns", "order", "dk", "dv",
-                "slopes", "q_offsets", "kv_offsets", "q_used", "kv_used", "dk_strides",
-                "dv_strides", "batch", "heads", "kv_heads", "group", "q_len", "kv_len", "total_kv",
-                "padded", "kv_section", "slopes_stride", "accumulate", "left", "right", "first",
-                "bottom_right", "softcap", "scale",
+                "slopes", "bias", "ds", "q_offsets", "kv_offsets", "q_used", "kv_used",
+                "dk_strides", "dv_strides", "bias_batch", "bias_heads", "batch", "heads",
+                "kv_heads", "group", "q_len", "kv_len", "total_kv", "padded", "kv_section",
+                "slopes_stride", "accumulate", "left", "right", "first", "bottom_right", "softcap",
+                "scale",
             ),
             constants=(
-                "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI",
-                "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD", "ORDERED",
+                "TILE", "STEP", "HEAD_DIM", "HEAD_DIM_V", "MASK", "SOFTCAP", "ALIBI", "BIAS",
+                "DBIAS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "PAD", "ORDERED",
                 "BY_LENGTH",
             ),
             options=options,
@@ -294,10 +335,28 @@ GLUON_WS = Pipeline(
             own_constants={**_BASIC["gradients_of_queries"].own_constants, "DQ": _no},
         ),
         _BASIC["row_totals"],
+        Part(
+            name="bias_sums",
+            module="bias_sums",
+            makes=("dbias",),
+            grid=lambda c, p: (
+                math.prod(p.bias_shape) * _up(p.q_len, BIAS_ROWS) * _up(p.kv_len, BIAS_COLUMNS)
+            ),
+            arguments=(
+                "ds", "dbias", "q_offsets", "kv_offsets", "q_used", "kv_used", "bias_batch",
+                "bias_heads", "batch", "heads", "q_len", "kv_len", "accumulate", "left", "right",
+                "first", "bottom_right",
+            ),
+            constants=("MASK", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV"),
+            options=row_options,
+            own_constants={
+                "ROWS": lambda c, arch: BIAS_ROWS, "COLUMNS": lambda c, arch: BIAS_COLUMNS,
+            },
+        ),
     ),
     needs=("tma", "wgmma"),
     rules={
-        "words": words,
+        "words": _words,
         "dtypes": dtypes,
         "head_dim": _dims,
         "copies": copies,
@@ -305,7 +364,7 @@ GLUON_WS = Pipeline(
         "registers": _registers,
         "shared_memory": _shared_memory,
     },
-    supports={"descriptors": views_exist},
+    supports={"descriptors": views_exist, "bias": _bias},
     temporaries=temporaries,
     repeats=lambda c: c.ordered,
     algorithms=_algorithms,
