@@ -128,6 +128,41 @@ def test_head_dims_dtypes_and_heads_that_share_keys(fields):
     assert all(right(p, ordered=n > 0, pipeline=name) for n, name in enumerate(pipelines_of(p)))
 
 
+BIASED = {"bias_shape": (1, 2), "grads": "dq+dk+dv+dbias"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "ordered"),
+    [
+        ({"bias_shape": (1, 2)}, False),
+        ({"bias_shape": (2, 1), "right": 0, "head_dim": 128}, False),
+        ({"bias_shape": (2, 4), "heads": 4, "left": 40, "right": 10, "first": 5}, True),
+        ({"bias_shape": (1, 1), "heads": 4, "head_dim": 128, "right": 70, "dtype": "fp16"}, True),
+        ({"bias_shape": (1, 2), "softcap": 3.0, "right": 0, "grads": "dq+dk+dv"}, False),
+        ({"bias_shape": (2, 2), "others": "usedq+usedkv", "right": 0}, False),
+        (
+            {"bias_shape": (1, 2), "others": "packedq+packedkv", "total_q": 300, "total_kv": 420,
+             "accumulate": True, "batch": 3},
+            True,
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_bias_and_its_gradient(fields, ordered):
+    """Shared by sequences or heads or not, with ragged ends, and behind lengths of their own."""
+    said = {"batch": 2, "heads": 2, "kv_heads": 2, "q_len": 200, "kv_len": 152, "head_dim": 64}
+    p = AttentionBackwardProblem(**(said | BIASED | fields))
+    assert right(p, ordered=ordered, pipeline="gluon_ws")
+
+
+def test_a_bias_that_the_copy_engine_does_not_read_is_refused():
+    p = replace(PLAIN, kv_len=152, **BIASED)
+    assert FAMILY.supports(config_of(p), p, SM_90)
+    assert FAMILY.supports(config_of(p), replace(p, kv_len=148), SM_90).rule == "bias"
+    large = replace(p, batch=32, q_len=8192, kv_len=8192)
+    assert FAMILY.supports(config_of(p), large, SM_90).rule == "bias"
+
+
 KNOWN = ("softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv")
 
 
@@ -229,10 +264,12 @@ LONG = AttentionBackwardProblem(1, 1, 700, 128, 64)
 
 WIDE = replace(LONG, head_dim=192, head_dim_v=128)
 
+WITH_BIAS = replace(LONG, heads=2, **BIASED)
+
 
 EACH = pytest.mark.parametrize(
     ("problem", "pipeline"),
-    [(LONG, "gluon_ws"), (WIDE, "gluon_lean"), (WIDE, "gluon_roles")],
+    [(LONG, "gluon_ws"), (WITH_BIAS, "gluon_ws"), (WIDE, "gluon_lean"), (WIDE, "gluon_roles")],
     ids=str,
 )
 
@@ -305,7 +342,8 @@ def test_a_barrier_with_the_wrong_phase_is_found(monkeypatch, problem, pipeline)
         ({"head_dim": 100}, "head_dim"),
         ({"alignment": 8}, "copies"),
         ({"grads": "dk+dv"}, "words"),
-        ({"features": "bias"}, "words"),
+        ({"features": "dropout"}, "words"),
+        ({"features": "softcap+bias", "grads": "dq+dk+dv+dbias"}, "words"),
         ({"dtype_o": "fp32"}, "dtypes"),
     ],
 )
@@ -382,6 +420,8 @@ def test_few_registers_are_spilled_and_products_overlap(store):
         for k, v in dims
         for ordered in (False, True)
     ]
+    biased = {"right": 0, "bias_shape": (1, 8), "grads": "dq+dk+dv+dbias"}
+    configs.append(config_of(AttentionBackwardProblem(1, 8, 4096, 4096, 64, **biased), True))
     report = build_once([(config, "sm_90") for config in configs], store)
     found = [r.kernel for r in report.results if r.part.startswith(MAIN)]
     assert len(found) == len(configs)

@@ -141,5 +141,5 @@ def described_type(c: Any, name: str) -> str:
 
 def aligned(c: Any) -> dict[str, str]:
     """Pointers whose alignment a config promises, with their strides, and their dtypes."""
-    same = dict.fromkeys(("q", "k", "v", "dq", "dk", "dv"), c.dtype)
+    same = dict.fromkeys(("q", "k", "v", "dq", "dk", "dv", "dbias"), c.dtype)
     return same | {"o": c.dtype_o, "do": c.dtype_o}

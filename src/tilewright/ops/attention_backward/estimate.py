@@ -9,7 +9,7 @@ behind the other.
 Sequences of unequal lengths are taken to be of their average length.
 
 Pipelines in Gluon multiply five times for each pair, in one pass; their sums of dQ are zeroed,
-added to and read.
+added to and read. For a bias's gradient, gradients of scores are written and read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import math
 
 from tilewright.arch import arch, peak_tflops
 from tilewright.arch.model import Device
+from tilewright.dtypes import DTYPES
 from tilewright.ops.attention import rates
 from tilewright.ops.attention.pipelines.common import wide
 from tilewright.ops.attention.pipelines.gluon_ws import CHUNK
@@ -87,6 +88,8 @@ def _in_one_pass(
     begin = tiles / units * BEGIN_US
     rows = p.batch * n_q * p.heads
     moved = p.min_bytes + rows * (3 * 4 * sums_width(c) + 2 * c.head_dim_v * 2)
+    if "dbias" in c.words:
+        moved += 2 * p.heads * p.pairs * DTYPES[p.dtype].bytes
     memory = moved / (device.bandwidth_gbs * 1e3)
     further = device_rates.LAUNCH_US + rates.COMBINE_US * (len(_running(c)) - 1)
     terms = {PRODUCTS: product, STEPS: begin, MEMORY: memory, LAUNCH: further}

@@ -25,6 +25,14 @@ and dV leave straight from registers, once. Heads that share keys are summed her
 afterwards: it needs no memory of partial sums, and there are enough tiles of keys (128 workgroups
 for 16k keys of one head).
 
+Bias. A step's tile of it, [queries, keys], has one slot, which is free again when both groups have
+added it to their scores: the next tile has the rest of the step. It is read transposed, by
+ldmatrix, while dP is multiplied. For the bias's own gradient (DBIAS) dS lies in shared memory as
+[queries, keys], which suits the product of dQ as well, and the warp that adds dQ has the copy
+engine store it; `bias_sums` adds up what shares a bias. So nothing is multiplied twice, at the
+price of memory for dS of all heads, which is written and read once, and is rounded before it is
+added up. Not timed yet.
+
 Order. Tiles that most queries see start first; if they add in turns, last (see `turn_of`). Of
 sequences that have lengths of their own, the longest start first (see `order`): a workgroup starts
 wherever one has ended, so the short ones fill the end without a counter. Steps that need no mask
@@ -50,9 +58,10 @@ heads to a group were timed since: 0.83 to 1.07.
 
 Compiled (Triton 3.6, ptxas for sm_90a). At head dims 128 and 64, causal and not, 0 to 24 bytes are
 spilled; it was 100 to 160 before descriptors of K and V were kept out of the registers
-(`gluon_steps.nothing`). Products and waits are where they are written; dV's product is started
-before the wait for dP, because ptxas else moves that wait above the exponentials. The simulation
-(`tests/simulate`) ran it, and finds each of four faults put into it.
+(`gluon_steps.nothing`). With a bias and its gradient it is 0 to 64. Products and waits are where
+they are written; dV's product is started before the wait for dP, because ptxas else moves that wait
+above the exponentials. The simulation (`tests/simulate`) ran it, and finds each of four faults put
+into it.
 """
 
 from tilewright.ops.attention.kernels.gluon_scores import LOG2E
@@ -331,6 +340,11 @@ def gradients_gluon_ws(
         order, batch, kv_heads, kv_len, total_kv, kv_offsets, kv_section,
         TILE, PACKEDKV, BY_LENGTH, ORDERED,
     )  # fmt: skip
+    if BIAS and not BY_LENGTH:  # noqa: SIM102 - only the first is known when compiling
+        if bias_batch == 1:  # its sequences are neighbours: what one reads of it, L2 has for all
+            line = b * kv_heads + g
+            b = line % batch
+            g = line // batch
     q_begin, n_q = queries_of(b, q_len, q_offsets, q_used, PACKEDQ, USEDQ)
     kv_begin, n_kv = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, USEDKV, False)
     _, room = keys_of(b, kv_len, 0, kv_offsets, kv_used, PACKEDKV, False, False)

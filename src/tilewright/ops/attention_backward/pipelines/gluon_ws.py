@@ -45,7 +45,7 @@ FEATURES = frozenset(
      "dq", "dk", "dv", "dsinks", "dslopes", "ordered"}
 )  # fmt: skip
 
-BIAS_ROWS, BIAS_COLUMNS = 16, 256
+BIAS_ROWS, BIAS_COLUMNS = 8, 256
 """Tile of a workgroup of `bias_sums`."""
 
 MOST_SCORES = 2**32
@@ -164,7 +164,7 @@ def _bias(c: AttentionBackwardConfig, p: AttentionBackwardProblem) -> str | None
     size = DTYPES[p.dtype].bytes
     if "bias" in p.words and p.kv_len * size % 16:
         return f"rows of the bias are {p.kv_len * size} bytes, no multiple of the copy engine's 16"
-    if "dbias" in p.words and (need := math.prod(_scores(p)) * size) > MOST_SCORES:
+    if "dbias" in p.computed and (need := math.prod(_scores(p)) * size) > MOST_SCORES:
         return f"gradients of scores take {need} bytes of memory, over {MOST_SCORES}"
     return None
 
