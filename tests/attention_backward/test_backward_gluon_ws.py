@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from shared_builds import build_once
 from simulate import _step as simulated_step
 from simulate import worst_error
-from tilewright import ops
+from tilewright import ops, verify
 from tilewright.arch import arch, device
 from tilewright.compile import inspect
 from tilewright.ops.attention_backward import AttentionBackwardConfig, AttentionBackwardProblem
@@ -153,6 +153,24 @@ def test_a_bias_and_its_gradient(fields, ordered):
     said = {"batch": 2, "heads": 2, "kv_heads": 2, "q_len": 200, "kv_len": 152, "head_dim": 64}
     p = AttentionBackwardProblem(**(said | BIASED | fields))
     assert right(p, ordered=ordered, pipeline="gluon_ws")
+
+
+def test_a_bias_behind_a_sequence_is_not_read(monkeypatch):
+    p = AttentionBackwardProblem(
+        2, 2, 200, 152, 64, others="usedq+usedkv", **BIASED | {"bias_shape": (2, 2)}
+    )
+    drawn = verify.operands_of
+
+    def poisoned(*asked):
+        data = drawn(*asked)
+        for b, n in enumerate(data.inputs["q_used"]):
+            data.inputs["bias"][b, :, n:] = np.nan
+        for b, n in enumerate(data.inputs["kv_used"]):
+            data.inputs["bias"][b, :, :, n:] = np.nan
+        return data
+
+    monkeypatch.setattr(verify, "operands_of", poisoned)
+    assert right(p)
 
 
 def test_a_bias_that_the_copy_engine_does_not_read_is_refused():
