@@ -111,7 +111,37 @@ def test_sums_leave_through_the_memory_of_q(head_dim, seed):
     assert right(p, seed, tile_kv=tile_kv)
 
 
-KNOWN = sorted(GLUON_WS.features - {"append", "rotaryi", "rotaryh", "tscale", "hscale"})
+BIASED = [
+    ({"bias_shape": (1, 2)}, {}),
+    ({"bias_shape": (2, 1), "left": 40, "right": 10, "first": 5}, {"tile_kv": 128}),
+    ({"bias_shape": (2, 2), "right": 0, "softcap": 3.0}, {"scheduler": "tile"}),
+    ({"bias_shape": (1, 1), "heads": 4, "dtype": "fp16", "dtype_kv": "", "dtype_o": ""}, {}),
+    ({"bias_shape": (2, 2), "others": "lse+sinks+usedq+usedkv", "right": 0}, {}),
+    ({"bias_shape": (1, 2), "kv_len": 400}, {"tile_q": 192, "num_warps": 12}),
+]
+
+
+@pytest.mark.parametrize(("fields", "algorithm"), BIASED, ids=str)
+def test_a_bias(fields, algorithm):
+    said = {"batch": 2, "kv_heads": 2, "kv_len": 152}
+    assert right(replace(PLAIN, **said | fields), **algorithm)
+
+
+def test_a_bias_that_hides_keys():
+    """Also the first block that is looked at, of which a row then has no maximum, and whole rows;
+    and NaN behind a sequence's end."""
+    p = replace(PLAIN, kv_len=200, bias_shape=(1, 2), others="lse+usedkv")
+    inputs = {**verify.operands_of(p, 1).inputs, "kv_used": np.array([190], np.int32)}
+    inputs["bias"][:, :, :, 128:] = -np.inf
+    inputs["bias"][:, :, 7] = -np.inf
+    wanted = verify.reference(p, inputs)
+    inputs["bias"][:, :, :, 190:] = np.nan
+    found = simulated_run(config_of(p), p, FEW, inputs)
+    for name in ("o", "lse"):
+        np.testing.assert_allclose(found[name].astype(float), wanted[name], rtol=2e-2, atol=2e-2)
+
+
+KNOWN = sorted(GLUON_WS.features - {"bias", "append", "rotaryi", "rotaryh", "tscale", "hscale"})
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -240,6 +270,7 @@ def test_scales_that_are_not_positive(scale, head_dim):
     [
         ({"head_dim": 128, "head_dim_v": 128}, {"tile_kv": 128}),
         ({"others": "lse+alibi+sinks+packedq+packedkv", "total_q": 9, "total_kv": 9}, {}),
+        ({"bias_shape": (1, 2), "head_dim": 128, "head_dim_v": 128}, {"tile_kv": 128}),
         (
             {
                 "head_dim": 128, "head_dim_v": 128, "dtype": "e4m3fn", "dtype_kv": "e4m3fn",
@@ -271,6 +302,7 @@ REFUSED = [
     ({}, {"scheduler": "split"}, "combination"),
     ({"dtype": "e4m3fn", "dtype_kv": "e4m3fn", "others": "usedkv"}, {}, "fp8"),
     ({"dtype": "e4m3fn", "dtype_kv": "e4m3fn", "dtype_o": "e4m3fn"}, {}, "fp8"),
+    ({"dtype": "e4m3fn", "dtype_kv": "e4m3fn", "dtype_o": "bf16", "bias_shape": (1, 2)}, {}, "fp8"),
 ]
 
 
@@ -287,6 +319,7 @@ def test_rules(fields, algorithm, rule):
         {"kv_len": 0},
         {"k_strides": (19200, 128, 9600, 2)},
         {"q_strides": (0, 128, 64, 1), "batch": 2},
+        {"bias_shape": (1, 2)},  # whose rows are no multiple of 16 bytes
         {"dtype": "e4m3fn", "dtype_kv": "e4m3fn"},  # whose values lie by rows
         {
             "dtype": "e4m3fn",

@@ -198,6 +198,8 @@ ARGUMENTS: dict[str, Argument] = {
     "k_strides": _ints(_STRIDES, lambda x: _kv_strides(x.problem, "k")),
     "v_strides": _ints(_STRIDES, lambda x: _kv_strides(x.problem, "v")),
     "o_strides": _ints(_STRIDES, lambda x: strides_of(x.problem, "o")),
+    "bias_batch": _int(lambda x: x.problem.bias_shape[0], "bias"),
+    "bias_heads": _int(lambda x: x.problem.bias_shape[1], "bias"),
     "bias_strides": _ints(("i64", "i64"), _bias_strides, "bias"),
     "q_scale_strides": _ints(("i32",) * 3, _scale_strides("q"), *_SCALED),
     "kv_scale_strides": _ints(("i32",) * 3, _scale_strides("kv"), *_SCALED),

@@ -108,9 +108,7 @@ ARGUMENTS: dict[str, Argument] = {
     "total_kv": _int(lambda p: p.total_kv, "packedkv"),
     "padded": _int(padded),
     "kv_section": Argument(lambda _: ("i32",), lambda x: (Scalar("i32", _section(x)),)),
-    "bias_batch": _int(lambda p: p.bias_shape[0], "bias"),
     "accumulate": _int(lambda p: int(p.accumulate)),
-    "bias_heads": _int(lambda p: p.bias_shape[1], "bias"),
 }
 """Every argument by the name that kernels give it."""
 

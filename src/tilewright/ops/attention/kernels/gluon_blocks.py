@@ -3,7 +3,14 @@
 A step multiplies the weights of the block before by its values, under the scores of its own.
 """
 
-from tilewright.ops.attention.kernels.gluon_scores import base2, changed, masked, rows, weights_of
+from tilewright.ops.attention.kernels.gluon_scores import (
+    LOG2E,
+    base2,
+    changed,
+    masked,
+    rows,
+    weights_of,
+)
 from tilewright.ops.attention.kernels.gluon_tiles import (
     give_turn,
     slot_before,
@@ -113,20 +120,45 @@ def summed(weights, v_tile, acc, OF_P: gl.constexpr):
 
 
 @jit
+def bias_of(biases, GROUP: gl.constexpr, phase):
+    """The group's tile of the bias, when it is there; None if there is no bias."""
+    tile = None
+    if len(biases) > 0:
+        tiles, full, _ = biases
+        mbarrier.wait(full.index(GROUP), phase)
+        tile = tiles.index(GROUP)
+    return tile
+
+
+@jit
+def read(biases, GROUP: gl.constexpr):
+    """Let the group's next tile of the bias come."""
+    if len(biases) > 0:
+        _, _, empty = biases
+        mbarrier.arrive(empty.index(GROUP), count=1)
+
+
+@jit
 def scored(
     s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope, MASK: gl.constexpr,
     EDGES: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, EIGHT: gl.constexpr,
+    bias_tile=None,
 ):  # fmt: skip
-    """See `weights_of`; from products. `edge`: some rows do not see some of the keys."""
-    SCALED: gl.constexpr = SOFTCAP or ALIBI
+    """See `weights_of`; from products. `edge`: some rows do not see some of the keys. bias_tile:
+    what is added to the scores, in shared memory; None: nothing."""
+    BIAS: gl.constexpr = bias_tile is not None
+    SCALED: gl.constexpr = SOFTCAP or ALIBI or BIAS
     if SCALED:
         s = changed(s, row, col, shift, scale, softcap, slope, SOFTCAP, ALIBI, EIGHT)
+    if BIAS:
+        s += bias_tile.load(s.type.layout).to(gl.float32) * LOG2E
     if EDGES:  # noqa: SIM102 - only the first is known when compiling
         if edge:
             left, right, first, _ = bounds
             s = masked(s, row, col, n_kv, shift, left, right, first, MASK, EIGHT)
     LIFT: gl.constexpr = RAISED if EIGHT else 0
-    return weights_of(s, most, total, base2(scale), SCALED, EDGES, LIFT, EIGHT)
+    # A bias may be minus infinity, and so may a row's maximum be.
+    return weights_of(s, most, total, base2(scale), SCALED, EDGES or BIAS, LIFT, EIGHT)
 
 
 @jit
@@ -135,7 +167,7 @@ def step(
     total, again, q_at, stage, phase, edge, row, col, n_kv, shift, bounds, scale, softcap,
     slope, MASK: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, STAGES: gl.constexpr,
     GROUPS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr,
-    OF_P: gl.constexpr,
+    OF_P: gl.constexpr, biases=(), bias_phase=0,
 ):  # fmt: skip
     """Scores and weights of one block, under the sum with the weights of the block before."""
     DTYPE: gl.constexpr = v_tiles.dtype
@@ -154,7 +186,9 @@ def step(
     p, most, total, again = scored(
         s, most, total, edge, row, col, n_kv, shift, bounds, scale, softcap, slope,
         MASK, MASK != "none", SOFTCAP, ALIBI, DTYPE.primitive_bitwidth == 8,
+        bias_of(biases, GROUP, bias_phase),
     )  # fmt: skip
+    read(biases, GROUP)
     if DTYPE.primitive_bitwidth == 8:
         words = settled(packed(p))
         acc, weights = warpgroup_mma_wait(0, deps=(more, weights))

@@ -24,6 +24,9 @@ the mask's comparisons above the wait for the products, as bits (820 instruction
 of 590 in a masked step of 64×128), and packs the weights again in every step. The first block,
 which has the sequence's end, stands before the loop.
 
+Bias. Each group has one slot for its rows of a block, and gives it back once the bias is in its
+scores: the next block's has a step's time to come. Not timed yet.
+
 Edges. The copy engine fills rows outside an array with zeros. If sequences have their own lengths,
 a block may hold rows of the next sequence, or of nobody: their scores are masked, and V's rows are
 set to zero in shared memory, because a weight of zero times NaN is NaN. There is always at least
@@ -51,7 +54,8 @@ and 64 at 128×128, head dim 128). Two groups have 232 registers each and three 
 loads needs 40 to walk sequences.
 
 Compiled (Triton 3.6, ptxas for sm_90a): at 256 with lengths 20 bytes are spilled, outside of the
-loop over keys; of fp8 nothing is. Less is spilled since the number of keys comes from the message
+loop over keys; of fp8 nothing is; with a bias 48 bytes of three groups at head dim 64, causal, and
+of two groups nothing. Less is spilled since the number of keys comes from the message
 also where it is an argument: the last block's mask was taken out of the loop over tiles, and
 spilled (224 bytes at head dim 64, three groups). The simulation (`tests/simulate`) ran it, and
 finds each of 18 faults put into it. ptxas moves the wait for P·V above the exponentials, although
@@ -109,9 +113,11 @@ offer.
 
 from tilewright.ops.attention.kernels.gluon_blocks import (
     RAISED,
+    bias_of,
     brought_back,
     held,
     products,
+    read,
     scored,
     set_aside,
     step,
@@ -169,9 +175,9 @@ def _fill(
     TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, MASK: gl.constexpr, SCHEDULER: gl.constexpr,
     COUNTED: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr, GROUPS: gl.constexpr,
     PIECES: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr,
-    USEDKV: gl.constexpr, APPEND: gl.constexpr,
+    USEDKV: gl.constexpr, APPEND: gl.constexpr, biases=(),
 ):  # fmt: skip
-    """The producer: takes tiles, tells the consumers about them, and loads Q, K and V."""
+    """The producer: takes tiles, tells the consumers about them, and loads Q, K, V and a bias."""
     (
         q, k, v, q_tiles, k_boxes, v_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
         message, counter, q_offsets, kv_offsets, q_used, kv_used, batch, heads, group, q_len,
@@ -189,6 +195,7 @@ def _fill(
     k_phase = 1
     v_stage = 0
     v_phase = 1
+    bias_phase = 1
     number = gl.program_id(0)
     while number < last:
         b, h, row = tile_of(
@@ -245,6 +252,18 @@ def _fill(
                 else:
                     tma_load(v, (kv_b, g, col, 0), v_full.index(v_stage), v_tile)
                 v_stage, v_phase = turned(v_stage, v_phase, STAGES)
+            if len(biases) > 0:  # noqa: SIM102 - only this is known when compiling
+                if i < count:
+                    bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty = biases
+                    bias_b = gl.minimum(b, bias_batch - 1)
+                    bias_h = gl.minimum(h, bias_heads - 1)
+                    col = column_of(i, top, window, count, TILE_KV)
+                    for r in gl.static_range(GROUPS):
+                        mbarrier.wait(bias_empty.index(r), bias_phase)
+                        mbarrier.expect(bias_full.index(r), bias.block_type.nbytes)
+                        at = (bias_b, bias_h, row + r * ROWS, col)
+                        tma_load(bias, at, bias_full.index(r), bias_tiles.index(r))
+                    bias_phase ^= 1
         number = next_tile(number, last, counter, SCHEDULER, COUNTED)
     mbarrier.wait(q_empty.index(q_stage), q_phase)
     tell(message, q_stage, 0, 0, -1, 0, 0, 0)
@@ -295,7 +314,7 @@ def _attend(
     GROUP: gl.constexpr, PIECES: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
     LSE: gl.constexpr, SOFTCAP: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr,
     PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr,
-    SCALED: gl.constexpr,
+    SCALED: gl.constexpr, biases=(),
 ):  # fmt: skip
     """A consumer, warp group number GROUP: its rows of every tile of this workgroup."""
     (
@@ -321,6 +340,7 @@ def _attend(
     phase = 0
     q_stage = 0
     q_phase = 0
+    bias_phase = 0
     if TURNS:  # noqa: SIM102 - so that both are known when compiling
         if GROUP == GROUPS - 1:
             give_turn(0)
@@ -377,8 +397,10 @@ def _attend(
         col = column_of(0, top, window, count, TILE_KV)
         p, most, total, again = scored(
             s, most, total, True, row, col, n_kv, shift, bounds, factor, softcap, slope,
-            MASK, True, SOFTCAP, ALIBI, EIGHT,
+            MASK, True, SOFTCAP, ALIBI, EIGHT, bias_of(biases, GROUP, bias_phase),
         )  # fmt: skip
+        read(biases, GROUP)
+        bias_phase ^= 1
         weights = held(p, DTYPE, OF_P)
         if PACKEDKV or USEDKV:  # noqa: SIM102 - only the first is known when compiling
             if col + TILE_KV > n_kv:
@@ -398,8 +420,10 @@ def _attend(
                 q_tiles, k_tiles, v_tiles, k_full, k_empty, v_full, v_empty, zero, acc,
                 weights, most, total, again, q_at, stage, phase, edge, row, col, n_kv,
                 shift, bounds, factor, softcap, slope,
-                MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS, OF_P,
+                MASK, SOFTCAP, ALIBI, STAGES, GROUPS, GROUP, PIECES, TURNS, OF_P, biases,
+                bias_phase,
             )  # fmt: skip
+            bias_phase ^= 1
         if STAGING != "q":
             mbarrier.arrive(q_empty.index(q_stage), count=1)
         v_stage, v_phase = slot_before(stage, phase, STAGES)
@@ -469,15 +493,17 @@ def _half_tiles(described, COUNT: gl.constexpr):
 
 @jit
 def attention_gluon_ws(
-    q, k, v, o, o_rows, lse, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, q_scale,
-    k_scale, v_scale, counter, o_strides, kv_scale_strides, batch, heads, group, q_len, kv_len,
-    total_q, new_kv, section, slopes_stride, left, right, first, bottom_right, softcap, scale,
+    q, k, v, o, o_rows, lse, bias, slopes, sinks, q_offsets, kv_offsets, q_used, kv_used, q_scale,
+    k_scale, v_scale, counter, o_strides, kv_scale_strides, bias_batch, bias_heads, batch, heads,
+    group, q_len, kv_len, total_q, new_kv, section, slopes_stride, left, right, first, bottom_right,
+    softcap, scale,
     TILE_Q: gl.constexpr, TILE_KV: gl.constexpr, HEAD_DIM_V: gl.constexpr, MASK: gl.constexpr,
     SCHEDULER: gl.constexpr, STAGES: gl.constexpr, LSE: gl.constexpr, SOFTCAP: gl.constexpr,
-    ALIBI: gl.constexpr, SINKS: gl.constexpr, PACKEDQ: gl.constexpr, PACKEDKV: gl.constexpr,
-    USEDQ: gl.constexpr, USEDKV: gl.constexpr, APPEND: gl.constexpr, TSCALE: gl.constexpr,
-    HSCALE: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr, COLUMNS: gl.constexpr,
-    COUNTED: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr, Q_STAGES: gl.constexpr,
+    BIAS: gl.constexpr, ALIBI: gl.constexpr, SINKS: gl.constexpr, PACKEDQ: gl.constexpr,
+    PACKEDKV: gl.constexpr, USEDQ: gl.constexpr, USEDKV: gl.constexpr, APPEND: gl.constexpr,
+    TSCALE: gl.constexpr, HSCALE: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr,
+    COLUMNS: gl.constexpr, COUNTED: gl.constexpr, TURNS: gl.constexpr, STAGING: gl.constexpr,
+    Q_STAGES: gl.constexpr,
 ):  # fmt: skip
     """O = softmax(mask(scale·Q·Kᵀ))·V, multiplied by GROUPS warp groups."""
     ROWS: gl.constexpr = TILE_Q // GROUPS
@@ -509,6 +535,13 @@ def attention_gluon_ws(
     message = gl.allocate_shared_memory(
         gl.int32, [Q_STAGES * MESSAGE, 1], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
+    biases = ()
+    bias_filled = ()
+    if BIAS:
+        bias_tiles = _tiles(bias, GROUPS)
+        bias_full, bias_empty = ring(GROUPS, 1)
+        biases = (bias_tiles, bias_full, bias_empty)
+        bias_filled = (bias, bias_batch, bias_heads, bias_tiles, bias_full, bias_empty)
     fence_async_shared()  # the copy engine sees the barriers too
     bounds = (left, right, first, bottom_right)
     SCALED: gl.constexpr = TSCALE or HSCALE
@@ -532,12 +565,12 @@ def attention_gluon_ws(
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
                     PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED,
+                    USEDKV, SCALED, biases,
                 )),
                 (_fill, (
                     filled, bounds,
                     TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
-                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND,
+                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND, bias_filled,
                 )),
             ],
             [1],
@@ -550,18 +583,18 @@ def attention_gluon_ws(
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
                     PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED,
+                    USEDKV, SCALED, biases,
                 )),
                 (_attend, (
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 1,
                     PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED,
+                    USEDKV, SCALED, biases,
                 )),
                 (_fill, (
                     filled, bounds,
                     TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
-                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND,
+                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND, bias_filled,
                 )),
             ],
             [4, 1],
@@ -574,24 +607,24 @@ def attention_gluon_ws(
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 0,
                     PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED,
+                    USEDKV, SCALED, biases,
                 )),
                 (_attend, (
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 1,
                     PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED,
+                    USEDKV, SCALED, biases,
                 )),
                 (_attend, (
                     attended, bounds,
                     TILE_Q, TILE_KV, COLUMNS, HEAD_DIM_V, MASK, STAGES, Q_STAGES, GROUPS, 2,
                     PIECES, TURNS, STAGING, LSE, SOFTCAP, ALIBI, SINKS, PACKEDQ, PACKEDKV, USEDQ,
-                    USEDKV, SCALED,
+                    USEDKV, SCALED, biases,
                 )),
                 (_fill, (
                     filled, bounds,
                     TILE_Q, TILE_KV, MASK, SCHEDULER, COUNTED, STAGES, Q_STAGES, GROUPS, PIECES,
-                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND,
+                    PACKEDQ, PACKEDKV, USEDQ, USEDKV, APPEND, bias_filled,
                 )),
             ],
             [4, 4, 1],

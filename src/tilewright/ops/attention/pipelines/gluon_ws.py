@@ -10,7 +10,7 @@ from tilewright.dtypes import DTYPES
 from tilewright.ops.attention.arguments import Value, q_strides
 from tilewright.ops.attention.config import AttentionConfig
 from tilewright.ops.attention.mask import MASKS
-from tilewright.ops.attention.operands import strides_of
+from tilewright.ops.attention.operands import dense, strides_of
 from tilewright.ops.attention.pipelines import common
 from tilewright.ops.attention.pipelines.record import Box, Described, Pipeline
 from tilewright.ops.attention.problem import AttentionProblem
@@ -78,7 +78,9 @@ def _sums(c: AttentionConfig) -> int:
 
 
 def _ring(c: AttentionConfig) -> int:
-    return c.num_stages * c.tile_kv * (width(c) + columns(c)) * DTYPES[c.dtype].bytes
+    """Bytes of the slots of K and V, and of a bias."""
+    rows = c.num_stages * c.tile_kv * (width(c) + columns(c))
+    return (rows + c.tile_q * c.tile_kv * ("bias" in c.words)) * DTYPES[c.dtype].bytes
 
 
 def staging(c: AttentionConfig, arch: Arch) -> str:
@@ -145,6 +147,8 @@ def _eight_bits(c: AttentionConfig, arch: Arch) -> str | None:
     """wgmma reads 8-bit values by columns, and nothing here turns or clears them."""
     if c.dtype != "e4m3fn":
         return "scales are of operands in fp8" if c.words & {"tscale", "hscale"} else None
+    if "bias" in c.words:
+        return "keys of fp8 are in another order than those of a bias"
     if c.words & {"packedkv", "usedkv", "append", "rotaryi", "rotaryh"}:
         return "values of fp8 lie by columns, which sequences of different lengths would share"
     if DTYPES[c.dtype_o].bytes < 2:
@@ -177,6 +181,9 @@ def _views_exist(c: AttentionConfig, p: AttentionProblem) -> str | None:
             return f"{shape[1]} keys are no multiple of {QUAD}, by which keys of fp8 are copied"
         if any(size > 1 and not stride for size, stride in zip(shape, strides, strict=True)):
             return f"{name} repeats rows (a stride of 0), which the copy engine does not read"
+    size = DTYPES[p.dtype].bytes
+    if p.bias_shape and p.kv_len * size % 16:
+        return f"rows of the bias are {p.kv_len * size} bytes, no multiple of the copy engine's 16"
     return None
 
 
@@ -202,6 +209,7 @@ def _boxes(c: AttentionConfig) -> Mapping[str, Box]:
         ),
         "v": (1, 1, columns(c), c.tile_kv) if _by_columns(c) else (1, 1, c.tile_kv, columns(c)),
         "o": (1, 1, ROWS, columns(c)),
+        **({"bias": (1, 1, ROWS, c.tile_kv)} if "bias" in c.words else {}),
     }
 
 
@@ -219,6 +227,9 @@ def _views(c: AttentionConfig, p: AttentionProblem) -> Mapping[str, Described]:
             found[name] = Described((b, h, row // QUAD, QUAD, dim), strides)
         else:
             found[name] = Described((b, h, row, dim), (fit[0], fit[2], fit[1], 1))
+    if p.bias_shape:
+        shape = (*p.bias_shape, p.q_len, p.kv_len)
+        found["bias"] = Described(shape, dense(shape))
     return found
 
 
@@ -303,8 +314,8 @@ GLUON_WS = Pipeline(
     needs=("tma", "wgmma"),
     features=frozenset(
         {
-            "lse", "softcap", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv", "append",
-            "rotaryi", "rotaryh", "tscale", "hscale",
+            "lse", "softcap", "bias", "alibi", "sinks", "packedq", "packedkv", "usedq", "usedkv",
+            "append", "rotaryi", "rotaryh", "tscale", "hscale",
         }
     ),
     masks=MASKS,
@@ -318,15 +329,15 @@ GLUON_WS = Pipeline(
     boxes=_boxes,
     views=_views,
     arguments=(
-        "q", "k", "v", "o", "o_rows", "lse", "slopes", "sinks", "q_offsets", "kv_offsets", "q_used",
-        "kv_used", "q_scale", "k_scale", "v_scale", "counter", "o_strides", "kv_scale_strides",
-        "batch", "heads", "group", "q_len", "kv_len", "total_q",
-        "new_kv", "section", "slopes_stride", "left", "right", "first", "bottom_right", "softcap",
-        "scale",
+        "q", "k", "v", "o", "o_rows", "lse", "bias", "slopes", "sinks", "q_offsets", "kv_offsets",
+        "q_used", "kv_used", "q_scale", "k_scale", "v_scale", "counter", "o_strides",
+        "kv_scale_strides", "bias_batch", "bias_heads", "batch", "heads", "group", "q_len",
+        "kv_len", "total_q", "new_kv", "section", "slopes_stride", "left", "right", "first",
+        "bottom_right", "softcap", "scale",
     ),
     constants=(
-        "TILE_Q", "TILE_KV", "HEAD_DIM_V", "MASK", "SCHEDULER", "STAGES", "LSE", "SOFTCAP", "ALIBI",
-        "SINKS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "APPEND", "TSCALE", "HSCALE",
+        "TILE_Q", "TILE_KV", "HEAD_DIM_V", "MASK", "SCHEDULER", "STAGES", "LSE", "SOFTCAP", "BIAS",
+        "ALIBI", "SINKS", "PACKEDQ", "PACKEDKV", "USEDQ", "USEDKV", "APPEND", "TSCALE", "HSCALE",
     ),
     own_constants={
         "GROUPS": lambda c, _: groups(c),
