@@ -89,6 +89,13 @@ def _features() -> Iterator[AttentionProblem]:
             yield _shape(length, 128, right=0, **said)
 
 
+def _bias() -> Iterator[AttentionProblem]:
+    """A bias that the sequences share."""
+    for head_dim in (64, 128):
+        for mask in CAUSAL:
+            yield _shape(4096, head_dim, batch=2, bias_shape=(1, HEADS[head_dim]), **mask)
+
+
 def _eight() -> Iterator[AttentionProblem]:
     """Each shape in bf16, then in fp8 with values by columns, of which torch has no call."""
     for head_dim in (128, 256):
@@ -116,6 +123,7 @@ SETS: dict[str, Callable[[], Iterator[AttentionProblem]]] = {
         _packed(n, d, **mask) for d in (64, 128) for n in (2048, 8192) for mask in CAUSAL
     ),
     "features": _features,
+    "bias": _bias,
     "fp8": _eight,
 }
 
@@ -182,7 +190,7 @@ def flex(p: AttentionProblem, inputs: Mapping[str, Any], outputs: Any) -> Callab
 def torch_calls(p: AttentionProblem) -> list[Contender]:
     """Torch's calls that compute `p`."""
     calls = [Contender(name, None, bind) for name, bind in FAMILY.vendor(p).items()]
-    if p.softcap or p.left is not None or p.words & {"alibi", "sinks"}:
+    if p.softcap or p.left is not None or p.words & {"alibi", "bias", "sinks"}:
         calls.append(Contender(FLEX, None, lambda i, o: flex(p, i, o)))
     return calls
 

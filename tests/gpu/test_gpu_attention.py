@@ -70,6 +70,7 @@ REAL = [
     real(left=1024, right=0, others="lse+sinks"),
     real(softcap=50.0, right=0),
     real(others="alibi", right=0),
+    real(q_len=1023, kv_len=2048, head_dim=64, bias_shape=(2, 1), right=0),
     real(batch=16, total_q=16384, total_kv=16384, right=0, others="lse+packedq+packedkv"),
     real(q_len=1, kv_len=65536, batch=1, others="usedkv"),
     real(q_len=1, kv_len=65536, **PAGED),

@@ -63,6 +63,7 @@ REAL = [
     real(softcap=50.0, right=0),
     real(others="alibi", right=0, grads="dq+dk+dv+dslopes"),
     real(q_len=2048, kv_len=2048, bias_shape=(1, 16), grads="dq+dk+dv+dbias"),
+    real(q_len=1023, kv_len=2048, head_dim=64, bias_shape=(2, 1), right=0, grads="dq+dk+dv+dbias"),
     real(dropout=0.125, right=0),
     real(right=0, **PACKED),
     real(right=0, accumulate=True),
