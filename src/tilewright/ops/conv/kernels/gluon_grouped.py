@@ -75,6 +75,7 @@ fewer than eight images, atoms are partly empty.
 """
 
 from tilewright.ops.conv.kernels.finish import chained
+from tilewright.ops.conv.kernels.gluon_atoms import IMAGES, SLAB, box_at, place_of
 from tilewright.ops.conv.kernels.places import offset
 from tilewright.ops.device.epilogue import rounded
 from tilewright.ops.device.gluon_api import (
@@ -93,20 +94,8 @@ from tilewright.ops.device.gluon_api import (
 )
 from tilewright.ops.gemm.kernels.gluon_store import indices
 
-IMAGES = gl.constexpr(8)
-"""Rows of an atom."""
-
-SLAB = gl.constexpr(64)
-"""Channels of a workgroup: a row of an atom, 128 bytes."""
-
 TAPS_AT_ONCE = gl.constexpr(9)
 """Taps whose weights are on their way to registers together."""
-
-
-@jit
-def box_at(atoms, at, view):
-    """The atoms from number `at` on, as many as one copy of `view` moves."""
-    return reinterpreted(atoms.index(at), view.dtype, view.block_type.shape, view.layout)
 
 
 @jit
@@ -176,13 +165,6 @@ def _ask(
                 w = tile_w * COLS * STRIDE + origin_w
                 image = octet * IMAGES
     return asked, strip, row, h, w, image
-
-
-@jit
-def place_of(number, tiles_w, octets):
-    """The tile along the width, the eight images and the part of the height of a strip."""
-    rest = number // tiles_w
-    return number % tiles_w, rest % octets, rest // octets
 
 
 @jit

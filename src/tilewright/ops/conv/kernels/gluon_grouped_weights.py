@@ -10,38 +10,54 @@ A slice of 16 channels is multiplied with the 16 filters that see them. wgmma wo
 filters with each slice, four times too many: 1,152 clocks for a row of 64 pixels, 64 channels and
 nine taps. The older instruction takes 16 filters and 8 channels from registers. Products of four
 slices are one product with a dimension of batches: each warp has a slice. For groups of 32 channels
-there are two slices of 32, with two warps each.
+there are two slices of 32, with two warps each, 16 filters a warp.
 
 Data movement. A row of y comes together with the last row of x that it needs, to the same slot.
 Both are read by pixels, transposed on the way to registers (ldmatrix, without conflicts, as
-128-byte swizzles have none for it). Each workgroup writes sums of its own to a workspace, and
-`weights.conv_totals` adds them in order, so results repeat bit for bit. A slice of several groups
-makes products between groups too, which are dropped: what is infinite stays in its group.
+128-byte swizzles have none for it). Taps along the width share their pixels in registers
+(`gluon_atoms`), so a row of x is read once for each row of the filter. Each workgroup writes sums
+of its own to a workspace, and `weights.conv_totals` adds them in order, so results repeat bit for
+bit. A slice of several groups makes products between groups too, which are dropped: what is
+infinite stays in its group.
 
 Edges. Beside a pixel that y does not have, zero, there may be one of x that is infinite, and their
-product would be NaN. So pixels of x are set to zero there, in tiles and rows at an end only.
+product would be NaN. So if a workgroup's sums have NaN or infinity when all rows are done, it walks
+its rows again, and this time pixels of x are zero where y has none. The first version set them to
+zero in every tile at an end. Its rows were then branches between taps, in which the compiler took
+pairs of elements apart and put them together again: 701 PRMT and 505 SEL for 144 products of groups
+of 32, of which no two taps overlapped. Now the row's products have none of both.
 
 Measured on an H200, bf16, 3×3, by single calls with L2 flushed
-(benchmarks/results/conv_grouped_h200.json): groups of 4 59.9 µs, 2.30 times cuDNN's speed; of 8
-53.5, 1.45; of 16 51.6, 1.02; of 32 73.0, 0.65; with a stride of 2 0.82 and 0.88. 0.49 to 0.70 of
-that time was estimated.
+(benchmarks/results/conv_grouped_h200.json), of that first version, which also read all pixels anew
+for each tap: groups of 4 59.9 µs, 2.30 times cuDNN's speed; of 8 53.5, 1.45; of 16 51.6, 1.02; of
+32 73.0, 0.65; with a stride of 2 0.82 and 0.88.
 
-What limits it. By counting, for a row of 64 pixels of groups of 8 or 16: 40 loads of 512
-bytes in each of 4 warps, 640 clocks of shared memory at 128 bytes a clock; 288 products of
-16x8x16, 440 clocks at 1,340 multiply-adds a clock; from memory 16 KB, 900 clocks of a 132nd of
-4.2 TB/s. For groups of 32 about twice the loads and the products.
+What limits it. By counting, for a row of 64 pixels of a 3×3 filter, on one compute unit:
+
+    groups of    products of 16x8x16    at 1,340 a clock    reads of 512 bytes    at 128 a clock
+    4, 8, 16     288                    440 clocks          76                    304 clocks
+    32           576                    880 clocks          136                   544 clocks
+
+The row's 16 KB of x and y take 900 clocks of a 132nd of 4.2 TB/s. Sums of all workgroups are 19 MB
+of groups of 32, 10 of 16, and leave and come once more.
 
 On a CPU. Gluon has no interpreter; `weights` computes the same result there.
 """
 
-from tilewright.ops.conv.kernels.gluon_grouped import IMAGES, SLAB, box_at, pixels_at, place_of
+from tilewright.ops.conv.kernels.gluon_atoms import (
+    IMAGES,
+    SLAB,
+    box_at,
+    pair_at,
+    pairs_at,
+    place_of,
+)
 from tilewright.ops.device.gluon_api import (
     fence_async_shared,
     gl,
     jit,
     mbarrier,
     mma_v2,
-    reinterpreted,
     thread_barrier,
     tma_load,
 )
@@ -92,6 +108,124 @@ def _ask(
 
 
 @jit
+def _multiply(
+    sums, atoms, of_y, base, SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr,
+    STRIDE: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """The sums of all taps with one more row of y, whose first row of x is `base`."""
+    FILTERS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    CHANNELS: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
+    at = (base + TAPS_H - 1) % STAGES * COLS
+    filters = ()
+    for pair in gl.static_range(COLS // 2):
+        filters += (pair_at(of_y, at + 2 * pair, FILTERS, True, SLICE),)  # type: ignore[assignment]
+    done = ()
+    for r in gl.static_range(TAPS_H):
+        slot = (base + r) % STAGES
+        for phase in gl.static_range(min(STRIDE, TAPS_W)):
+            now = ()
+            for _ in gl.static_range(phase, TAPS_W, STRIDE):
+                now += (sums[len(done) + len(now)],)  # type: ignore[assignment]
+            first = (slot * STRIDE + phase) * (COLS + HALO)
+            seen = pairs_at(atoms, first, len(now), COLS, CHANNELS, SLICE)
+            for pair in gl.static_range(COLS // 2):
+                more = ()
+                for tap in gl.static_range(len(now)):
+                    one = mma_v2(filters[pair], seen[2 * pair + tap], now[tap])
+                    more += (one,)  # type: ignore[assignment]
+                now = more
+            done += now
+    return done
+
+
+@jit
+def _multiply_apart(
+    sums, atoms, of_y, base, left, SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr,
+    STRIDE: gl.constexpr, TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """As `_multiply`, but pixels of x meet none beyond the `left` that y's row has."""
+    FILTERS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    CHANNELS: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
+    at = (base + TAPS_H - 1) % STAGES * COLS
+    pixel = gl.arange(0, 2 * IMAGES, gl.SliceLayout(0, gl.SliceLayout(2, CHANNELS))) // IMAGES
+    done = ()
+    for r in gl.static_range(TAPS_H):
+        slot = (base + r) % STAGES
+        for phase in gl.static_range(min(STRIDE, TAPS_W)):
+            for tap in gl.static_range((TAPS_W - phase + STRIDE - 1) // STRIDE):
+                first = (slot * STRIDE + phase) * (COLS + HALO) + tap
+                total = sums[len(done)]
+                for pair in range(COLS // 2):
+                    filters = pair_at(of_y, at + 2 * pair, FILTERS, True, SLICE)
+                    seen = pair_at(atoms, first + 2 * pair, CHANNELS, False, SLICE)
+                    here = (2 * pair + pixel < left)[None, :, None]
+                    seen = gl.where(here, seen, gl.zeros_like(seen))
+                    total = mma_v2(filters, seen, total)
+                done += (total,)  # type: ignore[assignment]
+    return done
+
+
+@jit
+def _walk(
+    x, edge, y, atoms, of_y, full, before, height, width, slab, mine, apart, count, tiles_w, octets,
+    rows, origin_h, origin_w,
+    SUMS: gl.constexpr, COLS: gl.constexpr, HALO: gl.constexpr, STRIDE: gl.constexpr,
+    TAPS_H: gl.constexpr, TAPS_W: gl.constexpr, SLICE: gl.constexpr, STAGES: gl.constexpr,
+    APART: gl.constexpr,
+):  # fmt: skip
+    """The sums of all taps over this workgroup's strips, by rows of the filter, and in a row the
+    even taps first if the stride is 2. before: rows of x
+    that came to the ring before. APART: whether pixels that y lacks meet zeros."""
+    rows_in = (rows - 1) * STRIDE + TAPS_H
+    first_w, first_octet, first_segment = place_of(mine, tiles_w, octets)
+    asked, next_strip, next_row, h, w, image = _ask(
+        x, edge, y, atoms, of_y, full, STAGES, before, rows * 0, rows * 0, first_segment * rows,
+        first_w * COLS, first_octet * IMAGES, count, mine, apart, rows_in, rows, tiles_w, octets,
+        slab * SLAB, origin_h, origin_w, COLS, HALO, STRIDE, STAGES, TAPS_H,
+    )  # fmt: skip
+    sums = ()
+    for _ in gl.static_range(TAPS_H * TAPS_W):
+        zeros = gl.zeros((SLAB // SLICE, SLICE, SLICE), gl.float32, SUMS)
+        sums += (zeros,)  # type: ignore[assignment]
+    for strip in range(count):
+        for row in range(rows):
+            base = before + strip * rows_in + row * STRIDE
+            past = base + TAPS_H
+            new = STRIDE
+            if row == 0:
+                new = TAPS_H
+            for number in range(past - new, past):
+                mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
+            if APART:
+                tile_w, _octet, segment = place_of(mine + strip * apart, tiles_w, octets)
+                left = width - tile_w * COLS
+                if segment * rows + row >= height:
+                    left = left * 0
+                sums = _multiply_apart(
+                    sums, atoms, of_y, base, left, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE,
+                    STAGES,
+                )  # fmt: skip
+            else:
+                sums = _multiply(
+                    sums, atoms, of_y, base, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE,
+                    STAGES,
+                )  # fmt: skip
+            fence_async_shared()  # the copy engine writes where threads have read
+            thread_barrier()  # all warps have read the rows that make room
+            over = STRIDE
+            if row + 1 == rows:
+                over = TAPS_H
+            asked, next_strip, next_row, h, w, image = _ask(
+                x, edge, y, atoms, of_y, full, over, asked, next_strip, next_row, h, w, image,
+                count, mine, apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
+                COLS, HALO, STRIDE, STAGES, TAPS_H,
+            )  # fmt: skip
+    return sums
+
+
+@jit
 def conv_gluon_grouped_weights(
     x, edge, y, made, channels, height, width, slabs, tiles_w, octets, strips, rows, origin_h,
     origin_w,
@@ -108,15 +242,11 @@ def conv_gluon_grouped_weights(
         the width and the images. strips: of a slab.
     origin_h, origin_w: the first pixel of x that the first pixel of y sees.
     """
-    ROWS: gl.constexpr = COLS * IMAGES
     PARTS: gl.constexpr = SLAB // SLICE
     TAPS: gl.constexpr = TAPS_H * TAPS_W
     EACH: gl.constexpr = SLICE // MERGED
     ATOM: gl.constexpr = gl.NVMMASharedLayout.get_default_for([IMAGES, SLAB], x.dtype)
-    MATRIX: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, SLAB], x.dtype)
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [PARTS, 4 // PARTS, 1], [1, 16, 8])
-    FILTERS: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
-    CHANNELS: gl.constexpr = gl.DotOperandLayout(1, SUMS, 2)
     atoms = gl.allocate_shared_memory(
         x.dtype, [STAGES * STRIDE * (COLS + HALO), IMAGES, SLAB], ATOM
     )
@@ -129,57 +259,24 @@ def conv_gluon_grouped_weights(
     mine = gl.program_id(0) // slabs
     apart = gl.num_programs(0) // slabs
     count = gl.cdiv(strips - mine, apart)
-    rows_in = (rows - 1) * STRIDE + TAPS_H
     fence_async_shared()  # the copy engine sees the barriers too
     thread_barrier()
-    first_w, first_octet, first_segment = place_of(mine, tiles_w, octets)
-    asked, next_strip, next_row, h, w, image = _ask(
-        x, edge, y, atoms, of_y, full, STAGES, rows * 0, rows * 0, rows * 0,
-        first_segment * rows, first_w * COLS, first_octet * IMAGES, count, mine, apart, rows_in,
-        rows, tiles_w, octets, slab * SLAB, origin_h, origin_w, COLS, HALO, STRIDE, STAGES, TAPS_H,
+    sums = _walk(
+        x, edge, y, atoms, of_y, full, rows * 0, height, width, slab, mine, apart, count, tiles_w,
+        octets, rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W, SLICE, STAGES,
+        False,
     )  # fmt: skip
-    sums = ()
-    for _ in gl.static_range(TAPS):
-        zeros = gl.zeros((PARTS, SLICE, SLICE), gl.float32, SUMS)
-        sums += (zeros,)  # type: ignore[assignment]
-    pixel = gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, CHANNELS))) // IMAGES
-
-    for strip in range(count):
-        tile_w, _octet, segment = place_of(mine + strip * apart, tiles_w, octets)
-        for row in range(rows):
-            base = strip * rows_in + row * STRIDE
-            past = base + TAPS_H
-            new = STRIDE
-            if row == 0:
-                new = TAPS_H
-            for number in range(past - new, past):
-                mbarrier.wait(full.index(number % STAGES), number // STAGES & 1)
-            left = width - tile_w * COLS
-            if segment * rows + row >= height:
-                left = left * 0
-            here = (pixel < left)[None, :, None]
-            at = (past - 1) % STAGES * COLS
-            filters = reinterpreted(of_y.index(at), x.dtype, [ROWS, SLAB], MATRIX)
-            filters = filters.reshape((ROWS, PARTS, SLICE)).permute((1, 2, 0)).load(FILTERS)
-            more = ()
-            for tap in gl.static_range(TAPS):
-                slot = (base + tap // TAPS_W) % STAGES
-                seen = pixels_at(atoms, slot, tap % TAPS_W, COLS, HALO, STRIDE)
-                seen = seen.reshape((ROWS, PARTS, SLICE)).permute((1, 0, 2)).load(CHANNELS)
-                if left < COLS:
-                    seen = gl.where(here, seen, gl.zeros_like(seen))
-                more += (mma_v2(filters, seen, sums[tap]),)  # type: ignore[assignment]
-            sums = more
-            fence_async_shared()  # the copy engine writes where threads have read
-            thread_barrier()  # all warps have read the rows that make room
-            over = STRIDE
-            if row + 1 == rows:
-                over = TAPS_H
-            asked, next_strip, next_row, h, w, image = _ask(
-                x, edge, y, atoms, of_y, full, over, asked, next_strip, next_row, h, w, image,
-                count, mine, apart, rows_in, rows, tiles_w, octets, slab * SLAB, origin_h, origin_w,
-                COLS, HALO, STRIDE, STAGES, TAPS_H,
-            )  # fmt: skip
+    dirt = sums[0] * 0.0  # NaN if a sum is NaN or infinite
+    for number in gl.static_range(1, TAPS):
+        dirt += sums[number] * 0.0
+    dirty = gl.sum(gl.sum(gl.sum(dirt, 2), 1), 0)
+    if dirty != dirty:
+        rows_in = (rows - 1) * STRIDE + TAPS_H
+        sums = _walk(
+            x, edge, y, atoms, of_y, full, count * rows_in, height, width, slab, mine, apart, count,
+            tiles_w, octets, rows, origin_h, origin_w, SUMS, COLS, HALO, STRIDE, TAPS_H, TAPS_W,
+            SLICE, STAGES, True,
+        )  # fmt: skip
 
     part = gl.arange(0, PARTS, gl.SliceLayout(1, gl.SliceLayout(2, SUMS)))[:, None, None]
     i = gl.arange(0, SLICE, gl.SliceLayout(0, gl.SliceLayout(2, SUMS)))[None, :, None]
@@ -187,5 +284,9 @@ def conv_gluon_grouped_weights(
     k = slab * SLAB + part * SLICE + i
     there = (i // EACH == j // EACH) & (k < channels)
     places = (mine * channels + k) * (TAPS * EACH) + j % EACH
-    for tap in gl.static_range(TAPS):
-        gl.store(made + places + tap * EACH, sums[tap], mask=there)
+    left = sums
+    for r in gl.static_range(TAPS_H):
+        for phase in gl.static_range(min(STRIDE, TAPS_W)):
+            for s in gl.static_range(phase, TAPS_W, STRIDE):
+                gl.store(made + places + (r * TAPS_W + s) * EACH, left[0], mask=there)
+                left = left[1:]

@@ -51,7 +51,7 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
         rounds = -(-cut.each // cut.programs) * -(-count // device.compute_units)
         row_bytes = row_atoms(c, width) * IMAGES * SLAB * size
         rows_in = (cut.rows - 1) * forward_stride(c) + height
-        read = _read(c, height * width) * size
+        read = _read(c, height, width) * size
         shared += rounds * cut.rows * read / (rates.SHARED_BYTES_PER_CLOCK * device.clock_mhz)
         if c.direction == "weights":
             made = c.tile_m * SLAB * c.tile_k * height * width
@@ -74,10 +74,12 @@ def estimate(c: ConvConfig, p: ConvProblem, device: Device) -> Estimate:
     return Estimate(total, limiter, tuple(terms.items()), (f"{workgroups} workgroups",))
 
 
-def _read(c: ConvConfig, taps: int) -> int:
+def _read(c: ConvConfig, height: int, width: int) -> int:
     """Elements that a row's products read from shared memory. Of pixels, for each tap and slice: 64
     rows of pixels at a time by a slice's channels, and the slice's weights. Of weights, for each
-    warp: 16 filters, and for each tap a slice's channels."""
+    warp: 16 filters, and for each row of the filter the pixels that it sees, by a slice's channels.
+    """
     if c.direction == "weights":
-        return c.num_warps * c.tile_m * (16 + taps * c.tile_k)
-    return taps * SLAB * (c.tile_m + c.tile_m // 64 * c.tile_k)
+        seen = height * row_atoms(c, width) * IMAGES
+        return c.num_warps * (c.tile_m * 16 + seen * c.tile_k)
+    return height * width * SLAB * (c.tile_m + c.tile_m // 64 * c.tile_k)
